@@ -1,0 +1,53 @@
+# rocketbox: `make demo` and `make test` need Python 3.11+ and make, nothing else; they set up .venv themselves.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+# Java 17+ on this machine? Then Spark uses it; otherwise the extra spark-jre brings one into the environment.
+JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+JAVA_MAJOR := $(shell "$(JAVA)" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1)
+HAS_JAVA := $(shell [ "$(JAVA_MAJOR)" -ge 17 ] 2>/dev/null && echo yes)
+EXTRAS := spark,dev$(if $(HAS_JAVA),,$(comma)spark-jre)
+comma := ,
+
+# The stamp is named by what decides the content of the environment.
+STAMP := $(VENV)/.stamp-$(shell cat pyproject.toml | cksum | tr -dc '0-9')-$(if $(HAS_JAVA),java,jre)
+
+.PHONY: demo test check bench conformance env clean help
+
+help: ## show these targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
+
+env: $(STAMP) ## make the environment in .venv
+
+$(STAMP): pyproject.toml
+	@"$(PYTHON)" -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
+		f"rocketbox needs Python 3.11 or newer, and $(PYTHON) is {v[0]}.{v[1]}; run: make PYTHON=python3.11 ...")'
+	@"$(PYTHON)" -c 'import venv, ensurepip' || { echo "$(PYTHON) has no venv module; on Debian: apt install python3-venv"; exit 1; }
+	@echo "setting up $(VENV) (once; PySpark is large)"
+	@rm -f $(VENV)/.stamp-*
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	@touch $@
+
+demo: $(STAMP) ## run the flight desk on the embedded broker (ARGS="--help")
+	@$(BIN)/python -m starter_examples.flight_desk $(ARGS)
+
+test: $(STAMP) ## run the tests (ARGS="-k name")
+	@$(BIN)/python -m pytest tests/unit tests/integration tests/examples tests/docs $(ARGS)
+
+check: $(STAMP) ## ruff and mypy --strict
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: $(STAMP) ## print the benchmarks (ARGS="--help")
+	@$(BIN)/python -m tests.benchmarks $(ARGS)
+
+conformance: $(STAMP) ## the same suite on Apache RocketMQ (needs Java 17+ and Maven)
+	@$(BIN)/python -m tests.conformance $(ARGS)
+
+clean: ## remove the environment and what runs have left
+	rm -rf $(VENV) .rocketbox .pytest_cache .mypy_cache .ruff_cache spark-warehouse

@@ -1,0 +1,252 @@
+"""The error tree of rocketbox, and the three signals a handler may raise.
+
+Every error builds its own message from the data it holds, names the setting or the place, and says what would be right.
+Foreign errors (OSError, pydantic, pyspark) are translated once, at the edge where they come in, with ``from``.
+
+The codes a broker answers with are those of Apache RocketMQ 5.x, ``ResponseCode`` and ``RemotingSysResponseCode``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocketbox.message import SendResult
+
+__all__ = [
+    "BatchFailed",
+    "BrokerError",
+    "ClientError",
+    "ClientStateError",
+    "ConfigurationError",
+    "ConnectError",
+    "ConnectionClosedError",
+    "Finding",
+    "InvalidMessageError",
+    "NoRouteError",
+    "NotDurableError",
+    "NotStartedError",
+    "Reject",
+    "RemoteProtocolError",
+    "RemotingError",
+    "RequestTimeoutError",
+    "RetryLater",
+    "RocketBoxError",
+    "StoreCorruptError",
+    "StoreError",
+    "StoreFailedError",
+    "StoreLockedError",
+    "TooManyRequestsError",
+]
+
+
+class RocketBoxError(Exception):
+    """The root of everything rocketbox raises as an error."""
+
+
+# --- configuration -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong before the start: what, where it was written (``file:line``), and what to do."""
+
+    what: str
+    where: str | None = None
+    fix: str | None = None
+
+    def __str__(self) -> str:
+        text = self.what
+        if self.where:
+            text += f"\n    where: {self.where}"
+        if self.fix:
+            text += f"\n    fix:   {self.fix}"
+        return text
+
+
+class ConfigurationError(RocketBoxError):
+    """The application cannot start; ``findings`` holds everything that was found wrong, together."""
+
+    def __init__(self, findings: Sequence[Finding] | Finding) -> None:
+        self.findings: tuple[Finding, ...] = (findings,) if isinstance(findings, Finding) else tuple(findings)
+        super().__init__("\n".join(f"{number}. {finding}" for number, finding in enumerate(self.findings, 1)))
+
+
+# --- remoting ----------------------------------------------------------------------------------------------------
+
+
+class RemotingError(RocketBoxError):
+    """Something between two processes failed; whether the other side acted is said by the subclass."""
+
+
+class ConnectError(RemotingError):
+    """No connection to ``address`` came about; nothing was sent."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        self.address = address
+        self.reason = reason
+        super().__init__(f"cannot connect to {address}: {reason}")
+
+
+class ConnectionClosedError(RemotingError):
+    """The connection broke while an answer was awaited: the other side may have acted on the request."""
+
+    def __init__(self, address: str, reason: str = "closed by the other side") -> None:
+        self.address = address
+        self.reason = reason
+        super().__init__(f"the connection to {address} is closed: {reason}")
+
+
+class RequestTimeoutError(RemotingError):
+    """No answer within ``timeout`` seconds: the other side may have acted on the request, or may still do so."""
+
+    def __init__(self, address: str, what: str, timeout: float) -> None:
+        self.address = address
+        self.what = what
+        self.timeout = timeout
+        super().__init__(f"{what} to {address} was not answered within {timeout:g} s; it may have been carried out")
+
+
+class RemoteProtocolError(RemotingError):
+    """The other side sent bytes that are not RocketMQ's remoting protocol; the connection is closed."""
+
+
+class TooManyRequestsError(RemotingError):
+    """A bound on requests in flight was reached and no place became free in time; nothing was sent."""
+
+    def __init__(self, what: str, limit: int) -> None:
+        self.what = what
+        self.limit = limit
+        super().__init__(f"{what}: all {limit} places are taken; send less at once or raise the limit")
+
+
+class BrokerError(RocketBoxError):
+    """A name server or broker answered with an error code (Apache's ``ResponseCode``)."""
+
+    def __init__(self, code: int, remark: str | None, address: str) -> None:
+        self.code = code
+        self.remark = remark
+        self.address = address
+        super().__init__(f"{address} answered code {code}: {remark or 'no remark'}")
+
+
+# --- client ------------------------------------------------------------------------------------------------------
+
+
+class ClientError(RocketBoxError):
+    """The client refuses, or cannot do, what was asked; nothing was sent."""
+
+
+class InvalidMessageError(ClientError):
+    """A message breaks a limit or rule of RocketMQ."""
+
+
+class NoRouteError(ClientError):
+    """No name server knows a broker for ``topic`` (Apache's client code 10005)."""
+
+    def __init__(self, topic: str, name_servers: Sequence[str], detail: str = "") -> None:
+        self.topic = topic
+        self.name_servers = tuple(name_servers)
+        asked = ", ".join(self.name_servers) or "none configured"
+        super().__init__(
+            f"no route for topic {topic!r} at name server {asked}"
+            + (f": {detail}" if detail else "; create the topic, or let the broker create topics automatically")
+        )
+
+
+class ClientStateError(ClientError):
+    """A client object was used in a state that does not allow it (closed, started twice, wrong thread)."""
+
+
+class NotStartedError(ClientStateError):
+    """A client object was used outside its ``async with``."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(f"{what} is not started; use it inside 'async with'")
+
+
+class NotDurableError(RocketBoxError):
+    """The message is stored, but not as safely as was asked; sending it again duplicates it.
+
+    ``result`` says what the broker did. ``rocketmq.producer.accept-weak-ack: true`` returns such results instead.
+    """
+
+    def __init__(self, result: SendResult) -> None:
+        self.result = result
+        super().__init__(
+            f"message {result.msg_id} is stored with {result.status.name} only; sending it again would duplicate it "
+            "(rocketmq.producer.accept-weak-ack accepts this)"
+        )
+
+
+# --- store -------------------------------------------------------------------------------------------------------
+
+
+class StoreError(RocketBoxError):
+    """The store on disk cannot do what was asked."""
+
+
+class StoreCorruptError(StoreError):
+    """Data that was once synced to disk is damaged; the start is refused so that nothing behind it is cut off."""
+
+    def __init__(self, file: Path | str, offset: int, reason: str) -> None:
+        self.file = str(file)
+        self.offset = offset
+        self.reason = reason
+        super().__init__(
+            f"{file} is damaged at byte {offset}: {reason}; records behind it prove that it was once synced. "
+            "Restore the file from a copy"
+        )
+
+
+class StoreLockedError(StoreError):
+    """Another broker, ours or Apache's, holds the store's directory."""
+
+    def __init__(self, directory: Path | str) -> None:
+        self.directory = str(directory)
+        super().__init__(f"{directory} is in use by another broker; stop it, or choose another data-dir")
+
+
+class StoreFailedError(StoreError):
+    """A write or sync failed; the store accepts no more writes until it is reopened."""
+
+
+# --- signals -----------------------------------------------------------------------------------------------------
+
+
+class Reject(Exception):  # noqa: N818 - a signal a handler raises, not an error
+    """Sends the message to the dead-letter queue at once; ``reason`` is logged."""
+
+    def __init__(self, reason: str = "") -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class RetryLater(Exception):  # noqa: N818 - a signal
+    """Brings the message back after ``delay`` (a timedelta, or seconds), by the next delay level that is not shorter.
+
+    Orderly consumers pause the queue instead, for at most 30 s.
+    """
+
+    def __init__(self, delay: timedelta | float) -> None:
+        self.delay = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
+        if self.delay < timedelta(0):
+            raise ValueError(f"a delay cannot be negative: {self.delay}")
+        super().__init__(f"retry after {self.delay}")
+
+
+class BatchFailed(Exception):  # noqa: N818 - a signal
+    """In a batch: the messages before ``index`` are consumed, that one and those after it come back."""
+
+    def __init__(self, index: int, reason: str = "") -> None:
+        if index < 0:
+            raise ValueError(f"an index into the batch cannot be negative: {index}")
+        self.index = index
+        self.reason = reason
+        super().__init__(f"the batch failed at message {index}" + (f": {reason}" if reason else ""))

@@ -1,0 +1,107 @@
+"""The marks users put on functions: plain values, nothing starts or loads by importing or using them.
+
+Marks are a tuple on the function and stack. A mark's option that is ``None`` was not said: ``rocketbox.yaml``
+(``rocketmq.consumer.listeners.<group>.*``, then ``rocketmq.consumer.*``) or the default decides. Names are those of
+rocketmq-spring's ``@RocketMQMessageListener`` in snake_case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageModel, SelectorType
+
+__all__ = ["Header", "marks_of", "rocketmq_listener", "rocketmq_spark_listener", "send_to"]
+
+MARKS = "__rocketbox_marks__"
+HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
+
+
+def marks_of(handler: object) -> tuple[object, ...]:
+    """The marks on a function, the one nearest to ``def`` first."""
+    marks: tuple[object, ...] = getattr(handler, MARKS, ())
+    return marks
+
+
+def _mark(handler: HandlerT, mark: object) -> HandlerT:
+    setattr(handler, MARKS, (*marks_of(handler), mark))
+    return handler
+
+
+@dataclass(frozen=True, kw_only=True)
+class rocketmq_listener:  # noqa: N801 - used as a decorator
+    """Marks a function as a listener; options are declared here and nowhere else.
+
+    Text may hold ``${key:default}``. Times are a timedelta or text with a unit (``"15m"``), never a bare number.
+    """
+
+    topic: str | None = None
+    consumer_group: str | None = None
+    selector_type: SelectorType | None = None
+    selector_expression: str | None = None
+    consume_mode: ConsumeMode | None = None
+    message_model: MessageModel | None = None
+    consume_from_where: ConsumeFromWhere | None = None
+    concurrency: int | None = None
+    consume_message_batch_max_size: int | None = None
+    max_reconsume_times: int | None = None
+    consume_timeout: timedelta | str | None = None
+    suspend_current_queue_time: timedelta | str | None = None
+    delay_level_when_next_consume: int | None = None
+    pull_batch_size: int | None = None
+    pull_interval: timedelta | str | None = None
+    await_termination_when_shutdown: timedelta | str | None = None
+    on_invalid: str | None = None
+    invalid_limit: int | None = None
+    cluster: str | None = None
+    enabled: bool | None = None
+
+    def __call__(self, handler: HandlerT) -> HandlerT:
+        return _mark(handler, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class rocketmq_spark_listener:  # noqa: N801 - used as a decorator
+    """Marks a function that gets a topic's messages as DataFrames, one micro-batch a call.
+
+    ``schema`` is a pydantic model, dataclass or Spark DDL text for the JSON bodies; None leaves the raw columns.
+    ``trigger`` is the pause between batches (``"10s"``) or ``"available_now"``, which ends by itself.
+    """
+
+    topic: str | None = None
+    consumer_group: str | None = None
+    selector_expression: str | None = None
+    schema: Any = None
+    trigger: timedelta | str | None = None
+    max_messages: int | None = None
+    starting_offsets: str | None = None
+    checkpoint: str | None = None
+    cluster: str | None = None
+    enabled: bool | None = None
+
+    def __call__(self, handler: HandlerT) -> HandlerT:
+        return _mark(handler, self)
+
+
+@dataclass(frozen=True)
+class send_to:  # noqa: N801 - used as a decorator
+    """Sends on what the listener returns to ``destination`` (``topic`` or ``topic:tag``); None sends nothing.
+
+    The message that was consumed is acknowledged only after the send; a failed send is a failed handler.
+    """
+
+    destination: str
+    cluster: str | None = None
+
+    def __call__(self, handler: HandlerT) -> HandlerT:
+        return _mark(handler, self)
+
+
+@dataclass(frozen=True)
+class Header:
+    """``Annotated[str, Header("airport")]``: the message's property of that name, converted to the type."""
+
+    name: str

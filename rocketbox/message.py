@@ -1,0 +1,349 @@
+"""Messages as users see them, what a send returns, and the property text that travels with a message.
+
+:class:`Message` goes out, :class:`MessageExt` comes in. MessageExt and SendResult decode on first access: most of
+their fields are never looked at.
+
+Source: Apache RocketMQ 5.x ``Message``, ``MessageExt``, ``MessageConst``, ``MessageDecoder`` (property text, message
+ids), ``MessageClientExt`` (which id is the visible one).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from rocketbox.errors import InvalidMessageError
+
+__all__ = [
+    "ConsumeFromWhere",
+    "ConsumeMode",
+    "Message",
+    "MessageExt",
+    "MessageModel",
+    "MessageQueue",
+    "Property",
+    "SelectorType",
+    "SendResult",
+    "SendStatus",
+    "decode_properties",
+    "encode_properties",
+    "format_offset_msg_id",
+]
+
+NAME_VALUE_SEPARATOR = "\x01"
+PROPERTY_SEPARATOR = "\x02"
+MAX_PROPERTIES_BYTES = 32_767  # a signed 16-bit length in the stored record
+
+
+class ConsumeMode(Enum):
+    """How a group's handler is called: many messages at once, or one queue after its own order."""
+
+    CONCURRENTLY = "CONCURRENTLY"
+    ORDERLY = "ORDERLY"
+
+
+class MessageModel(Enum):
+    """Whether the members of a group share the messages or each gets all of them."""
+
+    CLUSTERING = "CLUSTERING"
+    BROADCASTING = "BROADCASTING"
+
+
+class SelectorType(Enum):
+    """The language of ``selector_expression``."""
+
+    TAG = "TAG"
+    SQL92 = "SQL92"
+
+
+class ConsumeFromWhere(Enum):
+    """Where a group begins that has no offset yet."""
+
+    LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+class SendStatus(Enum):
+    """How safely the broker holds a message; anything but SEND_OK is stored, yet weaker than asked."""
+
+    SEND_OK = 0
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+
+
+class Property:
+    """Names of the properties RocketMQ itself puts on messages (Apache's ``MessageConst``)."""
+
+    KEYS = "KEYS"
+    TAGS = "TAGS"
+    WAIT = "WAIT"
+    DELAY = "DELAY"
+    RETRY_TOPIC = "RETRY_TOPIC"
+    REAL_TOPIC = "REAL_TOPIC"
+    REAL_QID = "REAL_QID"
+    TRAN_MSG = "TRAN_MSG"
+    PGROUP = "PGROUP"
+    MIN_OFFSET = "MIN_OFFSET"
+    MAX_OFFSET = "MAX_OFFSET"
+    ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+    RECONSUME_TIME = "RECONSUME_TIME"
+    MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+    MSG_REGION = "MSG_REGION"
+    TRACE_ON = "TRACE_ON"
+    UNIQ_KEY = "UNIQ_KEY"
+    CONSUME_START_TIME = "CONSUME_START_TIME"
+    CLUSTER = "CLUSTER"
+    POP_CK = "POP_CK"
+    INSTANCE_ID = "INSTANCE_ID"
+    CRC32 = "__CRC32#"
+    TRANSACTION_ID = "__transactionId__"
+    SHARDING_KEY = "__SHARDINGKEY"
+
+
+RESERVED_PROPERTIES = frozenset(
+    "KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID "
+    "TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG ORIGIN_MESSAGE_ID RECONSUME_TIME MAX_RECONSUME_TIMES MSG_REGION TRACE_ON "
+    "UNIQ_KEY EXTEND_UNIQ_INFO CONSUME_START_TIME DUP_INFO TRAN_PREPARED_QUEUE_OFFSET INSTANCE_ID CORRELATION_ID "
+    "REPLY_TO_CLIENT TTL ARRIVE_TIME PUSH_REPLY_TIME CLUSTER MSG_TYPE POP_CK POP_CK_OFFSET 1ST_POP_TIME "
+    "INNER_MULTI_QUEUE_OFFSET __BORNHOST BORN_TIMESTAMP TIMER_DELAY_SEC TIMER_DELAY_MS TIMER_DELIVER_MS "
+    "TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL __CRC32# "
+    "DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID ORIGIN_GROUP _SYS_MSG_PRIORITY_ __LITE_TOPIC".split()
+)
+"""Names that ``Message.properties`` may not use (Apache's ``MessageConst.STRING_HASH_SET``)."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue:
+    """One queue of a topic on one broker."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to send.
+
+    ``body`` is 1 to 4,194,304 bytes. ``keys`` are words by which the message can be found; ``tag`` is what consumers
+    select by. ``hash_key`` picks the queue (``abs(hash % n)`` of Java's String.hashCode), so that messages of one key
+    keep their order. ``delay_level`` 1..18 is one of RocketMQ's delays (1s 5s 10s 30s 1m .. 2h). ``wait_store_ok``
+    False lets a broker acknowledge before its flush.
+    """
+
+    topic: str
+    body: bytes
+    tag: str | None = None
+    keys: tuple[str, ...] | list[str] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    hash_key: str | None = None
+    delay_level: int = 0
+    flag: int = 0
+    wait_store_ok: bool = True
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """``name 0x01 value 0x02`` for each pair, as UTF-8 (Apache's ``MessageDecoder.messageProperties2String``).
+
+    Raises InvalidMessageError for a name or value that holds one of the two separators, which cannot be escaped.
+    """
+    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    if text.count("\x01") != len(properties) or text.count("\x02") != len(properties):
+        for name, value in properties.items():
+            if any(separator in part for part in (name, value) for separator in "\x01\x02"):
+                raise InvalidMessageError(f"property {name!r} holds a control character (0x01 or 0x02)")
+    return text.encode()
+
+
+def decode_properties(data: bytes) -> dict[str, str]:
+    """The pairs of a property text; the last 0x02 may be missing, pairs without a name or a value are dropped."""
+    properties: dict[str, str] = {}
+    for pair in data.decode("utf-8", "replace").split("\x02"):
+        name, separator, value = pair.partition("\x01")
+        if separator and name and value:
+            properties[name] = value
+    return properties
+
+
+def format_offset_msg_id(ip: bytes, port: int, commit_log_offset: int) -> str:
+    """Upper-case hex of ip (4 or 16 bytes), port (4) and commit-log offset (8): 32 or 56 characters."""
+    return (ip + port.to_bytes(4, "big") + commit_log_offset.to_bytes(8, "big", signed=True)).hex().upper()
+
+
+def _format_host(ip: bytes, port: int) -> str:
+    if len(ip) == 4:
+        return f"{socket.inet_ntop(socket.AF_INET, ip)}:{port}"
+    return f"[{socket.inet_ntop(socket.AF_INET6, ip)}]:{port}"
+
+
+class MessageExt:
+    """A message that came from a broker.
+
+    ``fields`` are the numbers of the stored record in its order: 0 total size, 1 magic, 2 body CRC, 3 queue id,
+    4 flag, 5 queue offset, 6 commit-log offset, 7 sys flag, 8 born time, 9 born ip, 10 born port, 11 store time,
+    12 store ip, 13 store port, 14 reconsume times, 15 prepared transaction offset, 16 body length
+    (``rocketbox.protocol.stored_message`` reads them). All else is decoded when it is asked for.
+    """
+
+    __slots__ = ("_properties", "_raw_properties", "body", "broker_name", "fields", "reconsume_times", "topic")
+
+    def __init__(
+        self, fields: tuple[Any, ...], body: bytes, topic: str, raw_properties: bytes, broker_name: str = ""
+    ) -> None:
+        self.fields = fields
+        self.body = body
+        self.topic = topic
+        self.broker_name = broker_name
+        self.reconsume_times: int = fields[14]
+        self._raw_properties = raw_properties
+        self._properties: dict[str, str] | None = None
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """All properties, RocketMQ's own and the sender's (read-only)."""
+        return MappingProxyType(self._decoded())
+
+    def _decoded(self) -> dict[str, str]:
+        if self._properties is None:
+            self._properties = decode_properties(self._raw_properties)
+        return self._properties
+
+    def set_property(self, name: str, value: str) -> None:
+        """Put a property on this copy of the message; the broker's is not touched."""
+        self._decoded()[name] = value
+
+    @property
+    def raw_properties(self) -> bytes:
+        """The property text as it was stored."""
+        return self._raw_properties
+
+    @property
+    def tag(self) -> str | None:
+        return self._decoded().get(Property.TAGS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self._decoded().get(Property.KEYS, "").split())
+
+    @property
+    def store_size(self) -> int:
+        """Bytes of the record in the commit log."""
+        return int(self.fields[0])
+
+    @property
+    def body_crc(self) -> int:
+        return int(self.fields[2])
+
+    @property
+    def queue_id(self) -> int:
+        return int(self.fields[3])
+
+    @property
+    def flag(self) -> int:
+        return int(self.fields[4])
+
+    @property
+    def queue_offset(self) -> int:
+        return int(self.fields[5])
+
+    @property
+    def commit_log_offset(self) -> int:
+        return int(self.fields[6])
+
+    @property
+    def sys_flag(self) -> int:
+        return int(self.fields[7])
+
+    @property
+    def born_timestamp_ms(self) -> int:
+        return int(self.fields[8])
+
+    @property
+    def born_host(self) -> str:
+        return _format_host(self.fields[9], self.fields[10])
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        return int(self.fields[11])
+
+    @property
+    def store_host(self) -> str:
+        """``ip:port`` of the broker that stored the message."""
+        return _format_host(self.fields[12], self.fields[13])
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        return int(self.fields[15])
+
+    @property
+    def queue(self) -> MessageQueue:
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The id made of the broker's address and the commit-log offset."""
+        return format_offset_msg_id(self.fields[12], self.fields[13], self.fields[6])
+
+    @property
+    def msg_id(self) -> str:
+        """The id its sender gave it (UNIQ_KEY), the same over all retries; else the offset id."""
+        return self._decoded().get(Property.UNIQ_KEY) or self.offset_msg_id
+
+    def __repr__(self) -> str:
+        return (
+            f"MessageExt({self.topic!r}, queue={self.broker_name}/{self.queue_id}, offset={self.queue_offset}, "
+            f"msg_id={self.msg_id}, {len(self.body)} bytes)"
+        )
+
+
+class _HasExtFields(Protocol):
+    @property
+    def ext_fields(self) -> Mapping[str, str]: ...
+
+
+class SendResult:
+    """What a broker answered to a send; fields are parsed from its answer when they are asked for."""
+
+    __slots__ = ("_response", "broker_name", "msg_id", "status", "topic")
+
+    def __init__(self, status: SendStatus, msg_id: str, topic: str, broker_name: str, response: _HasExtFields) -> None:
+        self.status = status
+        self.msg_id = msg_id
+        self.topic = topic
+        self.broker_name = broker_name
+        self._response = response
+
+    @property
+    def queue(self) -> MessageQueue:
+        return MessageQueue(self.topic, self.broker_name, int(self._response.ext_fields["queueId"]))
+
+    @property
+    def queue_offset(self) -> int:
+        """The message's place in its queue; for a delayed message, in the queue where it is parked."""
+        return int(self._response.ext_fields["queueOffset"])
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The broker's id of the record (of a batch: several, joined with commas)."""
+        return self._response.ext_fields["msgId"]
+
+    @property
+    def transaction_id(self) -> str | None:
+        return self._response.ext_fields.get("transactionId")
+
+    @property
+    def region_id(self) -> str:
+        return self._response.ext_fields.get("MSG_REGION", "DefaultRegion")
+
+    @property
+    def trace_on(self) -> bool:
+        return self._response.ext_fields.get("TRACE_ON", "true").lower() != "false"
+
+    def __repr__(self) -> str:
+        return f"SendResult({self.status.name}, msg_id={self.msg_id}, queue={self.queue}, offset={self.queue_offset})"

@@ -1,0 +1,146 @@
+"""Supervised tasks: each one is owned, named, restarted with backoff, and visible in health. Nothing dies silently.
+
+A :class:`Supervisor` is an async context manager around one anyio task group; leaving it cancels what still runs,
+so no task outlives its owner.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+from anyio.abc import TaskGroup
+
+from rocketbox.clock import Clock
+from rocketbox.errors import NotStartedError
+
+__all__ = ["SupervisedTask", "Supervisor", "TaskHealth", "TaskState"]
+
+_log = logging.getLogger(__name__)
+
+FIRST_BACKOFF = 0.1  # seconds until a failed task is started again; doubles up to LONGEST_BACKOFF
+LONGEST_BACKOFF = 30.0
+HEALTHY_AFTER = 60.0  # a task that ran this long before it failed starts again at FIRST_BACKOFF
+
+
+class TaskState(Enum):
+    RUNNING = "running"
+    WAITING = "waiting to restart"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True)
+class TaskHealth:
+    """What health shows of one task."""
+
+    name: str
+    state: TaskState
+    restarts: int
+    error: str | None
+
+
+class SupervisedTask:
+    """A task of a supervisor: cancel it, or wait for its end."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.state = TaskState.RUNNING
+        self.restarts = 0
+        self.error: BaseException | None = None
+        self._scope = anyio.CancelScope()
+        self._done = anyio.Event()
+
+    def cancel(self) -> None:
+        """Ask the task to end; :meth:`wait` returns when it has."""
+        self._scope.cancel()
+
+    async def wait(self) -> None:
+        """Return when the task has ended, however it ended."""
+        await self._done.wait()
+
+    def health(self) -> TaskHealth:
+        return TaskHealth(self.name, self.state, self.restarts, repr(self.error) if self.error else None)
+
+
+class Supervisor:
+    """Owns tasks. ``async with Supervisor("client", clock) as tasks: tasks.start("heartbeat", beat)``."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self.name = name
+        self._clock = clock
+        self._group: TaskGroup | None = None
+        self._tasks: dict[int, SupervisedTask] = {}
+
+    async def __aenter__(self) -> Self:
+        group = anyio.create_task_group()
+        await group.__aenter__()
+        self._group = group
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        group, self._group = self._group, None
+        assert group is not None
+        group.cancel_scope.cancel()
+        return await group.__aexit__(kind, error, trace)
+
+    def start(
+        self, name: str, function: Callable[..., Awaitable[Any]], *args: Any, restart: bool = True
+    ) -> SupervisedTask:
+        """Run ``function(*args)`` as a task of this supervisor.
+
+        When it raises: with ``restart`` it is logged and run again after a backoff of 0.1 s to 30 s; without, it is
+        logged and stays in health as failed. Returning normally ends it.
+        """
+        if self._group is None:
+            raise NotStartedError(f"supervisor {self.name}")
+        task = SupervisedTask(name)
+        self._tasks[id(task)] = task
+        self._group.start_soon(self._run, task, function, args, restart, name=f"{self.name}: {name}")
+        return task
+
+    def health(self) -> list[TaskHealth]:
+        """The tasks that run, wait to run again, or have failed for good."""
+        return [task.health() for task in self._tasks.values()]
+
+    async def _run(
+        self, task: SupervisedTask, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...], restart: bool
+    ) -> None:
+        backoff = FIRST_BACKOFF
+        try:
+            with task._scope:
+                while True:
+                    started = self._clock.monotonic()
+                    task.state = TaskState.RUNNING
+                    try:
+                        await function(*args)
+                    except Exception as error:
+                        task.error = error
+                        if not restart:
+                            task.state = TaskState.FAILED
+                            _log.exception("task %s of %s failed", task.name, self.name)
+                            return
+                        if self._clock.monotonic() - started >= HEALTHY_AFTER:
+                            backoff = FIRST_BACKOFF
+                        _log.exception("task %s of %s failed; again in %.1f s", task.name, self.name, backoff)
+                    else:
+                        task.state = TaskState.FINISHED
+                        return
+                    task.state = TaskState.WAITING
+                    task.restarts += 1
+                    await self._clock.sleep(backoff)
+                    backoff = min(backoff * 2, LONGEST_BACKOFF)
+        finally:
+            if task.state in (TaskState.RUNNING, TaskState.WAITING):
+                task.state = TaskState.CANCELLED
+            if task.state is not TaskState.FAILED:
+                self._tasks.pop(id(task), None)
+            task._done.set()

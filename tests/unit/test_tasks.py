@@ -1,0 +1,77 @@
+"""Supervised tasks: restarted with backoff, visible, and gone when their owner is."""
+
+from __future__ import annotations
+
+import logging
+
+import anyio
+import pytest
+
+from rocketbox.clock import RealClock
+from rocketbox.errors import NotStartedError
+from rocketbox.tasks import Supervisor, TaskState
+
+pytestmark = pytest.mark.anyio
+
+
+class ImpatientClock(RealClock):
+    """Records how long it was asked to wait and does not wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_a_failing_task_is_restarted_with_growing_pauses(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "rocketbox.tasks")
+    clock = ImpatientClock()
+    runs = 0
+
+    async def fails_three_times() -> None:
+        nonlocal runs
+        runs += 1
+        if runs <= 3:
+            raise OSError("no luck")
+
+    async with Supervisor("test", clock) as tasks:
+        task = tasks.start("work", fails_three_times)
+        await task.wait()
+    assert runs == 4
+    assert clock.waits == [0.1, 0.2, 0.4]
+    assert task.state is TaskState.FINISHED
+    assert task.restarts == 3
+
+
+async def test_a_task_that_may_not_restart_stays_in_health(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL + 1, "rocketbox.tasks")
+
+    async def fails() -> None:
+        raise OSError("no luck")
+
+    async with Supervisor("test", RealClock()) as tasks:
+        await tasks.start("work", fails, restart=False).wait()
+        (health,) = tasks.health()
+    assert health.state is TaskState.FAILED
+    assert health.error == "OSError('no luck')"
+
+
+async def test_leaving_the_supervisor_ends_its_tasks() -> None:
+    async with Supervisor("test", RealClock()) as tasks:
+        task = tasks.start("work", anyio.Event().wait)
+    assert task.state is TaskState.CANCELLED
+    with pytest.raises(NotStartedError):
+        tasks.start("late", anyio.Event().wait)
+
+
+async def test_a_task_can_be_cancelled_alone() -> None:
+    async with Supervisor("test", RealClock()) as tasks:
+        first = tasks.start("first", anyio.Event().wait)
+        second = tasks.start("second", anyio.Event().wait)
+        first.cancel()
+        await first.wait()
+        assert first.state is TaskState.CANCELLED
+        assert [health.name for health in tasks.health()] == [second.name]
