@@ -19,6 +19,8 @@ from typing import Any, Protocol
 from rocketbox.errors import InvalidMessageError
 
 __all__ = [
+    "DELAY_LEVELS",
+    "DELAY_LEVEL_SECONDS",
     "ConsumeFromWhere",
     "ConsumeMode",
     "Message",
@@ -116,6 +118,13 @@ RESERVED_PROPERTIES = frozenset(
     "DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID ORIGIN_GROUP _SYS_MSG_PRIORITY_ __LITE_TOPIC".split()
 )
 """Names that ``Message.properties`` may not use (Apache's ``MessageConst.STRING_HASH_SET``)."""
+
+
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+"""RocketMQ's delay levels 1..18 as Apache's ``messageDelayLevel`` writes them (a broker may be set otherwise)."""
+
+DELAY_LEVEL_SECONDS = tuple(int(level[:-1]) * {"s": 1, "m": 60, "h": 3600}[level[-1]] for level in DELAY_LEVELS.split())
+"""The same in seconds; level n is at index n - 1."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
