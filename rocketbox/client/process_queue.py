@@ -1,0 +1,220 @@
+"""What a consumer holds of one queue: messages pulled and not yet consumed, and the offset that may be committed.
+
+All of it is plain bookkeeping in one event loop: no locks, nothing awaited but :meth:`ProcessQueue.room` and
+:meth:`ProcessQueue.idle`. Pulling is ``pull_loop``'s part, calling handlers ``consume``'s.
+
+Source: Apache RocketMQ 5.x ``ProcessQueue``. Unlike there, an offset to commit exists from the start and moves over
+messages that the filter left out as soon as everything before them is consumed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from rocketbox.handoff import Waiter, make_waiter
+from rocketbox.message import MessageExt, MessageQueue
+
+__all__ = ["LOCK_EXPIRY", "FlowLimits", "ProcessQueue"]
+
+LOCK_EXPIRY = 30.0  # seconds a lock counts without being refreshed; the broker gives it away after 60
+MIB = 1024 * 1024
+OFFSET = 5  # the queue offset among MessageExt.fields; reading it there saves a call per message
+
+
+@dataclass(frozen=True)
+class FlowLimits:
+    """Above which of these a queue is not pulled: messages, bytes of bodies, distance from first to last offset."""
+
+    messages: int = 1000
+    body_bytes: int = 100 * MIB
+    span: int | None = 2000
+
+
+class ProcessQueue:
+    """The messages of one queue between pull and commit. Offsets go up and may have gaps.
+
+    A message is *waiting* until a worker takes it, *in process* while its handler runs, and *held* until it is removed
+    (consumed, or sent back). ``pulled_to`` is the offset behind everything pulled, the next to ask for.
+    """
+
+    __slots__ = (
+        "_held",
+        "_idle_waiter",
+        "_limits",
+        "_live",
+        "_room_waiter",
+        "body_bytes",
+        "dropped",
+        "end_offset",
+        "in_process",
+        "last_pull_at",
+        "locked_at",
+        "pulled_to",
+        "queue",
+        "scheduled",
+        "topic",
+        "waiting",
+    )
+
+    def __init__(self, queue: MessageQueue, start_offset: int, *, now: float) -> None:
+        self.queue = queue
+        self.topic = queue.topic
+        self.pulled_to = start_offset
+        self.end_offset = start_offset  # the broker's end of the queue at the last pull
+        self.last_pull_at = now
+        self.locked_at: float | None = None  # when the broker's lock was last confirmed (orderly only)
+        self.dropped = False
+        self.scheduled = False  # stands in the workers' line, is being worked on in order, or waits for its time
+        self.waiting: deque[MessageExt] = deque()
+        self.in_process = 0  # batches with handlers
+        self.body_bytes = 0
+        self._held: deque[int] = deque()  # offsets, going up; those not in _live are done and wait for earlier ones
+        self._live: set[int] = set()
+        self._limits: FlowLimits | None = None
+        self._room_waiter: Waiter | None = None
+        self._idle_waiter: Waiter | None = None
+
+    def put(self, messages: Iterable[MessageExt], next_offset: int) -> int:
+        """Take over what a pull brought, and go on at next_offset; returns how many messages are new.
+
+        A message from before ``pulled_to`` is one that is held already, or consumed; it is left out.
+        """
+        if self.dropped:
+            return 0
+        added = 0
+        held, live, waiting = self._held, self._live, self.waiting
+        floor = self.pulled_to
+        for message in messages:
+            offset = message.fields[OFFSET]
+            if offset < floor:
+                continue
+            floor = offset + 1
+            held.append(offset)
+            live.add(offset)
+            waiting.append(message)
+            self.body_bytes += len(message.body)
+            added += 1
+        self.pulled_to = max(floor, next_offset)
+        return added
+
+    def take(self, limit: int, fits: Callable[[MessageExt], bool] | None = None) -> list[MessageExt]:
+        """Up to limit waiting messages in order, stopping before the first that does not fit; counts as one in process.
+
+        An empty list counts nothing. Each other take needs one :meth:`finish`.
+        """
+        waiting = self.waiting
+        if not waiting:
+            return []
+        self.in_process += 1
+        if limit == 1:
+            return [waiting.popleft()]
+        batch = [waiting.popleft()]
+        while waiting and len(batch) < limit and (fits is None or fits(waiting[0])):
+            batch.append(waiting.popleft())
+        return batch
+
+    def finish(self) -> None:
+        """A batch that was taken has been dealt with."""
+        self.in_process -= 1
+        if self._idle_waiter is not None and self.in_process == 0:
+            waiter, self._idle_waiter = self._idle_waiter, None
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def give_back(self, messages: Sequence[MessageExt]) -> int:
+        """Let messages wait again, before all others and in their order; those no longer held are left out."""
+        if self.dropped:
+            return 0
+        live = self._live
+        back = [message for message in messages if message.fields[OFFSET] in live]
+        self.waiting.extendleft(reversed(back))
+        return len(back)
+
+    def remove(self, messages: Iterable[MessageExt]) -> None:
+        """These are consumed, or safe elsewhere: they no longer hold back the commit."""
+        held, live = self._held, self._live
+        for message in messages:
+            offset = message.fields[OFFSET]
+            if offset in live:
+                live.remove(offset)
+                self.body_bytes -= len(message.body)
+        while held and held[0] not in live:
+            held.popleft()
+        if self._room_waiter is not None and not self.full(self._limits):
+            self._wake_room()
+
+    def holds(self, message: MessageExt) -> bool:
+        return message.fields[OFFSET] in self._live
+
+    @property
+    def count(self) -> int:
+        """Messages held, waiting or in process."""
+        return len(self._live)
+
+    @property
+    def span(self) -> int:
+        """From the first offset that is not consumed to the last pulled one."""
+        return self._held[-1] - self._held[0] if self._held else 0
+
+    @property
+    def commit_offset(self) -> int:
+        """The lowest offset not yet consumed: everything before it is done."""
+        return self._held[0] if self._held else self.pulled_to
+
+    @property
+    def lag(self) -> int:
+        """Messages between the commit offset and the broker's end of the queue, as far as the last pull knew."""
+        return max(0, self.end_offset - self.commit_offset)
+
+    def full(self, limits: FlowLimits | None) -> bool:
+        """Whether one of limits is exceeded (as in Java, reaching one is allowed)."""
+        if limits is None:
+            return False
+        return (
+            len(self._live) > limits.messages
+            or self.body_bytes > limits.body_bytes
+            or (limits.span is not None and self.span > limits.span)
+        )
+
+    async def room(self, limits: FlowLimits) -> None:
+        """Return when the queue is within limits, or dropped."""
+        while not self.dropped and self.full(limits):
+            self._limits = limits
+            self._room_waiter = make_waiter()
+            try:
+                await self._room_waiter
+            finally:
+                self._room_waiter = None
+
+    def _wake_room(self) -> None:
+        waiter, self._room_waiter = self._room_waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def idle(self) -> None:
+        """Return when no batch is in process. One task may wait at a time."""
+        while self.in_process:
+            self._idle_waiter = make_waiter()
+            try:
+                await self._idle_waiter
+            finally:
+                self._idle_waiter = None
+
+    def drop(self) -> None:
+        """The queue is no longer this consumer's: nothing more is taken from it, what waits is forgotten."""
+        self.dropped = True
+        self.waiting.clear()
+        self._wake_room()
+
+    def lock_holds(self, now: float) -> bool:
+        """Whether the broker's lock was confirmed less than 30 s ago."""
+        return self.locked_at is not None and now - self.locked_at < LOCK_EXPIRY
+
+    def __repr__(self) -> str:
+        return (
+            f"ProcessQueue({self.queue.topic!r}, {self.queue.broker_name}/{self.queue.queue_id}, "
+            f"commit={self.commit_offset}, held={self.count}, waiting={len(self.waiting)}"
+            + (", dropped)" if self.dropped else ")")
+        )
