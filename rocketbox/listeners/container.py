@@ -1,0 +1,211 @@
+"""The container of a consumer group: one push consumer, and the functions that get its messages.
+
+It starts and stops them together and pauses the group when too many payloads cannot be read. Which functions belong
+to a group, and with which options, is the registrar's decision.
+
+Source: rocketmq-spring 2.3 ``DefaultRocketMQListenerContainer`` (there one container is one bean and one topic).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Any, Self
+
+from rocketbox.client import MQClientInstance, PushConsumer
+from rocketbox.clock import Clock
+from rocketbox.errors import NotStartedError
+from rocketbox.handoff import WorkerPool
+from rocketbox.listeners.binding import Beans, HandlerSignature
+from rocketbox.listeners.dispatch import HandlerDispatch, InvalidLimit
+from rocketbox.listeners.options import GroupOptions, OnInvalid, consumer_options
+from rocketbox.marks import send_to
+from rocketbox.message import SelectorType
+from rocketbox.template import MessageConverter, RocketMQTemplate
+
+__all__ = ["ContainerPlan", "ContainerState", "ContainerStatus", "ListenerContainer", "ListenerFunction"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListenerFunction:
+    """One function of a group and what it owns: topic, selector, payload, batch, and where its results go."""
+
+    signature: HandlerSignature
+    topic: str
+    selector_type: SelectorType
+    selector_expression: str
+    batch_max_size: int
+    on_invalid: OnInvalid
+    replies: tuple[send_to, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerPlan:
+    """What the registrar found: a group of a cluster (None: the main one), its functions, and its options.
+
+    ``said`` tells for each group option that somebody said, where.
+    """
+
+    cluster: str | None
+    group: str
+    functions: tuple[ListenerFunction, ...]
+    options: GroupOptions
+    said: dict[str, str]
+
+    @property
+    def needs_template(self) -> bool:
+        return any(function.replies for function in self.functions)
+
+
+class ContainerStatus(Enum):
+    STOPPED = "stopped"
+    RUNNING = "running"
+    PAUSED = "paused"
+
+
+@dataclass(frozen=True)
+class ContainerState:
+    """What health shows of a container; ``ready`` turns false when it does not do its work."""
+
+    cluster: str | None
+    group: str
+    status: ContainerStatus
+    ready: bool
+    reason: str | None
+
+
+class ListenerContainer:
+    """Consumes for one group from ``async with`` to its end."""
+
+    def __init__(
+        self,
+        plan: ContainerPlan,
+        *,
+        instance: MQClientInstance,
+        beans: Beans,
+        converter: MessageConverter,
+        template: RocketMQTemplate | None,
+        clock: Clock,
+        await_termination: float,
+    ) -> None:
+        self.plan = plan
+        self._instance = instance
+        self._beans = beans
+        self._converter = converter
+        self._template = template
+        self._clock = clock
+        self._await_termination = await_termination
+        self._stack = AsyncExitStack()
+        self._consumer: PushConsumer | None = None
+        self._limit: InvalidLimit | None = None
+        self._status = ContainerStatus.STOPPED
+        self._reason: str | None = None
+
+    @property
+    def group(self) -> str:
+        return self.plan.group
+
+    @property
+    def cluster(self) -> str | None:
+        return self.plan.cluster
+
+    @property
+    def consumer(self) -> PushConsumer:
+        """The push consumer, for what the container does not offer."""
+        if self._consumer is None:
+            raise NotStartedError(f"the listener container of group {self.group}")
+        return self._consumer
+
+    async def __aenter__(self) -> Self:
+        plan = self.plan
+        async with AsyncExitStack() as stack:
+            self._limit = InvalidLimit(plan.options.invalid_limit, self._clock, self._pause_for_invalid)
+            pool = None
+            if any(not function.signature.is_async for function in plan.functions):
+                pool = WorkerPool(plan.options.concurrency, plan.group)
+                await stack.enter_async_context(pool)
+            options = consumer_options(plan.options, await_termination=self._await_termination)
+            consumer = PushConsumer(plan.group, instance=self._instance, options=options)
+            dispatches = [self._dispatch(function, pool, self._limit) for function in plan.functions]
+            self._consumer = await stack.enter_async_context(consumer)
+            stack.callback(self._limit.abandon)
+            for function, dispatch in zip(plan.functions, dispatches, strict=True):
+                await consumer.subscribe(
+                    function.topic,
+                    function.selector_expression,
+                    dispatch.handle,
+                    selector_type=function.selector_type,
+                    batch_max_size=function.batch_max_size,
+                )
+            self._stack = stack.pop_all()
+        self._status = ContainerStatus.RUNNING
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._status = ContainerStatus.STOPPED
+        self._reason = None
+        try:
+            await self._stack.__aexit__(kind, error, trace)
+        finally:
+            self._consumer = None
+
+    def pause(self, reason: str = "paused by the application") -> None:
+        """Pull no more; what was pulled is still handled. Readiness goes down with the reason."""
+        self.consumer.pause()
+        self._status, self._reason = ContainerStatus.PAUSED, reason
+
+    def resume(self) -> None:
+        """Pull again, and deal with the invalid payloads that were held."""
+        self.consumer.resume()
+        self._status, self._reason = ContainerStatus.RUNNING, None
+        assert self._limit is not None
+        self._limit.open()
+
+    def state(self) -> ContainerState:
+        """What health shows."""
+        ready = self._status is ContainerStatus.RUNNING
+        return ContainerState(self.cluster, self.group, self._status, ready, self._reason)
+
+    def _pause_for_invalid(self) -> None:
+        limit = self.plan.options.invalid_limit
+        reason = f"more than {limit} payloads a minute could not be read (invalid-limit)"
+        self.pause(reason)
+        _log.error(
+            "group %s is paused: %s. Nothing more is dead-lettered; mend the handler's type or the sender and start "
+            "again, or call app.listeners[%r].resume()",
+            self.group,
+            reason,
+            self.group,
+        )
+
+    def _dispatch(self, function: ListenerFunction, pool: WorkerPool | None, limit: InvalidLimit) -> HandlerDispatch:
+        return HandlerDispatch(
+            binding=function.signature.bind(self._beans.resolve, self._converter),
+            limit=limit,
+            on_invalid=function.on_invalid,
+            consume_mode=self.plan.options.consume_mode,
+            reply=self._replier(function.replies) if function.replies else None,
+            pool=pool,
+        )
+
+    def _replier(self, replies: Sequence[send_to]) -> Callable[[list[Any]], Awaitable[None]]:
+        template = self._template
+        if template is None:
+            raise NotStartedError(f"the template which group {self.group} needs for its send_to")
+
+        async def send_on(payloads: list[Any]) -> None:
+            for reply in replies:
+                if len(payloads) == 1:
+                    await template.send(reply.destination, payloads[0], cluster=reply.cluster)
+                else:
+                    await template.send_many(reply.destination, payloads, cluster=reply.cluster)
+
+        return send_on

@@ -1,0 +1,344 @@
+"""From marks and settings to containers: which groups there are, with which functions and options.
+
+Precedence of an option: ``rocketmq.consumer.listeners.<group>.x``, then the decorator, then ``rocketmq.consumer.x``,
+then the default. Everything that is wrong is found here, before anything starts. How settings and decorators become
+values is the caller's business; starting is the container's.
+
+Source: rocketmq-spring 2.3 ``ListenerContainerConfiguration`` (checks at registration).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.listeners.binding import Beans, HandlerSignature, read_signature
+from rocketbox.listeners.container import ContainerPlan, ListenerFunction
+from rocketbox.listeners.hints import place_of
+from rocketbox.listeners.options import DEFAULTS, FUNCTION_OPTIONS, GROUP_OPTIONS, GroupOptions, Said
+from rocketbox.marks import send_to
+from rocketbox.message import ConsumeMode, MessageModel
+from rocketbox.template import MessageConverter
+from rocketbox.template.headers import split_destination
+
+__all__ = ["Candidate", "ClusterSettings", "describe", "plan_containers"]
+
+_log = logging.getLogger(__name__)
+
+BOUNDS = {  # option -> smallest and largest value that make sense
+    "concurrency": (1, 1000),
+    "consume_message_batch_max_size": (1, 1024),
+    "max_reconsume_times": (-1, 2**31 - 1),
+    "delay_level_when_next_consume": (-1, 18),
+    "pull_batch_size": (1, 1024),
+    "invalid_limit": (1, 2**31 - 1),
+}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A marked function: what its decorator said, and the ``send_to`` marks beside it."""
+
+    function: Callable[..., Any]
+    said: Said
+    replies: tuple[send_to, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.function, "__qualname__", self.function))
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """What the settings say about the listeners of one cluster; ``prefix`` is ``rocketmq`` or a cluster's own.
+
+    ``switches`` are rocketmq-spring's ``<group>.<topic>: false``, with the place of each as ``<group>.<topic>``.
+    """
+
+    prefix: str = "rocketmq"
+    enabled: bool = True
+    defaults: Said = field(default_factory=Said.nothing)
+    groups: Mapping[str, Said] = field(default_factory=dict)
+    switches: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
+    where_switched: Callable[[str], str] = lambda name: "nowhere"
+
+
+def plan_containers(
+    candidates: Sequence[Candidate],
+    clusters: Mapping[str | None, ClusterSettings],
+    *,
+    beans: Beans,
+    converter: MessageConverter,
+) -> list[ContainerPlan]:
+    """The containers to start, in the order in which their groups were first seen.
+
+    Raises ConfigurationError with all findings.
+    """
+    registrar = _Registrar(clusters, beans, converter)
+    for candidate in candidates:
+        registrar.add(candidate)
+    plans = registrar.plans()
+    if registrar.findings:
+        raise ConfigurationError(registrar.findings)
+    return plans
+
+
+@dataclass
+class _Member:
+    """A candidate whose group and topic are known."""
+
+    candidate: Candidate
+    signature: HandlerSignature
+    topic: str
+    options: dict[str, Any]
+
+
+class _Registrar:
+    def __init__(
+        self, clusters: Mapping[str | None, ClusterSettings], beans: Beans, converter: MessageConverter
+    ) -> None:
+        self.clusters = clusters
+        self.beans = beans
+        self.converter = converter
+        self.findings: list[Finding] = []
+        self.groups: dict[tuple[str | None, str], list[_Member]] = {}
+        self.topics_seen: dict[tuple[str | None, str], set[str]] = {}
+
+    def wrong(self, what: str, where: str, fix: str) -> None:
+        self.findings.append(Finding(what, where, fix))
+
+    def add(self, candidate: Candidate) -> None:
+        """Find the candidate's group and topic, and put it there unless it is switched off."""
+        here = place_of(candidate.function)
+        said = candidate.said
+        cluster = said.values.get("cluster")
+        settings = self.clusters.get(cluster)
+        if settings is None:
+            self.wrong(
+                f"listener {candidate.name} names cluster {cluster!r}, and there is none of that name",
+                here,
+                f"set rocketmq.clusters.{cluster}.name-server",
+            )
+            return
+        group = said.values.get("consumer_group") or settings.defaults.values.get("group")
+        if not group:
+            self.wrong(
+                f"listener {candidate.name} has no consumer group",
+                here,
+                f"write consumer_group= in its decorator, or set {settings.prefix}.consumer.group",
+            )
+            return
+        group_said = settings.groups.get(group, Said.nothing())
+        topic = group_said.values.get("topic") or said.values.get("topic") or settings.defaults.values.get("topic")
+        if not topic:
+            self.wrong(
+                f"listener {candidate.name} of group {group!r} has no topic",
+                here,
+                f"write topic= in its decorator, or set {settings.prefix}.consumer.topic",
+            )
+            return
+        self.topics_seen.setdefault((cluster, group), set()).add(topic)
+        if not self.is_enabled(candidate, settings, group, topic, group_said):
+            return
+        try:
+            signature = read_signature(candidate.function, beans=self.beans, converter=self.converter)
+        except ConfigurationError as error:
+            self.findings.extend(error.findings)
+            return
+        options = {}
+        for name in FUNCTION_OPTIONS:
+            for layer in (group_said, said, settings.defaults):
+                if layer.values.get(name) is not None:
+                    self.check_bound(name, layer)
+                    options[name] = layer.values[name]
+                    break
+            else:
+                options[name] = DEFAULTS.get(name)
+        self.check_replies(candidate, here)
+        self.groups.setdefault((cluster, group), []).append(_Member(candidate, signature, topic, options))
+
+    def is_enabled(
+        self, candidate: Candidate, settings: ClusterSettings, group: str, topic: str, group_said: Said
+    ) -> bool:
+        switched = settings.switches.get(group, {}).get(topic)
+        reasons = [
+            (settings.enabled, f"{settings.prefix}.consumer.enabled"),
+            (switched is not False, f"{settings.prefix}.consumer.listeners.{group}.{topic}"),
+            (group_said.values.get("enabled") is not False, f"{settings.prefix}.consumer.listeners.{group}.enabled"),
+        ]
+        if "enabled" not in group_said.values:
+            reasons.append((candidate.said.values.get("enabled") is not False, "its decorator"))
+        off = [who for on, who in reasons if not on]
+        if off:
+            _log.info("listener %s of group %s is off: %s", candidate.name, group, off[0])
+        return not off
+
+    def check_bound(self, name: str, layer: Said) -> None:
+        value = layer.values.get(name)
+        if value is None or name not in BOUNDS:
+            return
+        low, high = BOUNDS[name]
+        if not low <= value <= high:
+            self.wrong(f"{name} is {value}", layer.where(name), f"choose a value from {low} to {high}")
+
+    def check_replies(self, candidate: Candidate, here: str) -> None:
+        for reply in candidate.replies:
+            try:
+                split_destination(reply.destination)
+            except Exception as error:
+                self.wrong(f"send_to of listener {candidate.name}: {error}", here, "write 'topic' or 'topic:tag'")
+
+    def plans(self) -> list[ContainerPlan]:
+        plans = []
+        for (cluster, group), members in self.groups.items():
+            settings = self.clusters[cluster]
+            group_said = settings.groups.get(group, Said.nothing())
+            self.check_topics(group, members)
+            self.check_function_options(settings, group, members, group_said)
+            options, said = self.group_options(group, members, group_said, settings.defaults)
+            if options.consume_mode is ConsumeMode.ORDERLY and options.delay_level_when_next_consume != 0:
+                self.wrong(
+                    f"group {group!r} is ORDERLY, where delay_level_when_next_consume has no effect: a queue waits",
+                    said["delay_level_when_next_consume"],
+                    "set suspend_current_queue_time instead",
+                )
+            if options.consume_mode is ConsumeMode.ORDERLY and options.message_model is MessageModel.BROADCASTING:
+                self.wrong(
+                    f"group {group!r} is ORDERLY and BROADCASTING, which RocketMQ does not offer together",
+                    said.get("message_model") or said.get("consume_mode") or "the defaults",
+                    "choose CLUSTERING, or CONCURRENTLY",
+                )
+            functions = tuple(self.function(group, member, options) for member in members)
+            plans.append(ContainerPlan(cluster=cluster, group=group, functions=functions, options=options, said=said))
+        self.check_switches()
+        return plans
+
+    def function(self, group: str, member: _Member, options: GroupOptions) -> ListenerFunction:
+        size = member.options["consume_message_batch_max_size"]
+        signature = member.signature
+        if not signature.is_batch and size not in (None, 1):
+            self.wrong(
+                f"listener {signature.name} of group {group!r} takes one message, and its batch size is {size}",
+                signature.where,
+                "take list[...] of the payload to get batches, or leave consume_message_batch_max_size out",
+            )
+        if size is None:
+            size = options.pull_batch_size if signature.is_batch else 1
+        return ListenerFunction(
+            signature=signature,
+            topic=member.topic,
+            selector_type=member.options["selector_type"],
+            selector_expression=member.options["selector_expression"],
+            batch_max_size=size,
+            on_invalid=member.options["on_invalid"],
+            replies=member.candidate.replies,
+        )
+
+    def check_topics(self, group: str, members: Sequence[_Member]) -> None:
+        owners: dict[str, _Member] = {}
+        for member in members:
+            other = owners.setdefault(member.topic, member)
+            if other is not member:
+                self.wrong(
+                    f"group {group!r} has two functions for topic {member.topic!r}: {other.signature.name} and "
+                    f"{member.signature.name}",
+                    f"{other.signature.where} and {member.signature.where}",
+                    "a group subscribes a topic once: give one of them another consumer group",
+                )
+
+    def check_function_options(
+        self, settings: ClusterSettings, group: str, members: Sequence[_Member], group_said: Said
+    ) -> None:
+        if len(members) == 1:
+            return
+        for name in FUNCTION_OPTIONS:
+            if name in group_said.values:
+                key = f"{settings.prefix}.consumer.listeners.{group}.{name.replace('_', '-')}"
+                named = ", ".join(member.signature.name for member in members)
+                self.wrong(
+                    f"{key} is an option of one function, and the group has {len(members)}: {named}",
+                    group_said.where(name),
+                    "write it in the decorator of the function that is meant",
+                )
+
+    def group_options(
+        self, group: str, members: Sequence[_Member], group_said: Said, defaults: Said
+    ) -> tuple[GroupOptions, dict[str, str]]:
+        """The group's options and where each that somebody said was said."""
+        values: dict[str, Any] = {}
+        said: dict[str, str] = {}
+        for name in GROUP_OPTIONS:
+            by_decorators = [member for member in members if member.candidate.said.values.get(name) is not None]
+            if group_said.values.get(name) is not None:
+                layer = group_said
+            elif by_decorators:
+                layer = by_decorators[0].candidate.said
+                self.check_agreement(group, name, by_decorators)
+            elif defaults.values.get(name) is not None:
+                layer = defaults
+            else:
+                continue
+            self.check_bound(name, layer)
+            values[name], said[name] = layer.values[name], layer.where(name)
+        return GroupOptions(**values), said
+
+    def check_agreement(self, group: str, name: str, members: Sequence[_Member]) -> None:
+        first, *others = members
+        for other in others:
+            mine, theirs = first.candidate.said.values[name], other.candidate.said.values[name]
+            if mine != theirs:
+                self.wrong(
+                    f"{name} belongs to the whole group {group!r}, and two of its functions differ: "
+                    f"{first.signature.name} says {_text(mine)}, {other.signature.name} says {_text(theirs)}",
+                    f"{first.signature.where} and {other.signature.where}",
+                    "say it in one of them only, or give one of them another consumer group",
+                )
+
+    def check_switches(self) -> None:
+        for cluster, settings in self.clusters.items():
+            for group, switches in settings.switches.items():
+                for topic in switches:
+                    known = self.topics_seen.get((cluster, group), set())
+                    if topic not in known:
+                        self.wrong(
+                            f"{settings.prefix}.consumer.listeners.{group}.{topic} is neither an option of a listener "
+                            f"nor a topic of group {group!r}",
+                            settings.where_switched(f"{group}.{topic}"),
+                            f"topics of the group are: {', '.join(sorted(known))}"
+                            if known
+                            else "no listener has that group",
+                        )
+
+
+def _text(value: Any) -> str:
+    return str(getattr(value, "name", value))
+
+
+def describe(plan: ContainerPlan) -> list[str]:
+    """One line for each listener, as it stands in the start log."""
+    options = plan.options
+    times = options.max_reconsume_times
+    if options.message_model is MessageModel.BROADCASTING:
+        retries = "no retries (broadcasting)"
+    elif times < 0 and options.consume_mode is ConsumeMode.ORDERLY:
+        retries = "retries without end, the queue waits"
+    else:
+        retries = f"{16 if times < 0 else times} retries, then %DLQ%{plan.group}"
+    said = "; ".join(f"{name.replace('_', '-')} said in {where}" for name, where in plan.said.items())
+    lines = []
+    for function in plan.functions:
+        line = (
+            f"listener {function.signature.name} ({function.signature.where}): topic {function.topic}, "
+            f"selector {function.selector_expression}, group {plan.group}"
+            + (f" of cluster {plan.cluster}" if plan.cluster else "")
+            + f", {options.consume_mode.name.lower()}, concurrency {options.concurrency}"
+            + (f", batches of up to {function.batch_max_size}" if function.signature.is_batch else "")
+            + f", {retries}"
+        )
+        if function.replies:
+            line += f", sends on to {', '.join(reply.destination for reply in function.replies)}"
+        lines.append(line + (f" [{said}]" if said else ""))
+    return lines

@@ -1,0 +1,174 @@
+"""RocketMQTemplate: the object by which a service sends.
+
+It turns a destination, a payload and keyword options into a message and hands it to a producer; routes, queues,
+retries and timeouts are the producer's.
+
+Source: rocketmq-spring 2.3 ``RocketMQTemplate`` (its send overloads as four verbs with keyword options).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from rocketbox.client import Producer
+from rocketbox.errors import ClientStateError, InvalidMessageError
+from rocketbox.message import Message, SendResult
+from rocketbox.template.converters import JsonMessageConverter, MessageConverter
+from rocketbox.template.headers import delay_level, keys_of, split_destination, to_properties
+
+__all__ = ["RocketMQTemplate"]
+
+
+class RocketMQTemplate:
+    """Sends payloads to destinations (``topic`` or ``topic:tag``).
+
+    Options are the same for every verb: ``keys`` (one or several words by which the message is found), ``tag`` (the
+    same as in the destination), ``hash_key`` (messages of one key go to one queue; their order holds when each send is
+    awaited before the next), ``delay`` (a timedelta that is one of RocketMQ's delay levels), ``timeout`` (float
+    seconds, over all tries), ``headers`` (properties of the message), ``cluster`` (a name under
+    ``rocketmq.clusters``).
+
+    A payload that is a :class:`~rocketbox.Message` is taken as it is: the destination takes the place of its topic,
+    and an option that is given that of its own.
+
+    All verbs raise InvalidMessageError (nothing was sent), NoRouteError, NotDurableError (it is stored: do not send
+    again), RequestTimeoutError (it may be stored), BrokerError, ConnectError.
+    """
+
+    def __init__(
+        self,
+        producer: Producer,
+        *,
+        converter: MessageConverter | None = None,
+        producers: Mapping[str, Producer] | None = None,
+    ) -> None:
+        self._producer = producer
+        self._producers = dict(producers or {})
+        self.converter: MessageConverter = converter or JsonMessageConverter()
+
+    async def send(
+        self,
+        destination: str,
+        payload: object,
+        *,
+        keys: str | Sequence[str] | None = None,
+        tag: str | None = None,
+        hash_key: str | None = None,
+        delay: timedelta | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, object] | None = None,
+        cluster: str | None = None,
+    ) -> SendResult:
+        """Send one payload and return what the broker answered."""
+        message = self.to_message(
+            destination, payload, keys=keys, tag=tag, hash_key=hash_key, delay=delay, headers=headers
+        )
+        return await self.producer(cluster).send(message, timeout=timeout)
+
+    async def send_one_way(
+        self,
+        destination: str,
+        payload: object,
+        *,
+        keys: str | Sequence[str] | None = None,
+        tag: str | None = None,
+        hash_key: str | None = None,
+        delay: timedelta | None = None,
+        headers: Mapping[str, object] | None = None,
+        cluster: str | None = None,
+    ) -> None:
+        """Send one payload without an answer: it may be lost, and nobody is told."""
+        message = self.to_message(
+            destination, payload, keys=keys, tag=tag, hash_key=hash_key, delay=delay, headers=headers
+        )
+        await self.producer(cluster).send_one_way(message)
+
+    async def send_batch(
+        self,
+        destination: str,
+        payloads: Iterable[object],
+        *,
+        keys: str | Sequence[str] | None = None,
+        tag: str | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, object] | None = None,
+        cluster: str | None = None,
+    ) -> SendResult:
+        """Send the payloads in one request, stored together or not at all; the broker takes no delay on a batch."""
+        messages = [self.to_message(destination, payload, keys=keys, tag=tag, headers=headers) for payload in payloads]
+        return await self.producer(cluster).send_batch(messages, timeout=timeout)
+
+    async def send_many(
+        self,
+        destination: str,
+        payloads: Iterable[object],
+        *,
+        keys: str | Sequence[str] | None = None,
+        tag: str | None = None,
+        hash_key: str | None = None,
+        delay: timedelta | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, object] | None = None,
+        cluster: str | None = None,
+    ) -> list[SendResult]:
+        """Send the payloads each on its own, many at once (pipelined), and return the results in their order.
+
+        The options hold for all of them; :meth:`to_message` makes messages that have their own. Messages are not
+        stored in the order in which they stand.
+        """
+        messages = [
+            self.to_message(destination, payload, keys=keys, tag=tag, hash_key=hash_key, delay=delay, headers=headers)
+            for payload in payloads
+        ]
+        return await self.producer(cluster).send_many(messages, timeout=timeout)
+
+    def to_message(
+        self,
+        destination: str,
+        payload: object,
+        *,
+        keys: str | Sequence[str] | None = None,
+        tag: str | None = None,
+        hash_key: str | None = None,
+        delay: timedelta | None = None,
+        headers: Mapping[str, object] | None = None,
+    ) -> Message:
+        """The message that a send with these arguments sends."""
+        topic, destination_tag = split_destination(destination)
+        if tag is None:
+            tag = destination_tag
+        elif destination_tag not in (None, tag):
+            raise InvalidMessageError(f"destination {destination!r} and tag={tag!r} name different tags")
+        properties = to_properties(headers) if headers else {}
+        if isinstance(payload, Message):
+            return replace(
+                payload,
+                topic=topic,
+                tag=payload.tag if tag is None else tag,
+                keys=payload.keys if keys is None else keys_of(keys),
+                hash_key=payload.hash_key if hash_key is None else hash_key,
+                delay_level=payload.delay_level if delay is None else delay_level(delay),
+                properties={**payload.properties, **properties},
+            )
+        return Message(
+            topic,
+            self.converter.to_body(payload),
+            tag=tag,
+            keys=keys_of(keys),
+            properties=properties,
+            hash_key=hash_key,
+            delay_level=delay_level(delay),
+        )
+
+    def producer(self, cluster: str | None = None) -> Producer:
+        """The producer of a cluster (None: the main one), for what the template does not offer."""
+        if cluster is None:
+            return self._producer
+        try:
+            return self._producers[cluster]
+        except KeyError:
+            known = ", ".join(sorted(self._producers)) or "none"
+            keys = f"rocketmq.clusters.{cluster}.name-server and .producer.group"
+            raise ClientStateError(f"no producer for cluster {cluster!r} (known: {known}); set {keys}") from None

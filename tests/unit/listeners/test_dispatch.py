@@ -1,0 +1,272 @@
+"""What a handler does, as outcomes; invalid payloads and their limit; results that are sent on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import anyio
+import pytest
+from pydantic import BaseModel
+
+from rocketbox.clock import RealClock
+from rocketbox.errors import BatchFailed, Reject, RetryLater
+from rocketbox.handoff import WorkerPool
+from rocketbox.listeners.binding import Beans, read_signature
+from rocketbox.listeners.dispatch import HandlerDispatch, InvalidLimit
+from rocketbox.listeners.options import OnInvalid
+from rocketbox.message import ConsumeMode, MessageExt
+from rocketbox.template import JsonMessageConverter, PayloadError
+
+pytestmark = pytest.mark.anyio
+
+
+class Departure(BaseModel):
+    row: int
+
+
+class SteppedClock(RealClock):
+    """A clock that stands still until it is moved."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def message(body: bytes) -> MessageExt:
+    fields = (0, 0, 0, 0, 0, 0, 0, 0, 0, b"\x7f\0\0\1", 1, 0, b"\x7f\0\0\1", 1, 0, 0, len(body))
+    return MessageExt(fields, body, "departures", b"", "broker-a")
+
+
+def rows(*numbers: int | None) -> list[MessageExt]:
+    """One message for each number; None is a body that cannot be read."""
+    return [message(b"{" if number is None else b'{"row":%d}' % number) for number in numbers]
+
+
+def never_closed() -> None:
+    raise AssertionError("the limit closed")
+
+
+def dispatch(
+    function: Callable[..., Any],
+    *,
+    limit: InvalidLimit | None = None,
+    on_invalid: OnInvalid = OnInvalid.DEAD_LETTER,
+    consume_mode: ConsumeMode = ConsumeMode.CONCURRENTLY,
+    sent: list[Any] | None = None,
+    pool: WorkerPool | None = None,
+) -> HandlerDispatch:
+    converter = JsonMessageConverter()
+    beans = Beans(has=lambda hint: False, resolve=lambda hint: None)
+    binding = read_signature(function, beans=beans, converter=converter).bind(beans.resolve, converter)
+
+    async def reply(payloads: list[Any]) -> None:
+        assert sent is not None
+        sent.append(payloads)
+
+    return HandlerDispatch(
+        binding=binding,
+        limit=limit or InvalidLimit(100, RealClock(), never_closed),
+        on_invalid=on_invalid,
+        consume_mode=consume_mode,
+        reply=None if sent is None else reply,
+        pool=pool,
+    )
+
+
+def kinds(outcomes: Sequence[Exception | None] | None) -> list[str] | None:
+    return None if outcomes is None else [type(outcome).__name__ for outcome in outcomes]
+
+
+async def test_a_handler_that_returns_has_consumed() -> None:
+    seen = []
+
+    async def handler(departure: Departure) -> str:
+        seen.append(departure.row)
+        return "ignored: there is no send_to"
+
+    assert await dispatch(handler).handle(rows(1)) is None
+    assert seen == [1]
+
+
+@pytest.mark.parametrize("error", [Reject("no"), RetryLater(timedelta(seconds=5)), ValueError("x")])
+async def test_what_a_handler_raises_is_the_outcome_of_its_message(error: Exception) -> None:
+    async def handler(departure: Departure) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        await dispatch(handler).handle(rows(1))
+
+
+async def test_an_outcome_may_be_returned_instead_of_raised() -> None:
+    async def handler(departure: Departure) -> Reject | None:
+        return Reject("no") if departure.row else None
+
+    assert kinds(await dispatch(handler).handle(rows(1))) == ["Reject"]
+    assert await dispatch(handler).handle(rows(0)) is None
+
+
+async def test_a_def_handler_runs_in_a_thread_of_the_pool() -> None:
+    threads = []
+
+    def handler(departures: list[Departure]) -> None:
+        threads.append(threading.current_thread().name)
+
+    async with WorkerPool(1, "desk") as pool:
+        assert await dispatch(handler, pool=pool).handle(rows(1, 2)) is None
+    assert threads == ["desk-0"]
+
+
+@pytest.mark.parametrize(
+    ("on_invalid", "outcome"),
+    [(OnInvalid.DEAD_LETTER, "Reject"), (OnInvalid.RETRY, "PayloadError"), (OnInvalid.SKIP, "NoneType")],
+)
+async def test_an_invalid_payload_never_reaches_the_handler(on_invalid: OnInvalid, outcome: str) -> None:
+    seen = []
+
+    async def handler(departure: Departure) -> None:
+        seen.append(departure.row)
+
+    async def batch(departures: list[Departure]) -> None:
+        seen.extend(departure.row for departure in departures)
+
+    single = await dispatch(handler, on_invalid=on_invalid).handle(rows(None))
+    assert (kinds(single) or ["NoneType"]) == [outcome]
+    several = await dispatch(batch, on_invalid=on_invalid).handle(rows(1, None, 3))
+    assert (kinds(several) or ["NoneType"] * 3) == ["NoneType", outcome, "NoneType"]
+    assert seen == [1, 3]
+
+
+async def test_nothing_overtakes_an_invalid_message_of_an_orderly_queue_that_is_retried() -> None:
+    seen: list[int] = []
+
+    async def batch(departures: list[Departure]) -> None:
+        seen.extend(departure.row for departure in departures)
+
+    orderly = dispatch(batch, on_invalid=OnInvalid.RETRY, consume_mode=ConsumeMode.ORDERLY)
+    assert kinds(await orderly.handle(rows(1, 2, None, 4))) == ["NoneType", "NoneType", "PayloadError", "PayloadError"]
+    assert seen == [1, 2]
+    assert kinds(await orderly.handle(rows(None, 4))) == ["PayloadError", "PayloadError"]
+    assert seen == [1, 2]
+
+
+async def test_a_failed_batch_counts_the_messages_that_the_handler_saw() -> None:
+    async def batch(departures: list[Departure]) -> None:
+        raise BatchFailed(1)  # the second that can be read
+
+    outcomes = await dispatch(batch).handle(rows(1, None, 3, 4))
+    assert kinds(outcomes) == ["NoneType", "Reject", "BatchFailed", "BatchFailed"]
+
+
+async def test_an_exception_brings_back_the_messages_that_the_handler_saw_and_no_invalid_one() -> None:
+    async def batch(departures: list[Departure]) -> None:
+        raise ValueError("broken")
+
+    assert kinds(await dispatch(batch).handle(rows(None, 2))) == ["Reject", "ValueError"]
+
+
+async def test_a_batch_may_return_one_outcome_for_each_message() -> None:
+    async def batch(departures: list[Departure]) -> list[Exception | None]:
+        return [None, RetryLater(5), Reject("no")]
+
+    assert kinds(await dispatch(batch).handle(rows(1, 2, 3))) == ["NoneType", "RetryLater", "Reject"]
+
+
+@pytest.mark.parametrize("returned", [[None], ["a", "b"], 7])
+async def test_a_batch_that_returns_something_else_has_failed(returned: Any) -> None:
+    async def batch(departures: list[Departure]) -> Any:
+        return returned
+
+    with pytest.raises(TypeError, match="returned"):
+        await dispatch(batch).handle(rows(1, 2))
+
+
+async def test_what_a_handler_returns_is_sent_on_and_none_sends_nothing() -> None:
+    sent: list[Any] = []
+
+    async def handler(departure: Departure) -> str | None:
+        return f"alert {departure.row}" if departure.row > 1 else None
+
+    async def batch(departures: list[Departure]) -> list[str | None]:
+        return [f"alert {departure.row}" if departure.row > 1 else None for departure in departures]
+
+    for number in (1, 2):
+        assert await dispatch(handler, sent=sent).handle(rows(number)) is None
+    assert await dispatch(batch, sent=sent).handle(rows(1, 2, 3)) is None
+    assert await dispatch(batch, sent=sent).handle(rows(1)) is None
+    assert sent == [["alert 2"], ["alert 2", "alert 3"]]
+
+
+async def test_a_failed_send_is_a_failed_handler() -> None:
+    async def handler(departure: Departure) -> str:
+        return "alert"
+
+    async def broken(payloads: list[Any]) -> None:
+        raise ConnectionError("no broker")
+
+    failing = dispatch(handler, sent=[])
+    failing = HandlerDispatch(binding=failing.binding, limit=failing.limit, reply=broken)
+    with pytest.raises(ConnectionError):
+        await failing.handle(rows(1))
+
+
+async def test_above_the_limit_invalid_messages_are_held_until_the_container_goes_on() -> None:
+    closings: list[float] = []
+    clock = SteppedClock()
+    limit = InvalidLimit(2, clock, lambda: closings.append(clock.now))
+
+    async def handler(departure: Departure) -> None: ...
+
+    limited = dispatch(handler, limit=limit)
+    outcomes: list[Any] = []
+
+    async def handle() -> None:
+        outcomes.append(await limited.handle(rows(None)))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(4):
+            group.start_soon(handle)
+        await anyio.wait_all_tasks_blocked()
+        assert (len(outcomes), closings, limit.closed) == (2, [0.0], True)
+        assert await limited.handle(rows(7)) is None  # what can be read goes on
+        limit.open()
+        await anyio.wait_all_tasks_blocked()
+        assert (len(outcomes), closings, limit.closed) == (4, [0.0], False)
+
+
+async def test_the_limit_counts_one_minute() -> None:
+    clock = SteppedClock()
+    limit = InvalidLimit(1, clock, never_closed)
+    for minute in range(3):
+        clock.now = minute * 60.0
+        await limit.pass_one()
+    assert not limit.closed
+
+
+async def test_what_is_held_goes_back_to_the_broker_when_the_container_stops() -> None:
+    limit = InvalidLimit(0, SteppedClock(), lambda: None)
+
+    async def handler(departure: Departure) -> None: ...
+
+    async def handle() -> None:
+        with pytest.raises(RetryLater):
+            await dispatch(handler, limit=limit).handle(rows(None))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(handle)
+        await anyio.wait_all_tasks_blocked()
+        limit.abandon()
+
+
+async def test_the_reason_of_an_invalid_payload_travels_with_its_rejection() -> None:
+    async def handler(departure: Departure) -> None: ...
+
+    outcomes = await dispatch(handler).handle([message(b'{"row":"x"}')])
+    assert outcomes is not None
+    assert "row: Input should be a valid integer" in str(outcomes[0])
+    retried = await dispatch(handler, on_invalid=OnInvalid.RETRY).handle([message(b"{}")])
+    assert retried is not None
+    assert isinstance(retried[0], PayloadError)

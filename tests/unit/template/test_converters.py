@@ -1,0 +1,117 @@
+"""Payload to body and back: each type that a handler may take, and what an unreadable body says."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, TypedDict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
+
+from rocketbox.template import JsonMessageConverter, PayloadError
+
+
+class Departure(BaseModel):
+    flight: str
+    delay_minutes: int | None = Field(default=None, alias="delayMinutes")
+
+
+class Arrival(BaseModel):
+    airport: str
+
+
+@dataclasses.dataclass
+class Gate:
+    name: str
+    at: datetime
+
+
+class Seat(TypedDict):
+    row: int
+    letter: str
+
+
+class Landed(BaseModel):
+    kind: Literal["landed"]
+
+
+class Diverted(BaseModel):
+    kind: Literal["diverted"]
+    to: str
+
+
+converter = JsonMessageConverter()
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (Departure, Departure(flight="UA1545", delayMinutes=2)),
+        (Gate, Gate("B7", datetime(2013, 1, 1, 5, 15, tzinfo=UTC))),
+        (Seat, {"row": 12, "letter": "C"}),
+        (dict, {"a": [1, None, {"b": True}]}),
+        (dict[str, int], {"x": 1}),
+        (list[Departure], [Departure(flight="AA1", delayMinutes=None)]),
+        (Departure | Arrival, Arrival(airport="JFK")),
+        (Departure | str, "not JSON at all"),
+        (bytes | Departure, b"\xff\x00"),
+        (Annotated[Landed | Diverted, Field(discriminator="kind")], Diverted(kind="diverted", to="EWR")),
+        (str, "Zürich ✈"),
+        (bytes, b"\x00\xff"),
+    ],
+)
+def test_what_is_written_is_read_back(type_: Any, value: Any) -> None:
+    assert converter.from_body(converter.to_body(value), type_) == value
+
+
+def test_text_and_bytes_are_the_body_itself() -> None:
+    assert converter.to_body("späť") == "späť".encode()
+    assert converter.to_body(bytearray(b"ab")) == b"ab"
+    assert converter.from_body(b'"quoted"', str) == '"quoted"'
+
+
+def test_models_are_written_by_alias_as_compact_json() -> None:
+    assert converter.to_body(Departure(flight="UA1", delayMinutes=3)) == b'{"flight":"UA1","delayMinutes":3}'
+
+
+@given(st.dictionaries(st.text(), st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.text())))
+def test_any_dict_of_json_values_comes_back(value: dict[str, Any]) -> None:
+    assert converter.from_body(converter.to_body(value), dict) == value
+
+
+@pytest.mark.parametrize(
+    ("body", "type_", "says"),
+    [
+        (b"{", Departure, "is no Departure: Invalid JSON"),
+        (b'{"flight": 7}', Departure, "flight: Input should be a valid string"),
+        (b"{}", Departure | Arrival, "Field required"),
+        (b"\xff", str, "no UTF-8 text"),
+        (b"[1]", dict, "should be an object"),
+    ],
+)
+def test_an_unreadable_body_says_what_and_where(body: bytes, type_: Any, says: str) -> None:
+    with pytest.raises(PayloadError) as caught:
+        converter.from_body(body, type_)
+    assert says in str(caught.value)
+
+
+def test_an_error_does_not_repeat_the_users_data() -> None:
+    with pytest.raises(PayloadError) as caught:
+        converter.from_body(b'{"flight": {"secret": "4711-0815"}}', Departure)
+    assert "4711" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_a_payload_without_a_body_is_refused() -> None:
+    with pytest.raises(PayloadError, match="None is no payload"):
+        converter.to_body(None)
+    with pytest.raises(PayloadError, match="cannot be written as JSON"):
+        converter.to_body(object())
+
+
+def test_a_type_that_no_body_can_be_is_found_before_a_message_comes() -> None:
+    with pytest.raises(PayloadError, match="no body can be read as"):
+        converter.check(type("Plain", (), {}))

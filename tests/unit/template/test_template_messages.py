@@ -1,0 +1,119 @@
+"""The message that a send with given options makes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import Enum
+from typing import Any, cast
+
+import pytest
+from pydantic import BaseModel
+
+from rocketbox.client import Producer
+from rocketbox.errors import ClientStateError, InvalidMessageError
+from rocketbox.message import Message
+from rocketbox.template import RocketMQTemplate
+from rocketbox.template.headers import delay_level, keys_of, split_destination, to_properties
+
+
+class Departure(BaseModel):
+    flight: str
+
+
+class Terminal(Enum):
+    NORTH = "north"
+
+
+@pytest.fixture
+def template() -> RocketMQTemplate:
+    return RocketMQTemplate(Producer("flight-desk", name_server="127.0.0.1:1"))  # never entered: nothing is sent
+
+
+def test_destination_payload_and_options_become_a_message(template: RocketMQTemplate) -> None:
+    message = template.to_message(
+        "departures:UA",
+        Departure(flight="UA1545"),
+        keys="UA1545",
+        hash_key="UA1545",
+        delay=timedelta(seconds=5),
+        headers={"airport": "JFK", "attempt": 2, "late": True, "terminal": Terminal.NORTH},
+    )
+    assert message == Message(
+        "departures",
+        b'{"flight":"UA1545"}',
+        tag="UA",
+        keys=("UA1545",),
+        properties={"airport": "JFK", "attempt": "2", "late": "true", "terminal": "north"},
+        hash_key="UA1545",
+        delay_level=2,
+    )
+
+
+def test_a_ready_made_message_keeps_what_is_not_said_otherwise(template: RocketMQTemplate) -> None:
+    own = Message("elsewhere", b"x", tag="AA", keys=("k1",), properties={"a": "1"}, hash_key="h", delay_level=3)
+    assert template.to_message("departures", own) == Message(
+        "departures", b"x", tag="AA", keys=("k1",), properties={"a": "1"}, hash_key="h", delay_level=3
+    )
+    assert template.to_message("departures:UA", own, keys=["k2", "k3"], headers={"b": 2}) == Message(
+        "departures", b"x", tag="UA", keys=("k2", "k3"), properties={"a": "1", "b": "2"}, hash_key="h", delay_level=3
+    )
+
+
+def test_a_destination_is_split_at_its_first_colon() -> None:
+    assert split_destination("departures") == ("departures", None)
+    assert split_destination("departures:UA:x") == ("departures", "UA:x")
+
+
+@pytest.mark.parametrize("destination", ["", "  ", ":UA", "departures:", "departures: "])
+def test_a_destination_with_a_blank_part_is_refused(destination: str) -> None:
+    with pytest.raises(InvalidMessageError, match="neither 'topic' nor 'topic:tag'"):
+        split_destination(destination)
+
+
+def test_two_different_tags_are_refused(template: RocketMQTemplate) -> None:
+    assert template.to_message("departures:UA", b"x", tag="UA").tag == "UA"
+    with pytest.raises(InvalidMessageError, match="name different tags"):
+        template.to_message("departures:UA", b"x", tag="AA")
+
+
+def test_a_delay_is_exactly_a_level_or_refused_naming_the_levels() -> None:
+    assert [delay_level(delay) for delay in (None, timedelta(0), timedelta(seconds=1), timedelta(hours=2))] == [
+        0,
+        0,
+        1,
+        18,
+    ]
+    for delay in (timedelta(seconds=2), timedelta(hours=3), timedelta(milliseconds=500), timedelta(seconds=-1)):
+        with pytest.raises(InvalidMessageError, match=r"1s 5s 10s 30s 1m .* 2h"):
+            delay_level(delay)
+
+
+def test_keys_are_words() -> None:
+    assert keys_of("a") == ("a",)
+    assert keys_of(["a", "b"]) == ("a", "b")
+    assert keys_of(None) == ()
+    for bad in ("a b", "", " a"):
+        with pytest.raises(InvalidMessageError, match="white space"):
+            keys_of(bad)
+
+
+@pytest.mark.parametrize(
+    ("headers", "says"),
+    [
+        ({"TAGS": "UA"}, "use tag="),
+        ({"KEYS": "x"}, "use keys="),
+        ({"UNIQ_KEY": "x"}, "RocketMQ's own"),
+        ({"airport": None}, "leave it out"),
+        ({"airport": ""}, "leave it out"),
+    ],
+)
+def test_headers_that_would_be_lost_are_refused(headers: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidMessageError, match=says):
+        to_properties(headers)
+
+
+def test_an_unknown_cluster_names_the_keys_that_would_make_it(template: RocketMQTemplate) -> None:
+    with pytest.raises(ClientStateError, match=r"rocketmq\.clusters\.audit\.name-server and \.producer\.group"):
+        template.producer("audit")
+    other = cast(Any, object())
+    assert RocketMQTemplate(other, producers={"audit": other}).producer("audit") is other
