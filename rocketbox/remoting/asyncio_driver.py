@@ -1,0 +1,137 @@
+"""The fast driver: a connection on an asyncio transport. The only module of the package that knows asyncio.
+
+Bytes are received straight into the frame reader's buffer (``BufferedProtocol``), and all frames of one turn of the
+loop leave with one write. Against an anyio stream with the same coalescing this saves 10 % at 256 requests in flight
+and three quarters of the round trip at one (benchmarks ``send_pipelined`` and ``send_one_at_a_time``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from rocketbox.handoff import Waiter
+from rocketbox.remoting.connection import Connection
+
+if TYPE_CHECKING:
+    from rocketbox.remoting.network import Opened
+
+__all__ = ["AsyncioDriver", "AsyncioListener", "connect", "is_running", "listen"]
+
+BACKLOG = 1_024
+HAPPY_EYEBALLS_DELAY = 0.25  # seconds until the next address of a name is tried as well (RFC 8305)
+
+
+class AsyncioDriver(asyncio.BufferedProtocol):
+    """One transport and the connection above it."""
+
+    waiter: Callable[[], Waiter]
+
+    def __init__(self, opened: Opened) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._opened = opened
+        self.waiter = self._loop.create_future
+        self.connection: Connection
+        self._transport: asyncio.Transport
+        self._full = False
+
+    # --- called by the loop ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        names = (transport.get_extra_info("sockname"), transport.get_extra_info("peername"))
+        self.connection = self._opened(self, *names)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.connection.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.connection.buffer_updated(nbytes)
+
+    def eof_received(self) -> bool:
+        return False  # closes the transport
+
+    def pause_writing(self) -> None:
+        self._full = True
+        self.connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._flush()
+        if not self._full:
+            self.connection.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        reason = "closed by the other side"
+        if isinstance(error, OSError):
+            reason = error.strerror or str(error)
+        elif error is not None:
+            reason = repr(error)
+        self.connection.lost(reason)
+
+    # --- called by the connection ----------------------------------------------------------------------------------
+
+    def schedule_flush(self) -> None:
+        self._loop.call_soon(self._flush)
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def close(self) -> None:
+        self._full = False  # the transport keeps the rest until it is written
+        self._flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def _flush(self) -> None:
+        if self._full:  # resume_writing flushes
+            return
+        data = self.connection.take_output()
+        if data:
+            if not self._transport.is_closing():
+                self._transport.write(data)
+            self.connection.flushed(len(data))
+
+
+class AsyncioListener:
+    """A listening socket whose connections get AsyncioDrivers."""
+
+    def __init__(self, server: asyncio.Server, address: tuple[str, int]) -> None:
+        self._server = server
+        self.address = address
+
+    async def aclose(self) -> None:
+        self._server.close()  # accepted connections belong to their owner and are not waited for
+
+
+def is_running() -> bool:
+    """Whether the caller runs in an asyncio loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+async def connect(host: str, port: int, opened: Opened) -> Connection:
+    """Connect to host. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    _, driver = await loop.create_connection(
+        lambda: AsyncioDriver(opened), host, port, happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY
+    )
+    return driver.connection
+
+
+async def listen(bound: socket.socket, opened: Opened) -> AsyncioListener:
+    """Accept connections on a bound socket, which the listener then owns."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: AsyncioDriver(opened), sock=bound, backlog=BACKLOG)
+    host, port = bound.getsockname()[:2]
+    return AsyncioListener(server, (host, port))

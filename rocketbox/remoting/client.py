@@ -1,0 +1,305 @@
+"""Requests to servers by address: one connection for each, made when it is first needed.
+
+Callers share a connection, and a connect that is under way. There is no reconnect loop: whoever needs a lost
+connection next makes a new one. Retries and the choice of another server are for those who know what a request means.
+
+Source: Apache RocketMQ 5.x ``NettyRemotingClient`` (connections on demand, shared connect, answer 1500), ``RPCHook``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+import anyio
+
+from rocketbox.clock import Clock
+from rocketbox.errors import ConnectError, NotStartedError
+from rocketbox.handoff import Waiter, make_waiter
+from rocketbox.protocol.codes import ResponseCode, SerializeType
+from rocketbox.protocol.command import RemotingCommand, decode_command
+from rocketbox.remoting.connection import Connection, Driver, RemotingOptions, RequestHandler, Role, close_all
+from rocketbox.remoting.network import Network, TcpNetwork, format_address, parse_address, reason_of
+from rocketbox.tasks import SupervisedTask, Supervisor
+
+__all__ = ["RemotingClient", "RpcHook"]
+
+_log = logging.getLogger(__name__)
+
+GO_AWAY: Final = int(ResponseCode.GO_AWAY)
+
+
+class RpcHook(Protocol):
+    """Sees every request with its answer; signs requests, changes names in them."""
+
+    def before_request(self, address: str, command: RemotingCommand) -> None:
+        """May change the command, whose ext fields it replaces; what it raises is the request's failure."""
+
+    def after_response(self, address: str, command: RemotingCommand, response: RemotingCommand) -> None:
+        """Called with the answer, not for one-way requests and failures."""
+
+
+class _PendingConnect:
+    """A connect that is under way, and those who wait for it: the waiter and the deadline of each."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Waiter, float]] = []
+        self.task: SupervisedTask
+
+
+class RemotingClient:
+    """``async with RemotingClient(clock=clock) as client: await client.request(address, command, timeout=3)``.
+
+    ``handlers`` take the requests servers send to us, by code. ``on_connected`` and ``on_disconnected`` are called
+    with the address, in the loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        network: Network | None = None,
+        options: RemotingOptions | None = None,
+        handlers: Mapping[int, RequestHandler] | None = None,
+        hooks: Sequence[RpcHook] = (),
+    ) -> None:
+        self.options = options or RemotingOptions()
+        self.hooks = tuple(hooks)
+        self.on_connected: list[Callable[[str], None]] = []
+        self.on_disconnected: list[Callable[[str], None]] = []
+        self._clock = clock
+        self._network = network or TcpNetwork()
+        self._handlers: dict[int, RequestHandler] = dict(handlers or {})
+        self._stack = AsyncExitStack()
+        self._tasks = Supervisor("remoting client", clock)
+        self._role = Role(
+            accepted=False,
+            clock=clock,
+            options=self.options,
+            opaques=itertools.count(),  # one sequence for all connections, as Java has it
+            handlers=self._handlers,
+            handler_tasks=Supervisor("remoting client's handlers", clock),
+            closed=self._connection_closed,
+        )
+        self._connections: dict[str, Connection] = {}  # in use
+        self._others: set[Connection] = set()  # told to go away, or closed and not yet gone
+        self._connecting: dict[str, _PendingConnect] = {}
+        self._started = False
+        # A prepared frame can only be taken as it is when nobody wants to see or write the command otherwise.
+        self._takes_frames = not self.hooks and self.options.serialization is SerializeType.ROCKETMQ
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._tasks)
+            stack.push_async_callback(self._close_connections)
+            await stack.enter_async_context(self._role.handler_tasks)
+            self._stack = stack.pop_all()
+        self._started = True
+        self._tasks.start("sweep", self._sweep)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self._started = False
+        for connection in self._connections.values():
+            connection.stop_serving()
+        return await self._stack.__aexit__(kind, error, trace)
+
+    async def request(self, address: str, command: RemotingCommand, *, timeout: float) -> RemotingCommand:
+        """Send command to address ("host:port") and return the response to it, within timeout seconds.
+
+        The connect, where one is needed, counts. Raises ConnectError (nothing was sent, or the server declined to act),
+        RequestTimeoutError and ConnectionClosedError (the server may have acted), TooManyRequestsError (nothing was
+        sent). An error code in the response is the caller's to judge.
+        """
+        for hook in self.hooks:
+            hook.before_request(address, command)
+        connection = self._connections.get(address)
+        if connection is None:
+            started = self._clock.monotonic()
+            connection = await self._connect_or_share(address, timeout)
+            response = await connection.request(command, timeout=self._rest(address, started, timeout))
+        else:
+            started = self._clock.monotonic()
+            response = await connection.request(command, timeout=timeout)
+        if response.code == GO_AWAY:
+            connection = await self._leave(address, connection, started, timeout)
+            response = await connection.request(command, timeout=self._rest(address, started, timeout))
+            self._refuse_second(address, response)
+        for hook in self.hooks:
+            hook.after_response(address, command, response)
+        return response
+
+    async def request_frame(
+        self, address: str, encode: Callable[[int], bytes], *, timeout: float, what: str | int = "a request"
+    ) -> RemotingCommand:
+        """As :meth:`request` for a caller who makes the frame himself, faster than from a command.
+
+        encode is given the opaque and returns the whole frame. With hooks, or with JSON headers, the frame is read
+        back into a command and goes the way of those. ``what`` names the request in errors: text or its code.
+        """
+        if not self._takes_frames:
+            return await self.request(address, decode_command(encode(0)[4:]), timeout=timeout)
+        connection = self._connections.get(address)
+        started = self._clock.monotonic()
+        if connection is None:
+            connection = await self._connect_or_share(address, timeout)
+            rest = self._rest(address, started, timeout)
+            response = await connection.request_frame(encode, timeout=rest, what=what)
+        else:
+            response = await connection.request_frame(encode, timeout=timeout, what=what)
+        if response.code == GO_AWAY:
+            connection = await self._leave(address, connection, started, timeout)
+            rest = self._rest(address, started, timeout)
+            response = await connection.request_frame(encode, timeout=rest, what=what)
+            self._refuse_second(address, response)
+        return response
+
+    async def send_oneway(self, address: str, command: RemotingCommand, *, timeout: float) -> None:
+        """Send command, which is not answered; waits at most timeout seconds until it can be written.
+
+        Raises ConnectError, TooManyRequestsError: nothing was sent. ConnectionClosedError.
+        """
+        for hook in self.hooks:
+            hook.before_request(address, command)
+        connection = self._connections.get(address)
+        if connection is None:
+            started = self._clock.monotonic()
+            connection = await self._connect_or_share(address, timeout)
+            timeout = self._rest(address, started, timeout)
+        await connection.writable(timeout=timeout)
+        connection.send_oneway(command)
+
+    def register_handler(self, code: int, handler: RequestHandler) -> None:
+        """Let handler take requests of this code that servers send to us."""
+        self._handlers[code] = handler
+
+    def connected(self, address: str) -> bool:
+        """Whether a connection to address is open."""
+        return address in self._connections
+
+    def close_connection(self, address: str) -> None:
+        """Close the connection to address, if there is one; the next request makes a new one."""
+        connection = self._connections.get(address)
+        if connection is not None:
+            connection.close()
+
+    def __repr__(self) -> str:
+        return f"<RemotingClient {list(self._connections.values())}>"
+
+    # --- connections -----------------------------------------------------------------------------------------------
+
+    def _rest(self, address: str, started: float, timeout: float) -> float:
+        rest = round(started + timeout - self._clock.monotonic(), 3)
+        if rest <= 0:
+            raise ConnectError(address, f"connected only after the {timeout:g} s of the request")
+        return rest
+
+    async def _connect_or_share(self, address: str, timeout: float) -> Connection:
+        if not self._started:
+            raise NotStartedError("remoting client")
+        pending = self._connecting.get(address)
+        if pending is None:
+            try:
+                host, port = parse_address(address)
+            except ValueError as error:
+                raise ConnectError(address, str(error)) from error
+            pending = self._connecting[address] = _PendingConnect()
+            # A task of its own: others who wait must not suffer when the caller who came first is cancelled.
+            name = f"connect {address}"
+            pending.task = self._tasks.start(name, self._connect, address, host, port, pending, restart=False)
+        waiter = make_waiter()
+        pending.waiting.append((waiter, self._clock.monotonic() + timeout))
+        connection: Connection = await waiter
+        return connection
+
+    async def _connect(self, address: str, host: str, port: int, pending: _PendingConnect) -> None:
+        connection: Connection | None = None
+        reason = "the client was closed"
+        try:
+            with self._clock.move_on_after(self.options.connect_timeout) as scope:
+                connection = await self._network.connect(host, port, partial(self._opened, address), self._tasks)
+            if connection is not None and connection.closed:
+                connection, reason = None, "closed by the other side at once"
+            elif scope.cancelled_caught:
+                reason = f"no answer within {self.options.connect_timeout:g} s"
+        except OSError as error:
+            reason = reason_of(error)
+        finally:
+            del self._connecting[address]
+            if connection is not None:
+                self._connections[address] = connection
+                self._others.discard(connection)
+                self._call(self.on_connected, address)
+            for waiter, _ in pending.waiting:
+                if waiter.done():
+                    continue
+                if connection is not None:
+                    waiter.set_result(connection)
+                else:
+                    waiter.set_exception(ConnectError(address, reason))
+
+    def _opened(self, address: str, driver: Driver, local: Any, _remote: Any) -> Connection:
+        connection = Connection(driver, self._role, local_address=format_address(local), remote_address=address)
+        self._others.add(connection)  # until the connect is over, which may be cancelled right now
+        return connection
+
+    def _connection_closed(self, connection: Connection) -> None:
+        address = connection.remote_address
+        self._others.add(connection)
+        if self._connections.get(address) is connection:
+            del self._connections[address]
+            self._call(self.on_disconnected, address)
+
+    async def _leave(self, address: str, old: Connection, started: float, timeout: float) -> Connection:
+        """Another connection instead of one that was told to go away; what it still awaits may still arrive there."""
+        if self._connections.get(address) is old:
+            del self._connections[address]
+            self._others.add(old)
+            self._call(self.on_disconnected, address)
+        connection = self._connections.get(address)  # made by another request that was told the same
+        return connection or await self._connect_or_share(address, self._rest(address, started, timeout))
+
+    def _refuse_second(self, address: str, response: RemotingCommand) -> None:
+        if response.code == GO_AWAY:
+            raise ConnectError(address, f"the server goes away and took no request ({response.remark or 'code 1500'})")
+
+    def _call(self, callbacks: list[Callable[[str], None]], address: str) -> None:
+        for callback in list(callbacks):
+            try:
+                callback(address)
+            except Exception:
+                _log.exception("a callback for the connection to %s failed", address)
+
+    async def _sweep(self) -> None:
+        while True:
+            await self._clock.sleep(self.options.sweep_interval)
+            for connection in list(self._connections.values()):
+                connection.sweep()
+            for connection in list(self._others):
+                connection.sweep()
+                if connection.gone:
+                    self._others.discard(connection)
+                elif not connection.closed and not connection.requests_in_flight and not self._connecting:
+                    connection.close("the server asked to go away")
+            now = self._clock.monotonic()
+            for address, pending in self._connecting.items():
+                for waiter, deadline in pending.waiting:
+                    if deadline <= now and not waiter.done():
+                        waiter.set_exception(ConnectError(address, "not connected within the time of the request"))
+
+    async def _close_connections(self) -> None:
+        connects = [pending.task for pending in self._connecting.values()]
+        with anyio.CancelScope(shield=True):
+            for task in connects:
+                task.cancel()
+                await task.wait()
+        for connection in [*self._connections.values(), *self._others]:
+            connection.close("the client was closed")
+        await close_all(self._others, self._clock, self.options.close_timeout)

@@ -1,0 +1,227 @@
+"""Where connections come from: TCP, or memory for tests and simulations.
+
+A network opens a connection or a listener and puts a driver under each connection; what a connection does with its
+bytes is ``connection``'s part. Networks raise OSError; ``client`` and ``server`` say which address it was.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+from anyio.streams.stapled import StapledObjectStream
+
+from rocketbox.remoting import asyncio_driver
+from rocketbox.remoting.connection import Connection, Driver
+from rocketbox.remoting.stream_driver import StreamDriver
+from rocketbox.tasks import Supervisor
+
+__all__ = [
+    "Listener",
+    "MemoryNetwork",
+    "Network",
+    "Opened",
+    "TcpNetwork",
+    "format_address",
+    "parse_address",
+    "reason_of",
+]
+
+Opened = Callable[[Driver, Any, Any], Connection]
+"""Makes the connection above a driver, given the names of both its sockets as ``socket.getsockname`` tells them."""
+
+
+class Listener(Protocol):
+    """Accepts connections until it is closed; those accepted stay open."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port as they are bound."""
+
+    async def aclose(self) -> None: ...
+
+
+class Network(Protocol):
+    """Opens connections and listeners; tasks of theirs run in the supervisor that is handed in."""
+
+    async def connect(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Connection:
+        """Connect; raises OSError."""
+
+    async def listen(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Listener:
+        """Accept connections; port 0 takes a free one. Raises OSError."""
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port``, ``[IPv6]:port`` or, as Java takes it, ``IPv6:port``. Raises ValueError."""
+    host, separator, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not separator or not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        raise ValueError(f"{address!r} is not host:port")
+    return host, int(port)
+
+
+def format_address(name: Any) -> str:
+    """``ip:port`` of a socket's name, an IPv6 address in brackets; the other side may be gone before it was asked."""
+    if not isinstance(name, tuple) or len(name) < 2:
+        return "unknown:0"
+    host = str(name[0]).partition("%")[0]
+    return f"[{host}]:{name[1]}" if ":" in host else f"{host}:{name[1]}"
+
+
+def reason_of(error: OSError) -> str:
+    """What an OSError says, without number; that of the last attempt where several addresses were tried."""
+    cause = error.__cause__
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[-1]
+    if isinstance(cause, OSError):
+        error = cause
+    return error.strerror or str(error) or type(error).__name__
+
+
+class TcpNetwork:
+    """TCP. Under asyncio on its transports, elsewhere (or with ``streams``) on anyio's streams."""
+
+    def __init__(self, *, streams: bool = False) -> None:
+        self._streams = streams
+
+    async def connect(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Connection:
+        if not self._streams and asyncio_driver.is_running():
+            return await asyncio_driver.connect(host, port, opened)
+        return _start(_TcpStream(await anyio.connect_tcp(host, port)), opened, tasks)
+
+    async def listen(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Listener:
+        family, address = await _resolve(host, port)
+        if not self._streams and asyncio_driver.is_running():
+            return await asyncio_driver.listen(_bind(family, address), opened)
+        listener = await anyio.create_tcp_listener(
+            local_host=address[0],
+            local_port=port,
+            family=family,  # type: ignore[arg-type]  # AF_INET or AF_INET6, as resolved
+            backlog=asyncio_driver.BACKLOG,
+        )
+
+        async def accepted(stream: anyio.abc.SocketStream) -> None:
+            _start(_TcpStream(stream), opened, tasks)
+
+        async def accept() -> None:
+            await listener.serve(accepted)
+
+        async def close() -> None:
+            task.cancel()
+            with anyio.CancelScope(shield=True):
+                await task.wait()
+                await listener.aclose()
+
+        bound = listener.extra(anyio.abc.SocketAttribute.local_address)
+        task = tasks.start(f"accept at {format_address(bound)}", accept)
+        return _StreamListener((str(bound[0]), int(bound[1])), close)
+
+
+async def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
+    """The address to listen on: of a name with several addresses its IPv4 one, as the rest of a cluster expects it."""
+    flags = socket.AI_PASSIVE
+    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return family, address
+
+
+def _bind(family: socket.AddressFamily, address: Any) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if os.name == "posix":  # elsewhere it would let two servers share a port
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.setblocking(False)
+        bound.bind(address)
+        bound.listen(asyncio_driver.BACKLOG)  # here, so that a port in use is noticed here
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
+@dataclass(frozen=True)
+class _StreamListener:
+    address: tuple[str, int]
+    aclose: Callable[[], Any]
+
+
+class _TcpStream:
+    """anyio's socket stream, with the names of both its ends."""
+
+    def __init__(self, stream: anyio.abc.SocketStream) -> None:
+        self.names = (
+            stream.extra(anyio.abc.SocketAttribute.local_address, None),
+            stream.extra(anyio.abc.SocketAttribute.remote_address, None),
+        )
+        self.receive = stream.receive
+        self.send = stream.send
+        self.aclose = stream.aclose
+
+
+class _MemoryStream:
+    """One end of a connection in memory, with the names of both."""
+
+    def __init__(self, stream: StapledObjectStream[bytes], local: tuple[str, int], remote: tuple[str, int]) -> None:
+        self.names = (local, remote)
+        self.receive = stream.receive
+        self.send = stream.send
+        self.aclose = stream.aclose
+
+
+def _start(stream: _TcpStream | _MemoryStream, opened: Opened, tasks: Supervisor) -> Connection:
+    driver = StreamDriver(stream)
+    connection = opened(driver, *stream.names)
+    driver.start(connection, tasks)
+    return connection
+
+
+class MemoryNetwork:
+    """A network inside one process: any host name, ports of its own, nothing of the machine's.
+
+    ``max_items``: how many writes one direction of a connection holds before the writer has to wait.
+    """
+
+    FIRST_FREE_PORT = 20_000
+
+    def __init__(self, *, max_items: int = 16) -> None:
+        self._max_items = max_items
+        self._listeners: dict[tuple[str, int], tuple[Opened, Supervisor]] = {}
+        self._next_port = self.FIRST_FREE_PORT
+
+    async def connect(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Connection:
+        await anyio.lowlevel.checkpoint()
+        listener = self._listeners.get((host, port))
+        if listener is None:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        accepted, server_tasks = listener
+        here, there = ("127.0.0.1", self._free_port()), (host, port)
+        to_server, at_server = anyio.create_memory_object_stream[bytes](self._max_items)
+        to_client, at_client = anyio.create_memory_object_stream[bytes](self._max_items)
+        _start(_MemoryStream(StapledObjectStream(to_client, at_server), there, here), accepted, server_tasks)
+        return _start(_MemoryStream(StapledObjectStream(to_server, at_client), here, there), opened, tasks)
+
+    async def listen(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Listener:
+        await anyio.lowlevel.checkpoint()
+        address = (host, port or self._free_port())
+        if address in self._listeners:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        self._listeners[address] = (opened, tasks)
+
+        async def close() -> None:
+            self._listeners.pop(address, None)
+
+        return _StreamListener(address, close)
+
+    def _free_port(self) -> int:
+        self._next_port += 1
+        return self._next_port - 1

@@ -1,0 +1,40 @@
+"""What can be set about connections: limits, times, and how headers are written.
+
+Source: Apache RocketMQ 5.x ``NettyClientConfig``, ``NettyServerConfig``, ``NettySystemConfig`` (the defaults).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rocketbox.protocol.codes import CLIENT_VERSION, LanguageCode, SerializeType
+from rocketbox.protocol.framing import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+
+__all__ = ["RemotingOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemotingOptions:
+    """Settings of a RemotingClient or RemotingServer and all its connections. Times are in seconds."""
+
+    serialization: SerializeType = SerializeType.ROCKETMQ
+    """How headers of requests are written; answers go out as their request came in."""
+    language: int = int(LanguageCode.PYTHON)
+    version: int = CLIENT_VERSION
+    connect_timeout: float = 3.0
+    idle_timeout: float = 120.0
+    """A connection that was neither read nor written for so long, and awaits nothing, is closed."""
+    silence_timeout: float = 10.0
+    """A connection is given up when a request times out and nothing at all has come in for so long."""
+    close_timeout: float = 1.0
+    """How long a stop waits for what is written already to leave."""
+    sweep_interval: float = 0.1
+    """How often deadlines are looked at: how late a timeout may be reported."""
+    max_requests_in_flight: int = 65_535
+    """For each connection; further requests wait for a place, at most their timeout."""
+    max_running_handlers: int = 1_024
+    """For each connection: asynchronous handlers at work. A server stops reading then, a client answers 'busy'."""
+    max_unwritten_bytes: int = 1_048_576
+    """For each connection: above it requests wait, and a server stops reading, until the peer has taken some."""
+    max_frame_bytes: int = MAX_FRAME_BYTES
+    max_header_bytes: int = MAX_HEADER_BYTES
