@@ -1,0 +1,72 @@
+"""What a handler's return or exception means for each message of its batch, and which delay level a wait is.
+
+Pure decisions; carrying them out is ``consume``'s part.
+
+Source: design of rocketbox (return = consumed, exception = retry, the signals of ``rocketbox.errors``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+
+from rocketbox.errors import BatchFailed, ClientError
+from rocketbox.message import DELAY_LEVEL_SECONDS, MessageExt
+
+__all__ = [
+    "BROKER_DECIDES",
+    "DEAD_LETTER",
+    "Failures",
+    "MessageHandler",
+    "Outcome",
+    "delay_level_for",
+    "failures_of_error",
+    "failures_of_result",
+]
+
+Outcome = Exception | None
+"""Of one message: None is consumed; Reject, RetryLater or any other exception as if the handler had raised it."""
+
+MessageHandler = Callable[[list[MessageExt]], Awaitable[Sequence[Outcome] | None]]
+"""Gets a batch; returns None (all consumed) or one outcome per message, or raises (see the signals)."""
+
+Failures = list[tuple[MessageExt, Exception]]
+
+BROKER_DECIDES = 0  # the delay level with which a broker takes 3 + the number of earlier retries
+DEAD_LETTER = -1  # the delay level that means the dead-letter queue
+
+
+def delay_level_for(delay: timedelta) -> int | None:
+    """The first level that is not shorter than delay; None when the longest (2 h) is shorter."""
+    seconds = delay.total_seconds()
+    for level, length in enumerate(DELAY_LEVEL_SECONDS, 1):
+        if length >= seconds:
+            return level
+    return None
+
+
+def failures_of_error(messages: Sequence[MessageExt], error: Exception) -> Failures:
+    """The messages that come back when a handler raised error, with the reason of each."""
+    if isinstance(error, BatchFailed) and error.index < len(messages):
+        return [(message, error) for message in messages[error.index :]]
+    return [(message, error) for message in messages]  # a BatchFailed past the end says nothing: all come back
+
+
+def failures_of_result(messages: Sequence[MessageExt], result: object) -> Failures:
+    """The messages that come back when a handler returned result, with the reason of each.
+
+    What is neither None nor one outcome for each message is an error of the handler: all messages come back.
+    """
+    if result is None:
+        return []
+    if isinstance(result, Sequence) and len(result) == len(messages):
+        outcomes = list(result)
+        if all(outcome is None or isinstance(outcome, Exception) for outcome in outcomes):
+            return [
+                (message, outcome) for message, outcome in zip(messages, outcomes, strict=True) if outcome is not None
+            ]
+    error = ClientError(
+        f"the handler returned {result!r:.200}; it must return None or a list of {len(messages)} outcomes, "
+        "each None or an exception"
+    )
+    return [(message, error) for message in messages]

@@ -1,0 +1,74 @@
+"""What becomes of each message of a batch, and which delay level a wait is."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from rocketbox.client.outcomes import Failures, delay_level_for, failures_of_error, failures_of_result
+from rocketbox.errors import BatchFailed, ClientError, Reject, RetryLater
+from rocketbox.message import MessageExt
+
+
+def messages(count: int) -> list[MessageExt]:
+    host = b"\x7f\0\0\1"
+    return [
+        MessageExt((0, 0, 0, 0, 0, offset, 0, 0, 0, host, 0, 0, host, 0, 0, 0, 1), b"x", "T", b"")
+        for offset in range(count)
+    ]
+
+
+def failed(failures: Failures) -> list[int]:
+    return [message.queue_offset for message, _ in failures]
+
+
+def test_an_error_brings_the_whole_batch_back() -> None:
+    error = ValueError("no")
+    failures = failures_of_error(messages(3), error)
+    assert failed(failures) == [0, 1, 2]
+    assert all(reason is error for _, reason in failures)
+
+
+@pytest.mark.parametrize(("index", "back"), [(0, [0, 1, 2]), (1, [1, 2]), (2, [2])])
+def test_batch_failed_brings_back_from_its_index_on(index: int, back: list[int]) -> None:
+    assert failed(failures_of_error(messages(3), BatchFailed(index))) == back
+
+
+def test_batch_failed_past_the_end_brings_all_back() -> None:
+    assert failed(failures_of_error(messages(3), BatchFailed(3))) == [0, 1, 2]
+
+
+def test_none_is_all_consumed() -> None:
+    assert failures_of_result(messages(3), None) == []
+    assert failures_of_result(messages(2), [None, None]) == []
+
+
+def test_each_message_has_its_own_outcome() -> None:
+    reject, later = Reject("bad"), RetryLater(1)
+    failures = failures_of_result(messages(4), [None, reject, None, later])
+    assert failed(failures) == [1, 3]
+    assert [reason for _, reason in failures] == [reject, later]
+
+
+@pytest.mark.parametrize("result", [True, "abc", [None], [None, None, None, None], [None, 1, None], object()])
+def test_what_is_no_outcome_brings_all_back_and_says_so(result: object) -> None:
+    failures = failures_of_result(messages(3), result)
+    assert failed(failures) == [0, 1, 2]
+    assert all(isinstance(reason, ClientError) and "3 outcomes" in str(reason) for _, reason in failures)
+
+
+@pytest.mark.parametrize(
+    ("delay", "level"),
+    [
+        (timedelta(0), 1),
+        (timedelta(seconds=1), 1),
+        (timedelta(milliseconds=1001), 2),
+        (timedelta(seconds=30), 4),
+        (timedelta(minutes=11), 15),
+        (timedelta(hours=2), 18),
+        (timedelta(hours=2, milliseconds=1), None),
+    ],
+)
+def test_a_delay_is_the_first_level_that_is_not_shorter(delay: timedelta, level: int | None) -> None:
+    assert delay_level_for(delay) == level

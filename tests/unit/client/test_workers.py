@@ -1,0 +1,143 @@
+"""The permanent workers: they find all work, share it, and stop cleanly."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from rocketbox.client.process_queue import ProcessQueue
+from rocketbox.client.workers import Worker, Workers
+from rocketbox.message import MessageQueue
+from rocketbox.tasks import Supervisor
+from tests.manual_clock import ManualClock, settle
+
+pytestmark = pytest.mark.anyio
+
+
+def queues(count: int) -> list[ProcessQueue]:
+    return [ProcessQueue(MessageQueue("T", "b", number), 0, now=0.0) for number in range(count)]
+
+
+async def test_what_is_scheduled_is_worked_on_once_and_in_order(anyio_backend: str) -> None:
+    clock = ManualClock()
+    done: list[int] = []
+
+    async def work(worker: Worker, queue: ProcessQueue) -> None:
+        done.append(queue.queue.queue_id)
+
+    async with Supervisor("test", clock) as tasks:
+        workers = Workers("test", 4, work, tasks, clock)
+        workers.start()
+        await settle()
+        for queue in queues(100):
+            workers.schedule(queue)
+        await settle()
+        assert done == list(range(100))
+        for queue in queues(3):
+            workers.schedule(queue)
+        await settle()
+        assert done[100:] == [0, 1, 2]
+
+
+async def test_as_many_run_at_once_as_there_are_workers(anyio_backend: str) -> None:
+    clock = ManualClock()
+    running = most = ended = 0
+
+    async def work(worker: Worker, queue: ProcessQueue) -> None:
+        nonlocal running, most, ended
+        running += 1
+        most = max(most, running)
+        await clock.sleep(1)
+        running -= 1
+        ended += 1
+
+    async with Supervisor("test", clock) as tasks:
+        workers = Workers("test", 4, work, tasks, clock)
+        workers.start()
+        for queue in queues(10):
+            workers.schedule(queue)
+        await settle()
+        assert (most, workers.busy) == (4, 4)
+        await clock.advance(2.5)
+        assert ended == 8
+        await clock.advance(1)
+        assert (ended, workers.busy) == (10, 0)
+
+
+async def test_a_worker_cancelled_while_it_is_woken_passes_the_wake_up_on(anyio_backend: str) -> None:
+    clock = ManualClock()
+    done = anyio.Event()
+
+    async def work(worker: Worker, queue: ProcessQueue) -> None:
+        done.set()
+
+    async with Supervisor("test", clock) as tasks:
+        workers = Workers("test", 2, work, tasks, clock)
+        workers.start()
+        await settle()
+        workers.schedule(queues(1)[0])  # wakes the one that became idle last
+        last = workers._workers[-1]
+        assert last.task is not None
+        last.task.cancel()
+        await settle()
+        assert done.is_set()
+
+
+async def test_drained_waits_for_what_is_in_hand_and_begins_nothing_more(anyio_backend: str) -> None:
+    clock = ManualClock()
+    begun: list[int] = []
+
+    async def work(worker: Worker, queue: ProcessQueue) -> None:
+        begun.append(queue.queue.queue_id)
+        await clock.sleep(5)
+
+    async with Supervisor("test", clock) as tasks:
+        workers = Workers("test", 2, work, tasks, clock)
+        workers.start()
+        for queue in queues(5):
+            workers.schedule(queue)
+        await settle()
+        workers.close()
+        drained = anyio.Event()
+
+        async def wait() -> None:
+            await workers.drained()
+            drained.set()
+
+        tasks.start("wait", wait)
+        await clock.advance(4)
+        assert not drained.is_set()
+        await clock.advance(2)
+        assert drained.is_set()
+        assert begun == [0, 1]
+        workers.schedule(queues(1)[0])
+        await settle()
+        assert begun == [0, 1]
+
+
+async def test_workers_that_never_wait_let_others_run(anyio_backend: str) -> None:
+    clock = ManualClock()
+    turns = 0
+    other_ran_at: list[int] = []
+    queue = queues(1)[0]
+
+    async def work(worker: Worker, queue: ProcessQueue) -> None:
+        nonlocal turns
+        turns += 1
+        if turns < 1000:
+            workers.schedule(queue)
+
+    async def other() -> None:
+        other_ran_at.append(turns)
+
+    async with Supervisor("test", clock) as tasks:
+        workers = Workers("test", 1, work, tasks, clock)
+        workers.start()
+        await settle()
+        workers.schedule(queue)
+        while turns == 0:
+            await anyio.lowlevel.checkpoint()
+        tasks.start("other", other)
+        while turns < 1000:
+            await anyio.lowlevel.checkpoint()
+    assert other_ran_at[0] < 200
