@@ -90,6 +90,9 @@ class Supervisor:
         group, self._group = self._group, None
         assert group is not None
         group.cancel_scope.cancel()
+        if isinstance(error, Exception):  # a task group would wrap it; our tasks keep their errors to themselves
+            await group.__aexit__(None, None, None)
+            return False
         return await group.__aexit__(kind, error, trace)
 
     def start(

@@ -75,3 +75,13 @@ async def test_a_task_can_be_cancelled_alone() -> None:
         await first.wait()
         assert first.state is TaskState.CANCELLED
         assert [health.name for health in tasks.health()] == [second.name]
+
+
+async def test_an_error_inside_the_block_comes_out_as_it_is() -> None:
+    async def fail() -> None:
+        async with Supervisor("test", RealClock()) as tasks:
+            tasks.start("work", anyio.Event().wait)
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        await fail()
