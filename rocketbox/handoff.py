@@ -93,7 +93,8 @@ class WorkerPool:
 
     At most ``threads`` functions run at once; others wait in line. Each runs in a copy of the caller's context.
     Cancelling the awaiting task leaves the function running to its end, its result is dropped. Leaving the block
-    waits for the functions that already run and drops those that do not.
+    waits for the functions that already run and drops those that do not; cancelling that wait leaves them to their
+    threads, which do not keep the process alive. A stop that must come through shields the wait and bounds it.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -116,9 +117,8 @@ class WorkerPool:
         self._stopping = True
         for _ in self._threads:
             self._jobs.put(None)
-        with anyio.CancelScope(shield=True):
-            for thread in self._threads:
-                await anyio.to_thread.run_sync(thread.join)
+        for thread in self._threads:
+            await anyio.to_thread.run_sync(thread.join, abandon_on_cancel=True)
 
     async def run(self, function: Callable[..., ResultT], *args: Any) -> ResultT:
         """The result of ``function(*args)``, which runs in a thread of the pool; raises what it raises."""

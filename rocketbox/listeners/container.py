@@ -9,12 +9,14 @@ Source: rocketmq-spring 2.3 ``DefaultRocketMQListenerContainer`` (there one cont
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 from typing import Any, Self
+
+import anyio
 
 from rocketbox.client import MQClientInstance, PushConsumer
 from rocketbox.clock import Clock
@@ -30,6 +32,8 @@ from rocketbox.template import MessageConverter, RocketMQTemplate
 __all__ = ["ContainerPlan", "ContainerState", "ContainerStatus", "ListenerContainer", "ListenerFunction"]
 
 _log = logging.getLogger(__name__)
+
+POOL_GRACE = 1.0  # seconds for threads whose handlers were not done when the drain ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,20 @@ class ContainerState:
     reason: str | None
 
 
+@asynccontextmanager
+async def _bounded_pool(plan: ContainerPlan, clock: Clock) -> AsyncIterator[WorkerPool]:
+    """Threads for the group's def handlers. Its end waits for them, but not for one that has had its time already."""
+    pool = WorkerPool(plan.options.concurrency, plan.group)
+    await pool.__aenter__()
+    try:
+        yield pool
+    finally:
+        with anyio.CancelScope(shield=True), clock.move_on_after(POOL_GRACE) as scope:
+            await pool.__aexit__(None, None, None)
+        if scope.cancelled_caught:
+            _log.warning("group %s: a def handler still runs in its thread; it is left to itself", plan.group)
+
+
 class ListenerContainer:
     """Consumes for one group from ``async with`` to its end."""
 
@@ -92,7 +110,8 @@ class ListenerContainer:
         converter: MessageConverter,
         template: RocketMQTemplate | None,
         clock: Clock,
-        await_termination: float,
+        await_termination: float = 15.0,
+        wait_for_servers: bool = False,
     ) -> None:
         self.plan = plan
         self._instance = instance
@@ -101,11 +120,13 @@ class ListenerContainer:
         self._template = template
         self._clock = clock
         self._await_termination = await_termination
+        self._wait_for_servers = wait_for_servers
         self._stack = AsyncExitStack()
         self._consumer: PushConsumer | None = None
         self._limit: InvalidLimit | None = None
         self._status = ContainerStatus.STOPPED
         self._reason: str | None = None
+        self._drained = False
 
     @property
     def group(self) -> str:
@@ -128,21 +149,18 @@ class ListenerContainer:
             self._limit = InvalidLimit(plan.options.invalid_limit, self._clock, self._pause_for_invalid)
             pool = None
             if any(not function.signature.is_async for function in plan.functions):
-                pool = WorkerPool(plan.options.concurrency, plan.group)
-                await stack.enter_async_context(pool)
-            options = consumer_options(plan.options, await_termination=self._await_termination)
+                pool = await stack.enter_async_context(_bounded_pool(plan, self._clock))
+            options = consumer_options(plan.options, wait_for_servers=self._wait_for_servers)
             consumer = PushConsumer(plan.group, instance=self._instance, options=options)
-            dispatches = [self._dispatch(function, pool, self._limit) for function in plan.functions]
-            self._consumer = await stack.enter_async_context(consumer)
-            stack.callback(self._limit.abandon)
-            for function, dispatch in zip(plan.functions, dispatches, strict=True):
+            for function in plan.functions:  # before the consumer starts: the brokers hear of all topics together
                 await consumer.subscribe(
                     function.topic,
                     function.selector_expression,
-                    dispatch.handle,
+                    self._dispatch(function, pool, self._limit).handle,
                     selector_type=function.selector_type,
                     batch_max_size=function.batch_max_size,
                 )
+            self._consumer = await stack.enter_async_context(consumer)
             self._stack = stack.pop_all()
         self._status = ContainerStatus.RUNNING
         return self
@@ -150,12 +168,24 @@ class ListenerContainer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._status = ContainerStatus.STOPPED
-        self._reason = None
         try:
-            await self._stack.__aexit__(kind, error, trace)
+            if error is None or isinstance(error, Exception):
+                await self.drain(self._await_termination)
         finally:
-            self._consumer = None
+            try:
+                await self._stack.__aexit__(kind, error, trace)
+            finally:
+                self._consumer = None
+
+    async def drain(self, timeout: float) -> None:
+        """Stop pulling for good and give running handlers ``timeout`` seconds (or less, if the group says so)."""
+        self._status, self._reason = ContainerStatus.STOPPED, "stopping"
+        if self._limit is not None:
+            self._limit.abandon()
+        if not self._drained:
+            self._drained = True
+            own = self.plan.options.await_termination_when_shutdown
+            await self.consumer.drain(timeout if own is None else min(own.total_seconds(), timeout))
 
     def pause(self, reason: str = "paused by the application") -> None:
         """Pull no more; what was pulled is still handled. Readiness goes down with the reason."""

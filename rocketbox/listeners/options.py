@@ -92,11 +92,8 @@ class Said:
         return Said({}, lambda name: "nowhere")
 
 
-def consumer_options(
-    options: GroupOptions, *, await_termination: float, wait_for_servers: bool = False
-) -> ConsumerOptions:
-    """The client's options for a group; its times are float seconds."""
-    wait = options.await_termination_when_shutdown
+def consumer_options(options: GroupOptions, *, wait_for_servers: bool = False) -> ConsumerOptions:
+    """The client's options for a group; its times are float seconds. The end of running handlers is the container's."""
     return ConsumerOptions(
         consume_mode=options.consume_mode,
         message_model=options.message_model,
@@ -108,6 +105,6 @@ def consumer_options(
         pull_batch_size=options.pull_batch_size,
         pull_interval=options.pull_interval.total_seconds(),
         suspend_current_queue_time=options.suspend_current_queue_time.total_seconds(),
-        await_termination=await_termination if wait is None else wait.total_seconds(),
+        await_termination=0.0,
         wait_for_servers=wait_for_servers,
     )

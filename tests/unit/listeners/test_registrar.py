@@ -200,9 +200,7 @@ def test_start_lines_say_topic_group_concurrency_retries_and_who_said_so() -> No
 def test_group_options_become_the_clients_in_seconds() -> None:
     options = consumer_options(
         GroupOptions(consume_timeout=timedelta(minutes=2), pull_interval=timedelta(milliseconds=5), concurrency=7),
-        await_termination=15.0,
+        wait_for_servers=True,
     )
     assert (options.consume_timeout, options.pull_interval, options.concurrency) == (120.0, 0.005, 7)
-    assert options.await_termination == 15.0
-    own = GroupOptions(await_termination_when_shutdown=timedelta(seconds=3))
-    assert consumer_options(own, await_termination=15.0).await_termination == 3.0
+    assert options.wait_for_servers

@@ -1,0 +1,146 @@
+"""Declarative Python services over Apache RocketMQ: YAML to template, decorators to consumers, topics to DataFrames.
+
+Everything public is here, in ``rocketbox.client`` (the client alone), ``rocketbox.embedded`` and ``rocketbox.errors``.
+Names are loaded when they are first used (PEP 562): ``import rocketbox`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rocketbox.application import RocketBox
+    from rocketbox.boot.conditions import (
+        any_of,
+        not_,
+        on_bean,
+        on_missing_bean,
+        on_module,
+        on_profile,
+        on_property,
+    )
+    from rocketbox.boot.marks import Qualifier, bean, configuration_properties
+    from rocketbox.errors import (
+        BatchFailed,
+        BrokerError,
+        ClientError,
+        ClientStateError,
+        ConfigurationError,
+        ConnectError,
+        ConnectionClosedError,
+        Finding,
+        InvalidMessageError,
+        NoRouteError,
+        NotDurableError,
+        NotStartedError,
+        Reject,
+        RemoteProtocolError,
+        RemotingError,
+        RequestTimeoutError,
+        RetryLater,
+        RocketBoxError,
+        StoreCorruptError,
+        StoreError,
+        StoreFailedError,
+        StoreLockedError,
+        TooManyRequestsError,
+    )
+    from rocketbox.marks import Header, rocketmq_listener, rocketmq_spark_listener, send_to
+    from rocketbox.message import (
+        ConsumeFromWhere,
+        ConsumeMode,
+        Message,
+        MessageExt,
+        MessageModel,
+        MessageQueue,
+        SelectorType,
+        SendResult,
+        SendStatus,
+    )
+    from rocketbox.spark.listener import SparkBatch
+    from rocketbox.template import JsonMessageConverter, MessageConverter, PayloadError, RocketMQTemplate
+
+__all__ = [
+    # the application and what it gives
+    "RocketBox",
+    "RocketMQTemplate",
+    "MessageConverter",
+    "JsonMessageConverter",
+    # marks
+    "rocketmq_listener",
+    "rocketmq_spark_listener",
+    "send_to",
+    "bean",
+    "configuration_properties",
+    "Header",
+    "Qualifier",
+    "on_property",
+    "on_bean",
+    "on_missing_bean",
+    "on_module",
+    "on_profile",
+    "any_of",
+    "not_",
+    # messages
+    "Message",
+    "MessageExt",
+    "MessageQueue",
+    "SendResult",
+    "SendStatus",
+    "SparkBatch",
+    "ConsumeMode",
+    "ConsumeFromWhere",
+    "MessageModel",
+    "SelectorType",
+    # signals
+    "Reject",
+    "RetryLater",
+    "BatchFailed",
+    # errors
+    "BrokerError",
+    "ClientError",
+    "ClientStateError",
+    "ConfigurationError",
+    "ConnectError",
+    "ConnectionClosedError",
+    "Finding",
+    "InvalidMessageError",
+    "NoRouteError",
+    "NotDurableError",
+    "NotStartedError",
+    "PayloadError",
+    "RemoteProtocolError",
+    "RemotingError",
+    "RequestTimeoutError",
+    "RocketBoxError",
+    "StoreCorruptError",
+    "StoreError",
+    "StoreFailedError",
+    "StoreLockedError",
+    "TooManyRequestsError",
+]
+
+_HOMES = {
+    "application": "RocketBox",
+    "boot.conditions": "any_of not_ on_bean on_missing_bean on_module on_profile on_property",
+    "boot.marks": "Qualifier bean configuration_properties",
+    "marks": "Header rocketmq_listener rocketmq_spark_listener send_to",
+    "message": "ConsumeFromWhere ConsumeMode Message MessageExt MessageModel MessageQueue SelectorType SendResult "
+    "SendStatus",
+    "spark.listener": "SparkBatch",
+    "template": "JsonMessageConverter MessageConverter PayloadError RocketMQTemplate",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'rocketbox' has no attribute {name!r}")
+    value = getattr(import_module(f"rocketbox.{_HOME_OF.get(name, 'errors')}"), name)
+    globals()[name] = value  # the next use finds it without coming here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
