@@ -1,0 +1,325 @@
+"""Messages as brokers store them, and elements of a batch: bytes to values and back.
+
+A stored record, big-endian, with IPv4 hosts (20 bytes instead of 8 for a host with the sysFlag's V6 bit)::
+
+    totalSize i32, magic i32, bodyCRC i32, queueId i32, flag i32, queueOffset i64, physicalOffset i64, sysFlag i32,
+    bornTimestamp i64, bornHost ip 4 + port i32, storeTimestamp i64, storeHost ip 4 + port i32, reconsumeTimes i32,
+    preparedTransactionOffset i64, body i32 + n, topic u8 + n (magic v2: i16 + n), properties i16 + n
+
+An element of a batch: ``totalSize i32, magic i32 (0), bodyCRC i32 (0), flag i32, body i32 + n, properties i16 + n``.
+
+The properties of a record may end with a checksum of all before it: ``__CRC32#``, 0x01, ten decimal digits with the
+least significant first, 0x02.
+
+Source: Apache RocketMQ 5.x ``MessageDecoder``, ``MessageVersion``, ``MessageExtEncoder``, ``CommitLog`` (property CRC).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from rocketbox.errors import InvalidMessageError, RemoteProtocolError
+from rocketbox.message import MAX_PROPERTIES_BYTES, MessageExt
+from rocketbox.protocol.codes import MessageSysFlag
+
+__all__ = [
+    "MAGIC_BLANK",
+    "MAGIC_V1",
+    "MAGIC_V2",
+    "BatchElement",
+    "StoredMessage",
+    "decode_batch",
+    "decode_message",
+    "decode_messages",
+    "encode_batch",
+    "encode_stored_message",
+]
+
+MAGIC_V1 = -626_843_481  # 0xDAA320A7: the topic's length is one byte
+MAGIC_V2 = -626_843_477  # 0xDAA320AB: the topic's length is two bytes
+MAGIC_BLANK = -875_286_124  # 0xCBD43194: fills the end of a commit-log file
+
+# Everything up to and including the body's length, both hosts IPv4: read with one call, the common case.
+_HEAD_V4 = struct.Struct(">iIIiiqqiq4siq4siiqi")  # unsigned magic: the first field compared
+_FIXED = struct.Struct(">iiIiiqqiq")
+_UNSIGNED_V1 = MAGIC_V1 & 0xFFFF_FFFF
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+_SHORT = struct.Struct(">h")
+_TAIL = struct.Struct(">iq")
+_ELEMENT = struct.Struct(">iiiii")
+V6_FLAGS = int(MessageSysFlag.BORNHOST_V6 | MessageSysFlag.STOREHOST_V6)
+COMPRESSED = int(MessageSysFlag.COMPRESSED)
+COMPRESSION_MASK = int(MessageSysFlag.COMPRESSION_MASK)
+ZLIB_TYPES = frozenset({0, int(MessageSysFlag.COMPRESSION_ZLIB)})
+INNER_BATCH = int(MessageSysFlag.NEED_UNWRAP | MessageSysFlag.INNER_BATCH)
+MAX_BODY_BYTES = 256 * 1024 * 1024  # of a body when it is unpacked: a few bytes of zlib may claim to be gigabytes
+SHORTEST_TOPIC_OF_V2 = 128  # bytes; shorter topics are written as v1
+CHECKSUM_NAME = b"__CRC32#\x01"
+CHECKSUM_BYTES = len(CHECKSUM_NAME) + 10 + 1
+
+Host = tuple[bytes, int]  # ip (4 or 16 bytes) and port
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """What a broker stores of a message; ``body`` as it came, compressed or not, ``properties`` as encoded text.
+
+    Times are milliseconds since the epoch, hosts (ip of 4 or 16 bytes, port).
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes = b""
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp_ms: int = 0
+    born_host: Host = (b"\x7f\x00\x00\x01", 0)
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    queue_offset: int = 0
+    commit_log_offset: int = 0
+    store_timestamp_ms: int = 0
+    store_host: Host = (b"\x7f\x00\x00\x01", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchElement:
+    """One message of a batch, its properties as encoded text."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+
+
+Place = tuple[int, int, int, Host]
+"""What storing adds to a message: queue offset, commit-log offset, store time (epoch ms) and store host."""
+
+
+def encode_stored_message(message: StoredMessage, *, property_crc: bool = False, place: Place | None = None) -> bytes:
+    """The record of a message; with ``property_crc`` its properties end with a checksum of the whole record.
+
+    ``place`` stands for the message's own four fields of that kind: a store need not copy the message to set them. The
+    sysFlag's two V6 bits are set by the hosts. Raises InvalidMessageError when the topic or the properties are too
+    long for their length fields.
+    """
+    queue_offset, commit_log_offset, store_timestamp_ms, (store_ip, store_port) = place or (
+        message.queue_offset,
+        message.commit_log_offset,
+        message.store_timestamp_ms,
+        message.store_host,
+    )
+    properties = message.properties
+    if property_crc and properties and not properties.endswith(b"\x02"):
+        properties += b"\x02"
+    properties_size = len(properties) + (CHECKSUM_BYTES if property_crc else 0)
+    if properties_size > MAX_PROPERTIES_BYTES:
+        raise InvalidMessageError(
+            f"properties of {properties_size} bytes; {MAX_PROPERTIES_BYTES} is the most RocketMQ can store"
+        )
+    topic = message.topic.encode()
+    if len(topic) > MAX_PROPERTIES_BYTES:
+        raise InvalidMessageError(f"a topic of {len(topic)} bytes cannot be stored")
+    long_topic = len(topic) >= SHORTEST_TOPIC_OF_V2
+    born_ip, born_port = message.born_host
+    sys_flag = message.sys_flag & ~V6_FLAGS
+    if len(born_ip) == 16:
+        sys_flag |= MessageSysFlag.BORNHOST_V6
+    if len(store_ip) == 16:
+        sys_flag |= MessageSysFlag.STOREHOST_V6
+    body = message.body
+    size = 80 + len(born_ip) + len(store_ip) + len(body) + 1 + long_topic + len(topic) + 2 + properties_size
+    magic = MAGIC_V2 if long_topic else MAGIC_V1
+    crc = zlib.crc32(body) & 0x7FFF_FFFF
+    if sys_flag & V6_FLAGS:
+        head = b"".join(
+            (
+                _FIXED.pack(
+                    size, magic, crc, message.queue_id, message.flag, queue_offset, commit_log_offset,
+                    sys_flag, message.born_timestamp_ms,
+                ),
+                born_ip, _I32.pack(born_port), _I64.pack(store_timestamp_ms), store_ip, _I32.pack(store_port),
+                _TAIL.pack(message.reconsume_times, message.prepared_transaction_offset), _I32.pack(len(body)),
+            )
+        )  # fmt: skip
+    else:
+        head = _HEAD_V4.pack(
+            size, magic & 0xFFFF_FFFF, crc, message.queue_id, message.flag, queue_offset,
+            commit_log_offset, sys_flag, message.born_timestamp_ms, born_ip, born_port,
+            store_timestamp_ms, store_ip, store_port, message.reconsume_times,
+            message.prepared_transaction_offset, len(body),
+        )  # fmt: skip
+    topic_length = _SHORT.pack(len(topic)) if long_topic else bytes((len(topic),))
+    record = b"".join((head, body, topic_length, topic, _SHORT.pack(properties_size), properties))
+    if property_crc:
+        digits = b"%010d" % (zlib.crc32(record) & 0x7FFF_FFFF)
+        record = b"".join((record, CHECKSUM_NAME, digits[::-1], b"\x02"))
+    assert len(record) == size
+    return record
+
+
+def decode_messages(buffer: bytes, broker_name: str = "", *, decompress: bool = True) -> list[MessageExt]:
+    """The messages in a buffer of records back to back, as pulls and queries answer.
+
+    Raises RemoteProtocolError when the buffer is anything else.
+    """
+    messages: list[MessageExt] = []
+    append = messages.append
+    position, end = 0, len(buffer)
+    unpack = _HEAD_V4.unpack_from
+    topic_bytes, topic = b"", ""
+    while position < end:
+        # The fast path: v1, IPv4 hosts, nothing to unpack. It gains 2 us of 3 (benchmark "push consume").
+        if end - position > 91:
+            fields = unpack(buffer, position)
+            if fields[1] == _UNSIGNED_V1 and not fields[7] & (V6_FLAGS | COMPRESSED | INNER_BATCH):
+                body_start = position + 88
+                body_end = body_start + fields[16]
+                if fields[16] >= 0 and body_end < end:
+                    topic_end = body_end + 1 + buffer[body_end]
+                    if topic_end + 2 <= end:
+                        properties_end = topic_end + 2 + (buffer[topic_end] << 8 | buffer[topic_end + 1])
+                        if properties_end == position + fields[0] <= end:
+                            raw = buffer[body_end + 1 : topic_end]
+                            if raw != topic_bytes:
+                                topic_bytes, topic = raw, _text(raw)
+                            append(
+                                MessageExt(
+                                    fields, buffer[body_start:body_end], topic, buffer[topic_end + 2 : properties_end],
+                                    broker_name,
+                                )
+                            )  # fmt: skip
+                            position = properties_end
+                            continue
+        message, position = decode_message(buffer, position, broker_name=broker_name, decompress=decompress)
+        if decompress and message.sys_flag & INNER_BATCH == INNER_BATCH:
+            messages += _unwrap(message)
+        else:
+            append(message)
+    return messages
+
+
+def decode_message(
+    buffer: bytes, offset: int = 0, *, broker_name: str = "", decompress: bool = True
+) -> tuple[MessageExt, int]:
+    """The message whose record begins at ``offset``, and where the next one begins.
+
+    A zlib body is unpacked unless ``decompress`` is False. Raises RemoteProtocolError when there is no whole record.
+    """
+    buffer = bytes(buffer)
+    end = len(buffer)
+    try:
+        total, magic, crc, queue_id, flag, queue_offset, physical, sys_flag, born = _FIXED.unpack_from(buffer, offset)
+        if magic not in (MAGIC_V1, MAGIC_V2):
+            raise RemoteProtocolError(f"no message at byte {offset}: magic {magic & 0xFFFFFFFF:#010x}")
+        position = offset + _FIXED.size
+        born_ip, born_port, position = _host(buffer, position, bool(sys_flag & MessageSysFlag.BORNHOST_V6))
+        (stored,) = _I64.unpack_from(buffer, position)
+        store_ip, store_port, position = _host(buffer, position + 8, bool(sys_flag & MessageSysFlag.STOREHOST_V6))
+        reconsume_times, prepared = _TAIL.unpack_from(buffer, position)
+        (body_size,) = _I32.unpack_from(buffer, position + 12)
+        position += 16
+        body, position = _take(buffer, position, body_size, end)
+        if magic == MAGIC_V1:
+            topic_size = buffer[position]
+            position += 1
+        else:
+            (topic_size,) = _SHORT.unpack_from(buffer, position)
+            position += 2
+        topic, position = _take(buffer, position, topic_size, end)
+        (properties_size,) = _SHORT.unpack_from(buffer, position)
+        properties, position = _take(buffer, position + 2, properties_size, end)
+    except (struct.error, IndexError):
+        raise RemoteProtocolError(f"the message at byte {offset} of {end} is cut off") from None
+    if position != offset + total:
+        raise RemoteProtocolError(f"the message at byte {offset} says {total} bytes and has {position - offset}")
+    if decompress and sys_flag & COMPRESSED:
+        body = _decompress(body, sys_flag)
+        sys_flag &= ~COMPRESSED
+    fields: tuple[Any, ...] = (
+        total, magic, crc, queue_id, flag, queue_offset, physical, sys_flag, born, born_ip, born_port, stored, store_ip,
+        store_port, reconsume_times, prepared, len(body),
+    )  # fmt: skip
+    return MessageExt(fields, body, _text(topic), properties, broker_name), position
+
+
+def _host(buffer: bytes, position: int, v6: bool) -> tuple[bytes, int, int]:
+    after_ip = position + (16 if v6 else 4)
+    (port,) = _I32.unpack_from(buffer, after_ip)
+    return buffer[position:after_ip], port, after_ip + 4
+
+
+def _take(buffer: bytes, position: int, size: int, end: int) -> tuple[bytes, int]:
+    if size < 0 or position + size > end:
+        raise RemoteProtocolError(f"a field of {size} bytes at byte {position} of {end}")
+    return buffer[position : position + size], position + size
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError(f"a topic is not UTF-8: {error}") from None
+
+
+def _decompress(body: bytes, sys_flag: int) -> bytes:
+    kind = sys_flag & COMPRESSION_MASK
+    if kind not in ZLIB_TYPES:
+        name = {0x100: "LZ4", 0x200: "ZSTD"}.get(kind, f"type {kind >> 8}")
+        raise RemoteProtocolError(f"the body is compressed with {name}; only ZLIB can be read")
+    unpacker = zlib.decompressobj()
+    try:
+        data = unpacker.decompress(body, MAX_BODY_BYTES)
+    except zlib.error as error:
+        raise RemoteProtocolError(f"a compressed body cannot be read: {error}") from None
+    if not unpacker.eof:
+        raise RemoteProtocolError(f"a compressed body is cut off, or larger than {MAX_BODY_BYTES} bytes")
+    return data
+
+
+def _unwrap(outer: MessageExt) -> list[MessageExt]:
+    """The messages of an inner batch: the record's own data, with the flag, properties and body of each element."""
+    messages = []
+    for index, element in enumerate(decode_batch(outer.body)):
+        fields = list(outer.fields)
+        fields[4], fields[5], fields[16] = element.flag, outer.queue_offset + index, len(element.body)
+        messages.append(MessageExt(tuple(fields), element.body, outer.topic, element.properties, outer.broker_name))
+    return messages
+
+
+def encode_batch(elements: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+    """The body of a batch; elements are (flag, body, properties as encoded text).
+
+    Raises InvalidMessageError when the properties of one are too long.
+    """
+    parts: list[bytes] = []
+    for flag, body, properties in elements:
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            raise InvalidMessageError(f"properties of {len(properties)} bytes; {MAX_PROPERTIES_BYTES} is the most")
+        size = _ELEMENT.size + len(body) + 2 + len(properties)
+        parts += (_ELEMENT.pack(size, 0, 0, flag, len(body)), body, _SHORT.pack(len(properties)), properties)
+    return b"".join(parts)
+
+
+def decode_batch(body: bytes) -> list[BatchElement]:
+    """The elements of a batch. Raises RemoteProtocolError when the body is none."""
+    elements = []
+    position, end = 0, len(body)
+    while position < end:
+        start = position
+        try:
+            size, _, _, flag, body_size = _ELEMENT.unpack_from(body, position)
+            content, position = _take(body, position + _ELEMENT.size, body_size, end)
+            (properties_size,) = _SHORT.unpack_from(body, position)
+            properties, position = _take(body, position + 2, properties_size, end)
+        except struct.error:
+            raise RemoteProtocolError(f"the element at byte {start} of a batch of {end} is cut off") from None
+        if position - start != size:
+            raise RemoteProtocolError(f"an element of a batch says {size} bytes and has {position - start}")
+        elements.append(BatchElement(flag, bytes(content), bytes(properties)))
+    return elements
