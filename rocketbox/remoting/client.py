@@ -107,7 +107,7 @@ class RemotingClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         self._started = False
-        for connection in self._connections.values():
+        for connection in (*self._connections.values(), *self._others):
             connection.stop_serving()
         return await self._stack.__aexit__(kind, error, trace)
 

@@ -1,0 +1,94 @@
+"""A clock that stands still until a test moves it."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import anyio
+import anyio.lowlevel
+
+__all__ = ["VirtualClock", "settle"]
+
+START_MS = 1_700_000_000_000
+
+
+async def settle(turns: int = 25) -> None:
+    """Let the other tasks run on until they wait for something."""
+    for _ in range(turns):
+        await anyio.lowlevel.checkpoint()
+
+
+class VirtualClock:
+    """Time for tests: :meth:`advance` moves it from timer to timer and lets tasks run in between."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.random = random.Random(seed)
+        self._now = 0.0
+        self._order = itertools.count()
+        self._timers: list[tuple[float, int, Callable[[], object]]] = []
+
+    def time_ms(self) -> int:
+        return START_MS + round(self._now * 1000)
+
+    def monotonic(self) -> float:
+        return self._now
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await anyio.lowlevel.checkpoint()
+            return
+        woken = anyio.Event()
+        timer = self._call_at(self._now + seconds, woken.set)
+        try:
+            await woken.wait()
+        finally:
+            self._forget(timer)
+
+    @contextmanager
+    def move_on_after(self, seconds: float) -> Iterator[anyio.CancelScope]:
+        with anyio.CancelScope() as scope:
+            if seconds <= 0:
+                scope.cancel()
+            timer = self._call_at(self._now + seconds, scope.cancel)
+            try:
+                yield scope
+            finally:
+                self._forget(timer)
+
+    @contextmanager
+    def deadline(self, seconds: float) -> Iterator[anyio.CancelScope]:
+        with self.move_on_after(seconds) as scope:
+            yield scope
+        if scope.cancelled_caught:
+            raise TimeoutError
+
+    def uuid(self) -> str:
+        return str(uuid.UUID(int=self.random.getrandbits(128), version=4))
+
+    async def advance(self, seconds: float) -> None:
+        """Move the time by so much; what is due on the way runs at its own time."""
+        end = self._now + seconds
+        await settle()
+        while self._timers and self._timers[0][0] <= end:
+            when, _, call = heapq.heappop(self._timers)
+            self._now = max(self._now, when)
+            call()
+            if not self._timers or self._timers[0][0] > self._now:
+                await settle()
+        self._now = end
+        await settle()
+
+    def _call_at(self, when: float, call: Callable[[], object]) -> tuple[float, int, Callable[[], object]]:
+        timer = (when, next(self._order), call)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    def _forget(self, timer: tuple[float, int, Callable[[], object]]) -> None:
+        if timer in self._timers:
+            self._timers.remove(timer)
+            heapq.heapify(self._timers)
