@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model
 
-from rocketbox.autoconfigure.units import DataSize, Duration, UnitDuration
+from rocketbox.boot.units import DataSize, Duration, DurationWithUnit
 from rocketbox.client import ProducerOptions
 from rocketbox.listeners.options import OnInvalid
 from rocketbox.marks import rocketmq_listener
@@ -70,7 +70,7 @@ def _type_in_settings(name: str, hint: Any) -> Any:
     """The type of a listener option where it comes from text: ``int | None`` stays, times need a unit."""
     kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
     if timedelta in kinds:
-        return UnitDuration | None
+        return DurationWithUnit | None
     if name == "on_invalid":
         return _any_spelling(OnInvalid) | None
     (kind,) = kinds
@@ -157,6 +157,10 @@ class RocketMQProperties(ClusterProperties):
 
     enabled: bool = True
     clusters: dict[str, ClusterProperties] = Field(default_factory=dict)
+
+    def cluster(self, name: str) -> ClusterProperties:
+        """The cluster of that name; the empty name is the main one."""
+        return self.clusters[name] if name else self
 
 
 class EmbeddedProperties(Properties):

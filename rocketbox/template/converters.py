@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Any, Protocol, Union, get_args, get_origin
+from typing import Any, Protocol, Union, get_args, get_origin, runtime_checkable
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
@@ -29,6 +29,7 @@ class PayloadError(InvalidMessageError):
     """
 
 
+@runtime_checkable
 class MessageConverter(Protocol):
     """Two-way: what ``to_body`` writes, ``from_body`` reads back for the same type."""
 

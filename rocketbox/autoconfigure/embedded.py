@@ -1,0 +1,50 @@
+"""Auto-configuration of the embedded servers, which ``rocketmq.name-server: embedded`` starts beside the service."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import anyio
+
+from rocketbox.autoconfigure.properties import EmbeddedProperties, RocketBoxProperties
+from rocketbox.autoconfigure.service import Service
+from rocketbox.boot.conditions import on_missing_bean, on_property
+from rocketbox.boot.marks import Phase, bean
+from rocketbox.embedded import EmbeddedOptions, EmbeddedServers, ServersInThread
+
+__all__ = ["embedded_options", "embedded_servers"]
+
+PREFIX = "rocketbox.embedded."
+
+
+@bean(
+    on_property("rocketmq.enabled", missing=True),
+    on_property("rocketmq.name-server", having="embedded"),
+    on_missing_bean(ServersInThread),
+    phase=Phase.INFRASTRUCTURE,
+)
+async def embedded_servers(properties: RocketBoxProperties, service: Service) -> AsyncIterator[ServersInThread]:
+    """Name server and broker beside the service: its code may block its own loop without stopping them."""
+    servers = EmbeddedServers.in_thread(embedded_options(properties.embedded, service))
+    await anyio.to_thread.run_sync(servers.__enter__)
+    try:
+        yield servers
+    finally:
+        with anyio.CancelScope(shield=True):  # a store that is not closed has to recover
+            await anyio.to_thread.run_sync(servers.__exit__, None, None, None)
+
+
+def embedded_options(properties: EmbeddedProperties, service: Service) -> EmbeddedOptions:
+    """The servers' options; keys that are not named there go to the broker, which knows Apache's."""
+    broker = {"flush-disk-type": properties.flush_disk_type, **(properties.model_extra or {})}
+    named = [field.alias or name for name, field in EmbeddedProperties.model_fields.items()]
+    places = {key: place for key in (*named, *broker) if (place := service.where(PREFIX + key))}
+    return EmbeddedOptions(
+        data_dir=properties.data_dir or service.folder / "store",
+        host=properties.host,
+        port=properties.port,
+        name_server_port=properties.name_server_port,
+        insecure=properties.insecure,
+        broker=broker,
+        places=places,
+    )

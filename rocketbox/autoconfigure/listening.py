@@ -1,0 +1,128 @@
+"""From settings and decorators to what the listeners' registrar takes: values in their types, and who said them.
+
+Putting them together (precedence, groups, checks) is ``listeners.registrar``'s business.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from rocketbox.autoconfigure.properties import ClusterProperties, ListenerProperties, MarkProperties, listener_options
+from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.listeners.hints import place_of
+from rocketbox.listeners.options import Said
+from rocketbox.listeners.registrar import Candidate, ClusterSettings
+from rocketbox.marks import rocketmq_listener, send_to
+
+__all__ = ["candidate_of", "cluster_settings"]
+
+Where = Callable[[str], str | None]
+"""Where a key was written (``file:line:column``, an environment name, an argument); None for a default."""
+
+ResolveText = Callable[[str], str]
+"""Text with its ``${...}`` replaced; ConfigurationError for one that cannot be."""
+
+
+def cluster_settings(prefix: str, properties: ClusterProperties, where: Where) -> ClusterSettings:
+    """What the settings below ``prefix`` say about listeners.
+
+    Raises ConfigurationError for a key of a listener that is neither an option nor a topic switch.
+    """
+    consumer: Any = properties.consumer  # its fields are made from the decorator's
+    listeners = f"{prefix}.consumer.listeners"
+
+    def said(path: str, model: BaseModel) -> Said:
+        return Said(
+            listener_options(model), lambda name: where(f"{path}.{name.replace('_', '-')}") or f"default of {path}"
+        )
+
+    findings = []
+    groups: dict[str, Said] = {}
+    switches: dict[str, dict[str, bool]] = {}
+    for group, listener in consumer.listeners.items():
+        groups[group] = said(f"{listeners}.{group}", listener)
+        for name, value in (listener.model_extra or {}).items():
+            if isinstance(value, bool) or value in ("true", "false"):
+                switches.setdefault(group, {})[name] = value in (True, "true")
+            else:
+                findings.append(_unknown(f"{listeners}.{group}", name, value, where))
+    if findings:
+        raise ConfigurationError(findings)
+    defaults = said(f"{prefix}.consumer", consumer)
+    if consumer.group is not None:
+        defaults = Said({**defaults.values, "group": consumer.group}, defaults.where)
+    return ClusterSettings(
+        prefix=prefix,
+        enabled=consumer.enabled,
+        defaults=defaults,
+        groups=groups,
+        switches=switches,
+        where_switched=lambda name: where(f"{listeners}.{name}") or listeners,
+    )
+
+
+def _unknown(path: str, name: str, value: object, where: Where) -> Finding:
+    known = [field.alias or field_name for field_name, field in ListenerProperties.model_fields.items()]
+    near = difflib.get_close_matches(name, known, n=1)
+    return Finding(
+        f"{path}.{name} is no option of a listener (value {value!r})",
+        where(f"{path}.{name}"),
+        f"did you mean {path}.{near[0]}?" if near else f"options are: {', '.join(sorted(known))}",
+    )
+
+
+def candidate_of(
+    function: Callable[..., Any], mark: rocketmq_listener, replies: tuple[send_to, ...], *, resolve_text: ResolveText
+) -> Candidate:
+    """A marked function with what its decorator says, its ``${...}`` resolved and its times read.
+
+    Raises ConfigurationError with everything that is wrong in the decorator.
+    """
+    here = place_of(function)
+    name = getattr(function, "__qualname__", str(function))
+    findings: list[Finding] = []
+    given: dict[str, Any] = {}
+    for field in dataclasses.fields(mark):
+        value = getattr(mark, field.name)
+        if value is None:
+            continue
+        if isinstance(value, str) and "${" in value:
+            value = _resolved(value, f"{field.name} of listener {name}", here, resolve_text, findings)
+        given[field.name] = value
+    try:
+        values = listener_options(MarkProperties.model_validate(given))
+    except ValidationError as error:
+        findings += [
+            Finding(
+                f"{problem['loc'][0]} of listener {name} is {given.get(str(problem['loc'][0]).replace('-', '_'))!r}: "
+                f"{problem['msg'].removeprefix('Value error, ')}",
+                here,
+                "correct the decorator",
+            )
+            for problem in error.errors(include_url=False)
+        ]
+        values = {}
+    sent_on = tuple(
+        dataclasses.replace(
+            reply, destination=_resolved(reply.destination, f"send_to of {name}", here, resolve_text, findings)
+        )
+        if "${" in reply.destination
+        else reply
+        for reply in replies
+    )
+    if findings:
+        raise ConfigurationError(findings)
+    return Candidate(function, Said(values, lambda option: here), sent_on)
+
+
+def _resolved(text: str, what: str, here: str, resolve_text: ResolveText, findings: list[Finding]) -> str:
+    try:
+        return resolve_text(text)
+    except ConfigurationError as error:
+        findings += [Finding(f"{what}: {finding.what}", here, finding.fix) for finding in error.findings]
+        return text

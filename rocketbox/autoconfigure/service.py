@@ -1,0 +1,25 @@
+"""What auto-configurations know of the application that they are built for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rocketbox.clock import Clock
+
+__all__ = ["Service"]
+
+
+@dataclass(frozen=True)
+class Service:
+    """The application's name and clock; ``where(key)`` says where a setting was written (None: it is a default)."""
+
+    name: str
+    clock: Clock
+    where: Callable[[str], str | None]
+
+    @property
+    def folder(self) -> Path:
+        """Where the service keeps what it keeps, below the current folder."""
+        return Path(".rocketbox") / self.name
