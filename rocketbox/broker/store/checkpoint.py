@@ -110,8 +110,13 @@ class CheckpointFile:
         return self.value
 
     def write(self, *, sync: bool, **changes: int) -> None:
-        """Change some of the numbers; the mark is set."""
+        """Change some of the numbers; the mark is set.
+
+        What is said of the commit log only grows: the two threads may come in either order.
+        """
         with self._guard:
+            for name in ("synced_offset", "physic_msg_timestamp") if self.value.marked else ():
+                changes[name] = max(changes.get(name, 0), getattr(self.value, name))
             self.value = replace(self.value, marked=True, **changes)
             if self._file is None:
                 self._file = self._storage.open(self._path, create=True)

@@ -45,6 +45,11 @@ class ConsumeQueue:
         self._tail_start = 0
         self._written = 0  # units below are in the files
 
+    @property
+    def first_offset(self) -> int:
+        """The first unit in the files, whether its record is still there or not."""
+        return self._run.start // UNIT
+
     def load(self, trusted_physical: int) -> None:
         """Find the end of the queue in its files, and cut what does not belong to it.
 
@@ -83,7 +88,7 @@ class ConsumeQueue:
 
     def set_min_offset(self, min_physical: int) -> None:
         """Set ``min_offset`` to the first unit whose record the commit log still has."""
-        low, high = self._run.start // UNIT, self.max_offset
+        low, high = self.first_offset, self.max_offset
         while low < high:
             middle = (low + high) // 2
             physical, size, _ = self.unit(middle)
@@ -93,10 +98,9 @@ class ConsumeQueue:
                 high = middle
         self.min_offset = low
 
-    def count_below(self, physical_end: int) -> int:
-        """How many units speak of records below ``physical_end``."""
-        low, high = self._run.start // UNIT, self.max_offset
-        start = low
+    def offset_behind(self, physical_end: int) -> int:
+        """The offset behind the newest unit of a record below ``physical_end``."""
+        low, high = self.first_offset, self.max_offset
         while low < high:
             middle = (low + high) // 2
             physical, size, _ = self.unit(middle)
@@ -104,12 +108,12 @@ class ConsumeQueue:
                 low = middle + 1
             else:
                 high = middle
-        return low - start
+        return low
 
     def cut_physical(self, physical_end: int) -> int:
         """Remove the units whose record is not wholly below ``physical_end``; returns how many they were."""
         before = end = self.max_offset
-        start = self._run.start // UNIT
+        start = self.first_offset
         last_physical_end = 0
         while end > start:
             physical, size, _ = self.unit(end - 1)
@@ -123,6 +127,12 @@ class ConsumeQueue:
         self._run.cut(end * UNIT)
         self._set_end(end)
         return before - end
+
+    def clear(self) -> None:
+        """Remove all units, to have them built again."""
+        self._run.cut(0)
+        self.max_physical_end = 0
+        self._set_end(0)
 
     # --- appending ---
 
@@ -184,3 +194,8 @@ class ConsumeQueue:
             else:
                 low = middle + 1
         return low
+
+    def next_file(self, offset: int) -> int:
+        """The first offset in the file behind the one that holds ``offset``."""
+        per_file = self._run.file_size // UNIT
+        return offset - offset % per_file + per_file

@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from rocketbox.broker.store.storage import Storage, StorageFile
 from rocketbox.errors import StoreError
 
-__all__ = ["IndexFile", "MessageIndex", "hash_key", "hash_prefix"]
+__all__ = ["IndexFile", "IndexSnapshot", "MessageIndex", "hash_key", "hash_prefix"]
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def hash_key(prefix: int, key: str) -> int:
 
 
 @dataclass(frozen=True)
-class _Snapshot:
+class IndexSnapshot:
     """What is to be written of one file."""
 
     file: IndexFile
@@ -222,7 +222,7 @@ class IndexFile:
         entry = _ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (0, 0, 0, 0)
         return entry
 
-    def snapshot(self) -> _Snapshot:
+    def snapshot(self) -> IndexSnapshot:
         """What is to be written now; :meth:`write` writes it, :meth:`set_written` lets go of it."""
         slots, self._changed = self._changed, {}
         header = _HEADER.pack(
@@ -233,9 +233,9 @@ class IndexFile:
             self.used_slots,
             self.count,
         )
-        return _Snapshot(self, self._tail_start, bytes(self._tail), slots, header)
+        return IndexSnapshot(self, self._tail_start, bytes(self._tail), slots, header)
 
-    def write(self, snapshot: _Snapshot) -> None:
+    def write(self, snapshot: IndexSnapshot) -> None:
         """Write and sync; may run in another thread."""
         if self._file is None:
             file = self._storage.open(self.path, create=True)
@@ -260,7 +260,7 @@ class IndexFile:
         file.write(0, [snapshot.header])
         file.sync()
 
-    def set_written(self, snapshot: _Snapshot) -> None:
+    def set_written(self, snapshot: IndexSnapshot) -> None:
         """That snapshot is in the file now."""
         del self._tail[: len(snapshot.entries)]
         self._tail_start += len(snapshot.entries) // ENTRY_BYTES
@@ -288,6 +288,11 @@ class MessageIndex:
     def end_physical(self) -> int:
         """Offset of the newest record that has an entry; -1 without entries."""
         return next((file.end_physical for file in reversed(self.files) if file.count > 1), -1)
+
+    @property
+    def end_timestamp(self) -> int:
+        """Store time of that record; 0 without entries."""
+        return next((file.end_timestamp for file in reversed(self.files) if file.count > 1), 0)
 
     @property
     def changed(self) -> int:
@@ -342,11 +347,11 @@ class MessageIndex:
             if file.begin_timestamp < begin_ms:
                 return
 
-    def snapshots(self) -> list[_Snapshot]:
+    def snapshots(self) -> list[IndexSnapshot]:
         """What is to be written now."""
         return [file.snapshot() for file in self.files if file.changed]
 
-    def write(self, snapshots: list[_Snapshot]) -> None:
+    def write(self, snapshots: list[IndexSnapshot]) -> None:
         """Write and sync; may run in another thread."""
         if any(snapshot.file._file is None for snapshot in snapshots):
             self._storage.make_directories(self._directory)
@@ -355,7 +360,7 @@ class MessageIndex:
         if snapshots:
             self._storage.sync_directory(self._directory)
 
-    def set_written(self, snapshots: list[_Snapshot]) -> None:
+    def set_written(self, snapshots: list[IndexSnapshot]) -> None:
         for snapshot in snapshots:
             snapshot.file.set_written(snapshot)
 

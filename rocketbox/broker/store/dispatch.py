@@ -1,0 +1,179 @@
+"""What is derived from the commit log: an entry in the message's queue, and its keys in the index.
+
+All of it can be built again from the log. It is held in memory first and written by :meth:`Derived.write`, which the
+store calls only when the log is synced up to the records spoken of.
+
+Source: Apache RocketMQ 5.x ``DefaultMessageStore`` (``ReputMessageService``, ``CommitLogDispatcherBuildConsumeQueue``,
+``CommitLogDispatcherBuildIndex``), ``ConsumeQueueStore``, ``IndexService.buildIndex``, and
+``CommitLog.checkMessageAndReturnSize`` (tags code).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rocketbox.broker.store.consume_queue import ConsumeQueue
+from rocketbox.broker.store.files import OpenFiles
+from rocketbox.broker.store.index_file import IndexSnapshot, MessageIndex, hash_key, hash_prefix
+from rocketbox.broker.store.options import StoreOptions
+from rocketbox.broker.store.records import find_property
+from rocketbox.errors import InvalidMessageError
+from rocketbox.protocol.codes import SCHEDULE_TOPIC, MessageSysFlag
+from rocketbox.protocol.tags import tags_code
+
+__all__ = ["Derived", "DerivedSnapshot", "is_queued"]
+
+_log = logging.getLogger(__name__)
+
+_TRANSACTION = MessageSysFlag.TRANSACTION_ROLLBACK.value  # both bits
+_PREPARED = MessageSysFlag.TRANSACTION_PREPARED.value
+_ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK.value
+_CACHED_TAGS = 10_000
+
+
+def is_queued(sys_flag: int) -> bool:
+    """Whether a message of that sysFlag gets a place in its queue: halves and rollbacks do not."""
+    return sys_flag & _TRANSACTION not in (_PREPARED, _ROLLBACK)
+
+
+@dataclass(frozen=True)
+class DerivedSnapshot:
+    """What is to be written."""
+
+    queues: list[tuple[ConsumeQueue, int, bytes]]
+    index: list[IndexSnapshot]
+
+
+class Derived:
+    """All consume queues of a store, and its index."""
+
+    def __init__(self, files: OpenFiles, root: str, options: StoreOptions) -> None:
+        self.index = MessageIndex(files.storage, f"{root}/index", options.max_hash_slot_num, options.max_index_num)
+        self._files = files
+        self._storage = files.storage
+        self._directory = f"{root}/consumequeue"
+        self._options = options
+        self._delays = options.delay_level_ms
+        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._changed: dict[ConsumeQueue, None] = {}  # queues with entries that are not written; a set in order
+        self._tags: dict[bytes, int] = {}
+        self._prefixes: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self._queues.values())
+
+    def load(self, trusted_physical: int, *, repair_index: bool) -> None:
+        """Open all files. Records below ``trusted_physical`` are known to have their entries."""
+        for topic in self._storage.list_directory(self._directory):
+            for queue_id in self._storage.list_directory(f"{self._directory}/{topic}"):
+                if queue_id.isdigit():
+                    self._open_queue(topic, int(queue_id)).load(trusted_physical)
+        if self._options.message_index_enable:
+            self.index.load(repair=repair_index)
+
+    @property
+    def indexes(self) -> bool:
+        """Whether keys are indexed at all."""
+        return self._options.message_index_enable
+
+    @property
+    def entries(self) -> int:
+        """The sum of all queues' ends."""
+        return sum(queue.max_offset for queue in self)
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        return self._queues.get((topic, queue_id))
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, which begins if there is none. Raises InvalidMessageError if it cannot be a directory."""
+        queue = self._queues.get((topic, queue_id))
+        return queue if queue is not None else self._open_queue(topic, queue_id)
+
+    def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        if not topic or topic in {".", ".."} or "/" in topic or "\0" in topic or len(topic.encode()) > 255:
+            raise InvalidMessageError(f"{topic!r} cannot be a topic: it cannot be a directory's name")
+        if queue_id < 0:
+            raise InvalidMessageError(f"{queue_id} cannot be a queue's id: it is negative")
+        directory = f"{self._directory}/{topic}/{queue_id}"
+        size = self._options.mapped_file_size_consume_queue
+        queue = self._queues[topic, queue_id] = ConsumeQueue(self._files, directory, size, topic, queue_id)
+        return queue
+
+    # --- adding ---
+
+    def add_to_queue(self, queue: ConsumeQueue, physical: int, size: int, code: int) -> None:
+        queue.append(physical, size, code)
+        self._changed[queue] = None
+
+    def fill_queue(self, queue: ConsumeQueue, offset: int) -> None:
+        """Let the queue go on at ``offset``; the messages before are gone."""
+        queue.fill(offset)
+        self._changed[queue] = None
+
+    def code_of(self, topic: str, properties: bytes, store_timestamp: int) -> int:
+        """What stands in the queue beside a message: its tag's hash, or when a delayed one is due (epoch ms)."""
+        if topic == SCHEDULE_TOPIC:
+            level = find_property(properties, b"DELAY")
+            if level is not None and level.isdigit() and int(level) > 0:
+                return store_timestamp + self._delays[min(int(level), len(self._delays)) - 1]
+        tags = find_property(properties, b"TAGS")
+        if tags is None:
+            return 0
+        code = self._tags.get(tags)
+        if code is None:
+            if len(self._tags) >= _CACHED_TAGS:
+                self._tags.clear()
+            code = self._tags[tags] = tags_code(tags.decode("utf-8", "replace"))
+        return code
+
+    def add_to_index(self, topic: str, properties: bytes, sys_flag: int, physical: int, store_timestamp: int) -> None:
+        if not self._options.message_index_enable or sys_flag & _TRANSACTION == _ROLLBACK:
+            return
+        prefix = self._prefix(topic)
+        hashes = []
+        unique = find_property(properties, b"UNIQ_KEY")
+        if unique is not None:
+            hashes.append(hash_key(prefix, unique.decode("utf-8", "replace")))
+        keys = find_property(properties, b"KEYS")
+        if keys is not None:
+            hashes += [hash_key(prefix, key) for key in keys.decode("utf-8", "replace").split(" ") if key]
+        tags = find_property(properties, b"TAGS")
+        if tags is not None:
+            hashes.append(hash_key(prefix, f"T#{tags.decode('utf-8', 'replace')}"))
+        if hashes:
+            self.index.put(hashes, physical, store_timestamp)
+
+    def find_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Physical offsets of records that may have the key, newest first."""
+        return self.index.search(hash_key(self._prefix(topic), key), begin_ms, end_ms)
+
+    def _prefix(self, topic: str) -> int:
+        prefix = self._prefixes.get(topic)
+        if prefix is None:
+            prefix = self._prefixes[topic] = hash_prefix(f"{topic}#")
+        return prefix
+
+    # --- writing ---
+
+    def snapshot(self, *, index: bool) -> DerivedSnapshot:
+        """What is not written yet; a queue is in one snapshot at a time."""
+        queues = [(queue, *queue.unwritten()) for queue in self._changed]
+        self._changed.clear()
+        return DerivedSnapshot(queues, self.index.snapshots() if index else [])
+
+    def write(self, snapshot: DerivedSnapshot) -> None:
+        """Write and sync; blocks, and may run in another thread. Raises OSError."""
+        for queue, offset, data in snapshot.queues:
+            queue.write(offset, data)
+        self.index.write(snapshot.index)
+
+    def set_written(self, snapshot: DerivedSnapshot) -> None:
+        """The snapshot is on disk now."""
+        for queue, offset, data in snapshot.queues:
+            queue.set_written(offset + len(data) // 20)
+        self.index.set_written(snapshot.index)
+
+    def close(self) -> None:
+        self.index.close()

@@ -1,0 +1,142 @@
+"""What the store itself reads of records: whether one is whole, and what queues and index need to know of it.
+
+Reading a record as a message is left to ``protocol.stored_message``. The layout stands there and in ``commit_log``.
+
+Source: Apache RocketMQ 5.x ``CommitLog.checkMessageAndReturnSize``, ``MessageExtEncoder`` (property CRC).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import NamedTuple
+
+__all__ = [
+    "BLANK_MAGIC",
+    "MAGICS",
+    "MIN_RECORD_BYTES",
+    "ParsedRecord",
+    "check_record",
+    "find_property",
+    "length_mismatch",
+    "parse_record",
+    "store_timestamp_of",
+]
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+MAGICS = frozenset({MAGIC_V1, MAGIC_V2})
+BLANK_MAGIC = 0xCBD43194
+MIN_RECORD_BYTES = 91  # with IPv4 hosts, and no body, topic or properties
+BORNHOST_V6 = 0x10
+STOREHOST_V6 = 0x20
+MAX_BEHIND_BODY = 2 + 32_767 + 2 + 32_767  # topic and properties
+CHECKSUM_NAME = b"__CRC32#\x01"
+CHECKSUM_BYTES = len(CHECKSUM_NAME) + 10 + 1
+_NEAR = 3  # so many wrong bytes in the text around a checksum still mean that there is one, damaged
+
+_HEAD = struct.Struct(">IIIiiqqiq")  # up to and including the born time
+_TIME = struct.Struct(">q")
+_LENGTH = struct.Struct(">i")
+_SHORT = struct.Struct(">h")
+
+
+class ParsedRecord(NamedTuple):
+    """What queues and index take from a record."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    sys_flag: int
+    store_timestamp_ms: int
+    properties: bytes
+
+
+def parse_record(record: bytes) -> ParsedRecord:
+    """Raises ValueError or struct.error when the lengths in the record do not fit each other."""
+    size, magic, _, queue_id, _, queue_offset, _, sys_flag, _ = _HEAD.unpack_from(record)
+    position = _HEAD.size + (20 if sys_flag & BORNHOST_V6 else 8)
+    (store_timestamp,) = _TIME.unpack_from(record, position)
+    position += 8 + (20 if sys_flag & STOREHOST_V6 else 8) + 4 + 8
+    (length,) = _LENGTH.unpack_from(record, position)
+    position += 4 + length
+    if length < 0 or position >= size:
+        raise ValueError(f"a body of {length} bytes does not fit in")
+    if magic == MAGIC_V1:
+        topic_length = record[position]
+        position += 1
+    else:
+        (topic_length,) = _SHORT.unpack_from(record, position)
+        position += 2
+    topic = record[position : position + topic_length]
+    position += topic_length
+    (length,) = _SHORT.unpack_from(record, position)
+    position += 2
+    if topic_length < 0 or length < 0 or position + length != size or size != len(record):
+        raise ValueError(f"lengths of topic ({topic_length}) and properties ({length}) do not add up to {size} bytes")
+    return ParsedRecord(topic.decode(), queue_id, queue_offset, sys_flag, store_timestamp, record[position:])
+
+
+def store_timestamp_of(record: bytes) -> int:
+    """Store time (epoch ms) of a record, of which the first 76 bytes are enough."""
+    sys_flag = _HEAD.unpack_from(record)[7]
+    timestamp: int = _TIME.unpack_from(record, _HEAD.size + (20 if sys_flag & BORNHOST_V6 else 8))[0]
+    return timestamp
+
+
+def body_position(record: bytes) -> int:
+    """Where the length of the body stands."""
+    sys_flag = _HEAD.unpack_from(record)[7]
+    return _HEAD.size + (20 if sys_flag & BORNHOST_V6 else 8) + 8 + (20 if sys_flag & STOREHOST_V6 else 8) + 4 + 8
+
+
+def check_record(record: bytes, offset: int) -> str | None:
+    """What is wrong with the bytes of a record at that physical offset; None when it is whole.
+
+    With a property CRC every byte is covered, without one the body and the lengths are.
+    """
+    (own_offset,) = _TIME.unpack_from(record, 28)
+    if own_offset != offset:
+        return f"the record there says that it belongs at offset {own_offset}"
+    trailer = record[-CHECKSUM_BYTES:]
+    if trailer.startswith(CHECKSUM_NAME):
+        digits = trailer[len(CHECKSUM_NAME) : -1]
+        checksum = zlib.crc32(memoryview(record)[:-CHECKSUM_BYTES]) & 0x7FFFFFFF
+        if trailer[-1] != 2 or not digits.isdigit() or int(digits[::-1]) != checksum:
+            return "the checksum of the record is not that of its bytes"
+        return None
+    wrong = sum(a != b for a, b in zip(trailer, CHECKSUM_NAME, strict=False)) + (trailer[-1] != 2)
+    if wrong <= _NEAR:  # without this, a flipped bit in the name would make the record one without a checksum
+        return "the checksum of the record is damaged"
+    try:
+        parse_record(record)
+    except (ValueError, struct.error) as error:
+        return str(error)
+    position = body_position(record)
+    (length,) = _LENGTH.unpack_from(record, position)
+    body = memoryview(record)[position + 4 : position + 4 + length]
+    if zlib.crc32(body) & 0x7FFFFFFF != _HEAD.unpack_from(record)[2]:
+        return "the checksum of the body is not that of its bytes"
+    return None
+
+
+def length_mismatch(head: bytes, size: int) -> str | None:
+    """Why a record that begins so cannot have ``size`` bytes; None if it can. A flipped bit must not cost a huge read."""
+    position = body_position(head)
+    (length,) = _LENGTH.unpack_from(head, position)
+    if length < 0 or not 0 <= size - position - 4 - length <= MAX_BEHIND_BODY:
+        return f"a record of {size} bytes cannot have a body of {length}"
+    return None
+
+
+def find_property(properties: bytes, name: bytes) -> bytes | None:
+    """The value of a property in the text of all; None when it is not there or empty."""
+    start = properties.rfind(b"\x02" + name + b"\x01")
+    if start >= 0:
+        start += len(name) + 2
+    elif properties.startswith(name + b"\x01"):
+        start = len(name) + 1
+    else:
+        return None
+    end = properties.find(b"\x02", start)
+    return (properties[start:] if end < 0 else properties[start:end]) or None
