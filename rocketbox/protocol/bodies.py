@@ -1,0 +1,548 @@
+"""The JSON bodies of requests and answers as values: heartbeats, routes, locks, members, registration of brokers.
+
+``encode_x`` writes what Java writes (keys in alphabetical order, null left out); ``decode_x`` reads any dialect of it
+and raises RemoteProtocolError for anything else. Unknown members are ignored, unknown names of enums are None.
+
+Source: Apache RocketMQ 5.x ``HeartbeatData``, ``ConsumerData``, ``SubscriptionData``, ``TopicRouteData``,
+``QueueData``, ``BrokerData``, ``LockBatchRequestBody``, ``LockBatchResponseBody``, ``GetConsumerListByGroupResponseBody``,
+``RegisterBrokerBody``, ``TopicConfigSerializeWrapper``, ``TopicConfig``, ``DataVersion``.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Self, TypeVar
+
+from rocketbox.errors import RemoteProtocolError
+from rocketbox.message import ConsumeFromWhere, MessageModel, MessageQueue
+from rocketbox.protocol.codes import PermName
+from rocketbox.protocol.loose_json import loads_loose
+from rocketbox.protocol.tags import SubscriptionData
+
+__all__ = [
+    "BrokerData",
+    "ConsumerData",
+    "DataVersion",
+    "HeartbeatData",
+    "LockBatchRequestBody",
+    "ProducerData",
+    "QueueData",
+    "RegisterBrokerBody",
+    "SubscriptionData",
+    "TopicConfig",
+    "TopicConfigSerializeWrapper",
+    "TopicRouteData",
+    "decode_consumer_list",
+    "decode_heartbeat",
+    "decode_lock_batch_request",
+    "decode_lock_batch_response",
+    "decode_register_broker",
+    "decode_topic_route",
+    "encode_consumer_list",
+    "encode_heartbeat",
+    "encode_lock_batch_request",
+    "encode_lock_batch_response",
+    "encode_register_broker",
+    "encode_topic_route",
+    "loads_loose",
+]
+
+ResultT = TypeVar("ResultT")
+EnumT = TypeVar("EnumT", bound=Enum)
+READ_WRITE = int(PermName.READ | PermName.WRITE)
+MAX_UNPACKED_BYTES = 64 * 1024 * 1024
+VERSION_5_0_0 = 413  # from here a compressed registration holds static-topic mappings as well
+VERSION_3_0_11 = 37  # brokers before it sent the wrapper alone
+
+
+def _dumps(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Everything that can go wrong in a body of the wrong shape becomes one error."""
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError, KeyError, IndexError, struct.error, zlib.error) as error:
+        raise RemoteProtocolError(f"{what} cannot be read: {error or type(error).__name__}") from None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r} is not an object")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is not a list")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return value
+
+
+def _enum(kind: type[EnumT], value: Any) -> EnumT | None:
+    try:
+        return kind(value)
+    except ValueError:
+        return None
+
+
+# --- heartbeat ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ProducerData:
+    """A producer group of a client."""
+
+    group_name: str
+
+
+@dataclass(frozen=True)
+class ConsumerData:
+    """A consumer group of a client and what it is subscribed to. Enums are None when the sender's name is unknown."""
+
+    group_name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: MessageModel | None = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere | None = ConsumeFromWhere.LAST_OFFSET
+    subscription_data_set: tuple[SubscriptionData, ...] = ()
+    unit_mode: bool = False
+
+
+@dataclass(frozen=True)
+class HeartbeatData:
+    """All groups of a client. ``heartbeat_fingerprint`` 0 is the first form of heartbeats, without it."""
+
+    client_id: str
+    producer_data_set: tuple[ProducerData, ...] = ()
+    consumer_data_set: tuple[ConsumerData, ...] = ()
+    heartbeat_fingerprint: int = 0
+    without_sub: bool = False
+
+
+def _subscription_to_json(data: SubscriptionData) -> dict[str, Any]:
+    return {
+        "classFilterMode": data.class_filter_mode,
+        "codeSet": list(data.code_set),
+        "expressionType": data.expression_type,
+        "subString": data.sub_string,
+        "subVersion": data.sub_version,
+        "tagsSet": list(data.tags_set),
+        "topic": data.topic,
+    }
+
+
+def _subscription_from_json(value: Any) -> SubscriptionData:
+    values = _object(value)
+    return SubscriptionData(
+        topic=_text(values["topic"]),
+        sub_string=_text(values.get("subString") or ""),
+        tags_set=tuple(map(_text, _list(values.get("tagsSet")))),
+        code_set=tuple(map(int, _list(values.get("codeSet")))),
+        sub_version=int(values.get("subVersion") or 0),
+        expression_type=_text(values.get("expressionType") or "TAG"),
+        class_filter_mode=bool(values.get("classFilterMode")),
+    )
+
+
+def encode_heartbeat(data: HeartbeatData) -> bytes:
+    """The body of code 34."""
+    return _dumps(
+        {
+            "clientID": data.client_id,
+            "consumerDataSet": [
+                {
+                    "consumeFromWhere": (consumer.consume_from_where or ConsumeFromWhere.LAST_OFFSET).value,
+                    "consumeType": consumer.consume_type,
+                    "groupName": consumer.group_name,
+                    "messageModel": (consumer.message_model or MessageModel.CLUSTERING).value,
+                    "subscriptionDataSet": [_subscription_to_json(one) for one in consumer.subscription_data_set],
+                    "unitMode": consumer.unit_mode,
+                }
+                for consumer in data.consumer_data_set
+            ],
+            "heartbeatFingerprint": data.heartbeat_fingerprint,
+            "producerDataSet": [{"groupName": producer.group_name} for producer in data.producer_data_set],
+            "withoutSub": data.without_sub,
+        }
+    )
+
+
+def decode_heartbeat(body: bytes) -> HeartbeatData:
+    """The groups in the body of code 34."""
+    with _reading("a heartbeat"):
+        values = _object(loads_loose(body))
+        return HeartbeatData(
+            client_id=_text(values["clientID"]),
+            producer_data_set=tuple(
+                ProducerData(_text(_object(producer)["groupName"])) for producer in _list(values.get("producerDataSet"))
+            ),
+            consumer_data_set=tuple(_consumer_from_json(one) for one in _list(values.get("consumerDataSet"))),
+            heartbeat_fingerprint=int(values.get("heartbeatFingerprint") or 0),
+            without_sub=bool(values.get("withoutSub")),
+        )
+
+
+def _consumer_from_json(value: Any) -> ConsumerData:
+    values = _object(value)
+    return ConsumerData(
+        group_name=_text(values["groupName"]),
+        consume_type=_text(values.get("consumeType") or ""),
+        message_model=_enum(MessageModel, values.get("messageModel")),
+        consume_from_where=_enum(ConsumeFromWhere, values.get("consumeFromWhere")),
+        subscription_data_set=tuple(map(_subscription_from_json, _list(values.get("subscriptionDataSet")))),
+        unit_mode=bool(values.get("unitMode")),
+    )
+
+
+# --- members and locks -------------------------------------------------------------------------------------------
+
+
+def encode_consumer_list(client_ids: Iterable[str]) -> bytes:
+    """The body that answers code 38."""
+    return _dumps({"consumerIdList": list(client_ids)})
+
+
+def decode_consumer_list(body: bytes) -> list[str]:
+    """The client ids in the answer to code 38."""
+    with _reading("a list of consumers"):
+        return [_text(one) for one in _list(_object(loads_loose(body)).get("consumerIdList"))]
+
+
+@dataclass(frozen=True)
+class LockBatchRequestBody:
+    """Which queues a client wants to lock (41) or gives back (42)."""
+
+    consumer_group: str
+    client_id: str
+    mq_set: tuple[MessageQueue, ...]
+    only_this_broker: bool = False
+
+
+def _queue_to_json(queue: MessageQueue) -> dict[str, Any]:
+    return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
+
+
+def _queue_from_json(value: Any) -> MessageQueue:
+    values = _object(value)
+    return MessageQueue(_text(values["topic"]), _text(values["brokerName"]), int(values["queueId"]))
+
+
+def encode_lock_batch_request(data: LockBatchRequestBody) -> bytes:
+    """The body of codes 41 and 42."""
+    return _dumps(
+        {
+            "clientId": data.client_id,
+            "consumerGroup": data.consumer_group,
+            "mqSet": [_queue_to_json(queue) for queue in data.mq_set],
+            "onlyThisBroker": data.only_this_broker,
+        }
+    )
+
+
+def decode_lock_batch_request(body: bytes) -> LockBatchRequestBody:
+    """What codes 41 and 42 ask for."""
+    with _reading("a lock request"):
+        values = _object(loads_loose(body))
+        return LockBatchRequestBody(
+            consumer_group=_text(values["consumerGroup"]),
+            client_id=_text(values["clientId"]),
+            mq_set=tuple(map(_queue_from_json, _list(values.get("mqSet")))),
+            only_this_broker=bool(values.get("onlyThisBroker")),
+        )
+
+
+def encode_lock_batch_response(queues: Iterable[MessageQueue]) -> bytes:
+    """The body that answers code 41: the queues that are locked now."""
+    return _dumps({"lockOKMQSet": [_queue_to_json(queue) for queue in queues]})
+
+
+def decode_lock_batch_response(body: bytes) -> list[MessageQueue]:
+    """The queues that the answer to code 41 says are locked."""
+    with _reading("an answer to a lock request"):
+        return [_queue_from_json(one) for one in _list(_object(loads_loose(body)).get("lockOKMQSet"))]
+
+
+# --- routes ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class QueueData:
+    """How many queues of a topic one broker has, and what may be done with them (PermName)."""
+
+    broker_name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_sys_flag: int = 0
+
+
+@dataclass(frozen=True)
+class BrokerData:
+    """The addresses of a broker name, by broker id; 0 is the master."""
+
+    cluster: str
+    broker_name: str
+    broker_addrs: Mapping[int, str]
+    enable_acting_master: bool = False
+
+
+@dataclass(frozen=True)
+class TopicRouteData:
+    """Where a topic's queues are."""
+
+    queue_datas: tuple[QueueData, ...] = ()
+    broker_datas: tuple[BrokerData, ...] = ()
+    order_topic_conf: str | None = None
+
+
+def encode_topic_route(data: TopicRouteData, *, strict: bool = True) -> bytes:
+    """The body that answers code 105; not ``strict``: broker ids as bare numbers, as clients before 4.9.4 know them."""
+    values: dict[str, Any] = {
+        "brokerDatas": [
+            {
+                "brokerAddrs": {str(number): address for number, address in sorted(broker.broker_addrs.items())},
+                "brokerName": broker.broker_name,
+                "cluster": broker.cluster,
+                "enableActingMaster": broker.enable_acting_master,
+            }
+            for broker in data.broker_datas
+        ],
+        "filterServerTable": {},
+        "queueDatas": [
+            {
+                "brokerName": queues.broker_name,
+                "perm": queues.perm,
+                "readQueueNums": queues.read_queue_nums,
+                "topicSysFlag": queues.topic_sys_flag,
+                "writeQueueNums": queues.write_queue_nums,
+            }
+            for queues in data.queue_datas
+        ],
+    }
+    if data.order_topic_conf is not None:
+        values["orderTopicConf"] = data.order_topic_conf
+    if strict:
+        return _dumps(values)
+    # The only keys that are numbers: written without their quotes.
+    for broker in values["brokerDatas"]:
+        broker["brokerAddrs"] = _BareKeys(broker["brokerAddrs"])
+    return _dumps_bare(values).encode()
+
+
+class _BareKeys(dict[str, str]):
+    """An object whose keys are written without quotes."""
+
+
+def _dumps_bare(value: Any) -> str:
+    if isinstance(value, dict):
+        bare = isinstance(value, _BareKeys)
+        entries = (f"{key if bare else json.dumps(key)}:{_dumps_bare(value[key])}" for key in sorted(value))
+        return "{" + ",".join(entries) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_dumps_bare, value)) + "]"
+    return json.dumps(value)
+
+
+def decode_topic_route(body: bytes) -> TopicRouteData:
+    """The route in the answer to code 105."""
+    with _reading("a route"):
+        values = _object(loads_loose(body))
+        return TopicRouteData(
+            queue_datas=tuple(map(_queues_from_json, _list(values.get("queueDatas")))),
+            broker_datas=tuple(map(_broker_from_json, _list(values.get("brokerDatas")))),
+            order_topic_conf=values.get("orderTopicConf"),
+        )
+
+
+def _queues_from_json(value: Any) -> QueueData:
+    values = _object(value)
+    return QueueData(
+        broker_name=_text(values["brokerName"]),
+        read_queue_nums=int(values["readQueueNums"]),
+        write_queue_nums=int(values["writeQueueNums"]),
+        perm=int(values["perm"]),
+        topic_sys_flag=int(values.get("topicSysFlag") or values.get("topicSynFlag") or 0),
+    )
+
+
+def _broker_from_json(value: Any) -> BrokerData:
+    values = _object(value)
+    return BrokerData(
+        cluster=_text(values.get("cluster") or ""),
+        broker_name=_text(values["brokerName"]),
+        broker_addrs={int(number): _text(address) for number, address in _object(values["brokerAddrs"]).items()},
+        enable_acting_master=bool(values.get("enableActingMaster")),
+    )
+
+
+# --- registration of brokers -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DataVersion:
+    """Which state of a table this is; ``timestamp`` in ms."""
+
+    state_version: int = 0
+    timestamp: int = 0
+    counter: int = 0
+
+    def next(self, time_ms: int) -> DataVersion:
+        """The version after a change."""
+        return DataVersion(self.state_version, time_ms, self.counter + 1)
+
+    def to_json(self) -> dict[str, int]:
+        return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Raises TypeError or ValueError for members of the wrong type; those missing are 0 (as in 4.9)."""
+        return cls(
+            state_version=int(value.get("stateVersion") or 0),
+            timestamp=int(value.get("timestamp") or 0),
+            counter=int(value.get("counter") or 0),
+        )
+
+
+@dataclass(frozen=True)
+class TopicConfig:
+    """A topic as a broker has it; ``perm`` is PermName."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = READ_WRITE
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "attributes": dict(self.attributes),
+            "order": self.order,
+            "perm": self.perm,
+            "readQueueNums": self.read_queue_nums,
+            "topicFilterType": self.topic_filter_type,
+            "topicName": self.topic_name,
+            "topicSysFlag": self.topic_sys_flag,
+            "writeQueueNums": self.write_queue_nums,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Raises TypeError, ValueError or KeyError for members of the wrong type or without a name."""
+        return cls(
+            topic_name=_text(value["topicName"]),
+            read_queue_nums=int(value.get("readQueueNums", 16)),
+            write_queue_nums=int(value.get("writeQueueNums", 16)),
+            perm=int(value.get("perm", READ_WRITE)),
+            topic_filter_type=_text(value.get("topicFilterType") or "SINGLE_TAG"),
+            topic_sys_flag=int(value.get("topicSysFlag") or 0),
+            order=bool(value.get("order")),
+            attributes={name: _text(text) for name, text in _object(value.get("attributes") or {}).items()},
+        )
+
+
+@dataclass(frozen=True)
+class TopicConfigSerializeWrapper:
+    """Topics of a broker and their version: all, or only the one that changed."""
+
+    topic_config_table: Mapping[str, TopicConfig]
+    data_version: DataVersion
+
+
+@dataclass(frozen=True)
+class RegisterBrokerBody:
+    """What a broker tells a name server about itself."""
+
+    topic_config_serialize_wrapper: TopicConfigSerializeWrapper
+    filter_server_list: tuple[str, ...] = ()
+
+
+def encode_register_broker(data: RegisterBrokerBody) -> bytes:
+    """The body of code 103, not compressed."""
+    wrapper = data.topic_config_serialize_wrapper
+    return _dumps(
+        {
+            "filterServerList": list(data.filter_server_list),
+            "topicConfigSerializeWrapper": {
+                "dataVersion": wrapper.data_version.to_json(),
+                "mappingDataVersion": DataVersion(timestamp=wrapper.data_version.timestamp).to_json(),
+                "topicConfigTable": {name: topic.to_json() for name, topic in wrapper.topic_config_table.items()},
+                "topicQueueMappingDetailMap": {},
+                "topicQueueMappingInfoMap": {},
+            },
+        }
+    )
+
+
+def decode_register_broker(
+    body: bytes, *, compressed: bool = False, version: int = VERSION_5_0_0
+) -> RegisterBrokerBody:
+    """What code 103 registers; ``version`` is the sender's, by which the forms differ."""
+    with _reading("a broker's registration"):
+        if compressed:
+            return _decode_compressed(body)
+        values = _object(loads_loose(body)) if body else {}
+        if version < VERSION_3_0_11:
+            values = {"topicConfigSerializeWrapper": values}
+        wrapper = _object(values.get("topicConfigSerializeWrapper") or {})
+        return RegisterBrokerBody(
+            TopicConfigSerializeWrapper(
+                {
+                    name: TopicConfig.from_json({"topicName": name, **_object(topic)})
+                    for name, topic in _object(wrapper.get("topicConfigTable") or {}).items()
+                },
+                DataVersion.from_json(_object(wrapper.get("dataVersion") or {})),
+            ),
+            tuple(map(_text, _list(values.get("filterServerList")))),
+        )
+
+
+def _decode_compressed(body: bytes) -> RegisterBrokerBody:
+    """Layout: i32 + DataVersion JSON, i32 n, n x (i32 + "name read write perm filter attributes"), i32 + servers JSON.
+
+    From 5.0 mappings of static topics follow, which are not read.
+    """
+    unpacker = zlib.decompressobj()
+    data = unpacker.decompress(body, MAX_UNPACKED_BYTES)
+    if not unpacker.eof:
+        raise ValueError(f"it is cut off, or larger than {MAX_UNPACKED_BYTES} bytes")
+    position = 0
+
+    def take(read: Callable[[bytes], ResultT]) -> ResultT:
+        nonlocal position
+        (size,) = struct.unpack_from(">i", data, position)
+        position += 4 + size
+        if size < 0 or position > len(data):
+            raise ValueError(f"a part of {size} bytes does not fit")
+        return read(data[position - size : position])
+
+    version = take(lambda part: DataVersion.from_json(_object(loads_loose(part))))
+    (count,) = struct.unpack_from(">i", data, position)
+    position += 4
+    topics = [take(lambda part: _topic_from_text(part.decode())) for _ in range(count)]
+    servers = take(lambda part: tuple(map(_text, _list(loads_loose(part)))))
+    wrapper = TopicConfigSerializeWrapper({topic.topic_name: topic for topic in topics}, version)
+    return RegisterBrokerBody(wrapper, servers)
+
+
+def _topic_from_text(text: str) -> TopicConfig:
+    name, read, write, perm, filter_type, *attributes = text.split(" ", 5)
+    values = _object(loads_loose(attributes[0])) if attributes and attributes[0] else {}
+    return TopicConfig(name, int(read), int(write), int(perm), filter_type, attributes=values)
