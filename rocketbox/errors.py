@@ -27,6 +27,7 @@ __all__ = [
     "ConnectError",
     "ConnectionClosedError",
     "Finding",
+    "InvalidGroupError",
     "InvalidMessageError",
     "NoRouteError",
     "NotDurableError",
@@ -37,6 +38,8 @@ __all__ = [
     "RequestTimeoutError",
     "RetryLater",
     "RocketBoxError",
+    "SendManyError",
+    "SendTimeoutError",
     "StoreCorruptError",
     "StoreError",
     "StoreFailedError",
@@ -146,6 +149,15 @@ class InvalidMessageError(ClientError):
     """A message breaks a limit or rule of RocketMQ."""
 
 
+class InvalidGroupError(ClientError):
+    """A producer or consumer group has a name that RocketMQ does not take, or that is in use already."""
+
+    def __init__(self, group: str, role: str, reason: str) -> None:
+        self.group = group
+        self.role = role
+        super().__init__(f"{role} group {group!r} {reason}")
+
+
 class NoRouteError(ClientError):
     """No name server knows a broker for ``topic`` (Apache's client code 10005)."""
 
@@ -169,6 +181,33 @@ class NotStartedError(ClientStateError):
     def __init__(self, what: str) -> None:
         self.what = what
         super().__init__(f"{what} is not started; use it inside 'async with'")
+
+
+class SendTimeoutError(RequestTimeoutError):
+    """No broker acknowledged the message in time. It may be stored; sending it again may then duplicate it."""
+
+    def __init__(self, address: str, msg_id: str, timeout: float, tries: Sequence[str]) -> None:
+        super().__init__(address, f"the send of message {msg_id}", timeout)
+        self.msg_id = msg_id
+        self.tries = tuple(tries)
+        self.args = (
+            f"message {msg_id} was not acknowledged within {timeout:g} s (tried: {'; '.join(tries) or 'none'}); it may "
+            "have been stored, and sending it again would then duplicate it (rocketmq.producer.send-message-timeout "
+            "says how long to wait)",
+        )
+
+
+class SendManyError(RocketBoxError):
+    """Some messages of a ``send_many`` failed, the others are stored.
+
+    ``results`` has one entry for each message, in order: its SendResult, or the error that its send raised.
+    """
+
+    def __init__(self, results: Sequence[SendResult | Exception]) -> None:
+        self.results = tuple(results)
+        self.errors = {index: entry for index, entry in enumerate(self.results) if isinstance(entry, Exception)}
+        index, first = next(iter(self.errors.items()))
+        super().__init__(f"{len(self.errors)} of {len(self.results)} messages failed; message {index}: {first}")
 
 
 class NotDurableError(RocketBoxError):

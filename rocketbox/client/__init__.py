@@ -1,0 +1,31 @@
+"""The client: what a program needs to send to and consume from any RocketMQ cluster, without the framework around it.
+
+Holds :class:`Producer`, :class:`PushConsumer` and :class:`Admin`, which may share one :class:`MQClientInstance`.
+
+Source: Apache RocketMQ 5.x ``client`` module (``DefaultMQProducer``, ``DefaultMQPushConsumer``, ``DefaultMQAdminExt``).
+"""
+
+from __future__ import annotations
+
+from rocketbox.client.admin import Admin
+from rocketbox.client.api.pull import PullResult, PullStatus
+from rocketbox.client.consume import ConsumerOptions
+from rocketbox.client.instance import ConsumerMember, MQClientInstance
+from rocketbox.client.options import ClientOptions, ProducerOptions
+from rocketbox.client.producer import Producer
+from rocketbox.client.push_consumer import PushConsumer
+from rocketbox.client.routes import TopicRoute
+
+__all__ = [
+    "Admin",
+    "ClientOptions",
+    "ConsumerMember",
+    "ConsumerOptions",
+    "MQClientInstance",
+    "Producer",
+    "ProducerOptions",
+    "PullResult",
+    "PullStatus",
+    "PushConsumer",
+    "TopicRoute",
+]

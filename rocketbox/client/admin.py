@@ -1,0 +1,158 @@
+"""Admin: looking at queues, messages and offsets, without being a member of any group.
+
+Source: Apache RocketMQ 5.x ``MQAdminImpl``, ``DefaultMQAdminExt`` (the part that ordinary programs use).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rocketbox.client.api import admin as admin_api
+from rocketbox.client.api import offsets as offsets_api
+from rocketbox.client.api.pull import PullResult, pull_message
+from rocketbox.client.instance import MQClientInstance
+from rocketbox.client.options import ClientOptions
+from rocketbox.clock import Clock
+from rocketbox.errors import ClientError, ClientStateError, NotStartedError
+from rocketbox.message import MessageExt, MessageQueue, SelectorType
+from rocketbox.protocol.codes import PullSysFlag
+from rocketbox.protocol.headers import PullMessageRequestHeader
+from rocketbox.protocol.ids import parse_offset_msg_id
+from rocketbox.protocol.tags import parse_subscription
+from rocketbox.remoting.network import Network, format_address
+
+__all__ = ["Admin"]
+
+PULL_GROUP = "TOOLS_CONSUMER"  # the group of Apache's tools; brokers know it without a subscription
+MAX_PULL_BYTES = 0x7FFF_FFFF
+
+
+class Admin:
+    """``async with Admin(name_server="127.0.0.1:9876") as admin: await admin.queues("departures")``.
+
+    With ``name_server`` it has a client instance of its own, with ``instance`` it uses one that is started already.
+    Everything raises RemotingError when a server does not answer, BrokerError when it refuses, NoRouteError for a topic
+    without a route. Requests take at most ``ClientOptions.api_timeout``.
+    """
+
+    def __init__(
+        self,
+        name_server: str | Sequence[str] | None = None,
+        *,
+        instance: MQClientInstance | None = None,
+        client_options: ClientOptions | None = None,
+        clock: Clock | None = None,
+        network: Network | None = None,
+    ) -> None:
+        if (name_server is None) == (instance is None):
+            raise ClientStateError("Admin needs either name_server= or instance=")
+        self._own: MQClientInstance | None = None
+        if instance is None:
+            assert name_server is not None
+            instance = self._own = MQClientInstance(name_server, options=client_options, clock=clock, network=network)
+        self._instance = instance
+        self._timeout = instance.options.api_timeout
+
+    async def __aenter__(self) -> Self:
+        if self._own is not None:
+            await self._own.__aenter__()
+        elif not self._instance.running:
+            raise NotStartedError("the client instance of Admin")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        if self._own is not None:
+            return await self._own.__aexit__(kind, error, trace)
+        return None
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of topic that can be read, as the name server knows them now, sorted by broker and number."""
+        return list((await self._instance.route(topic, refresh=True)).subscribe_queues)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The offset of the queue's oldest message."""
+        address = await self._address(queue)
+        return await offsets_api.min_offset(self._instance.remoting, address, queue, timeout=self._timeout)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The offset that the queue's next message will get."""
+        address = await self._address(queue)
+        return await offsets_api.max_offset(self._instance.remoting, address, queue, timeout=self._timeout)
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of the first message stored at that time or later."""
+        address = await self._address(queue)
+        return await offsets_api.search_offset(
+            self._instance.remoting, address, queue, timestamp_ms, timeout=self._timeout
+        )
+
+    async def pull(self, queue: MessageQueue, offset: int, max_messages: int = 32, expression: str = "*") -> PullResult:
+        """What is stored in the queue from offset on, at most max_messages and as much as a broker gives at once.
+
+        Returns at once, with nothing found when there is nothing. ``expression`` selects tags (``"UA || AA"``).
+        """
+        if offset < 0 or max_messages < 1:
+            raise ClientError(f"pull(offset={offset}, max_messages={max_messages}): they must be 0 and 1, or more")
+        subscription = parse_subscription(queue.topic, expression, SelectorType.TAG)
+        address = await self._address(queue)
+        result = await pull_message(
+            self._instance.remoting,
+            address,
+            PullMessageRequestHeader(
+                consumer_group=PULL_GROUP,
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                queue_offset=offset,
+                max_msg_nums=max_messages,
+                sys_flag=int(PullSysFlag.SUBSCRIPTION),
+                commit_offset=0,
+                suspend_timeout_millis=0,
+                subscription=subscription.sub_string,
+                sub_version=0,
+                expression_type=subscription.expression_type,
+                max_msg_bytes=MAX_PULL_BYTES,
+                bname=queue.broker_name,
+            ),
+            timeout=self._timeout,
+        )
+        if not subscription.tags_set:
+            return result
+        wanted = [message for message in result.messages if message.tag in subscription.tags_set]
+        return PullResult(
+            result.status, result.next_begin_offset, result.min_offset, result.max_offset, wanted,
+            result.suggest_which_broker_id,
+        )  # fmt: skip
+
+    async def view(self, offset_msg_id: str) -> MessageExt:
+        """The message of an offset id (``SendResult.offset_msg_id``), asked from the broker that is named in it.
+
+        Raises BrokerError when it is not there (any more), InvalidMessageError for a text that is no offset id.
+        """
+        ip, port, commit_log_offset = parse_offset_msg_id(offset_msg_id)
+        host = socket.inet_ntop(socket.AF_INET if len(ip) == 4 else socket.AF_INET6, ip)
+        return await admin_api.view_message(
+            self._instance.remoting, format_address((host, port)), commit_log_offset, timeout=self._timeout
+        )
+
+    async def committed(self, group: str, queue: MessageQueue) -> int | None:
+        """The offset at which group goes on in the queue; None when it has not committed any."""
+        address = await self._address(queue)
+        return await offsets_api.query_consumer_offset(
+            self._instance.remoting, address, group, queue, timeout=self._timeout
+        )
+
+    async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Let group go on at offset in the queue. Members that run have their own idea and commit over it."""
+        address = await self._address(queue)
+        await offsets_api.update_consumer_offset(
+            self._instance.remoting, address, group, queue, offset, timeout=self._timeout
+        )
+
+    async def _address(self, queue: MessageQueue) -> str:
+        await self._instance.route(queue.topic)
+        return self._instance.broker_address(queue.broker_name)

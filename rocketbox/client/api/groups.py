@@ -1,0 +1,129 @@
+"""A client and its groups at a broker: heartbeat, goodbye, members, queue locks, send-back (34, 35, 36, 38, 41, 42).
+
+Source: Apache RocketMQ 5.x ``MQClientAPIImpl.sendHeartbeat``, ``unregisterClient``, ``getConsumerIdListByGroup``,
+``lockBatchMQ``, ``unlockBatchMQ``, ``consumerSendMessageBack``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rocketbox.client.api.answers import ask
+from rocketbox.message import MessageExt, MessageQueue
+from rocketbox.protocol.bodies import (
+    HeartbeatData,
+    LockBatchRequestBody,
+    decode_consumer_list,
+    decode_lock_batch_response,
+    encode_heartbeat,
+    encode_lock_batch_request,
+)
+from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.headers import (
+    ConsumerSendMsgBackRequestHeader,
+    GetConsumerListByGroupRequestHeader,
+    UnregisterClientRequestHeader,
+)
+from rocketbox.remoting.client import RemotingClient
+
+__all__ = [
+    "consumer_ids",
+    "lock_queues",
+    "send_message_back",
+    "send_heartbeat",
+    "unlock_queues",
+    "unregister_client",
+]
+
+
+async def send_heartbeat(remoting: RemotingClient, address: str, data: HeartbeatData, *, timeout: float) -> int:
+    """Tell a broker which groups this client is a member of; the broker's version (an MQVersion ordinal)."""
+    command = RemotingCommand.request(RequestCode.HEART_BEAT, body=encode_heartbeat(data))
+    return (await ask(remoting, address, command, timeout=timeout)).version
+
+
+async def unregister_client(
+    remoting: RemotingClient,
+    address: str,
+    *,
+    client_id: str,
+    producer_group: str | None = None,
+    consumer_group: str | None = None,
+    timeout: float,
+) -> None:
+    """Tell a broker that this client leaves a group."""
+    header = UnregisterClientRequestHeader(
+        client_id=client_id, producer_group=producer_group, consumer_group=consumer_group
+    )
+    command = RemotingCommand.request(RequestCode.UNREGISTER_CLIENT, header.encode())
+    await ask(remoting, address, command, timeout=timeout)
+
+
+async def consumer_ids(remoting: RemotingClient, address: str, group: str, *, timeout: float) -> list[str]:
+    """The client ids of the group's members that the broker knows; without any it answers code 1 (BrokerError)."""
+    header = GetConsumerListByGroupRequestHeader(consumer_group=group)
+    command = RemotingCommand.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header.encode())
+    return list(decode_consumer_list((await ask(remoting, address, command, timeout=timeout)).body))
+
+
+async def lock_queues(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    client_id: str,
+    queues: Iterable[MessageQueue],
+    *,
+    timeout: float,
+) -> set[MessageQueue]:
+    """Those of queues that this client holds now, for 60 s; the others are held by another member."""
+    body = encode_lock_batch_request(
+        LockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=tuple(queues))
+    )
+    command = RemotingCommand.request(RequestCode.LOCK_BATCH_MQ, body=body)
+    return set(decode_lock_batch_response((await ask(remoting, address, command, timeout=timeout)).body))
+
+
+async def unlock_queues(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    client_id: str,
+    queues: Iterable[MessageQueue],
+    *,
+    timeout: float,
+) -> None:
+    """Give queues back to the other members."""
+    body = encode_lock_batch_request(
+        LockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=tuple(queues))
+    )
+    command = RemotingCommand.request(RequestCode.UNLOCK_BATCH_MQ, body=body)
+    await ask(remoting, address, command, timeout=timeout)
+
+
+async def send_message_back(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    message: MessageExt,
+    *,
+    delay_level: int,
+    max_reconsume_times: int,
+    broker_name: str | None = None,
+    timeout: float,
+) -> None:
+    """Let the broker that stored message put it into the group's retry topic (delay_level 0: the delay grows with each
+    return) or, with -1 or after max_reconsume_times returns, into its dead-letter topic.
+    """
+    header = ConsumerSendMsgBackRequestHeader(
+        offset=message.commit_log_offset,
+        group=group,
+        delay_level=delay_level,
+        origin_msg_id=message.msg_id,
+        origin_topic=message.topic,
+        unit_mode=False,
+        max_reconsume_times=max_reconsume_times,
+        bname=broker_name or message.broker_name,
+    )
+    command = RemotingCommand.request(RequestCode.CONSUMER_SEND_MSG_BACK, header.encode())
+    await ask(remoting, address, command, timeout=timeout)

@@ -1,0 +1,71 @@
+"""Pulling messages from a queue (codes 11 and 361).
+
+Source: Apache RocketMQ 5.x ``MQClientAPIImpl.pullMessage``, ``processPullResponse``, ``PullResult``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from rocketbox.client.api.answers import ask
+from rocketbox.message import MessageExt
+from rocketbox.protocol.codes import RequestCode, ResponseCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rocketbox.protocol.stored_message import decode_messages
+from rocketbox.remoting.client import RemotingClient
+
+__all__ = ["PullResult", "PullStatus", "pull_message"]
+
+
+class PullStatus(Enum):
+    """How a pull ended; each of them says at ``next_begin_offset`` where to go on."""
+
+    FOUND = ResponseCode.SUCCESS
+    NO_NEW_MSG = ResponseCode.PULL_NOT_FOUND
+    NO_MATCHED_MSG = ResponseCode.PULL_RETRY_IMMEDIATELY
+    OFFSET_ILLEGAL = ResponseCode.PULL_OFFSET_MOVED
+
+
+_STATUS = {int(status.value): status for status in PullStatus}
+_ALSO = tuple(code for code in _STATUS if code != ResponseCode.SUCCESS)
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """What a pull brought. ``min_offset`` and ``max_offset`` are the queue's at that moment."""
+
+    status: PullStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    messages: Sequence[MessageExt] = ()
+    suggest_which_broker_id: int = 0
+
+
+async def pull_message(
+    remoting: RemotingClient,
+    address: str,
+    header: PullMessageRequestHeader,
+    *,
+    timeout: float,
+    decompress: bool = True,
+) -> PullResult:
+    """Ask for messages; with the SUSPEND flag the broker waits ``suspend_timeout_millis`` for one to come.
+
+    A tag expression is matched by hash on the broker: who pulls must compare the tags themselves.
+    """
+    command = RemotingCommand.request(RequestCode.PULL_MESSAGE, header.encode())
+    answer = await ask(remoting, address, command, timeout=timeout, also=_ALSO)
+    found = PullMessageResponseHeader.decode(answer.ext_fields)
+    status = _STATUS[answer.code]
+    return PullResult(
+        status,
+        found.next_begin_offset,
+        found.min_offset,
+        found.max_offset,
+        decode_messages(answer.body, header.bname or "", decompress=decompress) if status is PullStatus.FOUND else (),
+        found.suggest_which_broker_id,
+    )

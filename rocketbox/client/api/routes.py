@@ -1,0 +1,31 @@
+"""Asking a name server where a topic lives (code 105).
+
+Source: Apache RocketMQ 5.x ``MQClientAPIImpl.getTopicRouteInfoFromNameServer``.
+"""
+
+from __future__ import annotations
+
+from rocketbox.client.name_servers import NameServers
+from rocketbox.errors import BrokerError
+from rocketbox.protocol.bodies import TopicRouteData, decode_topic_route
+from rocketbox.protocol.codes import RequestCode, ResponseCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.headers import GetRouteInfoRequestHeader
+
+__all__ = ["fetch_route"]
+
+
+async def fetch_route(name_servers: NameServers, topic: str, *, timeout: float) -> TopicRouteData | None:
+    """The topic's route data; None when the name server knows no broker for it.
+
+    Raises RemotingError when none answers, BrokerError when one refuses.
+    """
+    header = GetRouteInfoRequestHeader(topic=topic)
+    command = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.encode())
+    address, answer = await name_servers.request(command, timeout=timeout)
+    if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        return None
+    if answer.code != ResponseCode.SUCCESS:
+        raise BrokerError(answer.code, answer.remark, address)
+    data = decode_topic_route(answer.body)
+    return data if data.broker_datas else None

@@ -1,0 +1,463 @@
+"""MQClientInstance: what all producers and consumers of one client share. Tables and timers, nothing else.
+
+Tables: routes of topics, addresses of brokers, groups. Timers: routes are asked for every 30 s (every second while a
+subscribed topic has none), heartbeats go to all brokers every 30 s and whenever somebody asks for one, offsets are
+persisted every 5 s. What a consumer does with a new route or with "the members of your group changed" is its own affair
+(``rebalance``, ``push_consumer``); how a message is sent is ``sending``'s.
+
+Source: Apache RocketMQ 5.x ``MQClientInstance``, ``ClientRemotingProcessor``. Unlike there: a heartbeat that is asked
+for while a round runs is sent afterwards (Java drops it, and a broker may then refuse pulls for 30 s); several tasks
+that need one route wait for one request.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Protocol, Self
+
+import anyio
+
+from rocketbox.client.api import groups as groups_api
+from rocketbox.client.api import routes as routes_api
+from rocketbox.client.identity import client_id, ip_bytes, local_ip
+from rocketbox.client.name_servers import NameServers, parse_name_servers
+from rocketbox.client.options import ClientOptions
+from rocketbox.client.routes import BrokerTable, TopicRoute, broker_table, make_route, same_route_data
+from rocketbox.client.sending import Sender
+from rocketbox.clock import Clock, RealClock
+from rocketbox.errors import (
+    ClientError,
+    ClientStateError,
+    InvalidGroupError,
+    NoRouteError,
+    NotStartedError,
+    RocketBoxError,
+)
+from rocketbox.message import MessageQueue
+from rocketbox.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, TopicRouteData
+from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER, MASTER_ID, RequestCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.ids import UniqIdGenerator
+from rocketbox.remoting.client import RemotingClient
+from rocketbox.remoting.connection import Connection
+from rocketbox.remoting.network import Network
+from rocketbox.tasks import Supervisor
+
+__all__ = ["ConsumerMember", "MQClientInstance"]
+
+_log = logging.getLogger(__name__)
+
+
+class ConsumerMember(Protocol):
+    """What an instance wants to know from a consumer that is registered with it."""
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+
+    def consumer_data(self) -> ConsumerData:
+        """What the heartbeat says of this consumer."""
+
+    def topics(self) -> set[str]:
+        """The topics whose routes are kept fresh, the retry topic among them."""
+
+    def on_route_changed(self, topic: str, route: TopicRoute) -> None:
+        """One of its topics has a route for the first time, or another one than before."""
+
+    def on_ids_changed(self) -> None:
+        """Members of the group came or went, or a broker has just come to know this one: rebalance now."""
+
+    async def persist_offsets(self) -> None:
+        """Tell the brokers, or write to disk, how far the group has consumed."""
+
+
+class _Lookup:
+    """One request for a route, shared by all that wait for it."""
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.route: TopicRoute | None = None
+        self.error: RocketBoxError | None = None
+
+
+class _Round:
+    """A heartbeat to all brokers that has not begun yet."""
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+
+
+class MQClientInstance:
+    """One client of a cluster. ``async with MQClientInstance("127.0.0.1:9876") as instance: ...``.
+
+    ``name_server`` is ``host:port``, several separated by ``;``. Raises ConfigurationError for anything else.
+    """
+
+    def __init__(
+        self,
+        name_server: str | Sequence[str],
+        *,
+        options: ClientOptions | None = None,
+        clock: Clock | None = None,
+        network: Network | None = None,
+    ) -> None:
+        self.options = options or ClientOptions()
+        self.clock: Clock = clock or RealClock()
+        self.remoting = RemotingClient(clock=self.clock, network=network, options=self.options.remoting)
+        self._name_servers = NameServers(parse_name_servers(name_server), self.remoting, self.clock)
+        self.ip = self.options.client_ip or local_ip()
+        self.client_id = client_id(self.ip, self.options, self.clock)
+        self.tasks = Supervisor(f"client {self.client_id}", self.clock)
+        self.unique_ids = UniqIdGenerator(self.clock.time_ms, self.clock.random, ip_bytes(self.ip))
+        self.inner_producer = Sender(CLIENT_INNER_PRODUCER, self)
+        self.running = False
+        """Between entering and leaving its ``async with``."""
+        self.table_version = 0
+        """Grows whenever a route or a broker's address changes: what was derived from them is then out of date."""
+        self._stack = AsyncExitStack()
+        self._started = False
+        self._routes: dict[str, TopicRoute] = {}
+        self._published: set[str] = set()
+        self._suspected: set[str] = set()
+        self._lookups: dict[str, _Lookup] = {}
+        self._brokers: BrokerTable = {}
+        self._consumers: dict[str, ConsumerMember] = {}
+        self._producers: set[str] = set()
+        self._wake_heartbeat = anyio.Event()
+        self._next_round: _Round | None = None
+        self._beat_at: set[str] = set()
+        self._beating: set[str] = set()
+        self._just_connected: set[str] = set()
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._started:
+            raise ClientStateError(f"client {self.client_id} was started before; make a new MQClientInstance")
+        self._started = True
+        self.remoting.register_handler(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._on_ids_changed)
+        self.remoting.on_connected.append(self._on_connected)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.remoting)
+            await stack.enter_async_context(self.tasks)
+            self._stack = stack.pop_all()
+        self.running = True
+        self.tasks.start("routes", self._keep_routes)
+        self.tasks.start("heartbeats", self._keep_heartbeats)
+        self.tasks.start("offsets", self._keep_offsets)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        for group in list(self._consumers):
+            await self.unregister_consumer(group)
+        for group in sorted(self._producers):
+            await self.unregister_producer(group)
+        if self._brokers:
+            await self._say_goodbye(producer_group=CLIENT_INNER_PRODUCER)
+        self.running = False
+        if self._next_round is not None:
+            self._next_round.done.set()
+        return await self._stack.__aexit__(kind, error, trace)
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "closed" if self._started else "not started"
+        return f"MQClientInstance({self.client_id}, {state}, {len(self._routes)} routes, {len(self._brokers)} brokers)"
+
+    # --- groups ------------------------------------------------------------------------------------------------------
+
+    def register_consumer(self, group: str, member: ConsumerMember) -> None:
+        """Make member known to the heartbeats and timers. Raises InvalidGroupError when the group is taken here."""
+        if group in self._consumers:
+            raise InvalidGroupError(
+                group, "consumer", "is in use by another consumer of this client; a group is one consumer in a client"
+            )
+        self._consumers[group] = member
+
+    async def unregister_consumer(self, group: str) -> None:
+        """Forget the group's consumer and tell all brokers so (code 35), within ``shutdown_timeout``."""
+        if self._consumers.pop(group, None) is not None:
+            await self._say_goodbye(consumer_group=group)
+
+    def register_producer(self, group: str) -> None:
+        """Make a producer group known to the heartbeats. Raises InvalidGroupError when it is taken here."""
+        if group in self._producers or group == CLIENT_INNER_PRODUCER:
+            raise InvalidGroupError(
+                group, "producer", "is in use by another producer of this client; share that one, or choose a group"
+            )
+        self._producers.add(group)
+        self.request_heartbeat()
+
+    async def unregister_producer(self, group: str) -> None:
+        """Forget a producer group and tell all brokers so (code 35), within ``shutdown_timeout``."""
+        if group in self._producers:
+            self._producers.discard(group)
+            await self._say_goodbye(producer_group=group)
+
+    async def _say_goodbye(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
+        """Unregister a group at each broker in turn; also while this task is cancelled, but never for long.
+
+        No task of the supervisor: when everything is cancelled they end at once.
+        """
+        limit = self.options.shutdown_timeout
+        with anyio.CancelScope(shield=True), self.clock.move_on_after(limit):
+            for address in self.broker_addresses():
+                try:
+                    await groups_api.unregister_client(
+                        self.remoting,
+                        address,
+                        client_id=self.client_id,
+                        producer_group=producer_group,
+                        consumer_group=consumer_group,
+                        timeout=min(1.0, limit),
+                    )
+                except RocketBoxError as error:
+                    _log.debug("unregister %s at %s: %s", producer_group or consumer_group, address, error)
+
+    def _on_ids_changed(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        member = self._consumers.get(request.ext_fields.get("consumerGroup", ""))
+        if member is not None:
+            member.on_ids_changed()
+        return RemotingCommand.response()
+
+    # --- routes ------------------------------------------------------------------------------------------------------
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """Their addresses, the one that is asked first."""
+        return tuple(self._name_servers.addresses)
+
+    def cached_route(self, topic: str) -> TopicRoute | None:
+        """What is known of topic; nothing is asked."""
+        return self._routes.get(topic)
+
+    async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
+        """The route of topic, from the table or, when it is not there or refresh is said, from a name server.
+
+        Raises NoRouteError when no name server knows one, RemotingError when none answers.
+        """
+        route = await self.find_route(topic, refresh=refresh)
+        if route is None:
+            raise NoRouteError(topic, self.name_servers)
+        return route
+
+    async def refresh_route(self, topic: str) -> TopicRoute | None:
+        """Ask a name server for topic now; see find_route."""
+        return await self.find_route(topic, refresh=True)
+
+    async def find_route(self, topic: str, *, refresh: bool = False) -> TopicRoute | None:
+        """The route of topic, None when there is none; a topic that lost its route keeps the last one.
+
+        All that ask at the same time share one request. Raises RemotingError when no name server answers.
+        """
+        if not refresh and (known := self._routes.get(topic)) is not None:
+            return known
+        lookup = self._lookups.get(topic)
+        if lookup is None:
+            lookup = _Lookup()
+            self.tasks.start(f"route of {topic}", self._look_up, topic, lookup, restart=False)
+            self._lookups[topic] = lookup
+        await lookup.done.wait()
+        if lookup.error is not None:
+            raise lookup.error
+        return lookup.route
+
+    async def _look_up(self, topic: str, lookup: _Lookup) -> None:
+        lookup.error = ClientStateError(f"client {self.client_id} was closed while it asked for a route")
+        try:
+            data = await routes_api.fetch_route(self._name_servers, topic, timeout=self.options.api_timeout)
+            lookup.route = self._routes.get(topic) if data is None else self._apply(topic, data)
+            lookup.error = None
+        except RocketBoxError as error:
+            lookup.error = error
+        finally:
+            del self._lookups[topic]
+            lookup.done.set()
+
+    def suspect_route(self, topic: str) -> None:
+        """A broker of topic failed: ask for the route within a second instead of within 30."""
+        self._suspected.add(topic)
+
+    def want_route(self, topic: str) -> None:
+        """Keep asking for topic's route, every 30 s: a producer sends to it."""
+        self._published.add(topic)
+
+    def _apply(self, topic: str, data: TopicRouteData) -> TopicRoute:
+        known = self._routes.get(topic)
+        if known is not None and same_route_data(known.data, data):
+            return known
+        route = make_route(topic, data)
+        self._routes[topic] = route
+        self._replace_brokers(broker_table(self._routes, newest=route))
+        self.table_version += 1
+        _log.info("route of %s: %d queues on %s", topic, len(route.subscribe_queues), ", ".join(route.broker_names))
+        for member in list(self._consumers.values()):
+            if topic in member.topics():
+                member.on_route_changed(topic, route)
+        return route
+
+    async def _keep_routes(self) -> None:
+        refreshed = self.clock.monotonic()
+        while True:
+            await self.clock.sleep(self.options.missing_route_interval)
+            subscribed = {topic for member in self._consumers.values() for topic in member.topics()}
+            topics: Iterable[str] = (subscribed - self._routes.keys()) | self._suspected
+            self._suspected = set()
+            if self.clock.monotonic() - refreshed >= self.options.poll_name_server_interval:
+                refreshed = self.clock.monotonic()
+                topics = subscribed | self._published | self._routes.keys()
+            for topic in sorted(topics):
+                try:
+                    await self.refresh_route(topic)
+                except RocketBoxError as error:
+                    _log.debug("route of %s: %s", topic, error)
+                    break  # no name server answers: the other topics would fare no better
+
+    # --- brokers -----------------------------------------------------------------------------------------------------
+
+    def broker_address(self, broker_name: str, *, master: bool = True) -> str:
+        """The address of a broker's master; without master, of any of its machines, the master first.
+
+        Raises ClientError when no route names it.
+        """
+        machines = self._brokers.get(broker_name, {})
+        if MASTER_ID in machines:
+            return machines[MASTER_ID]
+        if machines and not master:
+            return machines[min(machines)]
+        kind = "master" if machines else "address"
+        raise ClientError(f"no {kind} of broker {broker_name!r} is known (name server {', '.join(self.name_servers)})")
+
+    async def pull_address(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> str:
+        """Where to pull queue from: the machine that the broker suggested, else the next slave, else any.
+
+        A broker that no known route names is asked for once. Raises ClientError when it is still unknown.
+        """
+        if queue.broker_name not in self._brokers:
+            await self.find_route(queue.topic, refresh=True)
+        machines = self._brokers.get(queue.broker_name, {})
+        for candidate in (broker_id, broker_id + 1) if broker_id != MASTER_ID else (MASTER_ID,):
+            if candidate in machines:
+                return machines[candidate]
+        return self.broker_address(queue.broker_name, master=False)
+
+    def broker_address_for_topic(self, topic: str) -> str:
+        """The address of some broker of topic, its master if it has one. Raises NoRouteError."""
+        route = self._routes.get(topic)
+        names = [name for name in route.broker_names if self._brokers.get(name)] if route else []
+        if not names:
+            raise NoRouteError(topic, self.name_servers)
+        return self.broker_address(self.clock.random.choice(names), master=False)
+
+    def broker_addresses(self, *, masters_only: bool = False) -> list[str]:
+        """All known addresses, without repeats."""
+        return list(
+            dict.fromkeys(
+                address
+                for machines in self._brokers.values()
+                for broker_id, address in sorted(machines.items())
+                if broker_id == MASTER_ID or not masters_only
+            )
+        )
+
+    def _replace_brokers(self, table: BrokerTable) -> None:
+        before = set(self.broker_addresses())
+        self._brokers = table
+        now = set(self.broker_addresses())
+        for address in before - now:
+            _log.info("broker %s is in no route any more", address)
+            self._beat_at.discard(address)
+            self._just_connected.discard(address)
+            self.remoting.close_connection(address)
+        if now - before:
+            self._request_heartbeat_at(now - before)
+
+    # --- heartbeats --------------------------------------------------------------------------------------------------
+
+    def request_heartbeat(self) -> None:
+        """Send a heartbeat to all brokers soon; while a round runs, one more follows it, however often it is asked."""
+        if self._next_round is None:
+            self._next_round = _Round()
+        self._wake_heartbeat.set()
+
+    async def heartbeat_now(self) -> None:
+        """Send a heartbeat to all brokers and return when each has answered or failed (which is logged only)."""
+        if not self.running:
+            raise NotStartedError(f"client {self.client_id}")
+        self.request_heartbeat()
+        assert self._next_round is not None
+        await self._next_round.done.wait()
+
+    def _request_heartbeat_at(self, addresses: Iterable[str]) -> None:
+        self._beat_at.update(addresses)
+        self._wake_heartbeat.set()
+
+    def _on_connected(self, address: str) -> None:
+        if address in self.broker_addresses():
+            self._just_connected.add(address)
+            if address not in self._beating:  # else the heartbeat that is under way made this connection
+                self._request_heartbeat_at([address])
+
+    async def _keep_heartbeats(self) -> None:
+        interval = self.options.heartbeat_broker_interval
+        last = self.clock.monotonic()
+        while True:
+            with self.clock.move_on_after(max(0.0, last + interval - self.clock.monotonic())):
+                await self._wake_heartbeat.wait()
+            self._wake_heartbeat = anyio.Event()
+            current, self._next_round = self._next_round, None
+            addresses, self._beat_at = self._beat_at, set()
+            due = self.clock.monotonic() - last >= interval
+            try:
+                if current or due:
+                    last = self.clock.monotonic()
+                    await self._beat(self.broker_addresses(masters_only=not self._consumers))
+                else:
+                    await self._beat(sorted(addresses & set(self.broker_addresses(masters_only=not self._consumers))))
+            finally:
+                if current:
+                    current.done.set()
+
+    async def _beat(self, addresses: Sequence[str]) -> None:
+        if not addresses or not (self._consumers or self._producers):
+            return
+        data = HeartbeatData(
+            client_id=self.client_id,
+            producer_data_set=tuple(map(ProducerData, (*sorted(self._producers), CLIENT_INNER_PRODUCER))),
+            consumer_data_set=tuple(member.consumer_data() for member in self._consumers.values()),
+        )
+        beats = [
+            self.tasks.start(f"heartbeat to {address}", self._beat_one, address, data, restart=False)
+            for address in addresses
+        ]
+        for beat in beats:
+            await beat.wait()
+
+    async def _beat_one(self, address: str, data: HeartbeatData) -> None:
+        self._beating.add(address)
+        try:
+            await groups_api.send_heartbeat(self.remoting, address, data, timeout=self.options.api_timeout)
+        except RocketBoxError as error:
+            _log.warning("heartbeat to broker %s: %s", address, error)
+            return
+        finally:
+            self._beating.discard(address)
+        if address in self._just_connected:
+            self._just_connected.discard(address)
+            for member in list(self._consumers.values()):
+                member.on_ids_changed()
+
+    # --- offsets -----------------------------------------------------------------------------------------------------
+
+    async def _keep_offsets(self) -> None:
+        while True:
+            await self.clock.sleep(self.options.persist_consumer_offset_interval)
+            for member in list(self._consumers.values()):
+                try:
+                    await member.persist_offsets()
+                except RocketBoxError as error:
+                    _log.warning("offsets of group %s could not be persisted: %s", member.group, error)

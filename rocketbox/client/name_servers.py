@@ -1,0 +1,79 @@
+"""The name servers of a cluster: which ones there are, and which one is asked.
+
+One server is kept while it answers. When it does not, each of the others is tried once within the same timeout, and
+the one that answers is kept from then on.
+
+Source: Apache RocketMQ 5.x ``NettyRemotingClient.getAndCreateNameserverChannel`` (which tries one server a call) and
+``NameServerAddressUtils``.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+
+from rocketbox.clock import Clock
+from rocketbox.errors import ConfigurationError, Finding, RemotingError, RequestTimeoutError
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.remoting.client import RemotingClient
+
+__all__ = ["NameServers", "parse_name_servers"]
+
+_log = logging.getLogger(__name__)
+
+
+def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
+    """The addresses in ``host:port;host:port``; commas separate as well, a scheme before a host is dropped.
+
+    Raises ConfigurationError when there is none, or one that is no ``host:port``.
+    """
+    parts = re.split(r"[;,]", text) if isinstance(text, str) else list(text)
+    addresses = [part.strip().rpartition("/")[2] for part in parts if part.strip()]
+    wrong = [address for address in addresses if not _is_address(address)]
+    if not addresses or wrong:
+        what = f"name server {wrong[0]!r} is no address" if wrong else "there is no name server address"
+        raise ConfigurationError(
+            Finding(what, "rocketmq.name-server", "write host:port, several separated by ';' (127.0.0.1:9876)")
+        )
+    return tuple(dict.fromkeys(addresses))
+
+
+def _is_address(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    return bool(host) and port.isdigit() and 0 < int(port) < 65_536
+
+
+class NameServers:
+    """Asks the name servers of one cluster."""
+
+    def __init__(self, addresses: Sequence[str], remoting: RemotingClient, clock: Clock) -> None:
+        self.addresses = list(addresses)
+        clock.random.shuffle(self.addresses)  # clients spread over the servers
+        self._remoting = remoting
+        self._clock = clock
+
+    async def request(self, command: RemotingCommand, *, timeout: float) -> tuple[str, RemotingCommand]:
+        """The first server's address that answers within timeout seconds, and its answer.
+
+        Raises the last server's RemotingError when none does.
+        """
+        deadline = self._clock.monotonic() + timeout
+        failure: RemotingError | None = None
+        candidates = list(self.addresses)
+        for tried, address in enumerate(candidates):
+            remaining = deadline - self._clock.monotonic()
+            if remaining <= 0:
+                break
+            share = remaining / (len(candidates) - tried)  # a silent server must leave time for those after it
+            try:
+                answer = await self._remoting.request(address, command, timeout=share)
+            except RemotingError as error:
+                failure = error
+                _log.debug("name server %s: %s", address, error)
+                continue
+            if self.addresses[0] != address and address in self.addresses:
+                self.addresses.remove(address)
+                self.addresses.insert(0, address)
+            return address, answer
+        raise failure or RequestTimeoutError(candidates[0], f"request {command.code}", timeout)

@@ -1,0 +1,83 @@
+"""Producer: what a program sends with. Its life here, its sending in ``sending``.
+
+Source: Apache RocketMQ 5.x ``DefaultMQProducer``, ``DefaultMQProducerImpl.start``, ``shutdown``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rocketbox.client.checks import check_group
+from rocketbox.client.instance import MQClientInstance
+from rocketbox.client.options import ClientOptions, ProducerOptions
+from rocketbox.client.sending import Sender
+from rocketbox.clock import Clock
+from rocketbox.errors import ClientStateError, NotStartedError
+from rocketbox.remoting.network import Network
+
+__all__ = ["Producer"]
+
+
+class Producer(Sender):
+    """Sends messages as a member of a producer group.
+
+    ``async with Producer("flight-desk", name_server="127.0.0.1:9876") as producer: await producer.send(message)``.
+    With ``name_server`` it has a client instance of its own, with ``instance`` it shares one that is started already;
+    ``client_options``, ``clock`` and ``network`` are for its own one. Any number of tasks may send at once.
+
+    Raises InvalidGroupError for a group that RocketMQ does not take or that another producer of the instance has.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        name_server: str | Sequence[str] | None = None,
+        instance: MQClientInstance | None = None,
+        options: ProducerOptions | None = None,
+        client_options: ClientOptions | None = None,
+        clock: Clock | None = None,
+        network: Network | None = None,
+    ) -> None:
+        check_group(group, "producer")
+        if (name_server is None) == (instance is None):
+            raise ClientStateError(f"producer {group} needs either name_server= or instance=")
+        self._own: MQClientInstance | None = None
+        if instance is None:
+            assert name_server is not None
+            instance = self._own = MQClientInstance(name_server, options=client_options, clock=clock, network=network)
+        super().__init__(group, instance, options)
+        self._open = False
+        self._started = False
+
+    @property
+    def instance(self) -> MQClientInstance:
+        """The client instance it sends over."""
+        return self._instance
+
+    async def __aenter__(self) -> Self:
+        if self._started:
+            raise ClientStateError(f"producer {self.group} was started before; make a new Producer")
+        if self._own is not None:
+            self._started = True
+            await self._own.__aenter__()
+        elif not self._instance.running:
+            raise NotStartedError(f"the client instance of producer {self.group}")
+        self._instance.register_producer(self.group)
+        self._started = self._open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self._open = False
+        await self._instance.unregister_producer(self.group)
+        if self._own is not None:
+            return await self._own.__aexit__(kind, error, trace)
+        return None
+
+    def __repr__(self) -> str:
+        state = "running" if self._open else "closed" if self._started else "not started"
+        return f"Producer({self.group!r}, {state})"

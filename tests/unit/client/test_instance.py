@@ -1,0 +1,510 @@
+"""The client instance: which heartbeats, routes and goodbyes go out, and when."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import pytest
+
+from rocketbox.client.instance import MQClientInstance
+from rocketbox.client.name_servers import parse_name_servers
+from rocketbox.client.options import ClientOptions
+from rocketbox.client.routes import TopicRoute
+from rocketbox.errors import (
+    ClientError,
+    ClientStateError,
+    ConfigurationError,
+    InvalidGroupError,
+    NoRouteError,
+    NotStartedError,
+    RemotingError,
+)
+from rocketbox.message import MessageQueue
+from rocketbox.protocol.bodies import ConsumerData
+from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.tags import SubscriptionData
+from tests.clocks import VirtualClock, settle
+from tests.scripted_cluster import ScriptedCluster, ScriptedNameServer
+
+pytestmark = pytest.mark.anyio
+
+
+class Member:
+    """A consumer that notes what it is told."""
+
+    def __init__(self, group: str, *topics: str) -> None:
+        self.group = group
+        self.version = 1
+        self.told: list[str] = []
+        self.persisted = 0
+        self._topics = set(topics)
+
+    def consumer_data(self) -> ConsumerData:
+        return ConsumerData(
+            group_name=self.group,
+            subscription_data_set=(SubscriptionData("T", "*", sub_version=self.version),),
+        )
+
+    def topics(self) -> set[str]:
+        return self._topics
+
+    def on_route_changed(self, topic: str, route: TopicRoute) -> None:
+        self.told.append(f"{topic}: {len(route.subscribe_queues)}")
+
+    def on_ids_changed(self) -> None:
+        self.told.append("ids")
+
+    async def persist_offsets(self) -> None:
+        self.persisted += 1
+
+
+def instance_of(cluster: ScriptedCluster, **options: Any) -> MQClientInstance:
+    return MQClientInstance(
+        cluster.name_server.address,
+        options=ClientOptions(client_ip="192.0.2.7", **options),
+        clock=cluster.clock,
+        network=cluster.network,
+    )
+
+
+def heartbeats(cluster: ScriptedCluster, broker: str = "broker-a") -> list[Any]:
+    return [json.loads(request.body) for request in cluster.brokers[broker].requested(RequestCode.HEART_BEAT)]
+
+
+# --- identity -----------------------------------------------------------------------------------------------------
+
+
+async def test_client_ids_are_unique_and_name_address_process_and_unit() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        one, other = instance_of(cluster), instance_of(cluster)
+        assert one.client_id != other.client_id
+        assert one.client_id.startswith("192.0.2.7@")
+        assert "#" in one.client_id
+        assert instance_of(cluster, instance_name="inst1", unit_name="unitX").client_id == "192.0.2.7@inst1@unitX"
+    bracketed = MQClientInstance("ns:1", options=ClientOptions(client_ip="2001:db8::7", instance_name="i"))
+    assert bracketed.client_id == "[2001:db8::7]@i"
+    assert len(bracketed.unique_ids.next()) == 56
+
+
+async def test_instance_runs_once() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        instance = instance_of(cluster)
+        with pytest.raises(NotStartedError):
+            await instance.heartbeat_now()
+        async with instance:
+            assert "running" in repr(instance)
+        assert "closed" in repr(instance)
+        with pytest.raises(ClientStateError, match="before"):
+            async with instance:
+                pass
+
+
+# --- name servers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("a:1", ("a:1",)),
+        (" a:1 ; b:2;", ("a:1", "b:2")),
+        ("a:1,b:2,a:1", ("a:1", "b:2")),
+        ("http://a:1", ("a:1",)),
+        (["a:1", "[::1]:2"], ("a:1", "[::1]:2")),
+    ],
+)
+def test_name_server_lists(text: str | list[str], addresses: tuple[str, ...]) -> None:
+    assert parse_name_servers(text) == addresses
+
+
+@pytest.mark.parametrize("text", ["", " ; ", "host", "host:", ":9876", "host:port", "host:0", "host:65536"])
+def test_bad_name_server_is_named_with_its_setting(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"rocketmq\.name-server"):
+        MQClientInstance(text)
+
+
+async def test_second_name_server_answers_for_a_dead_one_and_is_kept() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, anyio.create_task_group() as tasks:
+        other = ScriptedNameServer(clock, cluster.network, "ns2")
+        await other.start(tasks)
+        for topic in "ABCD":
+            cluster.add_topic(topic)
+        other.routes = cluster.name_server.routes
+        instance = MQClientInstance(
+            "ns:9876;ns2:9876", options=ClientOptions(client_ip="192.0.2.7"), clock=clock, network=cluster.network
+        )
+        async with instance:
+            await instance.route("A")
+            kept, left = sorted((cluster.name_server, other), key=lambda server: -len(server.requests))
+            assert len(left.requests) == 0
+            assert instance.name_servers[0] == kept.address
+            await kept.stop()
+            await instance.route("B")
+            await instance.route("C")
+            assert instance.name_servers[0] == left.address
+            assert left.asked("B") == left.asked("C") == 1
+            await left.stop()
+            with pytest.raises(RemotingError):
+                await instance.route("D")
+
+
+async def test_silent_name_server_leaves_time_for_the_other_one() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, anyio.create_task_group() as tasks:
+        other = ScriptedNameServer(clock, cluster.network, "ns2")
+        await other.start(tasks)
+        cluster.add_topic("A")
+        for server in (cluster.name_server, other):
+            server.scripts[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda *_: None
+        answering = cluster.name_server
+        instance = MQClientInstance(
+            "ns:9876;ns2:9876", options=ClientOptions(client_ip="192.0.2.7"), clock=clock, network=cluster.network
+        )
+        async with instance:
+            if instance.name_servers[0] == answering.address:
+                answering = other
+                other.routes = cluster.name_server.routes
+            answering.scripts[RequestCode.GET_ROUTEINFO_BY_TOPIC] = answering._route
+            found: list[TopicRoute] = []
+
+            async def ask() -> None:
+                found.append(await instance.route("A"))
+
+            tasks.start_soon(ask)
+            await clock.advance(1.7)  # half of the 3 s, and a sweep
+            assert found
+            assert instance.name_servers[0] == answering.address
+        tasks.cancel_scope.cancel()
+
+
+# --- routes -------------------------------------------------------------------------------------------------------
+
+
+async def test_route_is_asked_for_once_and_kept() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster, instance_of(cluster) as instance:
+        cluster.add_topic("T")
+        async with anyio.create_task_group() as tasks:
+            for _ in range(10):
+                tasks.start_soon(instance.route, "T")
+        assert cluster.name_server.asked("T") == 1
+        assert await instance.route("T") is instance.cached_route("T")
+        assert cluster.name_server.asked("T") == 1
+        await instance.route("T", refresh=True)
+        assert cluster.name_server.asked("T") == 2
+
+
+async def test_cancelled_asker_does_not_spoil_it_for_others() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, instance_of(cluster) as instance:
+        cluster.add_topic("T")
+        found: list[TopicRoute] = []
+
+        async def ask() -> None:
+            found.append(await instance.route("T"))
+
+        async with anyio.create_task_group() as first, anyio.create_task_group() as second:
+            first.start_soon(ask)
+            await anyio.lowlevel.checkpoint()
+            second.start_soon(ask)
+            first.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await settle(40)
+        async with anyio.create_task_group() as third:
+            third.start_soon(ask)
+        assert len(found) == 1
+        assert cluster.name_server.asked("T") == 1
+
+
+async def test_unknown_topic_has_no_route() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster, instance_of(cluster) as instance:
+        assert await instance.find_route("T") is None
+        with pytest.raises(NoRouteError, match="ns:9876"):
+            await instance.route("T")
+
+
+async def test_missing_route_of_a_subscribed_topic_is_asked_for_every_second() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, instance_of(cluster) as instance:
+        member = Member("G", "T", "%RETRY%G")
+        cluster.add_topic("T", queues=3)
+        instance.register_consumer("G", member)
+        await instance.route("T")
+        await clock.advance(5.5)
+        assert cluster.name_server.asked("%RETRY%G") == 5
+        assert cluster.name_server.asked("T") == 1
+        cluster.add_topic("%RETRY%G", queues=1)
+        await clock.advance(5)
+        assert cluster.name_server.asked("%RETRY%G") == 6
+        assert [told for told in member.told if told != "ids"] == ["T: 3", "%RETRY%G: 1"]
+        await clock.advance(25)
+        assert cluster.name_server.asked("%RETRY%G") == 7
+        assert cluster.name_server.asked("T") == 2
+
+
+async def test_changed_route_is_told_to_those_who_subscribe_to_it() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, instance_of(cluster) as instance:
+        one, other = Member("G", "T"), Member("H", "U")
+        instance.register_consumer("G", one)
+        instance.register_consumer("H", other)
+        cluster.add_topic("T", queues=2)
+        cluster.add_topic("U", queues=1)
+        await clock.advance(1)
+        before = instance.table_version
+        await clock.advance(30)
+        assert instance.table_version == before, "an unchanged route changes nothing"
+        cluster.add_topic("T", queues=5)
+        await clock.advance(30)
+        assert [told for told in one.told if told != "ids"] == ["T: 2", "T: 5"]
+        assert [told for told in other.told if told != "ids"] == ["U: 1"]
+
+
+async def test_topic_that_lost_its_route_keeps_the_last_one() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, instance_of(cluster) as instance:
+        cluster.add_topic("T")
+        route = await instance.route("T")
+        del cluster.name_server.routes["T"]
+        assert await instance.route("T", refresh=True) is route
+
+
+async def test_dead_name_server_does_not_end_the_asking() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, instance_of(cluster) as instance:
+        instance.register_consumer("G", Member("G", "T"))
+        await cluster.name_server.stop()
+        await clock.advance(10)
+        cluster.add_topic("T")
+        await cluster.restart(cluster.name_server)
+        await clock.advance(1.1)
+        assert instance.cached_route("T") is not None
+
+
+# --- brokers ------------------------------------------------------------------------------------------------------
+
+
+async def test_addresses_come_from_the_routes() -> None:
+    async with ScriptedCluster(VirtualClock(), ["broker-a", "broker-b"]) as cluster, instance_of(cluster) as instance:
+        route = cluster.route(brokers=["broker-a", "broker-b"])
+        route["brokerDatas"][0]["brokerAddrs"] = {"0": "broker-a:10911", "2": "slave-2:1", "3": "slave-3:1"}
+        route["brokerDatas"][1]["brokerAddrs"] = {"1": "slave-1:1"}
+        cluster.name_server.routes["T"] = route
+        await instance.route("T")
+        assert instance.broker_address("broker-a") == "broker-a:10911"
+        assert instance.broker_address("broker-b", master=False) == "slave-1:1"
+        with pytest.raises(ClientError, match="no master of broker 'broker-b'"):
+            instance.broker_address("broker-b")
+        with pytest.raises(ClientError, match="no address of broker 'nobody'"):
+            instance.broker_address("nobody")
+        assert instance.broker_addresses(masters_only=True) == ["broker-a:10911"]
+        assert {instance.broker_address_for_topic("T") for _ in range(30)} == {"broker-a:10911", "slave-1:1"}
+        queue = MessageQueue("T", "broker-a", 0)
+        assert await instance.pull_address(queue) == "broker-a:10911"
+        assert await instance.pull_address(queue, 3) == "slave-3:1"
+        assert await instance.pull_address(queue, 1) == "slave-2:1"
+        assert await instance.pull_address(queue, 9) == "broker-a:10911"
+
+
+async def test_broker_that_is_in_no_route_any_more_is_dropped() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, ["broker-a", "broker-b"]) as cluster, instance_of(cluster) as instance:
+        instance.register_producer("P")
+        cluster.add_topic("T")
+        await instance.route("T")
+        await settle(40)
+        assert instance.remoting.connected("broker-b:10911")
+        cluster.add_topic("T", brokers=["broker-a"])
+        await instance.route("T", refresh=True)
+        await settle(40)
+        assert instance.broker_addresses() == ["broker-a:10911"]
+        assert not instance.remoting.connected("broker-b:10911")
+
+
+# --- heartbeats ---------------------------------------------------------------------------------------------------
+
+
+async def test_heartbeat_names_producers_and_consumers() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, instance_of(cluster) as instance:
+        cluster.add_topic("T")
+        instance.register_producer("P")
+        instance.register_consumer("G", Member("G", "T"))
+        await instance.route("T")
+        await instance.heartbeat_now()
+        beat = heartbeats(cluster)[-1]
+        assert beat["clientID"] == instance.client_id
+        assert {entry["groupName"] for entry in beat["producerDataSet"]} == {"P", "CLIENT_INNER_PRODUCER"}
+        (consumer,) = beat["consumerDataSet"]
+        assert consumer["groupName"] == "G"
+        assert consumer["subscriptionDataSet"][0]["topic"] == "T"
+
+
+async def test_broker_is_beaten_as_soon_as_it_is_known_and_then_every_30_seconds() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, instance_of(cluster) as instance:
+        cluster.add_topic("T")
+        instance.register_producer("P")
+        await clock.advance(10)
+        assert heartbeats(cluster) == []
+        await instance.route("T")
+        await settle(40)
+        assert len(heartbeats(cluster)) == 1
+        await clock.advance(90)
+        assert len(heartbeats(cluster)) == 4
+
+
+async def test_instance_without_groups_sends_no_heartbeat() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, instance_of(cluster) as instance:
+        cluster.add_topic("T")
+        await instance.route("T")
+        await clock.advance(61)
+        assert heartbeats(cluster) == []
+
+
+async def test_heartbeats_asked_for_during_a_round_are_one_more_round() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, instance_of(cluster) as instance:
+        cluster.add_topic("T")
+        member = Member("G", "T")
+        instance.register_consumer("G", member)
+        await instance.route("T")
+        await settle(40)
+        held: list[tuple[Any, RemotingCommand]] = []
+        cluster.broker.scripts[RequestCode.HEART_BEAT] = lambda connection, request: held.append((connection, request))
+        before = len(heartbeats(cluster))
+        instance.request_heartbeat()
+        await settle(40)
+        assert len(held) == 1
+        member.version = 2
+        for _ in range(5):
+            instance.request_heartbeat()
+        done = anyio.Event()
+
+        async def now() -> None:
+            await instance.heartbeat_now()
+            done.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(now)
+            await settle(40)
+            assert len(held) == 1
+            assert not done.is_set()
+            held[0][0].reply(held[0][1], RemotingCommand.response())
+            await settle(40)
+            assert len(held) == 2
+            assert not done.is_set()
+            held[1][0].reply(held[1][1], RemotingCommand.response())
+            await settle(40)
+            assert done.is_set()
+        assert len(heartbeats(cluster)) == before + 2
+        versions = [beat["consumerDataSet"][0]["subscriptionDataSet"][0]["subVersion"] for beat in heartbeats(cluster)]
+        assert versions[-2:] == [1, 2]
+
+
+async def test_silent_broker_does_not_keep_heartbeats_from_others() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, ["broker-a", "broker-b"]) as cluster, instance_of(cluster) as instance:
+        cluster.brokers["broker-a"].scripts[RequestCode.HEART_BEAT] = lambda *_: None
+        cluster.add_topic("T")
+        instance.register_producer("P")
+        await instance.route("T")
+        await settle(40)
+        assert len(heartbeats(cluster, "broker-b")) == 1
+
+
+async def test_new_connection_brings_a_heartbeat_and_then_a_rebalance() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, instance_of(cluster) as instance:
+        cluster.add_topic("T")
+        member = Member("G", "T")
+        instance.register_consumer("G", member)
+        await instance.route("T")
+        await settle(40)
+        assert len(heartbeats(cluster)) == 1
+        assert member.told == ["T: 4", "ids"]
+        await cluster.broker.stop()
+        await cluster.restart(cluster.broker)
+        member.told.clear()
+        request = RemotingCommand.request(RequestCode.UNREGISTER_CLIENT)
+        await instance.remoting.request(cluster.broker.address, request, timeout=1)
+        await settle(40)
+        assert len(heartbeats(cluster)) == 2
+        assert member.told == ["ids"]
+
+
+async def test_only_masters_hear_of_producers() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, ["broker-a", "slave"]) as cluster, instance_of(cluster) as instance:
+        route = cluster.route(brokers=["broker-a"])
+        route["brokerDatas"][0]["brokerAddrs"]["1"] = cluster.brokers["slave"].address
+        cluster.name_server.routes["T"] = route
+        instance.register_producer("P")
+        await instance.route("T")
+        await instance.heartbeat_now()
+        assert heartbeats(cluster, "slave") == []
+        instance.register_consumer("G", Member("G", "T"))
+        await instance.heartbeat_now()
+        assert len(heartbeats(cluster, "slave")) == 1
+
+
+# --- groups -------------------------------------------------------------------------------------------------------
+
+
+async def test_group_is_used_once_in_each_role() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster, instance_of(cluster) as instance:
+        instance.register_producer("G")
+        instance.register_consumer("G", Member("G"))
+        with pytest.raises(InvalidGroupError, match="producer group 'G' is in use"):
+            instance.register_producer("G")
+        with pytest.raises(InvalidGroupError, match="consumer group 'G' is in use"):
+            instance.register_consumer("G", Member("G"))
+        await instance.unregister_producer("G")
+        await instance.unregister_consumer("G")
+        instance.register_producer("G")
+        instance.register_consumer("G", Member("G"))
+
+
+async def test_members_are_told_when_others_come_or_go() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, instance_of(cluster) as instance:
+        cluster.add_topic("T")
+        one, other = Member("G", "T"), Member("H", "T")
+        instance.register_consumer("G", one)
+        instance.register_consumer("H", other)
+        await instance.route("T")
+        await settle(40)
+        one.told.clear()
+        other.told.clear()
+        (connection,) = cluster.broker.connections
+        for group in ("G", "unknown"):
+            fields = {"consumerGroup": group}
+            connection.send_oneway(RemotingCommand.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields))
+        await settle(40)
+        assert (one.told, other.told) == (["ids"], [])
+
+
+async def test_offsets_are_persisted_every_5_seconds() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, instance_of(cluster) as instance:
+        member = Member("G")
+        instance.register_consumer("G", member)
+        await clock.advance(16)
+        assert member.persisted == 3
+
+
+async def test_closing_says_goodbye_for_groups_that_are_left() -> None:
+    async with ScriptedCluster(VirtualClock(), ["broker-a", "broker-b"]) as cluster:
+        cluster.add_topic("T")
+        async with instance_of(cluster) as instance:
+            await instance.route("T")
+            instance.register_consumer("G", Member("G", "T"))
+            instance.register_producer("P")
+        for broker in cluster.brokers.values():
+            goodbyes = [request.ext_fields for request in broker.requested(RequestCode.UNREGISTER_CLIENT)]
+            assert [fields.get("consumerGroup") or fields["producerGroup"] for fields in goodbyes] == [
+                "G", "P", "CLIENT_INNER_PRODUCER",
+            ]  # fmt: skip

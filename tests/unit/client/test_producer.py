@@ -1,0 +1,705 @@
+"""The producer against brokers that do what the test says: queues, tries, deadlines, and what failures are called."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from rocketbox.client.instance import MQClientInstance
+from rocketbox.client.options import ClientOptions, ProducerOptions
+from rocketbox.client.producer import Producer
+from rocketbox.errors import (
+    BrokerError,
+    ClientError,
+    ClientStateError,
+    ConnectError,
+    ConnectionClosedError,
+    InvalidGroupError,
+    InvalidMessageError,
+    NoRouteError,
+    NotDurableError,
+    NotStartedError,
+    RequestTimeoutError,
+    SendManyError,
+    SendTimeoutError,
+)
+from rocketbox.message import Message, MessageQueue, SendStatus, decode_properties
+from rocketbox.protocol.codes import RequestCode, ResponseCode, SerializeType
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.stored_message import decode_batch
+from rocketbox.remoting.options import RemotingOptions
+from tests.clocks import VirtualClock, settle
+from tests.scripted_cluster import ScriptedCluster
+
+pytestmark = pytest.mark.anyio
+
+CLIENT = ClientOptions(client_ip="192.0.2.7")
+TWO = ("broker-a", "broker-b")
+
+
+def producer_of(cluster: ScriptedCluster, client: ClientOptions = CLIENT, **options: Any) -> Producer:
+    return Producer(
+        "PG1",
+        name_server=cluster.name_server.address,
+        options=ProducerOptions(**options),
+        client_options=client,
+        clock=cluster.clock,
+        network=cluster.network,
+    )
+
+
+def message(topic: str = "T", **fields: Any) -> Message:
+    return Message(topic, b"body", **fields)
+
+
+def refuse(code: int, remark: str = "no") -> Callable[[RemotingCommand], RemotingCommand]:
+    return lambda _: RemotingCommand.response(code, remark)
+
+
+def never(_: RemotingCommand) -> None:
+    return None
+
+
+async def in_time(clock: VirtualClock, seconds: float, act: Callable[[], Awaitable[Any]]) -> Any:
+    """What act returns while the clock moves on by seconds; raises what it raises."""
+    outcome: list[Any] = []
+
+    async def run() -> None:
+        try:
+            outcome.append(await act())
+        except Exception as error:
+            outcome.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        await clock.advance(seconds)
+        assert outcome, f"not done after {seconds} s"
+    if isinstance(outcome[0], Exception):
+        raise outcome[0]
+    return outcome[0]
+
+
+# --- header and result --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("serialization", [SerializeType.ROCKETMQ, SerializeType.JSON])
+async def test_send_carries_the_fields_that_java_sends(serialization: SerializeType) -> None:
+    clock = VirtualClock()
+    client = ClientOptions(client_ip="192.0.2.7", remoting=RemotingOptions(serialization=serialization))
+    async with ScriptedCluster(clock, ["broker-b"]) as cluster:
+        cluster.add_topic("T1a", queues=1)
+        async with producer_of(cluster, client) as producer:
+            result = await producer.send(Message("T1a", b"hello", tag="TagA", keys=["k1"]))
+        (request,) = cluster.broker.sends
+    fields = dict(request.ext_fields)
+    properties = decode_properties(fields.pop("i").encode())
+    assert request.code == RequestCode.SEND_MESSAGE_V2
+    assert request.serialization == serialization
+    assert request.body == b"hello"
+    assert fields == {
+        "a": "PG1",
+        "b": "T1a",
+        "c": "TBW102",
+        "d": "4",
+        "e": "0",
+        "f": "0",
+        "g": str(clock.time_ms()),
+        "h": "0",
+        "j": "0",
+        "k": "false",
+        "m": "false",
+        "n": "broker-b",
+    }
+    assert properties == {"KEYS": "k1", "UNIQ_KEY": result.msg_id, "WAIT": "true", "TAGS": "TagA"}
+
+
+async def test_result_says_where_the_message_is() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T", queues=1)
+        async with producer_of(cluster) as producer:
+            await producer.send(message())
+            result = await producer.send(message())
+    assert result.status is SendStatus.SEND_OK
+    assert result.queue == MessageQueue("T", "broker-a", 0)
+    assert result.queue_offset == 1
+    assert len(result.msg_id) == 32
+    assert result.offset_msg_id == f"{1:032X}"
+
+
+async def test_flag_and_non_ascii_text_arrive() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster) as producer:
+            await producer.send(message(flag=7, properties={"stadt": "Zürich"}, keys=["ключ"]))
+        (request,) = cluster.broker.sends
+    assert request.ext_fields["h"] == "7"
+    properties = decode_properties(request.ext_fields["i"].encode())
+    assert properties["stadt"] == "Zürich"
+    assert properties["KEYS"] == "ключ"
+
+
+# --- queues -------------------------------------------------------------------------------------------------------
+
+
+async def test_messages_go_round_all_queues_of_all_brokers() -> None:
+    async with ScriptedCluster(VirtualClock(), TWO) as cluster:
+        cluster.add_topic("T", queues=3)
+        async with producer_of(cluster) as producer:
+            for _ in range(12):
+                await producer.send(message())
+        for broker in cluster.brokers.values():
+            assert Counter(broker.queues) == {0: 2, 1: 2, 2: 2}
+
+
+async def test_hash_key_picks_javas_queue() -> None:
+    async with ScriptedCluster(VirtualClock(), TWO) as cluster:
+        cluster.add_topic("T", queues=4)
+        async with producer_of(cluster) as producer:
+            # "polygenelubricants".hashCode() is Java's smallest int, whose abs() overflows there
+            results = [await producer.send(message(hash_key=key)) for key in ("UA1545", "UA1545", "polygenelubricants")]
+    everywhere = [MessageQueue("T", name, number) for name in TWO for number in range(4)]
+    hash_of = 0
+    for letter in "UA1545":
+        hash_of = (hash_of * 31 + ord(letter)) & 0xFFFFFFFF
+    hash_of -= (hash_of >> 31) << 32
+    assert results[0].queue == results[1].queue == everywhere[abs(hash_of) % 8]
+    assert results[2].queue == everywhere[0]
+
+
+async def test_chosen_queue_is_taken_and_one_of_another_topic_refused() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster) as producer:
+            chosen = MessageQueue("T", "broker-a", 3)
+            assert [(await producer.send(message(), queue=chosen)).queue for _ in range(2)] == [chosen, chosen]
+            with pytest.raises(InvalidMessageError, match="queue of 'U'"):
+                await producer.send(message(), queue=MessageQueue("U", "broker-a", 0))
+            with pytest.raises(ClientError, match="broker-z"):
+                await producer.send(message(), queue=MessageQueue("T", "broker-z", 0))
+
+
+# --- tries --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 204, 205])
+async def test_refusal_that_may_pass_is_tried_on_another_broker(code: int) -> None:
+    async with ScriptedCluster(VirtualClock(), TWO) as cluster:
+        cluster.add_topic("T", queues=4)
+        cluster.brokers["broker-a"].on_send = refuse(code)
+        async with producer_of(cluster) as producer:
+            results = [await producer.send(message()) for _ in range(8)]
+        assert {result.broker_name for result in results} == {"broker-b"}
+        assert len(cluster.brokers["broker-b"].sends) == 8
+        ids = [decode_properties(request.ext_fields["i"].encode())["UNIQ_KEY"]
+               for request in cluster.brokers["broker-a"].sends]  # fmt: skip
+        assert set(ids) <= {result.msg_id for result in results}, "a retry keeps the message's id"
+
+
+@pytest.mark.parametrize("code", [13, 26, 29, 215, 604])
+async def test_refusal_for_good_is_raised_at_once(code: int) -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        cluster.broker.on_send = refuse(code, "illegal")
+        async with producer_of(cluster) as producer:
+            with pytest.raises(BrokerError, match=f"code {code}: illegal") as caught:
+                await producer.send(message())
+        assert caught.value.code == code
+        assert len(cluster.broker.sends) == 1
+
+
+async def test_all_tries_refused_raises_the_last_with_the_story() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, TWO) as cluster:
+        cluster.add_topic("T")
+        for broker in cluster.brokers.values():
+            broker.on_send = refuse(14, "busy")
+        async with producer_of(cluster) as producer:
+            with pytest.raises(BrokerError, match="busy") as caught:
+                await in_time(clock, 2, lambda: producer.send(message()))
+        assert sum(len(broker.sends) for broker in cluster.brokers.values()) == 3
+    assert "3 tries" in caught.value.__notes__[0]
+
+
+async def test_dead_broker_is_left_for_the_other_one() -> None:
+    async with ScriptedCluster(VirtualClock(), TWO) as cluster:
+        cluster.add_topic("T")
+        await cluster.brokers["broker-a"].stop()
+        async with producer_of(cluster) as producer:
+            results = [await producer.send(message()) for _ in range(8)]
+    assert {result.broker_name for result in results} == {"broker-b"}
+
+
+async def test_nobody_there_says_who_was_tried_and_that_nothing_was_sent() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, TWO) as cluster:
+        cluster.add_topic("T")
+        for broker in cluster.brokers.values():
+            await broker.stop()
+        async with producer_of(cluster) as producer:
+            with pytest.raises(ConnectError) as caught:
+                await in_time(clock, 2, lambda: producer.send(message()))
+    assert "broker-a" in str(caught.value)
+    assert "broker-b" in str(caught.value)
+    assert "may have been stored" not in str(caught.value)
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+async def test_send_to_one_queue_is_tried_again_on_that_queue_only(keyed: bool) -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, TWO) as cluster:
+        cluster.add_topic("T")
+        answers = [1, 1, 0]
+        for broker in cluster.brokers.values():
+            broker.on_send = lambda request, broker=broker: (  # type: ignore[misc] # mypy knows no default of a lambda
+                broker.store(request) if (code := answers.pop(0)) == 0 else RemotingCommand.response(code, "try again")
+            )
+        async with producer_of(cluster) as producer:
+            if keyed:
+                result = await in_time(clock, 2, lambda: producer.send(message(hash_key="k")))
+            else:
+                queue = MessageQueue("T", "broker-b", 2)
+                result = await in_time(clock, 2, lambda: producer.send(message(), queue=queue))
+        (tried,) = [broker for broker in cluster.brokers.values() if broker.sends]
+        assert tried.queues == [result.queue.queue_id] * 3
+
+
+async def test_silent_broker_uses_up_the_time_and_says_that_it_may_be_stored() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        cluster.broker.on_send = never
+        async with producer_of(cluster) as producer:
+            with pytest.raises(SendTimeoutError, match="may have been stored") as caught:
+                await in_time(clock, 3.2, lambda: producer.send(message()))
+        assert len(cluster.broker.sends) == 1
+    assert caught.value.timeout == 3.0
+    assert caught.value.msg_id in str(caught.value)
+    assert isinstance(caught.value, RequestTimeoutError)
+
+
+async def test_all_tries_share_one_deadline() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, TWO) as cluster:
+        cluster.add_topic("T")
+        for broker in cluster.brokers.values():
+            broker.on_send = never
+        async with producer_of(cluster, send_msg_max_timeout_per_request=0.5) as producer:
+            with pytest.raises(SendTimeoutError):
+                await in_time(clock, 3.2, lambda: producer.send(message()))
+        assert sum(len(broker.sends) for broker in cluster.brokers.values()) == 3
+
+
+async def test_time_limit_of_one_try_leaves_time_for_the_other_broker() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, TWO) as cluster:
+        cluster.add_topic("T")
+        cluster.brokers["broker-a"].on_send = never
+        async with producer_of(cluster, send_msg_max_timeout_per_request=0.5) as producer:
+            for _ in range(2):
+                result = await in_time(clock, 0.7, lambda: producer.send(message()))
+                assert result.broker_name == "broker-b"
+
+
+async def test_own_timeout_of_a_send_holds() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        cluster.broker.on_send = never
+        async with producer_of(cluster) as producer:
+            with pytest.raises(SendTimeoutError, match=r"within 0\.5 s"):
+                await in_time(clock, 0.7, lambda: producer.send(message(), timeout=0.5))
+
+
+async def test_connection_that_breaks_says_that_it_may_be_stored() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        cluster.broker.on_send = never
+        async with producer_of(cluster, retry_times_when_send_failed=0) as producer, anyio.create_task_group() as tasks:
+            caught: list[Exception] = []
+
+            async def send() -> None:
+                try:
+                    await producer.send(message())
+                except ConnectionClosedError as error:
+                    caught.append(error)
+
+            tasks.start_soon(send)
+            await settle(40)
+            await cluster.broker.stop()
+            await settle(40)
+            assert "may have been stored" in str(caught[0])
+
+
+async def test_broker_that_comes_back_is_found_again() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster) as producer:
+            await producer.send(message())
+            await cluster.broker.stop()
+            with pytest.raises(ConnectError):
+                await in_time(clock, 2, lambda: producer.send(message()))
+            await cluster.restart(cluster.broker)
+            assert (await producer.send(message())).queue_offset >= 0
+
+
+async def test_broker_that_moved_is_found_within_a_second() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, TWO) as cluster:
+        cluster.add_topic("T", brokers=["broker-a"])
+        async with producer_of(cluster) as producer:
+            await producer.send(message())
+            await cluster.brokers["broker-a"].stop()
+            moved = cluster.route(brokers=["broker-b"])
+            cluster.name_server.routes["T"] = moved
+            with pytest.raises((ConnectError, ConnectionClosedError)):
+                await in_time(clock, 0.5, lambda: producer.send(message()))
+            await clock.advance(1)
+            assert (await producer.send(message())).broker_name == "broker-b"
+
+
+# --- weak acknowledgements ----------------------------------------------------------------------------------------
+
+WEAK = {10: SendStatus.FLUSH_DISK_TIMEOUT, 11: SendStatus.SLAVE_NOT_AVAILABLE, 12: SendStatus.FLUSH_SLAVE_TIMEOUT}
+
+
+@pytest.mark.parametrize("code", WEAK)
+async def test_weak_acknowledgement_is_raised_with_its_result_and_not_tried_again(code: int) -> None:
+    async with ScriptedCluster(VirtualClock(), TWO) as cluster:
+        cluster.add_topic("T")
+        for broker in cluster.brokers.values():
+            broker.on_send = lambda request, broker=broker: broker.store(request, code)  # type: ignore[misc] # as above
+        async with producer_of(cluster) as producer:
+            with pytest.raises(NotDurableError, match="accept-weak-ack") as caught:
+                await producer.send(message())
+        assert caught.value.result.status is WEAK[code]
+        assert caught.value.result.queue_offset == 0
+        assert sum(len(broker.sends) for broker in cluster.brokers.values()) == 1
+
+
+async def test_weak_acknowledgement_is_returned_when_accepted() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        cluster.broker.on_send = lambda request: cluster.broker.store(request, ResponseCode.FLUSH_DISK_TIMEOUT)
+        async with producer_of(cluster, accept_weak_ack=True) as producer:
+            assert (await producer.send(message())).status is SendStatus.FLUSH_DISK_TIMEOUT
+
+
+@pytest.mark.parametrize("other_is_better", [True, False])
+async def test_another_broker_is_asked_for_a_better_one_when_wanted(other_is_better: bool) -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, TWO) as cluster:
+        cluster.add_topic("T")
+        a, b = cluster.brokers.values()
+        a.on_send = lambda request: a.store(request, ResponseCode.FLUSH_DISK_TIMEOUT)
+        b.on_send = b.store if other_is_better else lambda request: b.store(request, ResponseCode.SLAVE_NOT_AVAILABLE)
+        async with producer_of(cluster, retry_another_broker_when_not_store_ok=True) as producer:
+            if other_is_better:
+                assert {(await producer.send(message())).broker_name for _ in range(4)} == {"broker-b"}
+            else:
+                with pytest.raises(NotDurableError):
+                    await producer.send(message())
+                assert len(a.sends) + len(b.sends) == 3
+
+
+# --- routes -------------------------------------------------------------------------------------------------------
+
+
+async def test_unknown_topic_takes_the_queues_of_the_template_topic() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, TWO) as cluster:
+        cluster.add_topic("TBW102", queues=8, perm=7)
+        async with producer_of(cluster) as producer:
+            for _ in range(8):
+                await producer.send(message("New"))
+            assert [Counter(broker.queues) for broker in cluster.brokers.values()] == [Counter(range(4))] * 2
+            cluster.add_topic("New", queues=1, brokers=["broker-b"])  # as the name server knows it now
+            await clock.advance(31)
+            for broker in cluster.brokers.values():
+                broker.requests.clear()
+            for _ in range(3):
+                await producer.send(message("New"))
+        assert cluster.brokers["broker-a"].sends == []
+        assert cluster.brokers["broker-b"].queues == [0, 0, 0]
+
+
+async def test_no_route_names_the_name_servers() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster, producer_of(cluster) as producer:
+        with pytest.raises(NoRouteError, match=r"no route for topic 'Nowhere' at name server ns:9876"):
+            await producer.send(message("Nowhere"))
+
+
+async def test_topic_without_write_permission_is_refused() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T", perm=4)
+        async with producer_of(cluster) as producer:
+            with pytest.raises(NoRouteError, match="written"):
+                await producer.send(message())
+
+
+async def test_dead_name_server_is_named() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        await cluster.name_server.stop()
+        async with producer_of(cluster) as producer:
+            with pytest.raises(NoRouteError, match=r"ns:9876.*refused"):
+                await producer.send(message())
+
+
+async def test_slow_name_server_does_not_outlast_the_send() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.name_server.scripts[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda *_: None
+        async with producer_of(cluster) as producer:
+            with pytest.raises(RequestTimeoutError, match="where topic 'T' lives"):
+                await in_time(clock, 1.1, lambda: producer.send(message(), timeout=1))
+
+
+async def test_many_first_sends_ask_for_the_route_once() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster) as producer:
+            await producer.send_many([message()] * 50)
+        assert cluster.name_server.asked("T") == 1
+
+
+# --- one-way ------------------------------------------------------------------------------------------------------
+
+
+async def test_one_way_arrives_and_is_not_answered() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster) as producer:
+            await producer.send_one_way(message(tag="UA"))
+            await settle(40)
+            (request,) = cluster.broker.sends
+    assert request.is_oneway
+    assert decode_properties(request.ext_fields["i"].encode())["TAGS"] == "UA"
+
+
+async def test_one_way_to_a_dead_broker_goes_to_the_other_one() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, TWO) as cluster:
+        cluster.add_topic("T")
+        await cluster.brokers["broker-a"].stop()
+        async with producer_of(cluster) as producer:
+            for _ in range(6):
+                await producer.send_one_way(message())
+            await settle(40)
+        assert len(cluster.brokers["broker-b"].sends) == 6
+
+
+async def test_one_way_to_nobody_raises() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        await cluster.broker.stop()
+        async with producer_of(cluster) as producer:
+            with pytest.raises(ConnectError):
+                await producer.send_one_way(message())
+
+
+# --- batch --------------------------------------------------------------------------------------------------------
+
+
+async def test_batch_is_one_request_with_the_ids_of_its_messages() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster) as producer:
+            result = await producer.send_batch([Message("T", b"b0", tag="TagA"), Message("T", b"b1", keys=["k"])])
+        (request,) = cluster.broker.sends
+    assert request.code == RequestCode.SEND_BATCH_MESSAGE
+    assert request.ext_fields["m"] == "true"
+    assert request.ext_fields["i"] == "WAIT\x01true\x02", "a 4.9 broker puts it on every message"
+    elements = list(decode_batch(request.body))
+    assert [bytes(element.body) for element in elements] == [b"b0", b"b1"]
+    stored = [decode_properties(element.properties) for element in elements]
+    assert stored[0]["TAGS"] == "TagA"
+    assert stored[1]["KEYS"] == "k"
+    assert result.msg_id == ",".join(properties["UNIQ_KEY"] for properties in stored)
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([], "at least one"),
+        ([message("T"), message("U")], "one topic"),
+        ([message(), message(wait_store_ok=False)], "wait_store_ok"),
+        ([message(hash_key="a"), message(hash_key="b")], "hash_key"),
+        ([message(delay_level=1)], "delay_level"),
+        ([message("%RETRY%g")], "retry topic"),
+        ([message(), Message("T", b"")], "empty"),
+        ([Message("T", b"x" * 600), Message("T", b"x" * 600)], "max-message-size"),
+    ],
+)
+async def test_batch_that_breaks_a_rule_is_not_sent(messages: list[Message], reason: str) -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster, max_message_size=1000) as producer:
+            with pytest.raises(InvalidMessageError, match=reason):
+                await producer.send_batch(messages)
+        assert cluster.broker.sends == []
+
+
+# --- many ---------------------------------------------------------------------------------------------------------
+
+
+async def test_many_keeps_the_window_and_the_order_of_results() -> None:
+    clock = VirtualClock()
+    waiting: list[tuple[Any, RemotingCommand]] = []
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T", queues=1)
+        cluster.broker.scripts[RequestCode.SEND_MESSAGE_V2] = lambda connection, request: waiting.append(
+            (connection, request)
+        )
+        async with producer_of(cluster, send_many_window=4) as producer, anyio.create_task_group() as tasks:
+            results: list[str] = []
+
+            async def send() -> None:
+                sent = await producer.send_many([message(tag=f"t{number}") for number in range(10)])
+                results.extend(result.offset_msg_id for result in sent)
+
+            tasks.start_soon(send)
+            await settle(40)
+            assert len(waiting) == 4
+            while waiting:
+                assert len(waiting) <= 4
+                connection, request = waiting.pop()  # the last one first
+                tag = decode_properties(request.ext_fields["i"].encode())["TAGS"]
+                fields = {"msgId": tag, "queueId": "0", "queueOffset": "0"}
+                connection.reply(request, RemotingCommand.response(ext_fields=fields))
+                await settle(40)
+    assert results == [f"t{number}" for number in range(10)]
+
+
+async def test_many_tries_all_and_raises_with_every_outcome() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster) as producer:
+            with pytest.raises(SendManyError, match="1 of 3 messages failed; message 1") as caught:
+                await producer.send_many([message(), Message("T", b""), message()])
+        assert len(cluster.broker.sends) == 2
+    assert [type(outcome).__name__ for outcome in caught.value.results] == [
+        "SendResult", "InvalidMessageError", "SendResult",
+    ]  # fmt: skip
+    assert list(caught.value.errors) == [1]
+
+
+async def test_many_of_nothing_is_nothing() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster, producer_of(cluster) as producer:
+        assert await producer.send_many([]) == []
+
+
+# --- life ---------------------------------------------------------------------------------------------------------
+
+
+async def test_cancelled_send_leaves_nothing_behind() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        cluster.broker.on_send = never
+        async with producer_of(cluster) as producer:
+            with anyio.move_on_after(0):
+                await producer.send_many([message()] * 20)
+            async with anyio.create_task_group() as tasks:
+                for _ in range(20):
+                    tasks.start_soon(producer.send, message())
+                await settle(40)
+                tasks.cancel_scope.cancel()
+            open_connections = list(producer.instance.remoting._connections.values())
+            assert open_connections
+            assert [connection.requests_in_flight for connection in open_connections] == [0] * len(open_connections)
+
+
+async def test_group_is_checked_when_the_producer_is_made() -> None:
+    with pytest.raises(InvalidGroupError):
+        Producer("bad group", name_server="ns:9876")
+    with pytest.raises(ClientStateError, match="either name_server= or instance="):
+        Producer("PG1")
+
+
+async def test_producer_is_used_inside_its_block_only() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        producer = producer_of(cluster)
+        with pytest.raises(NotStartedError, match="PG1"):
+            await producer.send(message())
+        async with producer:
+            await producer.send(message())
+        for use in (producer.send(message()), producer.send_one_way(message()), producer.send_batch([message()])):
+            with pytest.raises(NotStartedError):
+                await use
+        with pytest.raises(ClientStateError, match="before"):
+            async with producer:
+                pass
+
+
+async def test_two_producers_share_an_instance_but_not_a_group() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        instance = MQClientInstance(cluster.name_server.address, options=CLIENT, clock=clock, network=cluster.network)
+        with pytest.raises(NotStartedError):
+            async with Producer("A", instance=instance):
+                pass
+        async with instance, Producer("A", instance=instance) as one, Producer("B", instance=instance) as other:
+            await one.send(message())
+            await other.send(message())
+            with pytest.raises(InvalidGroupError, match="in use"):
+                async with Producer("A", instance=instance):
+                    pass
+            assert len(cluster.broker.connections) == 1
+        assert [request.ext_fields["a"] for request in cluster.broker.sends] == ["A", "B"]
+
+
+async def test_leaving_says_goodbye_for_the_group_and_last_for_the_inner_producer() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster) as producer:
+            await producer.send(message())
+            client_id = producer.instance.client_id
+        goodbyes = cluster.broker.requested(RequestCode.UNREGISTER_CLIENT)
+    assert [request.ext_fields["producerGroup"] for request in goodbyes] == ["PG1", "CLIENT_INNER_PRODUCER"]
+    assert {request.ext_fields["clientID"] for request in goodbyes} == {client_id}
+
+
+async def test_leaving_while_cancelled_is_bounded_by_a_silent_broker() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        cluster.broker.scripts[RequestCode.UNREGISTER_CLIENT] = lambda *_: None
+        left = anyio.Event()
+
+        async def use() -> None:
+            try:
+                async with producer_of(cluster) as producer:
+                    await producer.send(message())
+                    await anyio.Event().wait()
+            finally:
+                left.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(use)
+            await settle(40)
+            tasks.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await clock.advance(6.5)
+                assert left.is_set()
+
+
+async def test_retry_send_keeps_its_id_and_moves_counts_into_the_header() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("%RETRY%G")
+        async with producer_of(cluster) as producer:
+            properties = {"UNIQ_KEY": "ID1", "RECONSUME_TIME": "3", "MAX_RECONSUME_TIMES": "16", "DELAY": "6"}
+            inner = producer.instance.inner_producer
+            result = await inner.send_prepared("%RETRY%G", b"x", properties, flag=2)
+        (request,) = cluster.broker.sends
+    fields = request.ext_fields
+    assert (fields["a"], fields["j"], fields["l"], fields["h"]) == ("CLIENT_INNER_PRODUCER", "3", "16", "2")
+    assert decode_properties(fields["i"].encode()) == {"WAIT": "true", "UNIQ_KEY": "ID1", "DELAY": "6"}
+    assert result.msg_id == "ID1"
