@@ -1,0 +1,415 @@
+"""Calling handlers: concurrently (any message of a queue beside another), or in order (one batch at a time per queue).
+
+Holds a consumer's options, its subscriptions, and what becomes of a batch when its handler has ended. What an outcome
+means is in ``outcomes``, the bookkeeping in ``process_queue``, the way back to the broker in ``send_back``.
+
+Source: Apache RocketMQ 5.x ``ConsumeMessageConcurrentlyService``, ``ConsumeMessageOrderlyService``,
+``DefaultMQPushConsumer`` (defaults and limits of the options).
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
+
+from rocketbox.client.outcomes import (
+    BROKER_DECIDES,
+    DEAD_LETTER,
+    Failures,
+    MessageHandler,
+    delay_level_for,
+    failures_of_error,
+    failures_of_result,
+)
+from rocketbox.client.process_queue import MIB, ProcessQueue
+from rocketbox.client.rebalance import AllocationStrategy, allocate_averagely
+from rocketbox.client.send_back import SendBack
+from rocketbox.client.workers import Worker, Workers
+from rocketbox.clock import Clock
+from rocketbox.errors import ClientError, ConfigurationError, Finding, Reject, RetryLater
+from rocketbox.message import DELAY_LEVEL_SECONDS, ConsumeFromWhere, ConsumeMode, MessageExt, MessageModel
+from rocketbox.protocol.codes import retry_topic
+from rocketbox.protocol.tags import SubscriptionData
+from rocketbox.tasks import Supervisor
+
+__all__ = ["ConcurrentConsumer", "ConsumerOptions", "OrderlyConsumer", "Subscription"]
+
+_log = logging.getLogger(__name__)
+
+RESUBMIT_AFTER = 5.0  # seconds until messages that could not be sent back are handled again here
+EXPIRED_DELAY_LEVEL = 3  # of a message whose handler took longer than consume_timeout
+LONGEST_PAUSE = 30.0  # seconds an orderly queue may be suspended
+SHORTEST_PAUSE = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerOptions:
+    """How a group consumes; every member of the group should have the same. Times in seconds.
+
+    ``concurrency`` is the number of handlers that run at once. ``max_reconsume_times`` -1 is 16 retries for a
+    concurrent group and no limit for an orderly one. ``await_termination`` bounds the wait for running handlers at the
+    end. ``consume_timestamp_ms`` is where ConsumeFromWhere.TIMESTAMP begins (None: half an hour before the start).
+    ``pull_threshold_for_topic`` and ``..._size_for_topic`` (-1: off) are shared among the queues this member has.
+    ``local_offset_dir`` is for broadcasting (None: ``~/.rocketmq_offsets``). ``wait_for_servers`` lets the start go on
+    when no name server answers; consumption then begins when one does.
+
+    Raises ConfigurationError that names all options out of range.
+    """
+
+    consume_mode: ConsumeMode = ConsumeMode.CONCURRENTLY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
+    consume_timestamp_ms: int | None = None
+    concurrency: int = 20
+    max_reconsume_times: int = -1
+    delay_level_when_next_consume: int = BROKER_DECIDES
+    consume_timeout: float = 900.0
+    suspend_current_queue_time: float = 1.0
+    await_termination: float = 10.0
+    pull_batch_size: int = 32
+    pull_batch_size_in_bytes: int = 262_144
+    pull_interval: float = 0.0
+    pull_threshold_for_queue: int = 1000
+    pull_threshold_size_for_queue: int = 100 * MIB
+    pull_threshold_for_topic: int = -1
+    pull_threshold_size_for_topic: int = -1
+    consume_concurrently_max_span: int = 2000
+    allocation: AllocationStrategy = allocate_averagely
+    rebalance_interval: float = 20.0
+    local_offset_dir: Path | None = None
+    wait_for_servers: bool = False
+
+    def __post_init__(self) -> None:
+        levels = len(DELAY_LEVEL_SECONDS)
+        ranges: dict[str, tuple[float, float]] = {
+            "concurrency": (1, 1000),
+            "max_reconsume_times": (-1, 2**31 - 1),
+            "delay_level_when_next_consume": (DEAD_LETTER, levels),
+            "consume_timeout": (0.001, float("inf")),
+            "suspend_current_queue_time": (SHORTEST_PAUSE, LONGEST_PAUSE),
+            "await_termination": (0, float("inf")),
+            "pull_batch_size": (1, 1024),
+            "pull_batch_size_in_bytes": (1, 2**31 - 1),
+            "pull_interval": (0, 65.535),
+            "pull_threshold_for_queue": (1, 65_535),
+            "pull_threshold_size_for_queue": (MIB, 1024 * MIB),
+            "pull_threshold_for_topic": (-1, 6_553_500),
+            "pull_threshold_size_for_topic": (-1, 102_400 * MIB),
+            "consume_concurrently_max_span": (1, 65_535),
+            "rebalance_interval": (0.001, float("inf")),
+        }
+        findings = [
+            Finding(f"consumer option {name} is {getattr(self, name)!r}", fix=f"it must be from {low:g} to {high:g}")
+            for name, (low, high) in ranges.items()
+            if not low <= getattr(self, name) <= high
+        ]
+        if findings:
+            raise ConfigurationError(findings)
+
+    @property
+    def broadcasting(self) -> bool:
+        return self.message_model is MessageModel.BROADCASTING
+
+    @property
+    def orderly(self) -> bool:
+        return self.consume_mode is ConsumeMode.ORDERLY
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """One topic of a consumer: what to select, and who handles it, up to ``batch_max_size`` messages a call."""
+
+    data: SubscriptionData
+    handler: MessageHandler
+    batch_max_size: int = 1
+
+
+def _describe(message: MessageExt) -> str:
+    place = f"offset {message.queue_offset} of {message.broker_name}/{message.queue_id}"
+    return f"message {message.msg_id} of {message.topic} ({place})"
+
+
+class _Consumer(ABC):
+    """What both ways of consuming share: workers, and the call of a handler."""
+
+    def __init__(
+        self,
+        group: str,
+        options: ConsumerOptions,
+        subscriptions: Mapping[str, Subscription],
+        *,
+        send_back: SendBack | None,
+        tasks: Supervisor,
+        clock: Clock,
+    ) -> None:
+        self._group = group
+        self._retry_topic = retry_topic(group)
+        self._options = options
+        self._subscriptions = subscriptions
+        self._send_back = send_back  # None: broadcasting, which has no retries
+        self._tasks = tasks
+        self._clock = clock
+        self.workers = Workers(group, options.concurrency, self.run, tasks, clock)
+
+    @abstractmethod
+    async def run(self, worker: Worker, queue: ProcessQueue) -> None:
+        """Take one batch of queue and see it through; never raises for what a handler does."""
+
+    def offer(self, queue: ProcessQueue) -> None:
+        """Messages were put into queue: see that a worker comes to it."""
+        if not queue.scheduled and queue.waiting:
+            self.workers.schedule(queue)
+
+    def _take(self, queue: ProcessQueue) -> tuple[Subscription | None, list[MessageExt]]:
+        subscription = self._subscriptions.get(queue.topic)
+        if subscription is not None:
+            return subscription, queue.take(subscription.batch_max_size)
+        if queue.topic != self._retry_topic or not queue.waiting:
+            return None, []
+        topic = queue.waiting[0].topic  # each message belongs to the topic it once came from
+        subscription = self._subscriptions.get(topic)
+        limit = subscription.batch_max_size if subscription is not None else 1
+        return subscription, queue.take(limit, lambda message: message.topic == topic)
+
+    async def _call(self, subscription: Subscription | None, batch: list[MessageExt]) -> Failures | None:
+        """The messages of batch that failed; None when the handler gave up by a cancellation that is not ours."""
+        if subscription is None:
+            nobody = ClientError(f"group {self._group} does not subscribe to {batch[0].topic} any more")
+            return failures_of_error(batch, nobody)
+        try:
+            result = await subscription.handler(batch[:])  # a copy, for handlers may change their list
+        except Exception as error:
+            return failures_of_error(batch, error)
+        except anyio.get_cancelled_exc_class():
+            await checkpoint_if_cancelled()  # a worker that is being stopped ends here: nothing is committed
+            _log.warning("group %s: the handler of %s was cancelled from within", self._group, _describe(batch[0]))
+            return None
+        return failures_of_result(batch, result) if result is not None else []
+
+    def _log_failure(self, message: MessageExt, error: Exception, what_now: str) -> None:
+        expected = isinstance(error, Reject | RetryLater)
+        _log.warning(
+            "group %s: %s failed: %s; %s",
+            self._group,
+            _describe(message),
+            error if expected else repr(error),
+            what_now,
+            exc_info=None if expected else error,
+        )
+
+
+class ConcurrentConsumer(_Consumer):
+    """Messages of one queue are handled beside each other; one that fails comes back by way of the broker."""
+
+    def start(self) -> None:
+        self.workers.start()
+        if self._options.consume_timeout != float("inf"):
+            self._tasks.start("consume timeout", self._watch_for_slow_handlers)
+
+    async def run(self, worker: Worker, queue: ProcessQueue) -> None:
+        """Take one batch of queue, have it handled, and see to what failed."""
+        subscription, batch = self._take(queue)
+        if batch and queue.waiting:
+            self.workers.schedule(queue)  # others may go on with it meanwhile
+        else:
+            queue.scheduled = False
+        if not batch:
+            return
+        worker.queue, worker.batch, worker.since = queue, batch, self._clock.monotonic()
+        try:
+            failures = await self._call(subscription, batch)
+            if worker.batch is not batch:
+                return  # it took too long, and others have seen to the batch
+            worker.batch = None  # from here on no handler runs
+            if not failures and failures is not None:
+                queue.remove(batch)
+            elif not queue.dropped:  # else another member gets the messages again
+                if failures is None:
+                    self._resubmit_later(queue, batch)
+                else:
+                    await self._settle(queue, batch, failures)
+        except Exception:  # a fault of ours: the supervisor tells, and the messages must not be stuck
+            self._resubmit_later(queue, batch)
+            raise
+        finally:
+            worker.batch = None
+            queue.finish()
+
+    async def _settle(self, queue: ProcessQueue, batch: Sequence[MessageExt], failures: Failures) -> None:
+        failed = {id(message) for message, _ in failures}
+        queue.remove(message for message in batch if id(message) not in failed)
+        kept = []
+        for message, error in failures:
+            if self._send_back is None:
+                self._log_failure(message, error, "it is dropped, for broadcasting has no retries")
+                queue.remove((message,))
+                continue
+            level = self._delay_level(message, error)
+            if await self._send_back.send_back(message, level, self._options.max_reconsume_times):
+                queue.remove((message,))
+            else:
+                message.reconsume_times += 1
+                kept.append(message)
+        if kept:
+            self._resubmit_later(queue, kept)
+
+    def _delay_level(self, message: MessageExt, error: Exception) -> int:
+        if isinstance(error, Reject):
+            self._log_failure(message, error, "it goes to the dead-letter queue")
+            return DEAD_LETTER
+        if isinstance(error, RetryLater):
+            level = delay_level_for(error.delay)
+            if level is None:
+                longest = f"the longest delay level is {DELAY_LEVEL_SECONDS[-1]} s"
+                self._log_failure(message, error, f"{longest}, so the broker decides when it comes back")
+                return BROKER_DECIDES
+            self._log_failure(message, error, f"it comes back after {DELAY_LEVEL_SECONDS[level - 1]} s (level {level})")
+            return level
+        self._log_failure(message, error, "it comes back later")
+        return self._options.delay_level_when_next_consume
+
+    def _resubmit_later(self, queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        self._tasks.start("resubmit", self._resubmit, queue, tuple(messages))
+
+    async def _resubmit(self, queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        await self._clock.sleep(RESUBMIT_AFTER)
+        queue.give_back(messages)
+        self.offer(queue)
+
+    async def _watch_for_slow_handlers(self) -> None:
+        limit = self._options.consume_timeout
+        while True:
+            await self._clock.sleep(min(max(limit / 20, 0.05), 30.0))
+            for worker in self.workers.slower_than(limit):
+                queue, batch = worker.queue, worker.batch
+                assert queue is not None
+                assert batch is not None
+                _log.warning(
+                    "group %s: the handler of %s has run for longer than consume_timeout (%g s); it is cancelled, "
+                    "the messages come back",
+                    self._group,
+                    _describe(batch[0]),
+                    limit,
+                )
+                self.workers.replace(worker)
+                self._tasks.start("consume timeout of a batch", self._take_away, queue, batch)
+
+    async def _take_away(self, queue: ProcessQueue, batch: Sequence[MessageExt]) -> None:
+        kept = []
+        for message in batch:
+            if queue.dropped:
+                return
+            if self._send_back is None or await self._send_back.send_back(
+                message, EXPIRED_DELAY_LEVEL, self._options.max_reconsume_times
+            ):
+                queue.remove((message,))
+            else:
+                message.reconsume_times += 1
+                kept.append(message)
+        if kept:
+            self._resubmit_later(queue, kept)
+
+
+class OrderlyConsumer(_Consumer):
+    """One batch of a queue at a time, in order; one that fails holds up its queue, the others go on."""
+
+    def __init__(
+        self,
+        group: str,
+        options: ConsumerOptions,
+        subscriptions: Mapping[str, Subscription],
+        *,
+        send_back: SendBack | None,
+        lock_lost: Callable[[], None],
+        tasks: Supervisor,
+        clock: Clock,
+    ) -> None:
+        super().__init__(group, options, subscriptions, send_back=send_back, tasks=tasks, clock=clock)
+        self._lock_lost = lock_lost
+
+    def start(self) -> None:
+        self.workers.start()
+
+    async def run(self, worker: Worker, queue: ProcessQueue) -> None:
+        """Take the next batch of queue, have it handled, and put the queue into the line again."""
+        if queue.dropped:
+            return
+        if not self._may_consume(queue):
+            self._lock_lost()  # a rebalance gives the queue up, and may get it again with what others have left
+            return
+        subscription, batch = self._take(queue)
+        if not batch:
+            queue.scheduled = False
+            return
+        worker.queue, worker.batch, worker.since = queue, batch, self._clock.monotonic()
+        pause: float | None = None
+        try:
+            failures = await self._call(subscription, batch)
+            worker.batch = None
+            if not self._may_consume(queue):
+                failures = None  # the lock ran out meanwhile: who has it now gets the batch again
+            elif not failures and failures is not None:
+                queue.remove(batch)  # also when dropped: the queue is handed on only after its last batch
+            elif failures and not queue.dropped:
+                pause = await self._settle(queue, batch, failures)
+            if failures is None:
+                queue.give_back(batch)
+                pause = self._options.suspend_current_queue_time
+        except Exception:  # a fault of ours: the supervisor tells, and the queue must not be stuck
+            queue.give_back(batch)
+            self._tasks.start("suspended queue", self._go_on_after, self._options.suspend_current_queue_time, queue)
+            raise
+        finally:
+            worker.batch = None
+            queue.finish()
+        if pause is not None:
+            self._tasks.start("suspended queue", self._go_on_after, pause, queue)
+        elif queue.waiting:
+            self.workers.schedule(queue)
+        else:
+            queue.scheduled = False
+
+    def _may_consume(self, queue: ProcessQueue) -> bool:
+        return self._options.broadcasting or queue.lock_holds(self._clock.monotonic())
+
+    async def _settle(self, queue: ProcessQueue, batch: Sequence[MessageExt], failures: Failures) -> float | None:
+        """Give what failed back to its queue, in order, or to the dead-letter queue; the seconds to pause, if any."""
+        again: list[MessageExt] = []
+        pause = 0.0
+        for message, error in failures:
+            if isinstance(error, Reject) or self._tried_enough(message):
+                self._log_failure(message, error, "it goes to the dead-letter queue")
+                if await self._bury(message):
+                    continue
+                pause = max(pause, self._options.suspend_current_queue_time)
+            else:
+                wanted = self._options.suspend_current_queue_time
+                if isinstance(error, RetryLater):
+                    wanted = min(max(error.delay.total_seconds(), SHORTEST_PAUSE), LONGEST_PAUSE)
+                self._log_failure(message, error, f"its queue is suspended for {wanted:g} s")
+                pause = max(pause, wanted)
+                message.reconsume_times += 1
+            again.append(message)
+        kept = {id(message) for message in again}
+        queue.remove(message for message in batch if id(message) not in kept)
+        queue.give_back(again)
+        return pause if again else None
+
+    def _tried_enough(self, message: MessageExt) -> bool:
+        limit = self._options.max_reconsume_times
+        return self._send_back is not None and limit >= 0 and message.reconsume_times >= limit
+
+    async def _bury(self, message: MessageExt) -> bool:
+        if self._send_back is None:
+            return True  # broadcasting has no dead-letter queue; the reason has been logged
+        return await self._send_back.send_back(message, DEAD_LETTER, self._options.max_reconsume_times)
+
+    async def _go_on_after(self, pause: float, queue: ProcessQueue) -> None:
+        await self._clock.sleep(pause)
+        self.workers.schedule(queue)

@@ -1,0 +1,213 @@
+"""Pulling one queue: one task that asks, puts what comes into the process queue, and asks again.
+
+While handlers work on one answer the next pull is already under way; it stops when the queue holds more than its
+limits. A broker parks a pull for which it has nothing (long polling), so an idle queue costs one request in 15 s.
+
+Source: Apache RocketMQ 5.x ``DefaultMQPushConsumerImpl.pullMessage``, ``PullAPIWrapper.processPullResult``. Unlike
+there, a wait for room ends as soon as there is some, and a pull that comes back during a pause is asked for again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from rocketbox.client.api.pull import PullResult, PullStatus, pull_message
+from rocketbox.client.consume import ConsumerOptions
+from rocketbox.client.instance import MQClientInstance
+from rocketbox.client.process_queue import FlowLimits, ProcessQueue
+from rocketbox.errors import BrokerError, RemoteProtocolError, RocketBoxError
+from rocketbox.message import MessageExt, Property
+from rocketbox.protocol.codes import PullSysFlag, ResponseCode, retry_topic
+from rocketbox.protocol.headers import PullMessageRequestHeader
+from rocketbox.protocol.tags import SubscriptionData
+
+__all__ = ["PullContext", "PullLoop", "has_tag"]
+
+_log = logging.getLogger(__name__)
+
+BROKER_HOLD_MS = 15_000  # how long a broker may park a pull
+PULL_TIMEOUT = 30.0  # seconds; longer than the hold and the broker's own 5 s step
+AFTER_AN_ERROR = 1.0  # seconds
+AFTER_FLOW_CONTROL = 0.02
+LOG_AGAIN_AFTER = 60.0  # seconds in which one queue's repeated errors are one line
+TAGS = Property.TAGS.encode() + b"\x01"
+PROPERTY_END = b"\x02"
+
+
+def has_tag(raw_properties: bytes, tags: frozenset[bytes]) -> bool:
+    """Whether the TAGS of a property text is one of tags; brokers compare hashes only, and two tags may share one."""
+    start = raw_properties.find(TAGS)
+    while start > 0 and raw_properties[start - 1] != PROPERTY_END[0]:  # the end of another name, such as MYTAGS
+        start = raw_properties.find(TAGS, start + 1)
+    if start < 0:
+        return False
+    start += len(TAGS)
+    end = raw_properties.find(PROPERTY_END, start)
+    return raw_properties[start : end if end >= 0 else len(raw_properties)] in tags
+
+
+@dataclass(frozen=True)
+class PullContext:
+    """What all pull loops of a consumer share, and whom they tell.
+
+    ``subscription`` is what the brokers have been told about a topic; ``offer`` is called after messages were put,
+    ``reset`` when the broker says that the queue goes on elsewhere; ``gate`` returns when the consumer is not paused
+    (and whether that had to be waited for); ``reject`` puts a message into the dead-letter queue, if it can.
+    """
+
+    group: str
+    instance: MQClientInstance
+    options: ConsumerOptions
+    subscription: Callable[[str], SubscriptionData | None]
+    limits: Callable[[str], FlowLimits]
+    offer: Callable[[ProcessQueue], None]
+    reset: Callable[[ProcessQueue, int], Awaitable[None]]
+    gate: Callable[[], Awaitable[bool]]
+    may_pull: Callable[[ProcessQueue], bool]
+    reject: Callable[[MessageExt], Awaitable[bool]]
+
+
+class PullLoop:
+    """Keeps one process queue filled until it is dropped."""
+
+    def __init__(self, queue: ProcessQueue, context: PullContext) -> None:
+        self._queue = queue
+        self._context = context
+        self._clock = context.instance.clock
+        self._is_retry = queue.topic == retry_topic(context.group)
+        self._singly = 0  # so many more pulls are for one message each, to find one that cannot be read
+        self._failing_since: float | None = None
+        self._logged_at = 0.0
+
+    async def run(self) -> None:
+        """Pull until the queue is dropped."""
+        queue, context = self._queue, self._context
+        while not self._queue.dropped:
+            await context.gate()
+            await queue.room(context.limits(queue.topic))
+            subscription = context.subscription(queue.topic)
+            if subscription is None or not context.may_pull(queue):  # not told to the brokers yet, or not locked now
+                await self._clock.sleep(AFTER_AN_ERROR)
+                continue
+            try:
+                result = await self._pull(subscription)
+            except RemoteProtocolError as error:
+                await self._pass_unreadable(subscription, error)
+                continue
+            except RocketBoxError as error:
+                await self._recover(error)
+                continue
+            if queue.dropped:
+                return
+            if self._failing_since is not None:
+                _log.info("group %s: pulling %s works again", context.group, queue.queue)
+                self._failing_since = None
+            if result.status is PullStatus.FOUND and await context.gate():
+                continue  # paused meanwhile: what came is asked for again
+            await self._handle(result, subscription)
+
+    async def _pull(self, subscription: SubscriptionData, *, decompress: bool = True) -> PullResult:
+        queue, context = self._queue, self._context
+        options = context.options
+        commit = 0 if options.broadcasting else queue.commit_offset
+        flags = PullSysFlag.SUSPEND | (PullSysFlag.COMMIT_OFFSET if commit > 0 else 0)
+        address = context.instance.broker_address(queue.queue.broker_name, master=False)
+        queue.last_pull_at = self._clock.monotonic()
+        return await pull_message(
+            context.instance.remoting,
+            address,
+            PullMessageRequestHeader(
+                consumer_group=context.group,
+                topic=queue.topic,
+                queue_id=queue.queue.queue_id,
+                queue_offset=queue.pulled_to,
+                max_msg_nums=1 if self._singly else options.pull_batch_size,
+                sys_flag=int(flags),
+                commit_offset=commit,
+                suspend_timeout_millis=BROKER_HOLD_MS,
+                sub_version=subscription.sub_version,
+                expression_type=subscription.expression_type,
+                max_msg_bytes=options.pull_batch_size_in_bytes,
+                bname=queue.queue.broker_name,
+            ),
+            timeout=PULL_TIMEOUT,
+            decompress=decompress,
+        )
+
+    async def _pass_unreadable(self, subscription: SubscriptionData, error: RemoteProtocolError) -> None:
+        """Find the message that cannot be read (as one compressed with LZ4) and set it aside, so that others come."""
+        if not self._singly:
+            self._singly = self._context.options.pull_batch_size
+            return
+        try:
+            result = await self._pull(subscription, decompress=False)
+        except RocketBoxError as worse:  # not even its record: nothing can be said of what comes behind it
+            await self._recover(worse)
+            return
+        for message in result.messages:
+            _log.error("group %s: message %s at offset %d of %s cannot be read, it goes to the dead-letter queue: %s",
+                       self._context.group, message.msg_id, message.queue_offset, self._queue.queue, error)  # fmt: skip
+            if not await self._context.reject(message):
+                await self._clock.sleep(AFTER_AN_ERROR)
+                return
+        self._queue.put((), result.next_begin_offset)
+
+    async def _handle(self, result: PullResult, subscription: SubscriptionData) -> None:
+        queue, context = self._queue, self._context
+        queue.end_offset = result.max_offset
+        self._singly = max(0, self._singly - 1)
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            await context.reset(queue, result.next_begin_offset)
+            return
+        before = queue.pulled_to
+        messages = self._selected(result.messages, subscription)
+        if self._is_retry:
+            _restore_topics(messages)
+        if queue.put(messages, result.next_begin_offset):
+            context.offer(queue)
+        if result.status is not PullStatus.NO_NEW_MSG and queue.pulled_to == before:
+            _log.warning("group %s: %s answered a pull of %s at %d without getting further",
+                         context.group, queue.queue.broker_name, queue.queue, before)  # fmt: skip
+            await self._clock.sleep(AFTER_AN_ERROR)
+        elif context.options.pull_interval and result.status is PullStatus.FOUND:
+            await self._clock.sleep(context.options.pull_interval)
+
+    def _selected(self, messages: Sequence[MessageExt], subscription: SubscriptionData) -> Sequence[MessageExt]:
+        if subscription.expression_type != "TAG" or not subscription.tags_set:
+            return messages
+        tags = frozenset(tag.encode() for tag in subscription.tags_set)
+        return [message for message in messages if has_tag(message.raw_properties, tags)]
+
+    async def _recover(self, error: RocketBoxError) -> None:
+        """Wait as long as the error asks for, and do what may end it."""
+        context, queue = self._context, self._queue
+        code = error.code if isinstance(error, BrokerError) else None
+        now = self._clock.monotonic()
+        if self._failing_since is None or now - self._logged_at > LOG_AGAIN_AFTER:
+            _log.warning("group %s: pulling %s failed, it is tried again: %s", context.group, queue.queue, error)
+            self._logged_at = now
+        if self._failing_since is None:
+            self._failing_since = now
+        if code == ResponseCode.FLOW_CONTROL:
+            await self._clock.sleep(AFTER_FLOW_CONTROL)
+            return
+        if code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
+            context.instance.request_heartbeat()  # the broker does not know what this group selects, or no longer
+        await self._clock.sleep(AFTER_AN_ERROR)
+        if not isinstance(error, BrokerError) or code == ResponseCode.TOPIC_NOT_EXIST:
+            await self._refresh_route()  # the broker may have got another address, or have lost the topic
+
+    async def _refresh_route(self) -> None:
+        try:
+            await self._context.instance.refresh_route(self._queue.topic)
+        except RocketBoxError as error:
+            _log.debug("group %s: route of %s: %s", self._context.group, self._queue.topic, error)
+
+
+def _restore_topics(messages: Sequence[MessageExt]) -> None:
+    """Give messages of a retry topic the topic back that they were first sent to."""
+    for message in messages:
+        if origin := message.properties.get(Property.RETRY_TOPIC):
+            message.topic = origin

@@ -1,0 +1,625 @@
+"""PushConsumer: subscribe to topics, and handlers are called with what comes.
+
+Holds the consumer's life, its subscriptions, and the table of queues it has: what ``rebalance`` decides is carried out
+here, with start offsets, locks and commits in the right order. Pulling is in ``pull_loop``, calling handlers in
+``consume``.
+
+Source: Apache RocketMQ 5.x ``DefaultMQPushConsumerImpl``, ``RebalanceImpl``, ``RebalancePushImpl``. Unlike there: to
+start at the end of a queue the end is asked for before the stored offset, so that a message stored in between is not
+skipped; queues of a topic that came up after the start begin at 0; a start offset is committed at once; an orderly
+queue is handed on only after its running batch, whose offset counts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+import anyio
+
+from rocketbox.client.api.groups import consumer_ids
+from rocketbox.client.api.offsets import max_offset, search_offset
+from rocketbox.client.checks import check_group, check_topic
+from rocketbox.client.consume import ConcurrentConsumer, ConsumerOptions, OrderlyConsumer, Subscription
+from rocketbox.client.instance import MQClientInstance
+from rocketbox.client.offset_store import LocalOffsetStore, OffsetStore, RemoteOffsetStore, default_offset_dir
+from rocketbox.client.options import ClientOptions
+from rocketbox.client.outcomes import DEAD_LETTER, MessageHandler
+from rocketbox.client.process_queue import FlowLimits, ProcessQueue
+from rocketbox.client.pull_loop import PullContext, PullLoop
+from rocketbox.client.queue_locks import QueueLocks
+from rocketbox.client.rebalance import Rebalancer, sort_client_ids
+from rocketbox.client.routes import TopicRoute
+from rocketbox.client.send_back import SendBack
+from rocketbox.clock import Clock
+from rocketbox.errors import BrokerError, ClientError, ClientStateError, RocketBoxError
+from rocketbox.message import ConsumeFromWhere, MessageExt, MessageQueue, SelectorType
+from rocketbox.protocol.bodies import ConsumerData
+from rocketbox.protocol.codes import ResponseCode, retry_topic
+from rocketbox.protocol.tags import SubscriptionData, parse_subscription
+from rocketbox.remoting.network import Network
+from rocketbox.tasks import SupervisedTask, Supervisor, TaskHealth
+
+__all__ = ["ConsumerState", "PushConsumer", "QueueState"]
+
+_log = logging.getLogger(__name__)
+
+MAX_BATCH_SIZE = 1024
+HALF_AN_HOUR_MS = 30 * 60 * 1000
+ORDERLY_HANDOVER = 0.5  # seconds a rebalance waits for an orderly queue's running batch before it tries again
+CANCELLED_HANDLERS_END = 1.0  # seconds for cancelled handlers to clear up before the queues are handed on
+STOP_TIMEOUT = 5.0  # seconds for the last commit and the unlocking, also when everything is being cancelled
+
+
+@dataclass(frozen=True)
+class QueueState:
+    """One queue of a consumer. ``lag`` counts messages up to the broker's end as the last pull knew it."""
+
+    queue: MessageQueue
+    commit_offset: int
+    pulled_to: int
+    lag: int
+    held: int
+    waiting: int
+    in_process: int
+    locked: bool
+    seconds_since_pull: float
+
+
+@dataclass(frozen=True)
+class ConsumerState:
+    """What health shows of a consumer. ``topics_without_route`` are subscribed, and no name server knows them."""
+
+    group: str
+    running: bool
+    paused: bool
+    busy_workers: int
+    queues: tuple[QueueState, ...]
+    topics_without_route: tuple[str, ...]
+    tasks: tuple[TaskHealth, ...]
+
+    @property
+    def lag(self) -> int:
+        return sum(queue.lag for queue in self.queues)
+
+    @property
+    def held(self) -> int:
+        """Messages pulled and not consumed yet."""
+        return sum(queue.held for queue in self.queues)
+
+
+class PushConsumer:
+    """A member of a consumer group.
+
+    ``async with PushConsumer("desk", name_server="127.0.0.1:9876") as consumer: await consumer.subscribe(...)``.
+
+    Give a name server, or an ``instance`` that is shared with others and outlives the consumer. Topics that are
+    subscribed to before the ``async with`` are told to the brokers together, which spares other members of the group
+    a moment in which this one seems to want less than they.
+
+    Leaving the block stops pulling, lets running handlers finish for up to ``await_termination`` seconds, commits,
+    gives locks back and leaves the group. What was cancelled by then is not committed.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        name_server: str | Sequence[str] | None = None,
+        instance: MQClientInstance | None = None,
+        options: ConsumerOptions | None = None,
+        client_options: ClientOptions | None = None,
+        clock: Clock | None = None,
+        network: Network | None = None,
+    ) -> None:
+        check_group(group, "consumer")
+        if instance is None:
+            if name_server is None:
+                raise ClientError(f"consumer {group!r} needs a name_server or an instance")
+            instance = MQClientInstance(name_server, options=client_options, clock=clock, network=network)
+            self._owns_instance = True
+        else:
+            self._owns_instance = False
+        self._group = group
+        self._instance = instance
+        self._options = options or ConsumerOptions()
+        self._clock = instance.clock
+        self._retry_topic = retry_topic(group)
+        self._subscriptions: dict[str, Subscription] = {}
+        self._told: dict[str, SubscriptionData] = {}  # what the brokers know: pulls may refer to this only
+        self._first_queues: dict[str, frozenset[MessageQueue]] = {}  # of each topic's first route; others begin at 0
+        self._table: dict[MessageQueue, ProcessQueue] = {}
+        self._pulls: dict[MessageQueue, SupervisedTask] = {}
+        self._running = False
+        self._closed = False
+        self._paused = False
+        self._registered = False
+        self._gate = anyio.Event()
+        self._rounds: SupervisedTask | None = None
+        self._stack = AsyncExitStack()
+        self._started_ms = 0
+        self._tasks = Supervisor(f"consumer {group}", self._clock)
+        self._rebalancer = Rebalancer(self._rebalance, self._options.rebalance_interval, self._clock)
+        self._offsets: OffsetStore = self._make_offset_store()
+        self._locks = None if self._options.broadcasting else QueueLocks(group, instance)
+        self._send_back = None if self._options.broadcasting else SendBack(group, instance)
+        self._consumer: ConcurrentConsumer | OrderlyConsumer
+        if self._options.orderly:
+            self._consumer = OrderlyConsumer(
+                group, self._options, self._subscriptions,
+                send_back=self._send_back, lock_lost=self._rebalancer.wake, tasks=self._tasks, clock=self._clock,
+            )  # fmt: skip
+        else:
+            self._locks = None
+            self._consumer = ConcurrentConsumer(
+                group,
+                self._options,
+                self._subscriptions,
+                send_back=self._send_back,
+                tasks=self._tasks,
+                clock=self._clock,
+            )
+        self._pull_context = PullContext(
+            group=group, instance=instance, options=self._options, subscription=self._told.get, limits=self._limits,
+            offer=self._consumer.offer, reset=self._reset, gate=self._pass_gate, may_pull=self._may_pull,
+            reject=self._reject,
+        )  # fmt: skip
+
+    def _make_offset_store(self) -> OffsetStore:
+        if self._options.broadcasting:
+            directory = self._options.local_offset_dir or default_offset_dir()
+            client = self._instance.options
+            # A name that stays the same when the process starts again, as Java has it: without the process id.
+            name = f"{self._instance.ip}@{client.instance_name}" + (f"@{client.unit_name}" if client.unit_name else "")
+            return LocalOffsetStore(directory, name, self._group)
+        return RemoteOffsetStore(self._group, self._instance)
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._running or self._closed:
+            raise ClientStateError(f"consumer {self._group!r} was started before; make a new PushConsumer")
+        async with AsyncExitStack() as stack:
+            if self._owns_instance:
+                await stack.enter_async_context(self._instance)
+            await stack.enter_async_context(self._tasks)
+            self._running = True
+            self._started_ms = self._clock.time_ms()
+            stack.push_async_exit(self._leave)
+            self._consumer.start()
+            self._rounds = self._tasks.start("rebalance", self._rebalancer.run)
+            if self._locks is not None:
+                self._tasks.start("queue locks", self._locks.keep, self._table.values, self._rebalancer.wake)
+            if self._subscriptions:
+                await self._begin(list(self._subscriptions))
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._stack.__aexit__(kind, error, trace)
+
+    async def stop_pulling(self) -> None:
+        """Pull nothing more and begin no more handlers, for good; those that run go on, the queues stay."""
+        self._closed = True
+        self._rebalancer.end()
+        self._consumer.workers.close()
+        ending = [*self._pulls.values(), *([self._rounds] if self._rounds else [])]
+        for task in ending:
+            task.cancel()
+        for task in ending:
+            await task.wait()
+
+    async def drain(self, timeout: float) -> bool:
+        """Stop pulling and wait up to timeout seconds for running handlers; whether all have ended."""
+        await self.stop_pulling()
+        workers = self._consumer.workers
+        with self._clock.move_on_after(timeout):
+            await workers.drained()
+        if workers.busy:
+            _log.warning(
+                "group %s: %d handlers still run after %g s (await_termination): their messages are not committed",
+                self._group,
+                workers.busy,
+                timeout,
+            )
+        return not workers.busy
+
+    async def _leave(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let handlers finish, then commit, unlock and leave the group.
+
+        When everything is being cancelled no handler is waited for, and the rest takes at most a few seconds.
+        """
+        try:
+            if error is None or isinstance(error, Exception):
+                await self.drain(self._options.await_termination)
+        finally:
+            await self._say_goodbye()
+
+    async def _say_goodbye(self) -> None:
+        with anyio.CancelScope(shield=True):
+            await self.stop_pulling()
+            self._consumer.workers.cancel()
+            with self._clock.move_on_after(CANCELLED_HANDLERS_END):
+                await self._consumer.workers.drained()
+            with self._clock.move_on_after(STOP_TIMEOUT):
+                await self._offsets.persist([held for held in self._table.values() if self._may_pull(held)], final=True)
+                if self._locks is not None:
+                    await self._locks.unlock_all()
+            self._running = False
+            if self._registered:
+                await self._instance.unregister_consumer(self._group)
+                self._registered = False
+        for queue in self._table.values():
+            queue.drop()
+        self._table.clear()
+        self._pulls.clear()
+
+    def __repr__(self) -> str:
+        state = "running" if self._running else "closed" if self._closed else "not started"
+        return f"PushConsumer({self._group!r}, {state}, {len(self._table)} queues of {sorted(self._subscriptions)})"
+
+    # --- subscriptions -----------------------------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        topic: str,
+        expression: str,
+        handler: MessageHandler,
+        *,
+        selector_type: SelectorType = SelectorType.TAG,
+        batch_max_size: int = 1,
+    ) -> None:
+        """Have handler called with the messages of topic that expression selects (``"*"`` or ``"A || B"``).
+
+        On a running consumer this returns after the brokers know of it and this member has been given its queues as far
+        as they can be had now: what is sent from then on is consumed. A topic that does not exist yet is asked for each
+        second. Subscribing to a topic again replaces expression and handler.
+
+        Raises ClientError for a bad topic, expression or batch size, RemotingError when no name server answers
+        (unless ``wait_for_servers``).
+        """
+        if self._closed:
+            raise ClientStateError(f"consumer {self._group!r} is closed")
+        check_topic(topic)
+        if not 1 <= batch_max_size <= MAX_BATCH_SIZE:
+            raise ClientError(f"batch_max_size of {topic!r} is {batch_max_size}; it must be from 1 to {MAX_BATCH_SIZE}")
+        data = parse_subscription(topic, expression, selector_type)
+        self._subscriptions[topic] = Subscription(
+            replace(data, sub_version=self._next_version(topic)), handler, batch_max_size
+        )
+        if self._running:
+            await self._begin([topic])
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Give the topic's queues back; its running handlers end, their results no longer count."""
+        if self._subscriptions.pop(topic, None) is None:
+            return
+        self._told.pop(topic, None)
+        self._first_queues.pop(topic, None)
+        if self._running:
+            self._instance.request_heartbeat()
+            await self._rebalancer.now()
+
+    async def _begin(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            try:
+                route = await self._instance.find_route(topic)
+            except RocketBoxError:
+                if not self._options.wait_for_servers:
+                    raise
+                _log.warning("group %s: no name server answers yet; %s is asked for each second", self._group, topic)
+                continue
+            self._first_queues.setdefault(topic, frozenset(route.subscribe_queues) if route else frozenset())
+            if route is None:
+                _log.warning("group %s: topic %s does not exist yet; it is asked for each second", self._group, topic)
+        if not self._registered:
+            self._instance.register_consumer(self._group, self)
+            self._registered = True
+        await self._tell_brokers()
+        await self._rebalancer.now()
+
+    async def _tell_brokers(self) -> None:
+        """Send heartbeats with the subscriptions as they are now; from then on pulls may refer to them."""
+        current = {topic: subscription.data for topic, subscription in self._subscriptions.items()}
+        if not self._options.broadcasting:
+            current[self._retry_topic] = self._retry_subscription()
+        await self._instance.heartbeat_now()
+        for topic, data in current.items():
+            if topic in self._subscriptions or topic == self._retry_topic:
+                self._told[topic] = data
+
+    def _retry_subscription(self) -> SubscriptionData:
+        return replace(parse_subscription(self._retry_topic, "*", SelectorType.TAG), sub_version=self._started_ms)
+
+    def _next_version(self, topic: str) -> int:
+        """The time in ms, but later than the one the topic had before: brokers take the newer subscription."""
+        known = self._subscriptions.get(topic)
+        return max(self._clock.time_ms(), known.data.sub_version + 1 if known else 0)
+
+    # --- what the instance asks (ConsumerMember) ---------------------------------------------------------------------
+
+    @property
+    def group(self) -> str:
+        return self._group
+
+    def topics(self) -> set[str]:
+        """The subscribed topics, with clustering the group's retry topic as well."""
+        return {*self._subscriptions} if self._options.broadcasting else {*self._subscriptions, self._retry_topic}
+
+    def consumer_data(self) -> ConsumerData:
+        """What a heartbeat says of this consumer."""
+        subscriptions = [subscription.data for subscription in self._subscriptions.values()]
+        if not self._options.broadcasting:
+            subscriptions.append(self._retry_subscription())
+        return ConsumerData(
+            group_name=self._group,
+            message_model=self._options.message_model,
+            consume_from_where=self._options.consume_from_where,
+            subscription_data_set=tuple(subscriptions),
+        )
+
+    def on_route_changed(self, topic: str, route: TopicRoute) -> None:
+        self._first_queues.setdefault(topic, frozenset(route.subscribe_queues))  # asked for in vain at the start
+        self._rebalancer.wake()
+
+    def on_ids_changed(self) -> None:
+        self._rebalancer.wake()
+
+    async def persist_offsets(self) -> None:
+        """Commit how far each queue is consumed, now."""
+        await self._offsets.persist([held for held in self._table.values() if self._may_pull(held)])
+
+    # --- pause and state ---------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Pull nothing and take no new queues until :meth:`resume`; what is held is still consumed."""
+        if not self._paused:
+            self._paused = True
+            self._gate = anyio.Event()
+
+    def resume(self) -> None:
+        """End a pause."""
+        if self._paused:
+            self._paused = False
+            self._gate.set()
+            self._rebalancer.wake()
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
+    async def _pass_gate(self) -> bool:
+        """Return when the consumer is not paused; whether it had to be waited for."""
+        waited = self._paused
+        while self._paused:
+            await self._gate.wait()
+        return waited
+
+    def state(self) -> ConsumerState:
+        """Queues with their lag, and what is in hand; cheap, and always there."""
+        now = self._clock.monotonic()
+        return ConsumerState(
+            group=self._group,
+            running=self._running and not self._closed,
+            paused=self._paused,
+            busy_workers=self._consumer.workers.busy,
+            queues=tuple(
+                QueueState(
+                    queue=queue,
+                    commit_offset=held.commit_offset,
+                    pulled_to=held.pulled_to,
+                    lag=held.lag,
+                    held=held.count,
+                    waiting=len(held.waiting),
+                    in_process=held.in_process,
+                    locked=held.lock_holds(now),
+                    seconds_since_pull=now - held.last_pull_at,
+                )
+                for queue, held in sorted(self._table.items())
+            ),
+            topics_without_route=tuple(
+                topic for topic in sorted(self._subscriptions) if self._instance.cached_route(topic) is None
+            ),
+            tasks=tuple(self._tasks.health()) if self._running else (),
+        )
+
+    # --- rebalance ---------------------------------------------------------------------------------------------------
+
+    async def _rebalance(self) -> bool:
+        """Bring the table of queues in line with what this member should have; whether that worked throughout."""
+        if self._closed or not self._registered:
+            return True
+        balanced = not self._paused
+        topics = {queue.topic for queue in self._table} | self.topics()
+        for topic in sorted(topics - self.topics() if self._paused else topics):
+            try:
+                balanced &= await self._rebalance_topic(topic)
+            except RocketBoxError as error:
+                _log.warning("group %s: rebalance of %s failed, it is tried again: %s", self._group, topic, error)
+                balanced = False
+        return balanced
+
+    async def _rebalance_topic(self, topic: str) -> bool:
+        wanted = await self._wanted_queues(topic)
+        if wanted is None:
+            return False
+        balanced = True
+        changed = False
+        for queue, held in list(self._table.items()):
+            if queue.topic == topic and (queue not in wanted or held.dropped or not self._may_pull(held)):
+                changed = True
+                balanced &= await self._lose(held)
+        for queue in wanted:
+            if queue not in self._table and not self._closed and topic in self.topics():
+                gained = await self._gain(queue)
+                changed |= gained
+                balanced &= gained
+        if changed:
+            await self._announce(topic)
+        for queue, held in self._table.items():
+            if queue.topic == topic and queue not in self._pulls and not held.dropped and not self._closed:
+                self._start_pulling(held)
+        return balanced
+
+    async def _wanted_queues(self, topic: str) -> Sequence[MessageQueue] | None:
+        """The queues of topic this member should have; None when that cannot be said now."""
+        if topic not in self.topics():
+            return []
+        route = self._instance.cached_route(topic)
+        if route is None:
+            return []  # the instance keeps asking, and says when there is one
+        if self._options.broadcasting:
+            return route.subscribe_queues
+        members = await self._members(topic)
+        if self._instance.client_id not in members:
+            self._instance.request_heartbeat()  # that broker does not know this member (yet, or any more)
+            return None
+        queues = sorted(route.subscribe_queues)
+        if not queues:
+            return []
+        return self._options.allocation(self._instance.client_id, queues, sort_client_ids(members))
+
+    async def _members(self, topic: str) -> list[str]:
+        """The client ids of the group, as one broker of topic knows them."""
+        instance = self._instance
+        address = instance.broker_address_for_topic(topic)
+        try:
+            return await consumer_ids(instance.remoting, address, self._group, timeout=instance.options.api_timeout)
+        except BrokerError as error:
+            if error.code == ResponseCode.SYSTEM_ERROR:
+                return []  # how a broker says that it knows no member
+            raise
+
+    async def _announce(self, topic: str) -> None:
+        """Make this member's subscription the newest one at the brokers, for it decides about these queues now.
+
+        Source: ``RebalancePushImpl.messageQueueChanged``. Without it a member that went away would leave its selection.
+        """
+        subscription = self._subscriptions.get(topic)
+        if subscription is None:
+            return
+        newest = replace(subscription.data, sub_version=self._next_version(topic))
+        self._subscriptions[topic] = replace(subscription, data=newest)
+        await self._tell_brokers()
+
+    async def _gain(self, queue: MessageQueue) -> bool:
+        """Take queue into the table, locked and with its start offset; False when that does not work now."""
+        held = ProcessQueue(queue, 0, now=self._clock.monotonic())
+        if self._locks is not None and not await self._locks.lock(held):
+            return False  # another member still has it
+        try:
+            start, stored = await self._start_offset(queue)
+        except RocketBoxError as error:
+            _log.warning("group %s: no start offset for %s, it is tried again: %s", self._group, queue, error)
+            return False
+        held.pulled_to = held.end_offset = start
+        self._table[queue] = held
+        _log.info(
+            "group %s: takes %s from offset %d%s", self._group, queue, start, "" if stored else " (new to the group)"
+        )
+        if not stored:
+            await self._offsets.persist([held])  # a restart goes on here, whatever happens before the first commit
+        return True
+
+    def _start_pulling(self, held: ProcessQueue) -> None:
+        name = f"pull {held.queue.topic} {held.queue.broker_name}/{held.queue.queue_id}"
+        self._pulls[held.queue] = self._tasks.start(name, PullLoop(held, self._pull_context).run)
+
+    async def _start_offset(self, queue: MessageQueue) -> tuple[int, bool]:
+        """Where to begin, and whether that is the group's stored offset."""
+        where = self._options.consume_from_where
+        known = self._first_queues.get(queue.topic)
+        from_zero = queue.topic == self._retry_topic or (known is not None and queue not in known)
+        remoting, timeout = self._instance.remoting, self._instance.options.api_timeout
+        end = 0
+        if where is ConsumeFromWhere.LAST_OFFSET and not from_zero:  # before the stored one is asked for: see the head
+            end = await max_offset(remoting, self._instance.broker_address(queue.broker_name), queue, timeout=timeout)
+        stored = await self._offsets.read(queue)
+        if stored is not None:
+            return stored, True
+        if where is ConsumeFromWhere.TIMESTAMP and not from_zero:
+            begin = self._options.consume_timestamp_ms
+            end = await search_offset(
+                remoting,
+                self._instance.broker_address(queue.broker_name),
+                queue,
+                self._started_ms - HALF_AN_HOUR_MS if begin is None else begin,
+                timeout=timeout,
+            )
+        return end, False
+
+    async def _lose(self, held: ProcessQueue) -> bool:
+        """Give a queue up; False when its running batch must end first."""
+        queue = held.queue
+        if (pull := self._pulls.pop(queue, None)) is not None:
+            pull.cancel()
+        held.drop()
+        if self._options.orderly and held.in_process:
+            with self._clock.move_on_after(ORDERLY_HANDOVER):
+                await held.idle()
+            if held.in_process:
+                return False  # its lock stays, so nobody else begins; the next round tries again
+        if self._may_pull(held):  # without its lock another member may be further already
+            await self._offsets.persist([held], final=True)
+        self._offsets.forget(queue)
+        if self._locks is not None:
+            await self._locks.unlock(held)
+        if self._table.get(queue) is held:
+            del self._table[queue]
+        _log.info("group %s: gave up %s at offset %d", self._group, queue, held.commit_offset)
+        return True
+
+    async def _reset(self, held: ProcessQueue, offset: int) -> None:
+        """The broker says that queue goes on at offset: what is held no longer counts.
+
+        Either the group's offset was reset at the broker, or messages were removed before they were read.
+        """
+        queue = held.queue
+        if self._table.get(queue) is not held or held.dropped:
+            return
+        moved = held.pulled_to
+        _log.log(
+            logging.WARNING if moved else logging.INFO,  # from 0, which FIRST_OFFSET begins at, nothing is lost
+            "group %s: %s goes on at offset %d instead of %d (%+d), as its broker says",
+            self._group, queue, offset, moved, offset - moved,
+        )  # fmt: skip
+        held.drop()
+        if self._options.orderly:
+            await held.idle()
+        fresh = ProcessQueue(queue, offset, now=self._clock.monotonic())
+        fresh.locked_at = held.locked_at
+        if self._table.get(queue) is not held:
+            return
+        self._table[queue] = fresh
+        await self._offsets.persist([fresh])
+        if self._table.get(queue) is fresh and not self._closed:
+            self._start_pulling(fresh)
+
+    async def _reject(self, message: MessageExt) -> bool:
+        if self._send_back is None:
+            return True  # broadcasting has no dead-letter queue; it has been logged
+        return await self._send_back.send_back(message, DEAD_LETTER, self._options.max_reconsume_times)
+
+    def _limits(self, topic: str) -> FlowLimits:
+        """The limits of one queue of topic; those of the topic are shared among the queues held of it."""
+        options = self._options
+        messages, size = options.pull_threshold_for_queue, options.pull_threshold_size_for_queue
+        if options.pull_threshold_for_topic > 0 or options.pull_threshold_size_for_topic > 0:
+            queues = max(1, sum(queue.topic == topic for queue in self._table))
+            if options.pull_threshold_for_topic > 0:
+                messages = max(1, options.pull_threshold_for_topic // queues)
+            if options.pull_threshold_size_for_topic > 0:
+                size = max(1, options.pull_threshold_size_for_topic // queues)
+        return FlowLimits(messages, size, None if options.orderly else options.consume_concurrently_max_span)
+
+    def _may_pull(self, held: ProcessQueue) -> bool:
+        """Whether queue is this member's for certain; an orderly one is so only while its lock counts."""
+        return self._locks is None or held.lock_holds(self._clock.monotonic())

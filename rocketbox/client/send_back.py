@@ -1,0 +1,84 @@
+"""The way back to the broker for a message that was not consumed: to the group's retry topic, or its dead-letter topic.
+
+First the broker that has the message is asked to copy it (code 36); when it cannot, the message is sent to the retry
+topic like a new one, to any broker of it.
+
+Source: Apache RocketMQ 5.x ``DefaultMQPushConsumerImpl.sendMessageBack``.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from rocketbox.client.api.groups import send_message_back
+from rocketbox.client.instance import MQClientInstance
+from rocketbox.client.outcomes import DEAD_LETTER
+from rocketbox.errors import NotDurableError, RocketBoxError
+from rocketbox.message import MessageExt, Property
+from rocketbox.protocol.codes import retry_topic
+
+__all__ = ["SendBack"]
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_MAX_RECONSUME_TIMES = 16
+SEND_BACK_TIMEOUT = 5.0  # seconds
+FIRST_RETRY_LEVEL = 3  # 10 s; one level more with each return
+
+
+class SendBack:
+    """Sends messages of one group back."""
+
+    def __init__(self, group: str, instance: MQClientInstance) -> None:
+        self._group = group
+        self._instance = instance
+
+    async def send_back(self, message: MessageExt, delay_level: int, max_reconsume_times: int) -> bool:
+        """Whether the message is safe at a broker again; False, after it was logged, when no broker took it.
+
+        ``delay_level`` 0 lets the broker decide, -1 means the dead-letter topic; ``max_reconsume_times`` -1 means 16.
+        """
+        most = DEFAULT_MAX_RECONSUME_TIMES if max_reconsume_times < 0 else max_reconsume_times
+        instance = self._instance
+        try:
+            await send_message_back(
+                instance.remoting,
+                instance.broker_address(message.broker_name),
+                self._group,
+                message,
+                delay_level=delay_level,
+                max_reconsume_times=most,
+                timeout=SEND_BACK_TIMEOUT,
+            )
+        except RocketBoxError as error:
+            _log.warning(
+                "group %s: %s did not take message %s back, it is sent to the retry topic: %s",
+                self._group, message.broker_name, message.msg_id, error,
+            )  # fmt: skip
+            return await self._send_again(message, delay_level, most)
+        return True
+
+    async def _send_again(self, message: MessageExt, delay_level: int, most: int) -> bool:
+        properties = dict(message.properties)
+        properties.pop(Property.TRAN_MSG, None)
+        properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.msg_id)
+        properties[Property.RETRY_TOPIC] = message.topic
+        # One more than allowed is how a message that is sent, not sent back, reaches the dead-letter topic.
+        tries = most + 1 if delay_level == DEAD_LETTER else message.reconsume_times + 1
+        properties[Property.RECONSUME_TIME] = str(tries)
+        properties[Property.MAX_RECONSUME_TIMES] = str(most)
+        level = delay_level if delay_level > 0 else FIRST_RETRY_LEVEL + message.reconsume_times
+        properties[Property.DELAY] = str(level)
+        try:
+            await self._instance.inner_producer.send_prepared(
+                retry_topic(self._group), message.body, properties, flag=message.flag, timeout=SEND_BACK_TIMEOUT
+            )
+        except NotDurableError:
+            return True  # stored, as safely as that broker can
+        except RocketBoxError as error:
+            _log.warning(
+                "group %s: message %s could not be sent back at all, it is handled again here: %s",
+                self._group, message.msg_id, error,
+            )  # fmt: skip
+            return False
+        return True
