@@ -18,24 +18,24 @@ from rocketbox.broker.store.consume_queue import ConsumeQueue
 from rocketbox.broker.store.files import OpenFiles
 from rocketbox.broker.store.index_file import IndexSnapshot, MessageIndex, hash_key, hash_prefix
 from rocketbox.broker.store.options import StoreOptions
-from rocketbox.broker.store.records import find_property
+from rocketbox.broker.store.records import find_keys, find_property
 from rocketbox.errors import InvalidMessageError
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, MessageSysFlag
 from rocketbox.protocol.tags import tags_code
 
-__all__ = ["Derived", "DerivedSnapshot", "is_queued"]
+__all__ = ["TRANSACTION", "Derived", "DerivedSnapshot", "is_queued"]
 
 _log = logging.getLogger(__name__)
 
-_TRANSACTION = MessageSysFlag.TRANSACTION_ROLLBACK.value  # both bits
+TRANSACTION = MessageSysFlag.TRANSACTION_ROLLBACK.value  # both bits of a message's transaction state
 _PREPARED = MessageSysFlag.TRANSACTION_PREPARED.value
 _ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK.value
-_CACHED_TAGS = 10_000
+CACHED_HASHES = 10_000  # of tags; of keys for each topic
 
 
 def is_queued(sys_flag: int) -> bool:
     """Whether a message of that sysFlag gets a place in its queue: halves and rollbacks do not."""
-    return sys_flag & _TRANSACTION not in (_PREPARED, _ROLLBACK)
+    return sys_flag & TRANSACTION not in (_PREPARED, _ROLLBACK)
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,12 @@ class Derived:
         self._storage = files.storage
         self._directory = f"{root}/consumequeue"
         self._options = options
+        self.indexes = options.message_index_enable
         self._delays = options.delay_level_ms
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._changed: dict[ConsumeQueue, None] = {}  # queues with entries that are not written; a set in order
-        self._tags: dict[bytes, int] = {}
-        self._prefixes: dict[str, int] = {}
+        self._codes: dict[bytes, int] = {}
+        self._hashes: dict[str, dict[bytes, int]] = {}  # of keys by topic; that of "" is the topic's own
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._queues.values())
@@ -72,11 +73,6 @@ class Derived:
                     self._open_queue(topic, int(queue_id)).load(trusted_physical)
         if self._options.message_index_enable:
             self.index.load(repair=repair_index)
-
-    @property
-    def indexes(self) -> bool:
-        """Whether keys are indexed at all."""
-        return self._options.message_index_enable
 
     @property
     def entries(self) -> int:
@@ -103,57 +99,86 @@ class Derived:
 
     # --- adding ---
 
-    def add_to_queue(self, queue: ConsumeQueue, physical: int, size: int, code: int) -> None:
+    def add(
+        self,
+        queue: ConsumeQueue | None,
+        topic: str,
+        properties: bytes,
+        sys_flag: int,
+        physical: int,
+        size: int,
+        stored: int,
+        *,
+        index: bool = True,
+    ) -> int:
+        """Add a record, stored at ``stored`` (epoch ms), to its queue, if that is given, and to the index.
+
+        Returns what stands in the queue beside it: its tag's hash, or when a delayed one is due (epoch ms).
+        """
+        tags, keys, unique = find_keys(properties)
+        if index and self.indexes and sys_flag & TRANSACTION != _ROLLBACK:
+            self._index_keys(topic, tags, keys, unique, physical, stored)
+        if queue is None:
+            return 0
+        code = None
+        if topic == SCHEDULE_TOPIC:
+            code = self._due(properties, stored)
+        if code is None:
+            code = 0 if tags is None else self._code_of(tags)
         queue.append(physical, size, code)
         self._changed[queue] = None
+        return code
 
     def fill_queue(self, queue: ConsumeQueue, offset: int) -> None:
         """Let the queue go on at ``offset``; the messages before are gone."""
         queue.fill(offset)
         self._changed[queue] = None
 
-    def code_of(self, topic: str, properties: bytes, store_timestamp: int) -> int:
-        """What stands in the queue beside a message: its tag's hash, or when a delayed one is due (epoch ms)."""
-        if topic == SCHEDULE_TOPIC:
-            level = find_property(properties, b"DELAY")
-            if level is not None and level.isdigit() and int(level) > 0:
-                return store_timestamp + self._delays[min(int(level), len(self._delays)) - 1]
-        tags = find_property(properties, b"TAGS")
-        if tags is None:
-            return 0
-        code = self._tags.get(tags)
+    def _due(self, properties: bytes, stored: int) -> int | None:
+        level = find_property(properties, b"DELAY")
+        if level is None or not level.isdigit() or int(level) == 0:
+            return None
+        return stored + self._delays[min(int(level), len(self._delays)) - 1]
+
+    def _code_of(self, tags: bytes) -> int:
+        code = self._codes.get(tags)
         if code is None:
-            if len(self._tags) >= _CACHED_TAGS:
-                self._tags.clear()
-            code = self._tags[tags] = tags_code(tags.decode("utf-8", "replace"))
+            if len(self._codes) >= CACHED_HASHES:
+                self._codes.clear()
+            code = self._codes[tags] = tags_code(tags.decode("utf-8", "replace"))
         return code
 
-    def add_to_index(self, topic: str, properties: bytes, sys_flag: int, physical: int, store_timestamp: int) -> None:
-        if not self._options.message_index_enable or sys_flag & _TRANSACTION == _ROLLBACK:
-            return
-        prefix = self._prefix(topic)
+    def _index_keys(
+        self, topic: str, tags: bytes | None, keys: bytes | None, unique: bytes | None, physical: int, stored: int
+    ) -> None:
+        """Add a record's keys: the properties TAGS, KEYS and UNIQ_KEY."""
+        known = self._hashes.get(topic)
+        if known is None:
+            known = self._hashes[topic] = {b"": hash_prefix(f"{topic}#")}
+        elif len(known) > CACHED_HASHES:
+            known = self._hashes[topic] = {b"": known[b""]}
         hashes = []
-        unique = find_property(properties, b"UNIQ_KEY")
         if unique is not None:
-            hashes.append(hash_key(prefix, unique.decode("utf-8", "replace")))
-        keys = find_property(properties, b"KEYS")
+            hashes.append(hash_key(known[b""], unique))
         if keys is not None:
-            hashes += [hash_key(prefix, key) for key in keys.decode("utf-8", "replace").split(" ") if key]
-        tags = find_property(properties, b"TAGS")
+            for key in keys.split(b" ") if b" " in keys else (keys,):
+                if key:
+                    found = known.get(key)
+                    if found is None:
+                        found = known[key] = hash_key(known[b""], key)
+                    hashes.append(found)
         if tags is not None:
-            hashes.append(hash_key(prefix, f"T#{tags.decode('utf-8', 'replace')}"))
+            tags = b"T#" + tags
+            found = known.get(tags)
+            if found is None:
+                found = known[tags] = hash_key(known[b""], tags)
+            hashes.append(found)
         if hashes:
-            self.index.put(hashes, physical, store_timestamp)
+            self.index.put(hashes, physical, stored)
 
     def find_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Physical offsets of records that may have the key, newest first."""
-        return self.index.search(hash_key(self._prefix(topic), key), begin_ms, end_ms)
-
-    def _prefix(self, topic: str) -> int:
-        prefix = self._prefixes.get(topic)
-        if prefix is None:
-            prefix = self._prefixes[topic] = hash_prefix(f"{topic}#")
-        return prefix
+        return self.index.search(hash_key(hash_prefix(f"{topic}#"), key.encode()), begin_ms, end_ms)
 
     # --- writing ---
 

@@ -38,7 +38,7 @@ import anyio
 from rocketbox.broker.store.checkpoint import CheckpointFile
 from rocketbox.broker.store.commit_log import CommitLog, Segment
 from rocketbox.broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
-from rocketbox.broker.store.dispatch import Derived, is_queued
+from rocketbox.broker.store.dispatch import TRANSACTION, Derived, is_queued
 from rocketbox.broker.store.files import OpenFiles
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT, FlushDiskType, StoreOptions
 from rocketbox.broker.store.records import MAGICS, MIN_RECORD_BYTES, store_timestamp_of
@@ -62,7 +62,7 @@ DurableCallback = Callable[[BaseException | None], None]
 
 READ_GAP = 4 << 10  # records of one queue nearer than this are read together with what is between
 THREADS = 3  # commit log, its sync under ASYNC_FLUSH, queues and index
-INDEX_ENTRIES_HELD = 200_000  # more than this are written without waiting for flush_interval_index
+INDEX_ENTRIES_HELD = 100_000  # more than this are written without waiting for flush_interval_index
 _HEAD = struct.Struct(">II20xq")  # size, magic, physical offset
 
 
@@ -111,15 +111,8 @@ class PutResult(NamedTuple):  # not a dataclass: one is made for each message, i
         return ",".join([format_offset_msg_id(ip, port, offset) for offset in self.offsets])
 
 
-class _Appended(NamedTuple):
-    """A message in the log that its queue does not show yet."""
-
-    queue: ConsumeQueue
-    offset: int
-    size: int
-    store_timestamp_ms: int
-    message: StoredMessage
-    record: bytes
+_Appended = tuple[ConsumeQueue, int, int, StoredMessage, bytes]
+"""A message in the log that its queue does not show yet: queue, offset, store time (epoch ms), message, record."""
 
 
 class MessageStore:
@@ -334,7 +327,7 @@ class MessageStore:
             raise InvalidMessageError(
                 f"a body of {len(message.body)} bytes; max-message-size is {self.options.max_message_size}"
             )
-        if message.sys_flag & 0xC and not is_queued(message.sys_flag):
+        if message.sys_flag & TRANSACTION and not is_queued(message.sys_flag):
             queue_offset = 0
         place = (queue_offset, self._log.end + distance, now, self._store_host)
         try:
@@ -353,9 +346,9 @@ class MessageStore:
 
     def _append(self, queue: ConsumeQueue, message: StoredMessage, record: bytes, now: int) -> int:
         offset = self._log.append(record)
-        if not message.sys_flag & 0xC or is_queued(message.sys_flag):
+        if not message.sys_flag & TRANSACTION or is_queued(message.sys_flag):
             queue.next_offset += 1
-        self._appended.append(_Appended(queue, offset, len(record), now, message, record))
+        self._appended.append((queue, offset, now, message, record))
         return offset
 
     # --- durable ---
@@ -459,7 +452,7 @@ class MessageStore:
             segments, end = self._log.take(), self._log.end
             try:
                 if self._sync:
-                    await self._pool.run(self._write_and_sync, segments, end, appended[-1].store_timestamp_ms)
+                    await self._pool.run(self._write_and_sync, segments, end, appended[-1][2])
                     self._log.synced = end
                 elif self._log.is_plain(segments, end):
                     self._log.write(segments)
@@ -550,23 +543,22 @@ class MessageStore:
 
     def _dispatch(self, appended: Sequence[_Appended]) -> None:
         """Make messages readable: put them into their queues and the index, and tell who waits for them."""
-        derived, cache, listeners = self._derived, self._cache, self.on_arrival
-        for queue, offset, size, timestamp, message, record in appended:
+        add, cache, listeners = self._derived.add, self._cache, self.on_arrival
+        for queue, offset, timestamp, message, record in appended:
+            size = len(record)
             cache[offset] = record
             self._cached += size
-            topic, properties = message.topic, message.properties
-            derived.add_to_index(topic, properties, message.sys_flag, offset, timestamp)
-            if message.sys_flag & 0xC and not is_queued(message.sys_flag):
-                continue
-            code = derived.code_of(topic, properties, timestamp)
-            derived.add_to_queue(queue, offset, size, code)
-            for listener in listeners:
-                try:
-                    listener(topic, queue.queue_id, queue.max_offset, code)
-                except Exception:
-                    _log.exception("telling of the message at %d of %s/%d failed", offset, topic, queue.queue_id)
-        self._dispatched = appended[-1].offset + appended[-1].size
-        self._dispatched_timestamp, self._last_record = appended[-1].store_timestamp_ms, appended[-1].offset
+            topic, sys_flag = message.topic, message.sys_flag
+            queued = not sys_flag & TRANSACTION or is_queued(sys_flag)
+            code = add(queue if queued else None, topic, message.properties, sys_flag, offset, size, timestamp)
+            if queued:
+                for listener in listeners:
+                    try:
+                        listener(topic, queue.queue_id, queue.max_offset, code)
+                    except Exception:
+                        _log.exception("telling of the message at %d of %s/%d failed", offset, topic, queue.queue_id)
+        _, self._last_record, self._dispatched_timestamp, _, record = appended[-1]
+        self._dispatched = self._last_record + len(record)
         if self._cached > self.options.read_cache_size // 2:
             self._older, self._cache, self._cached = cache, {}, 0
 

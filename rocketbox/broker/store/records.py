@@ -17,6 +17,7 @@ __all__ = [
     "MIN_RECORD_BYTES",
     "ParsedRecord",
     "check_record",
+    "find_keys",
     "find_property",
     "length_mismatch",
     "parse_record",
@@ -48,7 +49,7 @@ class ParsedRecord(NamedTuple):
     queue_id: int
     queue_offset: int
     sys_flag: int
-    store_timestamp_ms: int
+    stored: int
     properties: bytes
 
 
@@ -121,7 +122,7 @@ def check_record(record: bytes, offset: int) -> str | None:
 
 
 def length_mismatch(head: bytes, size: int) -> str | None:
-    """Why a record that begins so cannot have ``size`` bytes; None if it can. A flipped bit must not cost a huge read."""
+    """Why a record that begins so cannot have ``size`` bytes; None if it can. Asked before the rest is read."""
     position = body_position(head)
     (length,) = _LENGTH.unpack_from(head, position)
     if length < 0 or not 0 <= size - position - 4 - length <= MAX_BEHIND_BODY:
@@ -131,12 +132,25 @@ def length_mismatch(head: bytes, size: int) -> str | None:
 
 def find_property(properties: bytes, name: bytes) -> bytes | None:
     """The value of a property in the text of all; None when it is not there or empty."""
-    start = properties.rfind(b"\x02" + name + b"\x01")
+    return _find(properties, b"\x02" + name + b"\x01")
+
+
+def _find(properties: bytes, sign: bytes) -> bytes | None:
+    start = properties.rfind(sign)
     if start >= 0:
-        start += len(name) + 2
-    elif properties.startswith(name + b"\x01"):
-        start = len(name) + 1
+        start += len(sign)
+    elif properties.startswith(sign[1:]):
+        start = len(sign) - 1
     else:
         return None
     end = properties.find(b"\x02", start)
     return (properties[start:] if end < 0 else properties[start:end]) or None
+
+
+def find_keys(properties: bytes) -> tuple[bytes | None, bytes | None, bytes | None]:
+    """The properties TAGS, KEYS and UNIQ_KEY."""
+    return (
+        _find(properties, b"\x02TAGS\x01"),
+        _find(properties, b"\x02KEYS\x01"),
+        _find(properties, b"\x02UNIQ_KEY\x01"),
+    )

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 
 from rocketbox.broker.store.checkpoint import Checkpoint
 from rocketbox.broker.store.commit_log import CommitLog
-from rocketbox.broker.store.consume_queue import FILLER_SIZE
+from rocketbox.broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from rocketbox.broker.store.dispatch import Derived, is_queued
 from rocketbox.broker.store.files import FileRun
 from rocketbox.broker.store.options import BLANK_BYTES
@@ -268,7 +268,6 @@ class _Recovery:
 
     def _scan(self, start: int, queued: int, indexed: int, *, last_try: bool) -> LogScan:
         """Check all from ``start`` on; add the entries missing of records from ``queued`` and ``indexed`` on."""
-        derived = self._derived
         self._queue_conflict = False
         self._flushed_at = start
         needed = min(queued, indexed)
@@ -278,37 +277,41 @@ class _Recovery:
             self._records += 1
             if offset >= needed:
                 parsed = parse_record(record)
-                if offset >= queued and is_queued(parsed.sys_flag):
-                    self._add_to_queue(parsed, offset, len(record), last_try=last_try)
-                if offset >= indexed and offset > derived.index.end_physical:
-                    derived.add_to_index(
-                        parsed.topic, parsed.properties, parsed.sys_flag, offset, parsed.store_timestamp_ms
-                    )
+                in_queue = offset >= queued and is_queued(parsed.sys_flag)
+                queue = self._queue_without(parsed, offset, len(record), last_try=last_try) if in_queue else None
+                self._add(queue, parsed, offset, len(record), index=offset >= indexed)
         if record:
-            self._timestamp = parse_record(record).store_timestamp_ms
+            self._timestamp = parse_record(record).stored
             self._last_record = offset
         return scan
 
-    def _add_to_queue(self, parsed: ParsedRecord, offset: int, size: int, *, last_try: bool) -> None:
+    def _add(self, queue: ConsumeQueue | None, parsed: ParsedRecord, offset: int, size: int, *, index: bool) -> None:
+        topic, _, _, sys_flag, stored, properties = parsed
+        index = index and offset > self._derived.index.end_physical
+        if queue is not None or index:
+            self._derived.add(queue, topic, properties, sys_flag, offset, size, stored, index=index)
+            self._added += queue is not None
+
+    def _queue_without(self, parsed: ParsedRecord, offset: int, size: int, *, last_try: bool) -> ConsumeQueue | None:
+        """The record's queue if it lacks the record's entry and can take it now."""
         queue = self._derived.queue(parsed.topic, parsed.queue_id)
         if offset + size <= queue.max_physical_end:
-            return
-        if parsed.queue_offset != queue.max_offset:
-            if not last_try:  # entries before are missing too, or wrong: the log is read again from its beginning
-                self._queue_conflict = True
-                if parsed.queue_offset < queue.max_offset:
-                    queue.clear()
-                return
+            return None
+        if parsed.queue_offset == queue.max_offset:
+            return queue
+        if not last_try:  # entries before are missing too, or wrong: the log is read again from its beginning
+            self._queue_conflict = True
             if parsed.queue_offset < queue.max_offset:
-                _log.warning(
-                    "the record at %d has queue offset %d in %s/%d, which another has already; it is not in its queue",
-                    offset, parsed.queue_offset, parsed.topic, parsed.queue_id,
-                )  # fmt: skip
-                return
-            self._derived.fill_queue(queue, parsed.queue_offset)
-        code = self._derived.code_of(parsed.topic, parsed.properties, parsed.store_timestamp_ms)
-        self._derived.add_to_queue(queue, offset, size, code)
-        self._added += 1
+                queue.clear()
+            return None
+        if parsed.queue_offset < queue.max_offset:
+            _log.warning(
+                "the record at %d has queue offset %d in %s/%d, which another has already; it is not in its queue",
+                offset, parsed.queue_offset, parsed.topic, parsed.queue_id,
+            )  # fmt: skip
+            return None
+        self._derived.fill_queue(queue, parsed.queue_offset)
+        return queue
 
     def _progress(self, offset: int) -> None:
         now = self._monotonic()
@@ -349,7 +352,7 @@ class _Recovery:
             return f"a consume queue has an entry of a record that ends at {physical_end}"
         queued: set[int] | None = None
         for offset, record in self._intact_behind(end):
-            stored = parse_record(record).store_timestamp_ms
+            stored = parse_record(record).stored
             if stored < self._checkpoint.physic_msg_timestamp:
                 return f"there is an intact record at {offset}, which the checkpoint says was synced"
             if queued is None:
@@ -422,11 +425,8 @@ class _Recovery:
             return
         start = self._run.file_start(max(first, self._run.start)) if self._run.starts else end
         for offset, record in LogScan(self._run, start):
-            if offset >= first and offset > self._derived.index.end_physical:
-                parsed = parse_record(record)
-                self._derived.add_to_index(
-                    parsed.topic, parsed.properties, parsed.sys_flag, offset, parsed.store_timestamp_ms
-                )
+            if offset >= first:
+                self._add(None, parse_record(record), offset, len(record), index=True)
 
 
 def _magics(data: bytes) -> Iterator[int]:
