@@ -22,7 +22,8 @@ BUFFER_BYTES = 65_536
 _MIN_ROOM_BYTES = 4_096  # a smaller rest of the buffer is not worth a read of its own
 
 _HEAD = struct.Struct(">iI")  # length, serialization and header size
-_HEAD_BYTES = 4 + 4
+_LENGTH_BYTES = 4
+_HEAD_BYTES = _LENGTH_BYTES + 4
 
 
 class FrameReader:
@@ -40,7 +41,7 @@ class FrameReader:
         self._view = memoryview(self._buffer)
         self._start = 0  # first byte not yet consumed
         self._end = 0  # behind the last received byte
-        self._needed = _HEAD_BYTES  # bytes from start without which no further frame can be complete
+        self._needed = _LENGTH_BYTES  # bytes from start without which nothing new can be said of them
 
     @property
     def buffered_bytes(self) -> int:
@@ -107,11 +108,12 @@ class FrameReader:
             body = at + _HEAD_BYTES + header
             commands.append(decode_parts(tagged >> 24, data[at + _HEAD_BYTES : body], data[body:end]))
             at = end
-        self._needed = _HEAD_BYTES
-        if size - at >= 4:  # a wrong length is refused before anything else arrives
+        self._needed = _LENGTH_BYTES
+        if size - at >= _LENGTH_BYTES:  # a wrong length is refused before anything else arrives
             length = int.from_bytes(data[at : at + 4], "big", signed=True)
             if not 4 <= length <= self._max_length:
                 raise RemoteProtocolError(f"a frame announces {length} bytes; 4 to {self._max_length} are allowed")
+            self._needed = _HEAD_BYTES
         return at
 
     def _replace(self, capacity: int) -> None:
