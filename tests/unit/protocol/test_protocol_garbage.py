@@ -1,0 +1,103 @@
+"""Whatever bytes come in, only errors of the protocol come out."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rocketbox.errors import RemoteProtocolError
+from rocketbox.protocol import bodies
+from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command
+from rocketbox.protocol.framing import FrameReader
+from rocketbox.protocol.loose_json import loads_loose
+from rocketbox.protocol.stored_message import (
+    StoredMessage,
+    decode_batch,
+    decode_message,
+    decode_messages,
+    encode_batch,
+    encode_stored_message,
+)
+
+READERS: list[Callable[[bytes], Any]] = [
+    decode_messages,
+    decode_message,
+    decode_batch,
+    bodies.decode_heartbeat,
+    bodies.decode_topic_route,
+    bodies.decode_consumer_list,
+    bodies.decode_lock_batch_request,
+    bodies.decode_lock_batch_response,
+    bodies.decode_register_broker,
+    lambda data: bodies.decode_register_broker(data, compressed=True),
+    decode_command,
+]
+VALID = [
+    encode_stored_message(StoredMessage("topic", 3, b"body", b"TAGS\x01A\x02"), property_crc=True),
+    encode_stored_message(StoredMessage("t" * 200, 3, b"body", b"TAGS\x01A\x02", born_host=(bytes(16), 1))),
+    encode_batch([(1, b"hi", b"TAGS\x01A\x02"), (2, b"ho", b"")]),
+    bodies.encode_heartbeat(bodies.HeartbeatData("id", (bodies.ProducerData("g"),), (bodies.ConsumerData("g"),))),
+    bodies.encode_topic_route(bodies.TopicRouteData((bodies.QueueData("b", 1, 1, 6),)), strict=False),
+    encode_command(RemotingCommand.request(310, {"a": "b"}, b"body"), 5)[4:],
+]
+
+
+def read(reader: Callable[[bytes], Any], data: bytes) -> None:
+    try:
+        result = reader(data)
+        if isinstance(result, RemotingCommand):
+            # The rest of a command is read when it is asked for.
+            repr((result.ext_fields, result.remark, result.language, result.version))
+    except RemoteProtocolError:
+        pass
+
+
+@pytest.mark.parametrize("reader", READERS)
+@given(data=st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+@example(data=b"[" * 100_000)
+@example(data=b'{"clientID":"x","consumerDataSet":[5]}')
+@example(data=b'{"brokerDatas":[{"brokerAddrs":5,"brokerName":"b"}]}')
+@example(data=b"\x00\x00\x00\x00")
+def test_random_bytes(reader: Callable[[bytes], Any], data: bytes) -> None:
+    read(reader, data)
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("valid", VALID, ids=range(len(VALID)))
+def test_valid_bytes_with_one_byte_changed_or_cut_off(reader: Callable[[bytes], Any], valid: bytes) -> None:
+    chance = random.Random(7)
+    for position in range(len(valid)):
+        read(reader, valid[:position])
+        for value in (0, 0x7F, 0x80, 0xFF, chance.randrange(256)):
+            read(reader, valid[:position] + bytes([value]) + valid[position + 1 :])
+
+
+@given(st.binary(max_size=300))
+def test_a_stream_of_garbage(data: bytes) -> None:
+    reader = FrameReader()
+    try:
+        for command in reader.feed(data):
+            repr((command.ext_fields, command.remark, command.language))
+    except RemoteProtocolError:
+        pass
+
+
+@given(st.text())
+def test_json_that_is_none_says_so(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        loads_loose(text)
+
+
+def test_frames_above_the_limits_are_refused_before_they_are_here() -> None:
+    with pytest.raises(RemoteProtocolError):
+        FrameReader(max_frame_bytes=1000).feed((1001).to_bytes(4, "big"))
+    with pytest.raises(RemoteProtocolError):
+        FrameReader(max_header_bytes=100).feed((500).to_bytes(4, "big") + (1 << 24 | 200).to_bytes(4, "big"))
+    with pytest.raises(RemoteProtocolError):
+        FrameReader().feed(b"\xff\xff\xff\xff")

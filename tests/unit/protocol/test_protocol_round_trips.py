@@ -1,0 +1,330 @@
+"""What is encoded is decoded again, whatever it is; prepared and ordinary ways of encoding agree."""
+
+from __future__ import annotations
+
+import random
+import struct
+import zlib
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketbox.errors import InvalidMessageError
+from rocketbox.message import ConsumeFromWhere, MessageModel, MessageQueue, encode_properties
+from rocketbox.protocol import bodies
+from rocketbox.protocol.codes import MessageSysFlag, RequestCode, SerializeType
+from rocketbox.protocol.command import (
+    RemotingCommand,
+    decode_command,
+    encode_command,
+    encode_response,
+)
+from rocketbox.protocol.framing import FrameReader
+from rocketbox.protocol.headers import (
+    HeaderError,
+    PullMessageRequestHeader,
+    SendMessageRequestHeader,
+    SendTemplate,
+)
+from rocketbox.protocol.ids import UniqIdGenerator, parse_offset_msg_id
+from rocketbox.protocol.loose_json import dumps_with_raw_keys, loads_loose
+from rocketbox.protocol.stored_message import (
+    StoredMessage,
+    decode_batch,
+    decode_message,
+    decode_messages,
+    encode_batch,
+    encode_stored_message,
+)
+from rocketbox.protocol.tags import SubscriptionData, parse_subscription
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+names = st.from_regex(r"[%|a-zA-Z0-9_-]{1,60}", fullmatch=True)
+fields = st.dictionaries(texts, texts, max_size=8)
+int32s = st.integers(-(2**31), 2**31 - 1)
+opaques = st.integers(0, 2**31 - 1)
+longs = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(
+    st.integers(0, 32_767), opaques, st.none() | texts, fields, st.binary(max_size=50), st.sampled_from(SerializeType)
+)
+def test_commands(
+    code: int, opaque: int, remark: str | None, ext: dict[str, str], body: bytes, serialization: SerializeType
+) -> None:
+    request = RemotingCommand(code=code, remark=remark, ext_fields=ext, body=body)
+    decoded = decode_command(encode_command(request, opaque, serialization=serialization)[4:])
+    assert (decoded.code, decoded.opaque, decoded.remark) == (code, opaque, remark)
+    assert (dict(decoded.ext_fields), decoded.body) == (ext, body)
+    assert not decoded.is_response
+    answer = decode_command(encode_response(decoded, RemotingCommand.response(19, remark, ext, body))[4:])
+    assert answer.is_response
+    assert answer.serialization == serialization
+    assert (answer.code, answer.opaque, answer.remark, dict(answer.ext_fields)) == (19, opaque, remark, ext)
+
+
+@given(st.integers(32_768, 300_000), opaques)
+def test_codes_that_do_not_fit_a_binary_header_go_out_as_json(code: int, opaque: int) -> None:
+    decoded = decode_command(encode_command(RemotingCommand.request(code), opaque)[4:])
+    assert (decoded.code, decoded.opaque, decoded.serialization) == (code, opaque, SerializeType.JSON)
+
+
+@given(st.lists(st.tuples(opaques, fields, st.binary(max_size=40)), max_size=6), st.randoms())
+def test_frames_come_out_however_they_are_cut(
+    commands: list[tuple[int, dict[str, str], bytes]], chance: random.Random
+) -> None:
+    stream = b"".join(
+        encode_command(
+            RemotingCommand.request(105, ext, body), opaque, serialization=chance.choice(list(SerializeType))
+        )
+        for opaque, ext, body in commands
+    )
+    reader = FrameReader()
+    found = []
+    position = 0
+    while position < len(stream):
+        size = chance.choice([1, 2, 3, 7, 50, len(stream)])
+        found += reader.feed(stream[position : position + size])
+        position += size
+    assert [(one.opaque, dict(one.ext_fields), one.body) for one in found] == commands
+
+
+hosts = st.tuples(st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16), st.integers(0, 65_535))
+stored = st.builds(
+    StoredMessage,
+    topic=names,
+    queue_id=st.integers(0, 2**31 - 1),
+    body=st.binary(max_size=100),
+    properties=st.dictionaries(names, names, max_size=5).map(encode_properties),
+    flag=int32s,
+    sys_flag=st.sampled_from([0, 2, 4, 8, 0xC, 0x300]),
+    born_timestamp_ms=longs,
+    born_host=hosts,
+    reconsume_times=int32s,
+    prepared_transaction_offset=longs,
+    queue_offset=st.integers(0, 2**62),
+    commit_log_offset=st.integers(0, 2**62),
+    store_timestamp_ms=longs,
+    store_host=hosts,
+)
+
+
+@given(st.lists(stored, max_size=5), st.booleans())
+def test_stored_messages(records: list[StoredMessage], property_crc: bool) -> None:
+    encoded = [encode_stored_message(record, property_crc=property_crc) for record in records]
+    messages = decode_messages(b"".join(encoded), "broker-a")
+    assert len(messages) == len(records)
+    position = 0
+    buffer = b"".join(encoded)
+    for record, message, data in zip(records, messages, encoded, strict=True):
+        slow, position = decode_message(buffer, position)
+        for decoded in (message, slow):
+            assert (decoded.topic, decoded.body, decoded.queue_id) == (record.topic, record.body, record.queue_id)
+            assert (decoded.flag, decoded.reconsume_times) == (record.flag, record.reconsume_times)
+            assert (decoded.queue_offset, decoded.commit_log_offset) == (record.queue_offset, record.commit_log_offset)
+            assert decoded.born_timestamp_ms == record.born_timestamp_ms
+            assert decoded.store_timestamp_ms == record.store_timestamp_ms
+            assert decoded.fields[9:11] == record.born_host
+            assert decoded.fields[12:14] == record.store_host
+            assert decoded.raw_properties.startswith(record.properties)
+            assert decoded.store_size == len(data)
+            assert decoded.body_crc == zlib.crc32(record.body) & 0x7FFF_FFFF
+        if property_crc:
+            covered, checksum = data[:-20], data[-20:]
+            assert checksum[:9] == b"__CRC32#\x01"
+            assert int(checksum[9:19][::-1]) == zlib.crc32(covered) & 0x7FFF_FFFF
+
+
+def test_a_topic_of_more_than_127_bytes_is_written_as_version_2() -> None:
+    record = encode_stored_message(StoredMessage("t" * 128, 0, b"x"))
+    assert record[4:8].hex() == "daa320ab"
+    assert decode_message(record)[0].topic == "t" * 128
+
+
+def test_compressed_bodies_are_unpacked_when_they_are_asked_for() -> None:
+    body = b"all work and no play " * 1000
+    for kind in (0, MessageSysFlag.COMPRESSION_ZLIB):
+        flags = int(MessageSysFlag.COMPRESSED | kind)
+        record = encode_stored_message(StoredMessage("t", 0, zlib.compress(body), sys_flag=flags))
+        (message,) = decode_messages(record)
+        assert message.body == body
+        assert not message.sys_flag & MessageSysFlag.COMPRESSED
+        (packed,) = decode_messages(record, decompress=False)
+        assert packed.body == zlib.compress(body)
+        assert packed.sys_flag & MessageSysFlag.COMPRESSED
+
+
+def test_an_inner_batch_becomes_its_messages() -> None:
+    elements = [(number, b"%d" % number, b"TAGS\x01A\x02") for number in range(3)]
+    flags = int(MessageSysFlag.NEED_UNWRAP | MessageSysFlag.INNER_BATCH)
+    record = encode_stored_message(
+        StoredMessage("t", 1, encode_batch(elements), sys_flag=flags, queue_offset=7, commit_log_offset=9)
+    )
+    messages = decode_messages(record)
+    assert [message.queue_offset for message in messages] == [7, 8, 9]
+    assert [message.body for message in messages] == [b"0", b"1", b"2"]
+    assert [message.flag for message in messages] == [0, 1, 2]
+    assert {message.commit_log_offset for message in messages} == {9}
+
+
+def test_properties_too_long_for_a_record_are_refused() -> None:
+    with pytest.raises(InvalidMessageError, match="32767"):
+        encode_stored_message(StoredMessage("t", 0, b"x", b"a" * 32_768))
+    encode_stored_message(StoredMessage("t", 0, b"x", b"a" * 32_767))
+    with pytest.raises(InvalidMessageError, match="32767"):
+        encode_stored_message(StoredMessage("t", 0, b"x", b"a" * 32_767), property_crc=True)
+
+
+@given(st.lists(st.tuples(int32s, st.binary(max_size=50), st.binary(max_size=50)), max_size=5))
+def test_batches(elements: list[tuple[int, bytes, bytes]]) -> None:
+    decoded = decode_batch(encode_batch(elements))
+    assert [(one.flag, one.body, one.properties) for one in decoded] == elements
+
+
+@given(
+    names, names, st.integers(0, 1000), names, opaques, st.integers(0, 10**15), st.binary(max_size=60),
+    st.dictionaries(names, names, max_size=4), st.sampled_from([0, 0, 1, -5]), st.sampled_from([0, 0, 4]),
+)  # fmt: skip
+def test_a_prepared_send_has_the_fields_of_an_ordinary_one(
+    group: str, topic: str, queue_id: int, broker: str, opaque: int, born: int, body: bytes,
+    properties: dict[str, str], flag: int, sys_flag: int,
+) -> None:  # fmt: skip
+    text = encode_properties(properties)
+    frame = SendTemplate(group, topic, queue_id, broker).encode_frame(opaque, born, text, body, flag, sys_flag)
+    header = SendMessageRequestHeader(
+        producer_group=group, topic=topic, queue_id=queue_id, born_timestamp=born, properties=text.decode() or None,
+        flag=flag, sys_flag=sys_flag, bname=broker,
+    )  # fmt: skip
+    ordinary = encode_command(RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, header.encode_v2(), body), opaque)
+    one, other = decode_command(frame[4:]), decode_command(ordinary[4:])
+    assert (one.code, one.opaque, one.flag, one.body) == (other.code, other.opaque, other.flag, other.body)
+    assert (one.language, one.version, one.remark) == (other.language, other.version, other.remark)
+    fields_of_one = {name: value for name, value in one.ext_fields.items() if value}
+    assert fields_of_one == dict(other.ext_fields)
+    assert SendMessageRequestHeader.decode(fields_of_one) == header
+
+
+def test_a_missing_or_garbled_field_is_named() -> None:
+    values = PullMessageRequestHeader(
+        consumer_group="g", topic="t", queue_id=0, queue_offset=0, max_msg_nums=32, sys_flag=0, commit_offset=0,
+        suspend_timeout_millis=0, sub_version=0,
+    ).encode()  # fmt: skip
+    with pytest.raises(HeaderError, match="field queueId is missing"):
+        PullMessageRequestHeader.decode({name: value for name, value in values.items() if name != "queueId"})
+    with pytest.raises(HeaderError, match="field queueId is 'x'"):
+        PullMessageRequestHeader.decode({**values, "queueId": "x"})
+
+
+subscriptions = st.builds(
+    parse_subscription, names, st.lists(names.filter(lambda n: "|" not in n), min_size=1).map("||".join)
+)
+
+
+@given(st.lists(names), st.lists(st.tuples(names, st.lists(subscriptions, max_size=3)), max_size=3))
+def test_heartbeats(producers: list[str], consumers: list[tuple[str, list[SubscriptionData]]]) -> None:
+    data = bodies.HeartbeatData(
+        "10.0.0.1@1#2",
+        tuple(map(bodies.ProducerData, producers)),
+        tuple(
+            bodies.ConsumerData(
+                group, message_model=MessageModel.BROADCASTING, consume_from_where=ConsumeFromWhere.TIMESTAMP,
+                subscription_data_set=tuple(wanted),
+            )
+            for group, wanted in consumers
+        ),
+    )  # fmt: skip
+    assert bodies.decode_heartbeat(bodies.encode_heartbeat(data)) == data
+
+
+@given(st.booleans(), st.dictionaries(st.integers(0, 9), names, min_size=1), texts)
+def test_routes(strict: bool, addresses: dict[int, str], cluster: str) -> None:
+    data = bodies.TopicRouteData(
+        (bodies.QueueData("broker-a", 4, 8, 6, 1),), (bodies.BrokerData(cluster, "broker-a", addresses, True),), "a:4"
+    )
+    assert bodies.decode_topic_route(bodies.encode_topic_route(data, strict=strict)) == data
+
+
+@given(st.sets(st.builds(MessageQueue, names, names, st.integers(0, 100))), names, names)
+def test_locks(queues: set[MessageQueue], group: str, client_id: str) -> None:
+    request = bodies.LockBatchRequestBody(group, client_id, tuple(sorted(queues)))
+    assert bodies.decode_lock_batch_request(bodies.encode_lock_batch_request(request)) == request
+    answer = bodies.encode_lock_batch_response(sorted(queues))
+    assert bodies.decode_lock_batch_response(answer) == sorted(queues)
+
+
+@given(st.dictionaries(names, st.tuples(st.integers(0, 99), st.integers(0, 7), st.booleans())), st.booleans())
+def test_registrations(topics: dict[str, tuple[int, int, bool]], compressed: bool) -> None:
+    table = {
+        name: bodies.TopicConfig(name, queues, queues, perm, order=order and not compressed)
+        for name, (queues, perm, order) in topics.items()
+    }
+    version = bodies.DataVersion(0, 1_700_000_000_000, 3)
+    data = bodies.RegisterBrokerBody(bodies.TopicConfigSerializeWrapper(table, version))
+    body = bodies.encode_register_broker(data)
+    if compressed:  # as Apache's RegisterBrokerBody writes it
+        lines = [
+            f"{t.topic_name} {t.read_queue_nums} {t.write_queue_nums} {t.perm} SINGLE_TAG {{}}" for t in table.values()
+        ]
+        parts = [b'{"counter":3,"stateVersion":0,"timestamp":1700000000000}', *(line.encode() for line in lines), b"[]"]
+        sized = [struct.pack(">i", len(part)) + part for part in parts]
+        body = zlib.compress(sized[0] + struct.pack(">i", len(lines)) + b"".join(sized[1:]) + struct.pack(">i", 0))
+    assert bodies.decode_register_broker(body, compressed=compressed) == data
+
+
+def test_ids_are_unique_and_of_javas_form() -> None:
+    now = int(datetime(2026, 11, 21, tzinfo=UTC).timestamp() * 1000)
+    generator = UniqIdGenerator(lambda: now, random.Random(1), bytes([10, 0, 0, 1]))
+    made = [generator.next() for _ in range(70_000)]
+    assert len(set(made[:65_536])) == 65_536  # the counter has 16 bits; the time moves on in real life
+    assert {len(one) for one in made} == {32}
+    assert all(one.startswith("0A000001") and one == one.upper() for one in made[:100])
+    assert len(UniqIdGenerator(lambda: now, random.Random(1), bytes(16)).next()) == 56
+
+
+def test_the_month_of_an_id_rolls_over() -> None:
+    times = iter([1_700_000_000_000, 1_700_000_000_000 + 40 * 86_400_000])
+    generator = UniqIdGenerator(lambda: next(times), random.Random(1))
+    first, second = generator.next(), generator.next()
+    days = [int(one[20:28], 16) / 86_400_000 for one in (first, second)]
+    assert all(0 <= day < 32 for day in days)
+
+
+@pytest.mark.parametrize("text", ["", "xyz", "C0A80102", "0" * 33])
+def test_what_is_no_offset_id_is_refused(text: str) -> None:
+    with pytest.raises(InvalidMessageError, match="32 or 56"):
+        parse_offset_msg_id(text)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(json_values)
+def test_ordinary_json_is_read_as_it_is(value: object) -> None:
+    import json
+
+    assert loads_loose(json.dumps(value)) == value
+    # In an object with a bare key the tolerant reader reads the same value.
+    assert loads_loose("{0:" + json.dumps(value) + ",}") == {"0": value}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{0:"10.0.0.1:10911",1:"b"}', {"0": "10.0.0.1:10911", "1": "b"}),
+        ("{'a':'it\\'s \"so\"', b: [1,2,],}", {"a": 'it\'s "so"', "b": [1, 2]}),
+        ('{"t":{{"q":1}:5}}', {"t": {'{"q":1}': 5}}),
+        ("{a:true,b:null,c:-1.5}", {"a": True, "b": None, "c": -1.5}),
+    ],
+)
+def test_fastjsons_dialect(text: str, value: object) -> None:
+    assert loads_loose(text) == value
+
+
+def test_maps_with_objects_as_keys() -> None:
+    text = dumps_with_raw_keys("offsetTable", [({"topic": "T", "queueId": 1}, 5)])
+    assert text == '{"offsetTable":{{"queueId":1,"topic":"T"}:5}}'
