@@ -1,0 +1,171 @@
+"""Delayed messages: parked in SCHEDULE_TOPIC_XXXX, one queue for each level, and moved to their topic when due.
+
+Holds the parking and the delivery. How far each level is delivered is kept in ``delayOffset.json``; an offset
+counts only when what it delivered is durable, so a crash repeats messages and loses none.
+
+Source: Apache RocketMQ 5.x ``ScheduleMessageService``, ``HookUtils.handleScheduleMessage``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+
+import anyio
+
+from rocketbox.broker.property_text import find_property, remove_properties, set_property
+from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.clock import Clock
+from rocketbox.errors import InvalidMessageError, StoreCorruptError
+from rocketbox.message import MessageExt, Property
+from rocketbox.protocol.bodies import DataVersion, loads_loose
+from rocketbox.protocol.codes import SCHEDULE_TOPIC
+from rocketbox.protocol.stored_message import StoredMessage, decode_message
+from rocketbox.tasks import Supervisor
+
+__all__ = ["DelayedDelivery", "park", "record_of"]
+
+_log = logging.getLogger(__name__)
+
+DELIVERIES_FOR_EACH_VERSION = 200  # Apache's delayOffsetUpdateVersionStep
+BATCH = 32  # records read at once
+
+
+def park(topic: str, queue_id: int, properties: str, level: int) -> tuple[str, int, str]:
+    """Topic, queue and properties under which a message for (topic, queue) waits for its level's delay."""
+    if find_property(properties, Property.REAL_TOPIC) is not None:
+        properties = remove_properties(properties, (Property.REAL_TOPIC, Property.REAL_QID))
+    properties = set_property(properties, Property.DELAY, str(level))
+    properties = f"{properties}{Property.REAL_TOPIC}\x01{topic}\x02{Property.REAL_QID}\x01{queue_id}\x02"
+    return SCHEDULE_TOPIC, level - 1, properties
+
+
+def record_of(message: MessageExt, topic: str, queue_id: int, properties: str, reconsume_times: int) -> StoredMessage:
+    """A new record with what ``message`` holds, under another topic and queue and with other properties."""
+    fields = message.fields
+    return StoredMessage(
+        topic=topic,
+        queue_id=queue_id,
+        body=message.body,
+        properties=properties.encode(),
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp_ms=message.born_timestamp_ms,
+        born_host=(fields[9], fields[10]),
+        reconsume_times=reconsume_times,
+    )
+
+
+class DelayedDelivery:
+    """Moves messages to their topics when their delay is over; one task for each level."""
+
+    def __init__(
+        self, store: MessageStore, level_ms: tuple[int, ...], persist: Callable[[str], None], clock: Clock
+    ) -> None:
+        self._store = store
+        self._level_ms = level_ms
+        self._persist = persist
+        self._clock = clock
+        self._offsets: dict[int, int] = {}
+        self._version = DataVersion(timestamp=clock.time_ms())
+        self._moves = 0
+        self._arrived = [anyio.Event() for _ in level_ms]
+        self._changed = False
+
+    def offset(self, level: int) -> int:
+        """The first parked message of a level that is not delivered for certain."""
+        return self._offsets.get(level, 0)
+
+    def start(self, tasks: Supervisor) -> None:
+        """Begin to deliver, from where the last run came to."""
+        for level in range(1, len(self._level_ms) + 1):
+            least, end = (
+                self._store.min_offset(SCHEDULE_TOPIC, level - 1),
+                self._store.max_offset(SCHEDULE_TOPIC, level - 1),
+            )
+            if level in self._offsets or end:
+                self._offsets[level] = max(least, min(self._offsets.get(level, 0), end))
+            tasks.start(f"delay level {level}", self._deliver_level, level)
+
+    def on_arrival(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
+        """A message became readable; the levels' tasks wait for theirs."""
+        if topic == SCHEDULE_TOPIC and queue_id < len(self._arrived):
+            self._arrived[queue_id].set()
+
+    async def _deliver_level(self, level: int) -> None:
+        queue_id = level - 1
+        while True:
+            arrived = self._arrived[queue_id] = anyio.Event()
+            offset = self.offset(level)
+            found = self._store.get(SCHEDULE_TOPIC, queue_id, offset, BATCH)
+            if found.records:
+                await self._deliver(level, [decode_message(record)[0] for record in found.records])
+            elif found.next_begin_offset > offset:
+                self._advance(level, found.next_begin_offset, 1)  # entries whose records are gone
+            else:
+                await arrived.wait()
+
+    async def _deliver(self, level: int, messages: list[MessageExt]) -> None:
+        """Deliver messages of one level, in order, each when it is due."""
+        end_offset: int | None = None
+        done = moved = 0
+        for message in messages:
+            while (wait := self._due_in_ms(level, message)) > 0:
+                if end_offset is not None:
+                    await self._store.durable(end_offset)
+                    self._advance(level, done, moved)
+                    end_offset, moved = None, 0
+                await self._clock.sleep(wait / 1000)
+            try:
+                end_offset = self._store.put(self._unparked(message)).end_offset
+            except InvalidMessageError as error:  # it was accepted once: nothing but a changed limit can refuse it
+                _log.error("a delayed message cannot be delivered and stays in %s: %s", SCHEDULE_TOPIC, error)
+            done = message.queue_offset + 1
+            moved += 1
+        if end_offset is not None:
+            await self._store.durable(end_offset)
+        self._advance(level, done, moved)
+
+    def _due_in_ms(self, level: int, message: MessageExt) -> int:
+        now, delay = self._clock.time_ms(), self._level_ms[level - 1]
+        return min(message.store_timestamp_ms + delay, now + delay) - now  # a clock set back waits one delay, not more
+
+    @staticmethod
+    def _unparked(message: MessageExt) -> StoredMessage:
+        """The message under its own topic; its property text stays as Apache leaves it, DELAY included."""
+        text = message.raw_properties.decode("utf-8", "replace")
+        topic = find_property(text, Property.REAL_TOPIC)
+        if topic is None:
+            raise InvalidMessageError(f"message {message.offset_msg_id} has no property {Property.REAL_TOPIC}")
+        queue_id = int(find_property(text, Property.REAL_QID) or 0)
+        text = remove_properties(text, (Property.CRC32,))
+        return record_of(message, topic, queue_id, text, message.reconsume_times)
+
+    def _advance(self, level: int, offset: int, moved: int) -> None:
+        self._offsets[level] = offset
+        self._changed = True
+        before, self._moves = self._moves, self._moves + moved
+        if self._moves // DELIVERIES_FOR_EACH_VERSION != before // DELIVERIES_FOR_EACH_VERSION:
+            self._version = self._version.next(self._clock.time_ms())
+
+    def persist(self) -> None:
+        """Write ``delayOffset.json`` if something was delivered since the last time."""
+        if self._changed:
+            self._changed = False
+            self._persist(self.encode())
+
+    def encode(self) -> str:
+        """The text of ``delayOffset.json``."""
+        return json.dumps(
+            {"dataVersion": self._version.to_json(), "offsetTable": self._offsets}, indent="\t", sort_keys=True
+        )
+
+    def load(self, text: str, file: str = "delayOffset.json") -> None:
+        """Take the offsets over from a file, ours or Apache's. Raises StoreCorruptError when it is not one."""
+        try:
+            values = loads_loose(text)
+            self._offsets = {int(level): int(offset) for level, offset in values.get("offsetTable", {}).items()}
+            self._version = DataVersion.from_json(values.get("dataVersion") or {})
+        except (ValueError, TypeError, AttributeError) as error:
+            raise StoreCorruptError(file, 0, f"not a table of delay offsets ({error})") from error

@@ -1,0 +1,152 @@
+"""Clients: heartbeats (34), leaving (35), who is in a group (38), queue locks (41, 42).
+
+Source: Apache RocketMQ 5.x ``ClientManageProcessor``, ``ConsumerManageProcessor``, ``AdminBrokerProcessor``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from rocketbox.broker.clients import ClientChannel, ConsumerTable, ProducerTable
+from rocketbox.broker.groups import GroupTable
+from rocketbox.broker.locks import QueueLocks
+from rocketbox.broker.registration import Registration
+from rocketbox.broker.topics import TopicTable
+from rocketbox.clock import Clock
+from rocketbox.protocol.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    decode_heartbeat,
+    decode_lock_batch_request,
+    encode_consumer_list,
+    encode_lock_batch_response,
+)
+from rocketbox.protocol.codes import ResponseCode, retry_topic
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
+from rocketbox.remoting.connection import Connection
+
+__all__ = ["ClientHandler"]
+
+_FINGERPRINT = "broker.heartbeat_fingerprint"  # attribute of a connection
+
+
+class ClientHandler:
+    """Answers what clients say about themselves."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        groups: GroupTable,
+        consumers: ConsumerTable[Connection],
+        producers: ProducerTable[Connection],
+        locks: QueueLocks,
+        registration: Registration,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._producers = producers
+        self._locks = locks
+        self._registration = registration
+        self._clock = clock
+
+    def heartbeat(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
+        """Take a client's groups in; before the answer the name servers know each group's retry topic."""
+        beat = decode_heartbeat(request.body)
+        channel = ClientChannel(beat.client_id, request.language, request.version, self._clock.monotonic())
+        for producer in beat.producer_data_set:
+            self._producers.register(producer.group_name, connection, channel)
+        new_topics = [
+            topic
+            for consumer in beat.consumer_data_set
+            if (topic := self._register_consumer(connection, channel, consumer, without_sub=beat.without_sub))
+        ]
+        response = RemotingCommand.response(
+            ext_fields={
+                "IS_SUPPORT_HEART_BEAT_V2": "true",
+                "IS_SUB_CHANGE": "true" if _is_news(connection, beat) else "false",
+            }
+        )
+        if any(self._registration.is_pending(topic) for topic in new_topics):
+            return self._answer_when_known(new_topics, response)
+        return response
+
+    def unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """A client leaves its groups; their other members are told."""
+        header = UnregisterClientRequestHeader.decode(request.ext_fields)
+        if header.producer_group:
+            self._producers.unregister(header.producer_group, header.client_id, connection)
+        if header.consumer_group:
+            self._consumers.unregister(header.consumer_group, header.client_id, connection)
+        return RemotingCommand.response()
+
+    def consumer_list(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """The ids of a group's members; 1 when it has none."""
+        header = GetConsumerListByGroupRequestHeader.decode(request.ext_fields)
+        group = self._consumers.group(header.consumer_group)
+        if group is None:
+            return RemotingCommand.response(
+                ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}"
+            )
+        return RemotingCommand.response(body=encode_consumer_list(group.client_ids()))
+
+    def lock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Lock queues for a client; which of them it holds now."""
+        body = decode_lock_batch_request(request.body)
+        held = self._locks.lock(body.consumer_group, body.client_id, body.mq_set)
+        return RemotingCommand.response(body=encode_lock_batch_response(held))
+
+    def unlock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Give a client's locks back."""
+        body = decode_lock_batch_request(request.body)
+        self._locks.unlock(body.consumer_group, body.client_id, body.mq_set)
+        return RemotingCommand.response()
+
+    def _register_consumer(
+        self, connection: Connection, channel: ClientChannel, data: ConsumerData, *, without_sub: bool
+    ) -> str | None:
+        """The group's retry topic; None when the group is unknown and may not be made."""
+        group = self._groups.find(data.group_name)
+        if group is None:
+            return None
+        topic = retry_topic(data.group_name)
+        ordered = any(
+            known.order
+            for subscription in data.subscription_data_set
+            if (known := self._topics.get(subscription.topic)) is not None
+        )
+        if group.retry_queue_nums > 0:
+            self._topics.create_for_group(topic, group.retry_queue_nums, order=ordered)
+        self._consumers.register(
+            data.group_name,
+            connection,
+            channel,
+            consume_type=data.consume_type,
+            message_model=data.message_model,
+            consume_from_where=data.consume_from_where,
+            subscriptions=None if without_sub else data.subscription_data_set,
+        )
+        return topic
+
+    async def _answer_when_known(self, topics: list[str], response: RemotingCommand) -> RemotingCommand:
+        for topic in topics:
+            await self._registration.announced(topic)
+        return response
+
+
+def _is_news(connection: Connection, beat: HeartbeatData) -> bool:
+    """Whether the client should go on sending whole beats.
+
+    A client that sends a fingerprint leaves its subscriptions out once we have seen that fingerprint.
+    """
+    if beat.heartbeat_fingerprint == 0:
+        return True
+    known = connection.attributes.get(_FINGERPRINT)
+    if not beat.without_sub:
+        connection.attributes[_FINGERPRINT] = beat.heartbeat_fingerprint
+    return bool(known != beat.heartbeat_fingerprint)

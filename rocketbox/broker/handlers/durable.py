@@ -1,0 +1,75 @@
+"""Answers that wait for the disk: a request is answered when the flush that covers its record is done, not before.
+
+Holds the count of those that wait and what is answered when the flush fails; storing is the handlers' part.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from rocketbox.protocol.codes import ResponseCode
+from rocketbox.protocol.command import RemotingCommand
+
+if TYPE_CHECKING:
+    from rocketbox.broker.registration import Registration
+    from rocketbox.broker.store.message_store import MessageStore
+    from rocketbox.remoting.connection import Connection
+
+__all__ = ["DurableReplies"]
+
+_log = logging.getLogger(__name__)
+
+
+class DurableReplies:
+    """The requests that are stored and wait for their flush, at most ``most`` of them."""
+
+    def __init__(self, store: MessageStore, registration: Registration, most: int) -> None:
+        self._store = store
+        self._registration = registration
+        self._most = most
+        self.waiting = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many wait that new ones should be turned away."""
+        return self.waiting >= self._most
+
+    def answer(
+        self, connection: Connection, request: RemotingCommand, response: RemotingCommand, end_offset: int
+    ) -> None:
+        """Answer when everything before ``end_offset`` of the commit log is durable; a one-way request never."""
+        self.waiting += 1
+
+        def flushed(error: BaseException | None) -> None:
+            self.waiting -= 1
+            if not request.is_oneway:
+                connection.reply(request, response if error is None else flush_failed(error, response))
+
+        self._store.when_durable(end_offset, flushed)
+
+    async def answer_when_known(self, topic: str, response: RemotingCommand, end_offset: int | None) -> RemotingCommand:
+        """The response, once the name servers know the (new) topic and, given an end_offset, the record is durable.
+
+        Whoever sent the first message of a topic finds its route as soon as that message is acknowledged.
+        """
+        self.waiting += 1
+        try:
+            await self._registration.announced(topic)
+            if end_offset is not None:
+                await self._store.durable(end_offset)
+        except Exception as error:
+            return flush_failed(error, response)
+        finally:
+            self.waiting -= 1
+        return response
+
+
+def flush_failed(error: BaseException, response: RemotingCommand) -> RemotingCommand:
+    """What is answered instead of ``response`` when the record may not have reached the disk."""
+    if isinstance(error, TimeoutError):  # it is in the log and will be flushed: FLUSH_DISK_TIMEOUT counts as stored
+        return RemotingCommand.response(ResponseCode.FLUSH_DISK_TIMEOUT, str(error) or None, response.ext_fields)
+    _log.error("a stored message could not be flushed: %s", error)
+    return RemotingCommand.response(
+        ResponseCode.SERVICE_NOT_AVAILABLE, f"the message was not flushed to disk and may be lost: {error}"
+    )

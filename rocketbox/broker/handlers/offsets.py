@@ -1,0 +1,83 @@
+"""Offsets: committed ones (14, 15), the ends of a queue (30, 31), and the one of a time (29).
+
+Source: Apache RocketMQ 5.x ``ConsumerManageProcessor``, ``AdminBrokerProcessor``.
+"""
+
+from __future__ import annotations
+
+from rocketbox.broker.groups import GroupTable
+from rocketbox.broker.offsets import OffsetTable
+from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.topics import TopicTable
+from rocketbox.protocol.codes import ResponseCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.headers import (
+    GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    SearchOffsetRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from rocketbox.remoting.connection import Connection
+
+__all__ = ["OffsetHandler"]
+
+
+class OffsetHandler:
+    """Answers questions about offsets."""
+
+    def __init__(self, topics: TopicTable, groups: GroupTable, offsets: OffsetTable, store: MessageStore) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._store = store
+
+    def query(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """The committed offset (14); 0 for a queue that still has its first message, or never had one; else 22.
+
+        Apache 5.5.0 answers 22 for an empty queue: the client then starts at the end it asks for later, and what is
+        stored in between is never consumed.
+        """
+        header = QueryConsumerOffsetRequestHeader.decode(request.ext_fields)
+        offset = self._offsets.get(header.consumer_group, header.topic, header.queue_id)
+        if offset is not None and offset >= 0:
+            return _offset(offset)
+        if (
+            header.set_zero_if_not_found is not False
+            and self._topics.get(header.topic) is not None
+            and self._store.min_offset(header.topic, header.queue_id) <= 0
+        ):
+            return _offset(0)
+        return RemotingCommand.response(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
+
+    def update(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Commit an offset (15)."""
+        header = UpdateConsumerOffsetRequestHeader.decode(request.ext_fields)
+        if self._groups.find(header.consumer_group) is None:
+            return RemotingCommand.response(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.consumer_group}"
+            )
+        if self._topics.get(header.topic) is None:
+            return RemotingCommand.response(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
+        self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        return RemotingCommand.response()
+
+    def search(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """The offset of a time (29)."""
+        header = SearchOffsetRequestHeader.decode(request.ext_fields)
+        upper = (header.boundary_type or "").upper() == "UPPER"
+        return _offset(self._store.offset_by_time(header.topic, header.queue_id, header.timestamp, upper=upper))
+
+    def maximum(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """The next offset to be written (30); 0 for an unknown queue."""
+        header = GetMaxOffsetRequestHeader.decode(request.ext_fields)
+        return _offset(max(0, self._store.max_offset(header.topic, header.queue_id)))
+
+    def minimum(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """The first offset there is (31); 0 for an unknown queue."""
+        header = GetMinOffsetRequestHeader.decode(request.ext_fields)
+        return _offset(max(0, self._store.min_offset(header.topic, header.queue_id)))
+
+
+def _offset(offset: int) -> RemotingCommand:
+    return RemotingCommand.response(ext_fields={"offset": str(offset)})

@@ -1,0 +1,224 @@
+"""Pulls (11): the checks, the read with its filter, the long poll, and the commit that may come along.
+
+Source: Apache RocketMQ 5.x ``PullMessageProcessor``, ``DefaultPullMessageResultHandler``, ``DefaultMessageFilter``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rocketbox.broker.clients import ConsumerTable
+from rocketbox.broker.groups import GroupTable, SubscriptionGroupConfig
+from rocketbox.broker.offsets import OffsetTable
+from rocketbox.broker.options import BrokerOptions
+from rocketbox.broker.pull_hold import HeldPull, PullHold
+from rocketbox.broker.store.message_store import GetMessageStatus, GetResult, MessageStore
+from rocketbox.broker.topics import TopicTable
+from rocketbox.clock import Clock
+from rocketbox.errors import InvalidMessageError
+from rocketbox.message import MessageModel
+from rocketbox.protocol.bodies import TopicConfig
+from rocketbox.protocol.codes import PermName, PullSysFlag, ResponseCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rocketbox.protocol.tags import SubscriptionData, parse_subscription
+from rocketbox.remoting.connection import Connection
+
+__all__ = ["PullHandler"]
+
+_FORBIDDEN_BROKER = 1
+_FORBIDDEN_GROUP = 2
+_FORBIDDEN_TOPIC = 3
+_FORBIDDEN_BROADCAST = 4
+
+_CODES = {
+    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+class _Refused(Exception):  # noqa: N818 - ends the checks, never leaves this module
+    def __init__(self, code: ResponseCode, remark: str, forbidden_type: int | None = None) -> None:
+        self.response = RemotingCommand.response(
+            code, remark, None if forbidden_type is None else {"forbiddenType": str(forbidden_type)}
+        )
+        super().__init__(remark)
+
+
+@dataclass(slots=True)
+class _Pull:
+    """A pull that passed the checks."""
+
+    request: RemotingCommand
+    header: PullMessageRequestHeader
+    topic: TopicConfig
+    matches: Callable[[int], bool] | None
+
+
+class PullHandler:
+    """Answers pulls. :meth:`handle` is the request handler of code 11; ``hold`` keeps those that wait."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        topics: TopicTable,
+        groups: GroupTable,
+        consumers: ConsumerTable[Connection],
+        offsets: OffsetTable,
+        store: MessageStore,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._options = options
+        self._topics = topics
+        self._groups = groups
+        self._consumers = consumers
+        self._offsets = offsets
+        self._store = store
+        self.hold = PullHold(clock, self._resume)
+
+    def handle(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+        """The messages, or why there are none; None while the pull waits for a message."""
+        header = PullMessageRequestHeader.decode(request.ext_fields)
+        try:
+            pull = self._check(request, header)
+        except _Refused as refused:
+            return refused.response
+        if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        found = self._read(pull)
+        code = _code(found, header.queue_offset)
+        if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PullSysFlag.SUSPEND:
+            held = HeldPull(connection, pull, header.topic, header.queue_id, header.queue_offset, pull.matches)
+            self.hold.hold(held, self._suspend_seconds(header))
+            return None
+        return _answer(code, found)
+
+    def _resume(self, held: HeldPull) -> None:
+        """Answer a pull that was on hold, with whatever there is now."""
+        pull: _Pull = held.request
+        if not held.connection.closed:
+            found = self._read(pull)
+            held.connection.reply(pull.request, _answer(_code(found, pull.header.queue_offset), found))
+
+    def _suspend_seconds(self, header: PullMessageRequestHeader) -> float:
+        if self._options.long_polling_enable:
+            return header.suspend_timeout_millis / 1000
+        return self._options.short_polling_time_mills / 1000
+
+    def _read(self, pull: _Pull) -> GetResult:
+        header = pull.header
+        return self._store.get(
+            header.topic, header.queue_id, header.queue_offset, header.max_msg_nums, matches=pull.matches
+        )
+
+    def _check(self, request: RemotingCommand, header: PullMessageRequestHeader) -> _Pull:
+        if not self._options.broker_permission & PermName.READ:
+            raise _Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._options.broker_name}] pulling message is forbidden",
+                _FORBIDDEN_BROKER,
+            )
+        group = self._groups.find(header.consumer_group)
+        if group is None:
+            raise _Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{header.consumer_group}] does not exist",
+            )
+        if not group.consume_enable:
+            raise _Refused(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group no permission, {header.consumer_group}",
+                _FORBIDDEN_GROUP,
+            )
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            raise _Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!")
+        if not topic.perm & PermName.READ:
+            raise _Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{header.topic}] pulling message is forbidden",
+                _FORBIDDEN_TOPIC,
+            )
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            raise _Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
+            )
+        subscription = self._subscription(header, group)
+        if subscription.expression_type not in {"", "TAG"}:
+            raise _Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {subscription.expression_type}",
+            )
+        return _Pull(request, header, topic, _tag_filter(subscription))
+
+    def _subscription(self, header: PullMessageRequestHeader, group: SubscriptionGroupConfig) -> SubscriptionData:
+        """What the pull selects: its own expression, or what the group's heartbeats said."""
+        if header.sys_flag & PullSysFlag.SUBSCRIPTION:
+            kind = header.expression_type or "TAG"
+            if kind != "TAG":  # Apache takes any text here, without a look at it
+                return SubscriptionData(topic=header.topic, sub_string=header.subscription or "", expression_type=kind)
+            try:
+                return parse_subscription(header.topic, header.subscription or "*", kind)
+            except InvalidMessageError as error:
+                raise _Refused(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
+                ) from error
+        members = self._consumers.group(header.consumer_group)
+        if members is None:
+            raise _Refused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                "the consumer's group info not exist: no heartbeat of the group has arrived",
+            )
+        if not group.consume_broadcast_enable and members.message_model is MessageModel.BROADCASTING:
+            raise _Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
+                _FORBIDDEN_BROADCAST,
+            )
+        subscription = members.subscriptions.get(header.topic)
+        if subscription is None:
+            raise _Refused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: {header.consumer_group} has not subscribed {header.topic}",
+            )
+        if subscription.sub_version < header.sub_version:
+            raise _Refused(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                "the consumer's subscription not latest: a heartbeat with the newer one has not arrived",
+            )
+        return subscription
+
+
+def _tag_filter(subscription: SubscriptionData) -> Callable[[int], bool] | None:
+    """What decides by a message's tag hash; None when every message is wanted."""
+    if subscription.sub_string == "*" or not subscription.sub_string:
+        return None
+    return frozenset(subscription.code_set).__contains__
+
+
+def _code(found: GetResult, offset: int) -> ResponseCode:
+    code = _CODES.get(found.status)
+    if code is None:  # there is no such queue, or nothing was ever in it
+        return ResponseCode.PULL_OFFSET_MOVED if offset != 0 else ResponseCode.PULL_NOT_FOUND
+    return code
+
+
+def _answer(code: ResponseCode, found: GetResult) -> RemotingCommand:
+    header = PullMessageResponseHeader(
+        suggest_which_broker_id=0,
+        next_begin_offset=found.next_begin_offset,
+        min_offset=found.min_offset,
+        max_offset=found.max_offset,
+        topic_sys_flag=0,
+        group_sys_flag=0,
+    )
+    return RemotingCommand.response(code, found.status.name, header.encode(), b"".join(found.records))

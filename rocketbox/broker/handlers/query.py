@@ -1,0 +1,50 @@
+"""Messages by key (12) and by their place in the commit log (33).
+
+Source: Apache RocketMQ 5.x ``QueryMessageProcessor``.
+"""
+
+from __future__ import annotations
+
+from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.protocol.codes import ResponseCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.headers import QueryMessageRequestHeader, QueryMessageResponseHeader, ViewMessageRequestHeader
+from rocketbox.remoting.connection import Connection
+
+__all__ = ["QueryHandler"]
+
+UNIQUE_KEY_RESULTS = 32
+
+
+class QueryHandler:
+    """Answers queries for messages."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    def by_key(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """The messages of a topic with a key, oldest first; 22 when there is none."""
+        header = QueryMessageRequestHeader.decode(request.ext_fields)
+        records = self._store.query(
+            header.topic,
+            header.key,
+            UNIQUE_KEY_RESULTS if header.unique_key_query else header.max_num,
+            header.begin_timestamp,
+            header.end_timestamp,
+        )
+        fields = QueryMessageResponseHeader(index_last_update_timestamp=0, index_last_update_phyoffset=0).encode()
+        if not records:
+            return RemotingCommand.response(
+                ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", fields
+            )
+        return RemotingCommand.response(ext_fields=fields, body=b"".join(reversed(records)))
+
+    def view(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """The record that begins at an offset of the commit log; 1 when none does."""
+        header = ViewMessageRequestHeader.decode(request.ext_fields)
+        record = self._store.read(header.offset)
+        if record is None:
+            return RemotingCommand.response(
+                ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}"
+            )
+        return RemotingCommand.response(body=bytes(record))

@@ -1,0 +1,120 @@
+"""Messages that a consumer gives back (36): stored again for a later retry, or as dead letters.
+
+Source: Apache RocketMQ 5.x ``AbstractSendMessageProcessor.consumerSendMsgBack``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from rocketbox.broker.delay import park, record_of
+from rocketbox.broker.groups import GroupTable
+from rocketbox.broker.handlers.durable import DurableReplies
+from rocketbox.broker.options import BrokerOptions
+from rocketbox.broker.property_text import add_property, find_property, remove_properties, set_property
+from rocketbox.broker.registration import Registration
+from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.topics import TopicTable
+from rocketbox.clock import Clock
+from rocketbox.errors import InvalidMessageError, StoreFailedError
+from rocketbox.message import Property
+from rocketbox.protocol.codes import VERSION_3_4_9, PermName, ResponseCode, dlq_topic, retry_topic
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.headers import ConsumerSendMsgBackRequestHeader
+from rocketbox.protocol.stored_message import decode_message
+from rocketbox.remoting.connection import Connection
+
+__all__ = ["SendBackHandler"]
+
+FIRST_RETRY_LEVEL = 3  # the delay of the first retry, 10 s; each further one is a level later
+DLQ_QUEUES = 1
+
+
+class SendBackHandler:
+    """Answers code 36. Acknowledged when durable: the consumer forgets the message then (Apache does not wait)."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        topics: TopicTable,
+        groups: GroupTable,
+        registration: Registration,
+        store: MessageStore,
+        replies: DurableReplies,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._options = options
+        self._topics = topics
+        self._groups = groups
+        self._registration = registration
+        self._store = store
+        self._replies = replies
+        self._clock = clock
+
+    def handle(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+        """Store the message again under the group's retry topic, or its dead-letter topic."""
+        header = ConsumerSendMsgBackRequestHeader.decode(request.ext_fields)
+        group = self._groups.find(header.group)
+        if group is None:
+            return RemotingCommand.response(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group}"
+            )
+        if not self._options.broker_permission & PermName.WRITE:
+            return RemotingCommand.response(
+                ResponseCode.NO_PERMISSION, f"the broker[{self._options.broker_name}] sending message is forbidden"
+            )
+        if group.retry_queue_nums <= 0:
+            return RemotingCommand.response()
+        topic = self._topics.create_for_group(retry_topic(header.group), group.retry_queue_nums)
+        if not topic.perm & PermName.WRITE:
+            return RemotingCommand.response(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"
+            )
+        record = self._store.read(header.offset)
+        if record is None:
+            return RemotingCommand.response(
+                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
+            )
+        message = decode_message(record, decompress=False)[0]
+        most = group.retry_max_times
+        if request.version >= VERSION_3_4_9 and header.max_reconsume_times is not None:
+            most = header.max_reconsume_times
+        queue_id = self._clock.random.randrange(topic.write_queue_nums)
+        properties = self._properties(
+            message.raw_properties.decode("utf-8", "replace"), message.topic, message.offset_msg_id
+        )
+        name = topic.topic_name
+        if message.reconsume_times >= most or header.delay_level < 0:
+            name = self._topics.create_for_group(dlq_topic(header.group), DLQ_QUEUES).topic_name
+            stored_topic, queue_id, properties = name, 0, set_property(properties, Property.DELAY, "0")
+        else:
+            level = header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
+            level = min(level, len(self._options.store.delay_level_ms))
+            stored_topic, queue_id, properties = park(name, queue_id, properties, level)
+        try:
+            result = self._store.put(
+                record_of(message, stored_topic, queue_id, properties, message.reconsume_times + 1)
+            )
+        except InvalidMessageError as error:
+            return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, f"MESSAGE_ILLEGAL: {error}")
+        except StoreFailedError as error:
+            return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, f"SERVICE_NOT_AVAILABLE: {error}")
+        response = RemotingCommand.response()
+        if self._registration.is_pending(name) and not request.is_oneway:
+            return self._replies.answer_when_known(name, response, result.end_offset)
+        self._replies.answer(connection, request, response, result.end_offset)
+        return None
+
+    @staticmethod
+    def _properties(text: str, topic: str, offset_msg_id: str) -> str:
+        """The message's properties with where it came from, and without what the store writes anew."""
+        if find_property(text, Property.CRC32) is not None:
+            text = remove_properties(text, (Property.CRC32,))
+        if find_property(text, Property.RETRY_TOPIC) is None:
+            text = add_property(text, Property.RETRY_TOPIC, topic)
+        if find_property(text, Property.ORIGIN_MESSAGE_ID) is None:
+            text = add_property(text, Property.ORIGIN_MESSAGE_ID, offset_msg_id)
+        return set_property(text, Property.WAIT, "false")

@@ -1,0 +1,191 @@
+"""The broker's settings: Apache's names in snake_case, with Apache's defaults where nothing else is said.
+
+Holds the dataclass and the reading of settings as users write them (``--flush-disk-type=ASYNC_FLUSH``,
+``rocketbox.embedded.message-delay-level``); settings of the store are its own (``StoreOptions``) and are read here too,
+because Apache has one namespace for both.
+
+Source: Apache RocketMQ 5.x ``BrokerConfig``, ``NettyServerConfig``, ``MessageStoreConfig``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rocketbox.broker.store.options import StoreOptions
+from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.protocol.codes import DEFAULT_CLUSTER
+
+__all__ = ["BrokerOptions", "read_broker_options", "setting_names"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerOptions:
+    """Settings of one broker. Intervals and times are milliseconds, sizes bytes, as in Apache's broker.conf.
+
+    Other than Apache's: ``broker_name`` (Apache: the host's name), ``bind_address`` (Apache: all addresses), and what
+    ``store`` says of itself.
+    """
+
+    store_path_root_dir: Path
+    """The directory that holds commitlog, consumequeue, index and config."""
+
+    broker_name: str = "broker-a"
+    broker_cluster_name: str = DEFAULT_CLUSTER
+    broker_ip1: str | None = None
+    """The address told to clients; None: ``bind_address``."""
+    bind_address: str = "127.0.0.1"
+    listen_port: int = 10911
+    """0 takes a free port."""
+    broker_permission: int = 6
+    region_id: str = "DefaultRegion"
+    trace_on: bool = True
+    trace_topic_enable: bool = False
+    cluster_topic_enable: bool = True
+    broker_topic_enable: bool = True
+    auto_create_topic_enable: bool = True
+    auto_create_subscription_group: bool = True
+    default_topic_queue_nums: int = 8
+    long_polling_enable: bool = True
+    short_polling_time_mills: int = 1000
+    send_thread_pool_queue_capacity: int = 10_000
+    """The most sends that wait for their flush; more are answered 2 (SYSTEM_BUSY)."""
+    register_name_server_period: int = 30_000
+    flush_consumer_offset_interval: int = 5_000
+    flush_delay_offset_interval: int = 10_000
+    channel_expired_timeout: int = 120_000
+    store: StoreOptions = field(default_factory=StoreOptions)
+
+
+_OWN_NAMES = {  # Apache's settings that go by another name here, because all of rocketbox has it
+    "store_path_root_dir": "data-dir",
+    "bind_address": "host",
+    "listen_port": "port",
+}
+_LEAST = {
+    "default_topic_queue_nums": 1,
+    "send_thread_pool_queue_capacity": 1,
+    "short_polling_time_mills": 1,
+    "register_name_server_period": 1000,
+    "flush_consumer_offset_interval": 1,
+    "flush_delay_offset_interval": 1,
+    "channel_expired_timeout": 1000,
+}
+_TIME_WORDS = ("interval", "period", "timeout", "mills", "time")
+_TIME_UNITS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZE_UNITS = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
+
+
+def setting_names() -> list[str]:
+    """The settings a user may write, in kebab case."""
+    return sorted(name.replace("_", "-") for name in _settings())
+
+
+def read_broker_options(
+    settings: Mapping[str, object],
+    *,
+    prefix: str = "rocketbox.embedded.",
+    places: Mapping[str, str] | None = None,
+    **given: Any,
+) -> BrokerOptions:
+    """Broker options from settings as users write them; ``given`` are options that are set already.
+
+    Names may be written as ``flush-disk-type``, ``flush_disk_type`` or Apache's ``flushDiskType``, values as text or as
+    what they are; times take ``3000`` (ms) or ``3s``, sizes ``1048576`` or ``1MB`` (1024-based). Raises
+    ConfigurationError with all that is wrong; ``places`` says where (file:line) a setting was written.
+    """
+    known = _settings()
+    findings: list[Finding] = []
+    values: dict[str, Any] = {}
+    store_values: dict[str, Any] = {}
+    for written, value in settings.items():
+        where = (places or {}).get(written)
+        name = next((name for name in known if _plain(name) == _plain(written)), None)
+        if name is None:
+            findings.append(Finding(f"there is no setting {prefix}{written}", where, _suggest(written, prefix)))
+            continue
+        in_store, default = known[name]
+        try:
+            read = _read_value(name, default, value)
+        except ValueError as error:
+            findings.append(
+                Finding(f"{prefix}{written} is {value!r}: {error}", where, f"write {_example(name, default)}")
+            )
+            continue
+        (store_values if in_store else values)[name] = read
+    if findings:
+        raise ConfigurationError(findings)
+    store = dataclasses.replace(given.pop("store", StoreOptions()), **store_values)
+    return BrokerOptions(**{**given, **values, "store": store})
+
+
+def _settings() -> dict[str, tuple[bool, Any]]:
+    """Name -> (belongs to the store, default)."""
+    found: dict[str, tuple[bool, Any]] = {}
+    for in_store, options in ((True, StoreOptions), (False, BrokerOptions)):
+        for option in dataclasses.fields(options):
+            if option.name not in _OWN_NAMES and option.name != "store":
+                found[option.name] = (in_store, option.default)
+    return found
+
+
+def _plain(name: str) -> str:
+    return name.replace("-", "").replace("_", "").lower()
+
+
+def _suggest(written: str, prefix: str) -> str:
+    for name, own in _OWN_NAMES.items():
+        if _plain(name) == _plain(written):
+            return f"write {prefix}{own}"
+    near = difflib.get_close_matches(written.replace("_", "-").lower(), setting_names(), n=1, cutoff=0.6)
+    return f"did you mean {prefix}{near[0]}?" if near else "see the names of Apache's broker settings, in kebab case"
+
+
+def _example(name: str, default: Any) -> str:
+    if isinstance(default, bool):
+        return "true or false"
+    if isinstance(default, int):
+        return f"a number of at least {_LEAST.get(name, 0)}, for example {default}"
+    return f"for example {getattr(default, 'value', default)!r}"
+
+
+def _read_value(name: str, default: Any, value: object) -> Any:
+    """Raises ValueError, whose text says what is wrong with the value."""
+    if isinstance(default, bool):
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.lower() in {"true", "false"}:
+            return value.lower() == "true"
+        raise ValueError("neither true nor false")
+    if isinstance(default, int):
+        number = _read_number(name, value)
+        if number < _LEAST.get(name, 0):
+            raise ValueError(f"less than {_LEAST.get(name, 0)}")
+        return number
+    if isinstance(default, enum.Enum):
+        members = {str(member.value).upper(): member for member in type(default)}
+        if str(getattr(value, "value", value)).upper() not in members:
+            raise ValueError(f"none of {', '.join(members)}")
+        return members[str(getattr(value, "value", value)).upper()]
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("not a text")
+    return value.strip()
+
+
+def _read_number(name: str, value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", str(value).strip().replace("_", ""))
+    units = _TIME_UNITS if any(word in name.split("_") for word in _TIME_WORDS) else _SIZE_UNITS
+    if match is None:
+        raise ValueError("not a number")
+    unit = match[2] if units is _TIME_UNITS else match[2].upper()
+    if unit not in units:
+        raise ValueError(f"{match[2]!r} is not a unit; {', '.join(filter(None, units))} are")
+    return int(match[1]) * units[unit]

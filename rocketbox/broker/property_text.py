@@ -1,0 +1,46 @@
+"""Reading and changing single properties in the text of all, without making a mapping of it.
+
+A send changes two or three properties of a text it otherwise keeps; taking the text apart and joining it again costs
+several times as much (benchmark ``send_pipelined``).
+
+Source: Apache RocketMQ 5.x ``MessageDecoder`` (``name 0x01 value 0x02`` for each property).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+__all__ = ["add_property", "find_property", "remove_properties", "set_property"]
+
+
+def find_property(text: str, name: str) -> str | None:
+    """The value of a property; None when it is not there."""
+    start = text.rfind(f"\x02{name}\x01")
+    if start >= 0:
+        start += len(name) + 2
+    elif text.startswith(f"{name}\x01"):
+        start = len(name) + 1
+    else:
+        return None
+    end = text.find("\x02", start)
+    return text[start:] if end < 0 else text[start:end]
+
+
+def add_property(text: str, name: str, value: str) -> str:
+    """The text with one more property, which is not in it yet."""
+    if text and not text.endswith("\x02"):
+        text += "\x02"
+    return f"{text}{name}\x01{value}\x02"
+
+
+def remove_properties(text: str, names: Container[str]) -> str:
+    """The text without those properties."""
+    kept = [pair for pair in text.split("\x02") if pair and pair.partition("\x01")[0] not in names]
+    return "\x02".join(kept) + "\x02" if kept else ""
+
+
+def set_property(text: str, name: str, value: str) -> str:
+    """The text with that property, whether it was in it or not."""
+    if find_property(text, name) is not None:
+        text = remove_properties(text, (name,))
+    return add_property(text, name, value)

@@ -1,0 +1,204 @@
+"""Telling the name servers what this broker holds: at the start, when a topic comes, and every 30 s.
+
+One task for each name server, so that one that does not answer delays nobody but itself. A change is sent as that topic
+alone when the server knows the rest; after a lost connection or a refusal the whole table goes out again.
+
+Source: Apache RocketMQ 5.x ``BrokerOuterAPI``, ``BrokerController.registerBrokerAll``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+
+import anyio
+
+from rocketbox.broker.options import BrokerOptions
+from rocketbox.broker.topics import TopicTable
+from rocketbox.clock import Clock
+from rocketbox.errors import BrokerError, RemotingError
+from rocketbox.protocol.bodies import (
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    encode_register_broker,
+)
+from rocketbox.protocol.codes import MASTER_ID, PermName, RequestCode, ResponseCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.headers import RegisterBrokerRequestHeader, UnregisterBrokerRequestHeader
+from rocketbox.remoting.client import RemotingClient
+from rocketbox.tasks import Supervisor
+
+__all__ = ["Registration"]
+
+_log = logging.getLogger(__name__)
+
+REGISTER_TIMEOUT = 24.0  # seconds; Apache's registerBrokerTimeoutMills
+UNREGISTER_TIMEOUT = 3.0
+ANNOUNCE_TIMEOUT = 3.0  # the longest an answer to a send waits for a name server to know the new topic
+RETRY_PAUSE = 1.0
+
+
+class _NameServer:
+    """What one name server has been told."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.told = 0  # the change it was last told, counted by Registration
+        self.reachable = True  # until it has shown otherwise
+        self.wants_all = True
+        self.changed: set[str] = set()
+        self.wake = anyio.Event()
+
+
+class Registration:
+    """The broker's entry at its name servers."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        topics: TopicTable,
+        client: RemotingClient,
+        name_servers: Sequence[str],
+        *,
+        clock: Clock,
+    ) -> None:
+        self._options = options
+        self._topics = topics
+        self._client = client
+        self._address = ""
+        self._clock = clock
+        self._changes = 1
+        self._pending: dict[str, int] = {}  # topic -> the change that announces it
+        self._servers = [_NameServer(address) for address in name_servers]
+        self._progress = anyio.Event()
+
+    def start(self, tasks: Supervisor, broker_address: str) -> None:
+        """Begin to tell the name servers where the broker is, and go on doing so."""
+        self._address = broker_address
+        self._client.on_disconnected.append(self._on_disconnected)
+        for server in self._servers:
+            tasks.start(f"register with {server.address}", self._keep_registered, server)
+
+    def topic_changed(self, topic: TopicConfig) -> None:
+        """Have the name servers told soon."""
+        self._changes += 1
+        self._pending[topic.topic_name] = self._changes
+        for server in self._servers:
+            server.changed.add(topic.topic_name)
+            server.wake.set()
+
+    def is_pending(self, topic: str) -> bool:
+        """Whether a name server that can be reached does not know the topic's last change yet."""
+        change = self._pending.get(topic)
+        if change is None:
+            return False
+        if all(server.told >= change or not server.reachable for server in self._servers):
+            del self._pending[topic]
+            return False
+        return True
+
+    async def announced(self, topic: str) -> None:
+        """Return when every name server that can be reached knows the topic, after 3 s at most."""
+        with self._clock.move_on_after(ANNOUNCE_TIMEOUT):
+            while self.is_pending(topic):
+                await self._progress.wait()
+
+    async def registered(self) -> None:
+        """Return when every name server was told of this broker, or has turned out not to answer."""
+        while any(not server.told and server.reachable for server in self._servers):
+            await self._progress.wait()
+
+    async def unregister(self) -> None:
+        """Tell the name servers that the broker stops; those that do not answer notice the closed connection."""
+        header = UnregisterBrokerRequestHeader(
+            broker_name=self._options.broker_name,
+            broker_addr=self._address,
+            cluster_name=self._options.broker_cluster_name,
+            broker_id=MASTER_ID,
+        )
+        for server in self._servers:
+            if not server.told or not server.reachable:
+                continue
+            try:
+                await self._client.request(
+                    server.address,
+                    RemotingCommand.request(RequestCode.UNREGISTER_BROKER, header.encode()),
+                    timeout=UNREGISTER_TIMEOUT,
+                )
+            except RemotingError as error:
+                _log.info("name server %s was not told of the stop: %s", server.address, error)
+
+    async def _keep_registered(self, server: _NameServer) -> None:
+        while True:
+            server.wake = anyio.Event()
+            try:
+                await self._register(server)
+            except (RemotingError, BrokerError) as error:
+                if server.reachable:
+                    _log.warning("name server %s was not told of this broker, trying again: %s", server.address, error)
+                server.reachable = False
+                server.wants_all = True
+                self._made_progress()
+                await self._clock.sleep(RETRY_PAUSE)
+                continue
+            if not server.reachable:
+                _log.info("name server %s knows this broker again", server.address)
+            server.reachable = True
+            self._made_progress()
+            with self._clock.move_on_after(self._options.register_name_server_period / 1000) as period:
+                await server.wake.wait()
+            if period.cancelled_caught:
+                server.wants_all = True
+
+    async def _register(self, server: _NameServer) -> None:
+        change, changed = self._changes, server.changed
+        server.changed = set()
+        known = self._topics.all()
+        topics = known.values() if server.wants_all else [known[name] for name in changed]
+        if not topics:
+            return
+        header = RegisterBrokerRequestHeader(
+            broker_name=self._options.broker_name,
+            broker_addr=self._address,
+            cluster_name=self._options.broker_cluster_name,
+            ha_server_addr=self._ha_address(),
+            broker_id=MASTER_ID,
+            enable_acting_master=False,
+            compressed=False,
+            body_crc32=0,
+        )
+        wrapper = TopicConfigSerializeWrapper(
+            topic_config_table={topic.topic_name: self._permitted(topic) for topic in topics},
+            data_version=self._topics.version,
+        )
+        body = encode_register_broker(RegisterBrokerBody(wrapper))
+        request = RemotingCommand.request(RequestCode.REGISTER_BROKER, header.encode(), body)
+        response = await self._client.request(server.address, request, timeout=REGISTER_TIMEOUT)
+        if response.code != ResponseCode.SUCCESS:
+            raise BrokerError(response.code, response.remark, server.address)
+        server.wants_all = False
+        server.told = change
+
+    def _permitted(self, topic: TopicConfig) -> TopicConfig:
+        """A topic as clients may see it: never with more rights than the broker gives."""
+        allowed = self._options.broker_permission
+        readable_and_writable = int(PermName.READ | PermName.WRITE)
+        if allowed & readable_and_writable == readable_and_writable:
+            return topic
+        return dataclasses.replace(topic, perm=topic.perm & allowed)
+
+    def _ha_address(self) -> str:
+        host, _, port = self._address.rpartition(":")
+        return f"{host}:{int(port) + 1}"
+
+    def _on_disconnected(self, address: str) -> None:
+        for server in self._servers:
+            if server.address == address:
+                server.wants_all = True  # a name server forgets a broker whose connection closes
+                server.wake.set()
+
+    def _made_progress(self) -> None:
+        self._progress.set()
+        self._progress = anyio.Event()

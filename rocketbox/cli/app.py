@@ -1,0 +1,29 @@
+"""The root of the ``rocketbox`` command."""
+
+from __future__ import annotations
+
+import typer
+
+from rocketbox.cli.broker import CONTEXT_SETTINGS, broker
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="rocketbox",
+    help="Declarative Python services over Apache RocketMQ.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def root() -> None:
+    """Declarative Python services over Apache RocketMQ."""
+
+
+app.command("broker", context_settings=CONTEXT_SETTINGS)(broker)
+
+
+def main() -> None:
+    """Run the command."""
+    app()

@@ -1,0 +1,83 @@
+"""``rocketbox broker``: name server and broker in a process of their own, until SIGTERM or SIGINT.
+
+Prints one line on stdout, ``ready name-server=HOST:PORT broker=HOST:PORT``, when both answer; logs go to stderr.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+import typer
+
+from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
+from rocketbox.errors import ConfigurationError, Finding, RocketBoxError
+
+__all__ = ["CONTEXT_SETTINGS", "broker"]
+
+CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""What the command must be registered with: Apache's settings are options it does not know by name."""
+
+
+def broker(
+    context: typer.Context,
+    data_dir: Annotated[Path, typer.Option(help="The directory of the store; made if it is missing.")],
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    name_server_port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65_535)] = 9876,
+    port: Annotated[int, typer.Option(help="The broker's port; 0 takes a free one.", min=0, max=65_535)] = 10911,
+    insecure: Annotated[bool, typer.Option(help="Allow an address that other machines can reach.")] = False,
+) -> None:
+    """Run a name server and a broker in this process.
+
+    Any setting of Apache's broker that is built may follow as --KEY=VALUE, in kebab case:
+    --flush-disk-type=ASYNC_FLUSH --mapped-file-size-commit-log=64MB
+    """
+    _log_to_stderr()
+    try:
+        options = EmbeddedOptions(
+            data_dir=data_dir,
+            host=host,
+            port=port,
+            name_server_port=name_server_port,
+            insecure=insecure,
+            broker=_settings(context.args),
+            prefix="--",
+        )
+        anyio.run(_serve, options)
+    except RocketBoxError as error:
+        print(f"rocketbox broker cannot start:\n{error}", file=sys.stderr)  # noqa: T201
+        raise typer.Exit(1) from error
+
+
+def _settings(arguments: list[str]) -> dict[str, object]:
+    """``--key=value`` and ``--key value`` as a mapping."""
+    settings: dict[str, object] = {}
+    rest = iter(arguments)
+    for argument in rest:
+        if not argument.startswith("--"):
+            raise ConfigurationError(Finding(f"{argument!r} is not a setting", fix="write --KEY=VALUE"))
+        name, equals, value = argument[2:].partition("=")
+        settings[name] = value if equals else next(rest, "")
+    return settings
+
+
+async def _serve(options: EmbeddedOptions) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with EmbeddedServers(options) as servers:
+            print(  # noqa: T201
+                f"ready name-server={servers.name_server_address} broker={servers.broker_address}", flush=True
+            )
+            async for number in signals:
+                logging.getLogger(__name__).info("%s: stopping", signal.Signals(number).name)
+                break
+
+
+def _log_to_stderr() -> None:
+    if not logging.getLogger().handlers:
+        logging.basicConfig(
+            stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+        )

@@ -1,0 +1,254 @@
+"""Name server and broker in this process: in the loop that runs here, or in a thread and loop of their own.
+
+What they do is in ``nameserver`` and ``broker``; here they are joined, and errors of the start are put into the words
+of the settings (``rocketbox.embedded.*``).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import anyio
+
+from rocketbox.broker.broker import Broker
+from rocketbox.broker.options import BrokerOptions, read_broker_options
+from rocketbox.broker.store.options import FlushDiskType
+from rocketbox.broker.store.storage import Storage
+from rocketbox.clock import Clock, RealClock
+from rocketbox.errors import ClientStateError, ConfigurationError, Finding, NotStartedError
+from rocketbox.handoff import call_soon_from_thread
+from rocketbox.nameserver.name_server import NameServer, NameServerOptions
+from rocketbox.remoting.network import Network
+from rocketbox.remoting.server import ListenError
+
+__all__ = ["EmbeddedOptions", "EmbeddedServers", "ServersInThread"]
+
+_log = logging.getLogger(__name__)
+
+PREFIX = "rocketbox.embedded."
+ServerT = TypeVar("ServerT", NameServer, Broker)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddedOptions:
+    """Settings of the embedded servers (``rocketbox.embedded.*``); port 0 takes a free one."""
+
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 10911
+    name_server_port: int = 9876
+    flush_disk_type: str = FlushDiskType.SYNC_FLUSH.value
+    """SYNC_FLUSH acknowledges after the disk has a message, ASYNC_FLUSH before."""
+    insecure: bool = False
+    """Allow another address than the machine's own: anybody who reaches it can read and write everything."""
+    broker: Mapping[str, object] = field(default_factory=dict)
+    """Further settings of Apache's broker by name (``broker-name``, ``broker_name`` or ``brokerName``)."""
+    prefix: str = PREFIX
+    """How the settings are called where the user wrote them, for errors."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Where (file:line) a setting was written, for errors; by its name without prefix."""
+
+    def broker_options(self) -> BrokerOptions:
+        """What the broker is started with. Raises ConfigurationError with everything that is wrong."""
+        findings = []
+        if not self.insecure and not is_loopback(self.host):
+            findings.append(
+                Finding(
+                    f"{self.prefix}host is {self.host}: the embedded broker has neither passwords nor encryption, "
+                    "and this address can be reached from other machines",
+                    self.places.get("host"),
+                    f"leave {self.prefix}host at 127.0.0.1, or set {self.prefix}insecure: true if the network is "
+                    "closed (insecure=True in code)",
+                )
+            )
+        try:
+            options = read_broker_options(
+                {"flush-disk-type": self.flush_disk_type, **self.broker},
+                prefix=self.prefix,
+                places=self.places,
+                store_path_root_dir=Path(self.data_dir),
+                bind_address=self.host,
+                listen_port=self.port,
+            )
+        except ConfigurationError as error:
+            raise ConfigurationError([*findings, *error.findings]) from error
+        if findings:
+            raise ConfigurationError(findings)
+        return options
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class EmbeddedServers:
+    """``async with EmbeddedServers(options) as servers: servers.name_server_address, servers.broker_address``.
+
+    Runs in the loop that enters it. Raises ConfigurationError (a setting is wrong, a port is taken), StoreLockedError,
+    StoreCorruptError.
+    """
+
+    def __init__(
+        self,
+        options: EmbeddedOptions,
+        *,
+        clock: Clock | None = None,
+        network: Network | None = None,
+        storage: Storage | None = None,
+    ) -> None:
+        self.options = options
+        self._clock = clock or RealClock()
+        self._network = network
+        self._storage = storage
+        self._name_server: NameServer | None = None
+        self._broker: Broker | None = None
+        self._stack = AsyncExitStack()
+
+    @property
+    def name_server_address(self) -> str:
+        return self._started(self._name_server).address
+
+    @property
+    def broker_address(self) -> str:
+        return self.broker.address
+
+    @property
+    def broker(self) -> Broker:
+        """The broker itself, for tests and health."""
+        return self._started(self._broker)
+
+    @property
+    def name_server(self) -> NameServer:
+        """The name server itself, for tests and health."""
+        return self._started(self._name_server)
+
+    @staticmethod
+    def _started(server: ServerT | None) -> ServerT:
+        if server is None:
+            raise NotStartedError("EmbeddedServers")
+        return server
+
+    async def __aenter__(self) -> Self:
+        options = self.options
+        broker_options = options.broker_options()
+        async with AsyncExitStack() as stack:
+            name_server = NameServer(
+                NameServerOptions(host=options.host, port=options.name_server_port),
+                clock=self._clock,
+                network=self._network,
+            )
+            try:
+                await stack.enter_async_context(name_server)
+            except ListenError as error:
+                raise _cannot_listen(options, "name-server-port", error) from error
+            broker = Broker(
+                broker_options,
+                name_servers=[name_server.address],
+                clock=self._clock,
+                network=self._network,
+                storage=self._storage,
+            )
+            try:
+                await stack.enter_async_context(broker)
+            except ListenError as error:
+                raise _cannot_listen(options, "port", error) from error
+            self._stack = stack.pop_all()
+        self._name_server, self._broker = name_server, broker
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self._name_server = self._broker = None
+        return await self._stack.__aexit__(kind, error, trace)
+
+    @classmethod
+    def in_thread(cls, options: EmbeddedOptions) -> ServersInThread:
+        """The servers in a thread and loop of their own: ``with EmbeddedServers.in_thread(options) as servers:``."""
+        return ServersInThread(options)
+
+
+class ServersInThread:
+    """The embedded servers beside the caller's own code, which may block without stopping them.
+
+    Entering blocks until both servers answer, and raises what their start raises; leaving blocks until they are
+    stopped.
+    """
+
+    def __init__(self, options: EmbeddedOptions) -> None:
+        self.options = options
+        self.name_server_address = ""
+        self.broker_address = ""
+        self._ready = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._stop: Callable[[], object] = _nothing
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        if self._thread is not None:
+            raise ClientStateError("these servers were started before; make new ones with EmbeddedServers.in_thread()")
+        self._thread = threading.Thread(target=self._run, name="rocketbox-embedded", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._thread is not None
+        self._stop()
+        self._thread.join()
+        if self._error is not None and error is None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            anyio.run(self._serve)
+        except BaseException as error:  # it belongs to the thread that started this one
+            if self._ready.is_set():
+                _log.exception("the embedded servers have failed")
+            self._error = error
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        stopped = anyio.Event()
+        call_soon = call_soon_from_thread()
+        async with EmbeddedServers(self.options) as servers:
+            self.name_server_address = servers.name_server_address
+            self.broker_address = servers.broker_address
+            self._stop = lambda: call_soon(stopped.set)
+            self._ready.set()
+            await stopped.wait()
+        self._stop = _nothing
+
+
+def _nothing() -> None:
+    """What stopping is when nothing runs."""
+
+
+def _cannot_listen(options: EmbeddedOptions, key: str, error: ListenError) -> ConfigurationError:
+    return ConfigurationError(
+        Finding(
+            f"{options.prefix}{key}: cannot listen on {error.address}: {error.reason}",
+            options.places.get(key),
+            f"stop what uses that port, or set {options.prefix}{key} to another one (0 takes a free one)",
+        )
+    )

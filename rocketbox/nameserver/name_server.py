@@ -1,0 +1,137 @@
+"""The name server: brokers register here (103, 104), clients ask for the route of a topic (105).
+
+Other codes of Apache's name server are answered 3 (not supported).
+
+Source: Apache RocketMQ 5.x ``NamesrvController``, ``DefaultRequestProcessor``, ``ClientRequestProcessor``,
+``BrokerHousekeepingService``.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from rocketbox.clock import Clock, RealClock
+from rocketbox.errors import NotStartedError
+from rocketbox.nameserver.route_info import RouteInfoManager
+from rocketbox.protocol.bodies import decode_register_broker, encode_topic_route
+from rocketbox.protocol.codes import VERSION_4_9_4, RequestCode, ResponseCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.headers import (
+    GetRouteInfoRequestHeader,
+    RegisterBrokerRequestHeader,
+    UnregisterBrokerRequestHeader,
+)
+from rocketbox.remoting.connection import Connection, RequestHandler
+from rocketbox.remoting.network import Network
+from rocketbox.remoting.server import RemotingServer
+from rocketbox.tasks import Supervisor
+
+__all__ = ["NameServer", "NameServerOptions"]
+
+_log = logging.getLogger(__name__)
+
+SCAN_INTERVAL = 5.0  # seconds between two looks for silent brokers
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameServerOptions:
+    """Where the name server listens; port 0 takes a free one."""
+
+    host: str = "127.0.0.1"
+    port: int = 9876
+
+
+class NameServer:
+    """``async with NameServer(options, clock=clock) as name_server: name_server.address``.
+
+    Raises ListenError when the address cannot be taken.
+    """
+
+    def __init__(
+        self, options: NameServerOptions | None = None, *, clock: Clock | None = None, network: Network | None = None
+    ) -> None:
+        self.options = options or NameServerOptions()
+        self.routes = RouteInfoManager(clock or RealClock())
+        self._clock = clock or RealClock()
+        self._network = network
+        self._server: RemotingServer | None = None
+        self._stack = AsyncExitStack()
+
+    @property
+    def address(self) -> str:
+        """``host:port`` as bound."""
+        if self._server is None:
+            raise NotStartedError("the name server")
+        return self._server.address
+
+    async def __aenter__(self) -> Self:
+        handlers: Mapping[int, RequestHandler] = {
+            RequestCode.REGISTER_BROKER: self._register,
+            RequestCode.UNREGISTER_BROKER: self._unregister,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+        }
+        async with AsyncExitStack() as stack:
+            self._server = await stack.enter_async_context(
+                RemotingServer(
+                    handlers,
+                    host=self.options.host,
+                    port=self.options.port,
+                    clock=self._clock,
+                    network=self._network,
+                    on_close=self.routes.on_close,
+                )
+            )
+            tasks = await stack.enter_async_context(Supervisor("name server", self._clock))
+            tasks.start("scan for silent brokers", self._scan)
+            self._stack = stack.pop_all()
+        _log.info("name server listens on %s", self.address)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._stack.__aexit__(kind, error, trace)
+
+    async def _scan(self) -> None:
+        while True:
+            await self._clock.sleep(SCAN_INTERVAL)
+            for connection in self.routes.expire():
+                if isinstance(connection, Connection):
+                    connection.close("the broker behind it is silent")
+
+    def _register(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        header = RegisterBrokerRequestHeader.decode(request.ext_fields)
+        if header.body_crc32 and header.body_crc32 != zlib.crc32(request.body) & 0x7FFF_FFFF:
+            return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+        body = decode_register_broker(request.body, compressed=header.compressed, version=request.version)
+        result = self.routes.register(header, body, connection)
+        if result is None:
+            return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, "register broker failed")
+        fields = {}
+        if result.master_address:
+            fields["masterAddr"] = result.master_address
+        if result.ha_address:
+            fields["haServerAddr"] = result.ha_address
+        return RemotingCommand.response(ext_fields=fields)
+
+    def _unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        self.routes.unregister(UnregisterBrokerRequestHeader.decode(request.ext_fields))
+        return RemotingCommand.response()
+
+    def _route(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """The route of a topic; strict JSON for those who read it, Apache's own dialect for older clients."""
+        header = GetRouteInfoRequestHeader.decode(request.ext_fields)
+        route = self.routes.route(header.topic)
+        if route is None:
+            return RemotingCommand.response(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"No topic route info in name server for the topic: {header.topic}",
+            )
+        strict = request.version >= VERSION_4_9_4 or bool(header.accept_standard_json_only)
+        return RemotingCommand.response(body=encode_topic_route(route, strict=strict))

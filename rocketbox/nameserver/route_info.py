@@ -1,0 +1,201 @@
+"""Which brokers there are and which topics they hold: the name server's tables and the rules that keep them.
+
+Holds values only; frames, connections and the time of the scans belong to ``name_server``.
+
+Source: Apache RocketMQ 5.x ``RouteInfoManager``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from rocketbox.clock import Clock
+from rocketbox.protocol.bodies import (
+    BrokerData,
+    DataVersion,
+    QueueData,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicRouteData,
+)
+from rocketbox.protocol.codes import MASTER_ID
+from rocketbox.protocol.headers import RegisterBrokerRequestHeader, UnregisterBrokerRequestHeader
+
+__all__ = ["BROKER_EXPIRY_MS", "RegisterResult", "RouteInfoManager"]
+
+_log = logging.getLogger(__name__)
+
+BROKER_EXPIRY_MS = 120_000  # a broker silent for so long is dropped, unless it named a time of its own
+
+
+@dataclass(frozen=True)
+class RegisterResult:
+    """What a broker is told: for a slave, its master's address and replication address."""
+
+    master_address: str | None = None
+    ha_address: str | None = None
+
+
+@dataclass(slots=True)
+class _LiveBroker:
+    connection: Hashable
+    last_update: float
+    expiry: float
+    version: DataVersion
+    ha_address: str
+    broker_name: str
+    broker_id: int
+
+
+@dataclass(slots=True)
+class _Broker:
+    cluster: str
+    addresses: dict[int, str] = field(default_factory=dict)
+    enable_acting_master: bool = False
+
+
+class RouteInfoManager:
+    """Clusters, brokers and topics. A connection is any hashable value that says who registered."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._topics: dict[str, dict[str, QueueData]] = {}
+        self._brokers: dict[str, _Broker] = {}
+        self._clusters: dict[str, set[str]] = {}
+        self._live: dict[tuple[str, str], _LiveBroker] = {}
+
+    # --- reading ---
+
+    def route(self, topic: str) -> TopicRouteData | None:
+        """The brokers and queues of a topic; None when no live broker has it."""
+        queues = self._topics.get(topic)
+        if not queues:
+            return None
+        brokers = tuple(
+            BrokerData(
+                cluster=broker.cluster,
+                broker_name=name,
+                broker_addrs=dict(sorted(broker.addresses.items())),
+                enable_acting_master=broker.enable_acting_master,
+            )
+            for name in sorted(queues)
+            if (broker := self._brokers.get(name)) is not None and broker.addresses
+        )
+        if not brokers:
+            return None
+        return TopicRouteData(queue_datas=tuple(queues[name] for name in sorted(queues)), broker_datas=brokers)
+
+    def clusters(self) -> dict[str, set[str]]:
+        """Broker names by cluster (a copy)."""
+        return {cluster: set(names) for cluster, names in self._clusters.items()}
+
+    # --- writing ---
+
+    def register(
+        self, header: RegisterBrokerRequestHeader, body: RegisterBrokerBody, connection: Hashable
+    ) -> RegisterResult | None:
+        """Take a broker's registration in; None when it is refused.
+
+        Refused is a broker's first registration that holds a single topic: it is a change whose whole got lost.
+        Topics that a broker no longer lists stay.
+        """
+        name, address, broker_id = header.broker_name, header.broker_addr, header.broker_id
+        wrapper = body.topic_config_serialize_wrapper
+        topics = wrapper.topic_config_table
+        first_of_name = name not in self._brokers
+        broker = self._brokers.setdefault(name, _Broker(header.cluster_name))
+        for other, known in list(broker.addresses.items()):
+            if known == address and other != broker_id:  # a slave that became master
+                del broker.addresses[other]
+        old = broker.addresses.get(broker_id)
+        if old is not None and old != address:
+            live = self._live.get((header.cluster_name, old))
+            if live is not None and live.version.state_version > wrapper.data_version.state_version:
+                _log.warning("broker %s at %s is older than the one at %s and is ignored", name, address, old)
+                self._live.pop((header.cluster_name, address), None)
+                return RegisterResult()
+            self._live.pop((header.cluster_name, old), None)
+        if old is None and len(topics) == 1:
+            if first_of_name:
+                del self._brokers[name]
+            _log.warning("the first registration of broker %s at %s holds a single topic", name, address)
+            return None
+        broker.cluster = header.cluster_name
+        broker.enable_acting_master = bool(header.enable_acting_master)
+        self._clusters.setdefault(header.cluster_name, set()).add(name)
+        broker.addresses[broker_id] = address
+        known_version = self._live.get((header.cluster_name, address))
+        if broker_id == MASTER_ID:
+            changed = old is None or known_version is None or known_version.version != wrapper.data_version
+            for topic in topics.values():
+                if changed or name not in self._topics.get(topic.topic_name, {}):
+                    self._put_queues(name, topic)
+        if known_version is None:
+            _log.info("broker %s registered at %s", name, address)
+        expiry = header.heartbeat_timeout_millis
+        self._live[header.cluster_name, address] = _LiveBroker(
+            connection,
+            self._clock.monotonic(),
+            (BROKER_EXPIRY_MS if not expiry or expiry < 0 else expiry) / 1000,
+            wrapper.data_version,
+            header.ha_server_addr,
+            name,
+            broker_id,
+        )
+        master = broker.addresses.get(MASTER_ID)
+        if broker_id != MASTER_ID and master is not None:
+            live = self._live.get((header.cluster_name, master))
+            return RegisterResult(master, live.ha_address if live is not None else None)
+        return RegisterResult()
+
+    def unregister(self, header: UnregisterBrokerRequestHeader) -> None:
+        """A broker says that it stops."""
+        self._remove(header.cluster_name, header.broker_name, header.broker_addr, header.broker_id)
+
+    def on_close(self, connection: Hashable) -> None:
+        """The brokers that registered over this connection are gone, at once."""
+        for (cluster, address), live in list(self._live.items()):
+            if live.connection == connection:
+                _log.warning("broker %s at %s is dropped: its connection closed", live.broker_name, address)
+                self._remove(cluster, live.broker_name, address, live.broker_id)
+
+    def expire(self) -> list[Hashable]:
+        """Drop brokers that were silent for too long; their connections, to be closed."""
+        now = self._clock.monotonic()
+        dropped = []
+        for (cluster, address), live in list(self._live.items()):
+            if now - live.last_update > live.expiry:
+                _log.warning("broker %s at %s is dropped: silent for %g s", live.broker_name, address, live.expiry)
+                self._remove(cluster, live.broker_name, address, live.broker_id)
+                dropped.append(live.connection)
+        return dropped
+
+    def _put_queues(self, broker_name: str, topic: TopicConfig) -> None:
+        self._topics.setdefault(topic.topic_name, {})[broker_name] = QueueData(
+            broker_name=broker_name,
+            read_queue_nums=topic.read_queue_nums,
+            write_queue_nums=topic.write_queue_nums,
+            perm=topic.perm,
+            topic_sys_flag=topic.topic_sys_flag,
+        )
+
+    def _remove(self, cluster: str, name: str, address: str, broker_id: int) -> None:
+        self._live.pop((cluster, address), None)
+        broker = self._brokers.get(name)
+        if broker is None:
+            return
+        if broker.addresses.get(broker_id) == address:
+            del broker.addresses[broker_id]
+        if broker.addresses:
+            return
+        del self._brokers[name]
+        names = self._clusters.get(broker.cluster, set())
+        names.discard(name)
+        if not names:
+            self._clusters.pop(broker.cluster, None)
+        for topic, queues in list(self._topics.items()):
+            queues.pop(name, None)
+            if not queues:
+                del self._topics[topic]

@@ -1,0 +1,180 @@
+"""Start and stop of the embedded servers: what survives, what is refused, and a thread of their own."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from pathlib import Path
+
+import anyio
+import pytest
+
+from rocketbox.clock import RealClock
+from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
+from rocketbox.errors import ClientStateError, ConfigurationError, RemotingError, StoreLockedError
+from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.remoting.client import RemotingClient
+from tests.integration.wire import SMALL_FILES, embedded, small_options
+
+
+@pytest.mark.anyio
+async def test_topics_groups_offsets_and_messages_survive_a_restart(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as wire:
+        await wire.send("t", b"kept", queue=1, d=2)
+        await wire.heartbeat("g", {"t": "*"})
+        update = {"consumerGroup": "g", "topic": "t", "queueId": 1, "commitOffset": 1}
+        assert (await wire.broker(RequestCode.UPDATE_CONSUMER_OFFSET, update)).code == 0
+    saved = json.loads((tmp_path / "config" / "consumerOffset.json").read_text())
+    assert saved["offsetTable"] == {"t@g": {"1": 1}}
+    groups = json.loads((tmp_path / "config" / "subscriptionGroup.json").read_text())
+    assert groups["subscriptionGroupTable"]["g"]["retryMaxTimes"] == 16
+    async with embedded(tmp_path, auto_create_topic_enable=False, auto_create_subscription_group=False) as wire:
+        assert [message.body for message in await wire.messages_of("g", "t", queue=1)] == [b"kept"]
+        query = {"consumerGroup": "g", "topic": "t", "queueId": 1}
+        assert (await wire.broker(RequestCode.QUERY_CONSUMER_OFFSET, query)).ext_fields["offset"] == "1"
+        route = await wire.route("t")
+        assert route is not None
+        assert route["queueDatas"][0]["writeQueueNums"] == 2
+        assert await wire.route("%RETRY%g") is not None
+        assert (await wire.send("t", b"next", queue=1)).ext_fields["queueOffset"] == "1"
+
+
+@pytest.mark.anyio
+async def test_offsets_are_written_while_the_broker_runs(tmp_path: Path) -> None:
+    async with embedded(tmp_path, flush_consumer_offset_interval=50) as wire:
+        await wire.send("t")
+        update = {"consumerGroup": "g", "topic": "t", "queueId": 0, "commitOffset": 1}
+        await wire.broker(RequestCode.UPDATE_CONSUMER_OFFSET, update)
+        with anyio.fail_after(5):
+            while not (tmp_path / "config" / "consumerOffset.json").exists():  # noqa: ASYNC110 - a file has no event
+                await anyio.sleep(0.02)
+
+
+@pytest.mark.anyio
+async def test_a_taken_port_is_a_finding_with_the_settings_name(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for options, key in (
+            (EmbeddedOptions(data_dir=tmp_path, port=port, name_server_port=0, broker=SMALL_FILES), "port"),
+            (EmbeddedOptions(data_dir=tmp_path, port=0, name_server_port=port, broker=SMALL_FILES), "name-server-port"),
+        ):
+            with pytest.raises(ConfigurationError) as caught:
+                await EmbeddedServers(options).__aenter__()
+            (finding,) = caught.value.findings
+            assert finding.what.startswith(f"rocketbox.embedded.{key}: cannot listen on 127.0.0.1:{port}")
+            assert finding.fix is not None
+            assert "0 takes a free one" in finding.fix
+    async with embedded(tmp_path) as wire:  # nothing was left behind
+        assert (await wire.send("t")).code == 0
+
+
+@pytest.mark.anyio
+async def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    async with embedded(tmp_path):
+        with pytest.raises(StoreLockedError):
+            await EmbeddedServers(small_options(tmp_path)).__aenter__()
+
+
+@pytest.mark.anyio
+async def test_another_address_than_the_machines_own_must_be_allowed(tmp_path: Path) -> None:
+    options = EmbeddedOptions(data_dir=tmp_path, host="0.0.0.0", port=0, name_server_port=0, broker=SMALL_FILES)
+    with pytest.raises(ConfigurationError) as caught:
+        await EmbeddedServers(options).__aenter__()
+    assert "rocketbox.embedded.host" in str(caught.value)
+    assert "insecure" in str(caught.value)
+    open_options = EmbeddedOptions(
+        data_dir=tmp_path, host="0.0.0.0", port=0, name_server_port=0, insecure=True, broker=SMALL_FILES
+    )
+    with pytest.raises(ConfigurationError, match="broker-ip1"):
+        await EmbeddedServers(open_options).__aenter__()
+    published = EmbeddedOptions(
+        data_dir=tmp_path,
+        host="0.0.0.0",
+        port=0,
+        name_server_port=0,
+        insecure=True,
+        broker={**SMALL_FILES, "broker-ip1": "127.0.0.1"},
+    )
+    async with EmbeddedServers(published) as servers:
+        assert servers.broker_address.startswith("127.0.0.1:")
+
+
+@pytest.mark.anyio
+async def test_wrong_settings_are_found_together(tmp_path: Path) -> None:
+    options = EmbeddedOptions(
+        data_dir=tmp_path,
+        host="10.1.2.3",
+        flush_disk_type="NEVER",
+        broker={"brokr-name": "x"},
+        places={"brokr-name": "rocketbox.yaml:7"},
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        await EmbeddedServers(options).__aenter__()
+    text = str(caught.value)
+    assert len(caught.value.findings) == 3
+    assert "rocketbox.embedded.flush-disk-type" in text
+    assert "did you mean rocketbox.embedded.broker-name?" in text
+    assert "rocketbox.yaml:7" in text
+
+
+async def ask(address: str, code: int, fields: dict[str, str]) -> RemotingCommand:
+    async with RemotingClient(clock=RealClock()) as client:
+        return await client.request(address, RemotingCommand.request(code, fields), timeout=5)
+
+
+def test_servers_in_a_thread_answer_while_the_caller_blocks(tmp_path: Path) -> None:
+    before = threading.active_count()
+    with EmbeddedServers.in_thread(small_options(tmp_path)) as servers:
+        route = anyio.run(
+            ask, servers.name_server_address, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "BenchmarkTest"}
+        )
+        assert servers.broker_address.encode() in route.body
+        with pytest.raises(ClientStateError):
+            servers.__enter__()
+    assert threading.active_count() == before
+    with EmbeddedServers.in_thread(small_options(tmp_path)):
+        pass
+
+
+def test_errors_of_the_start_come_out_of_the_thread(tmp_path: Path) -> None:
+    with (
+        EmbeddedServers.in_thread(small_options(tmp_path)),
+        pytest.raises(StoreLockedError),
+        EmbeddedServers.in_thread(small_options(tmp_path)),
+    ):
+        pass
+    with (
+        pytest.raises(ConfigurationError),
+        EmbeddedServers.in_thread(EmbeddedOptions(data_dir=tmp_path, host="10.1.2.3")),
+    ):
+        pass
+
+
+@pytest.mark.anyio
+async def test_a_stop_ends_long_polls(tmp_path: Path) -> None:
+    async with RemotingClient(clock=RealClock()) as client, anyio.create_task_group() as group:
+        async with embedded(tmp_path) as wire:
+            await wire.send("t")
+            request = RemotingCommand.request(
+                RequestCode.PULL_MESSAGE,
+                {
+                    "consumerGroup": "g", "topic": "t", "queueId": "0", "queueOffset": "1", "maxMsgNums": "1",
+                    "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": "60000", "subscription": "*",
+                    "subVersion": "0",
+                },
+            )  # fmt: skip
+            failed = anyio.Event()
+
+            async def hold() -> None:
+                with pytest.raises(RemotingError):
+                    await client.request(wire.servers.broker_address, request, timeout=60)
+                failed.set()
+
+            group.start_soon(hold)
+            await anyio.sleep(0.1)
+        with anyio.fail_after(5):
+            await failed.wait()

@@ -1,0 +1,92 @@
+"""``rocketbox broker`` as scripts use it: the ready line, a clean stop, and errors that say what to do."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from rocketbox.clock import RealClock
+from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.remoting.client import RemotingClient
+
+READY = re.compile(r"ready name-server=(127\.0\.0\.1:\d+) broker=(127\.0\.0\.1:\d+)\n")
+SMALL = ["--mapped-file-size-commit-log=1048576", "--max-message-size=100KB", "--max-index-num=1000",
+         "--max-hash-slot-num", "500", "--allocate-ahead=0"]  # fmt: skip
+
+
+def command(directory: Path, *arguments: str) -> list[str]:
+    return [
+        sys.executable, "-c", "from rocketbox.cli.app import main; main()", "broker", "--data-dir", str(directory),
+        *arguments,
+    ]  # fmt: skip
+
+
+async def ask(name_server: str, broker: str) -> tuple[RemotingCommand, RemotingCommand]:
+    """The answers to a route request and a send."""
+    async with RemotingClient(clock=RealClock()) as client:
+        request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
+        route = await client.request(name_server, request, timeout=5)
+        send = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, {"b": "TBW102", "e": "0"}, b"x")
+        return route, await client.request(broker, send, timeout=5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_that_it_is_ready_and_stops_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    arguments = ["--port", "0", "--name-server-port", "0", "--broker-name=mine", *SMALL]
+    with subprocess.Popen(
+        command(tmp_path, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            ready = READY.fullmatch(line)
+            assert ready is not None, line
+            route, sent = anyio.run(ask, ready[1], ready[2])
+            assert route.code == 0
+            assert ready[2].encode() in route.body
+            assert b'"mine"' in route.body
+            assert sent.code == 0
+            process.send_signal(number)
+            rest, errors = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert process.returncode == 0, errors
+    assert rest == ""
+    assert "stopping" in errors
+    assert not (tmp_path / "abort").exists()
+    assert (tmp_path / "commitlog" / f"{0:020}").stat().st_size == 1048576
+
+
+def failure(directory: Path, *arguments: str) -> str:
+    done = subprocess.run(command(directory, *arguments), check=False, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        text = failure(tmp_path, "--port", str(port), "--name-server-port", "0", *SMALL)
+    assert f"--port: cannot listen on 127.0.0.1:{port}" in text
+    assert "0 takes a free one" in text
+
+
+def test_wrong_settings_are_named(tmp_path: Path) -> None:
+    text = failure(tmp_path, "--flush-disk-typ=ASYNC_FLUSH", "--max-message-size=huge", "--host=10.0.0.1")
+    assert "there is no setting --flush-disk-typ" in text
+    assert "did you mean --flush-disk-type?" in text
+    assert "--max-message-size is 'huge'" in text
+    assert "--host is 10.0.0.1" in text
+    assert not (tmp_path / "commitlog").exists()

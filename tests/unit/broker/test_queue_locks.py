@@ -1,0 +1,47 @@
+"""Locks of orderly consumers: one owner at a time, kept by renewal, free after 60 s."""
+
+from __future__ import annotations
+
+from rocketbox.broker.locks import QueueLocks
+from rocketbox.message import MessageQueue
+from tests.unit.broker.virtual_clock import VirtualClock
+
+ONE, TWO = MessageQueue("t", "b", 0), MessageQueue("t", "b", 1)
+
+
+def test_a_queue_is_held_by_one_client() -> None:
+    locks = QueueLocks(VirtualClock())
+    assert locks.lock("g", "a", [ONE, TWO]) == [ONE, TWO]
+    assert locks.lock("g", "b", [ONE]) == []
+    assert locks.lock("other", "b", [ONE]) == [ONE]
+
+
+def test_only_the_owner_unlocks() -> None:
+    locks = QueueLocks(VirtualClock())
+    locks.lock("g", "a", [ONE])
+    locks.unlock("g", "b", [ONE])
+    assert locks.lock("g", "b", [ONE]) == []
+    locks.unlock("g", "a", [ONE])
+    assert locks.lock("g", "b", [ONE]) == [ONE]
+
+
+def test_a_lock_lives_for_60_seconds_after_its_renewal() -> None:
+    clock = VirtualClock()
+    locks = QueueLocks(clock)
+    locks.lock("g", "a", [ONE])
+    clock.now = 50
+    locks.lock("g", "a", [ONE])
+    clock.now = 110
+    assert locks.lock("g", "b", [ONE]) == []
+    clock.now = 110.1
+    assert locks.lock("g", "b", [ONE]) == [ONE]
+
+
+def test_a_group_is_locked_while_any_lock_is_valid() -> None:
+    clock = VirtualClock()
+    locks = QueueLocks(clock)
+    assert not locks.is_locked("g")
+    locks.lock("g", "a", [ONE])
+    assert locks.is_locked("g")
+    clock.now = 61
+    assert not locks.is_locked("g")
