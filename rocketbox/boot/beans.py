@@ -1,0 +1,298 @@
+"""The container of beans: it takes definitions, plans, builds, starts, closes and hands out.
+
+The only module that knows dependency-injector: every bean is a provider in a ``DynamicContainer``, which users can
+reach and override before the start. A plain bean function becomes a ``ThreadSafeSingleton``; one that is async, yields
+or is a context manager a singleton of what its start left. Starting goes phase by phase in an ``AsyncExitStack`` of the
+life cycle; dependency-injector's own async resources stay out, because they turn whoever needs them into futures.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any, TypeVar, cast
+
+from dependency_injector import containers, providers
+
+from rocketbox.boot.definitions import BeanDefinition, Source, Style, define, given
+from rocketbox.boot.hints import Wanted, hint_name, wanted
+from rocketbox.boot.marks import Cluster, Phase
+from rocketbox.boot.planning import Argument, Plan, SettingsView, make_plan
+from rocketbox.boot.report import ConditionsReport
+from rocketbox.clock import Clock
+from rocketbox.errors import ConfigurationError, Finding, NotStartedError
+
+__all__ = ["BeanContainer", "SettingsView"]
+
+_log = logging.getLogger(__name__)
+BeanT = TypeVar("BeanT")
+
+
+class BeanContainer:
+    """The beans of one run of an application.
+
+    Add definitions and objects, :meth:`plan`, then :meth:`start` each phase. ``prefix`` is where the main cluster's
+    keys stand (``rocketmq``), ``clusters`` where those of further ones do, by name; conditions of ``per_cluster``
+    beans are read with the one in place of the other.
+    """
+
+    def __init__(
+        self,
+        settings: SettingsView,
+        clock: Clock,
+        *,
+        prefix: str = "",
+        clusters: Mapping[str, str] | None = None,
+    ) -> None:
+        self.container = containers.DynamicContainer()
+        self._settings = settings
+        self._clock = clock
+        self._main = Cluster("", prefix)
+        self._clusters = {name: Cluster(name, where) for name, where in (clusters or {}).items()}
+        self._definitions: list[BeanDefinition] = []
+        self._exclude: dict[str, str | None] = {}
+        self._plan: Plan | None = None
+        self._providers: dict[BeanDefinition, providers.Provider[Any]] = {}
+        self._started: set[BeanDefinition] = set()
+        self._entered: set[int] = set()
+
+    # --- what there is -------------------------------------------------------------------------------------------
+
+    def add(self, target: Callable[..., Any], *, automatic: bool = False) -> None:
+        """Take a function or class, marked or not, as a bean definition; ``automatic`` ones come after the users'."""
+        self._definitions.append(define(target, Source.AUTO if automatic else Source.USER))
+
+    def add_instance(
+        self,
+        value: Any,
+        provides: Any = None,
+        *,
+        name: str | None = None,
+        where: str = "the application",
+        cluster: str | None = None,
+    ) -> None:
+        """Take an object that exists already as a bean of its type (or ``provides``); it is not entered or closed.
+
+        ``cluster``: it belongs to that one; empty, to the main one, as a bean that has one per cluster.
+        """
+        kind = type(value) if provides is None else provides
+        belongs = None if cluster is None else self._clusters.get(cluster, self._main)
+        self._definitions.append(given(value, kind, name or hint_name(kind), where, belongs))
+
+    def exclude(self, names: Iterable[str], where: str | None = None) -> None:
+        """Leave out auto-configurations: by bean name, by module, or by ``module.name``."""
+        self._exclude.update(dict.fromkeys(names, where))
+
+    # --- deciding ------------------------------------------------------------------------------------------------
+
+    def plan(self) -> list[Finding]:
+        """Decide what is built and from what; returns everything that is wrong, an empty list when nothing is.
+
+        Builds nothing. Afterwards :attr:`report` and :meth:`has` answer, and ``container`` holds the providers.
+        """
+        self._plan, findings = make_plan(
+            self._definitions,
+            self._settings,
+            main=self._main,
+            clusters=list(self._clusters.values()),
+            exclude=self._exclude,
+        )
+        self.container = containers.DynamicContainer()
+        self._providers = {}
+        for bean in self._plan.order:
+            self._providers[bean] = self._make_provider(bean)
+            self.container.set_provider(self._key(bean), self._providers[bean])
+        return findings
+
+    @property
+    def planned(self) -> Plan:
+        """The plan; NotStartedError before :meth:`plan`."""
+        if self._plan is None:
+            raise NotStartedError("the container of beans")
+        return self._plan
+
+    @property
+    def report(self) -> ConditionsReport:
+        """What was taken, what was not, and why."""
+        return self.planned.report
+
+    def has(self, hint: Any) -> bool:
+        """Whether a parameter with this hint can be given: ``T``, ``Annotated``, ``list[T]`` or ``T | None``."""
+        asked = wanted(hint)
+        found = self.planned.candidates(asked)
+        return bool(found) if asked.every else len(found) == 1
+
+    def finding(self, hint: Any, who: str, where: str | None = None) -> Finding | None:
+        """What is wrong with ``who`` asking for this hint: missing or ambiguous; None when it can be given."""
+        asked = wanted(hint)
+        found = self.planned.candidates(asked)
+        if asked.every or len(found) == 1 or (asked.optional and not found):
+            return None
+        if found:
+            return self.planned.ambiguous(asked, found, who, where)
+        return self.planned.missing(asked, who, where)
+
+    def why_missing(self, hint: Any) -> str | None:
+        """What would mend that there is no such bean, if a definition of one was left out; else None."""
+        asked = wanted(hint)
+        verdict = self.planned.why_missing(asked.type_, asked.qualifier or "")
+        if verdict is None:
+            return None
+        return verdict.fix or verdict.reason
+
+    def types(self) -> list[Any]:
+        """The types of all beans, in the order of registration."""
+        return [bean.provides for bean in self.planned.taken]
+
+    # --- building and starting -----------------------------------------------------------------------------------
+
+    async def start(self, phase: Phase, stack: AsyncExitStack) -> None:
+        """Build and start the beans of a phase, in order; ``stack`` closes them.
+
+        Raises ConfigurationError, naming the bean and its place, when one fails to start.
+        """
+        plan = self.planned
+        for bean in plan.order:
+            if plan.phases[bean] is not phase:
+                continue
+            since = self._clock.monotonic()
+            try:
+                await self._start_bean(bean, stack)
+            except ConfigurationError:
+                raise
+            except Exception as error:
+                raise ConfigurationError(_failed_start(bean, error)) from error
+            self._started.add(bean)
+            if bean.style is not Style.GIVEN:
+                _log.debug("bean %s ready in %.1f ms", bean.label, (self._clock.monotonic() - since) * 1000)
+
+    async def _start_bean(self, bean: BeanDefinition, stack: AsyncExitStack) -> None:
+        provider = self._providers[bean]
+        if bean.style is Style.GIVEN or _is_overridden(provider):
+            return  # whoever gave it looks after it
+        if bean.style is Style.PLAIN:
+            await self._enter(provider(), stack)
+            return
+        assert bean.target is not None
+        positional, named = self._values(bean)
+        made: Any
+        if bean.style is Style.ASYNC:
+            made = await bean.target(*positional, **named)
+            await self._enter(made, stack)
+        elif bean.style is Style.ASYNC_GENERATOR:
+            made = await stack.enter_async_context(asynccontextmanager(bean.target)(*positional, **named))
+        elif bean.style is Style.GENERATOR:
+            made = stack.enter_context(contextmanager(bean.target)(*positional, **named))
+        else:
+            manager = bean.target(*positional, **named)
+            if isinstance(manager, AbstractAsyncContextManager):
+                made = await stack.enter_async_context(manager)
+            else:
+                made = stack.enter_context(manager)
+        provider_of_result = cast("providers.ThreadSafeSingleton[Any]", provider)
+        provider_of_result.set_provides(lambda: made)
+
+    async def _enter(self, value: Any, stack: AsyncExitStack) -> None:
+        kind = type(value)
+        is_manager = hasattr(kind, "__aenter__") and hasattr(kind, "__aexit__")
+        if is_manager and not hasattr(kind, "acquire") and id(value) not in self._entered:
+            self._entered.add(id(value))
+            await stack.enter_async_context(value)
+
+    def _make_provider(self, bean: BeanDefinition) -> providers.Provider[Any]:
+        provider: providers.Provider[Any]
+        if bean.style is Style.GIVEN:
+            return providers.Object(bean.value)
+        if bean.style is Style.PLAIN:
+            assert bean.target is not None
+            positional, named = self._injections(bean)
+            provider = providers.ThreadSafeSingleton(bean.target, *positional, **named)
+        else:
+            provider = providers.ThreadSafeSingleton(lambda: _not_started(bean.label))
+        provider.disable_async_mode()  # an awaitable bean is a bean, no future of one
+        return provider
+
+    def _injections(self, bean: BeanDefinition) -> tuple[list[Any], dict[str, Any]]:
+        positional: list[Any] = []
+        named: dict[str, Any] = {}
+        for argument in self.planned.arguments[bean]:
+            if argument.use_default:
+                continue
+            injection = self._injection(argument)
+            if argument.parameter.positional_only:
+                positional.append(injection)
+            else:
+                named[argument.parameter.name] = injection
+        return positional, named
+
+    def _injection(self, argument: Argument) -> providers.Provider[Any]:
+        if argument.every:
+            return providers.List(*(self._providers[bean] for bean in argument.beans))
+        if argument.beans:
+            return self._providers[argument.beans[0]]
+        return providers.Object(argument.constant)
+
+    def _values(self, bean: BeanDefinition) -> tuple[list[Any], dict[str, Any]]:
+        positional, named = self._injections(bean)
+        return [injection() for injection in positional], {name: injection() for name, injection in named.items()}
+
+    def _key(self, bean: BeanDefinition) -> str:
+        name = "".join(letter if letter.isalnum() else "_" for letter in bean.name)
+        name = f"{name}_{bean.cluster_name}" if bean.cluster_name and bean.cluster_name != bean.name else name
+        while hasattr(self.container, name):  # a user's bean has the name, or the container itself
+            name += "_"
+        return name
+
+    # --- handing out ---------------------------------------------------------------------------------------------
+
+    def get(self, kind: type[BeanT], qualifier: str | None = None) -> BeanT:
+        """The bean of this type; ``qualifier`` is a bean's or cluster's name.
+
+        Raises ConfigurationError when there is none or several, NotStartedError before its phase.
+        """
+        return cast("BeanT", self._one(Wanted(kind, qualifier), f"get({hint_name(kind)})"))
+
+    def resolve(self, hint: Any) -> Any:
+        """What a parameter with this hint is given; raises as :meth:`get` does."""
+        asked = wanted(hint)
+        if asked.every:
+            return [self._value(bean) for bean in self.planned.candidates(asked)]
+        if asked.optional and not self.planned.candidates(asked):
+            return None
+        return self._one(asked, "somebody")
+
+    def provider(self, kind: type[BeanT], qualifier: str | None = None) -> Callable[[], BeanT]:
+        """A function without parameters that returns the bean: what FastAPI's ``Depends`` takes."""
+
+        def provide() -> BeanT:
+            return self.get(kind, qualifier)
+
+        return provide
+
+    def _one(self, asked: Wanted, who: str) -> Any:
+        found: Sequence[BeanDefinition] = self.planned.candidates(asked)
+        if not found:
+            raise ConfigurationError(self.planned.missing(asked, who, None))
+        if len(found) > 1:
+            raise ConfigurationError(self.planned.ambiguous(asked, found, who, None))
+        return self._value(found[0])
+
+    def _value(self, bean: BeanDefinition) -> Any:
+        if bean not in self._started and bean.style is not Style.GIVEN and not _is_overridden(self._providers[bean]):
+            raise NotStartedError(f"bean {bean.label}")
+        return self._providers[bean]()
+
+
+def _is_overridden(provider: Any) -> bool:  # Any: its own type says that there is always one that overrides
+    return bool(provider.overridden)
+
+
+def _not_started(label: str) -> Any:
+    raise NotStartedError(f"bean {label}")
+
+
+def _failed_start(bean: BeanDefinition, error: Exception) -> Finding:
+    text = str(error).strip()
+    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return Finding(f"bean {bean.label} failed to start: {said}", bean.where, None)

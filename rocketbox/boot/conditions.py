@@ -1,0 +1,212 @@
+"""Conditions on beans: named values that say whether they hold, why, and which key would mend it when they do not.
+
+They stand in ``@bean(...)`` and are evaluated by ``boot.beans`` in order of registration; the words of each verdict go
+into the conditions report and into the error when somebody misses the bean.
+
+Source: Spring Boot 3 ``ConditionalOnProperty``, ``ConditionalOnMissingBean`` and their kin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+__all__ = [
+    "Condition",
+    "ConditionContext",
+    "Verdict",
+    "any_of",
+    "not_",
+    "on_bean",
+    "on_missing_bean",
+    "on_module",
+    "on_profile",
+    "on_property",
+]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a condition holds, and why. ``key`` is the setting that would mend it, ``fix`` what to do, if any."""
+
+    matched: bool
+    reason: str
+    key: str | None = None
+    fix: str | None = None
+
+
+class ConditionContext(Protocol):
+    """What a condition can ask about, for one bean definition."""
+
+    def key(self, key: str) -> str:
+        """The key as it stands for this definition's cluster."""
+
+    def text(self, key: str) -> str | None:
+        """What the settings say under a key; None when nothing is written there. Defaults do not count."""
+
+    def profiles(self) -> Collection[str]:
+        """The active profiles."""
+
+    def bean_names(self, kind: Any) -> Sequence[str]:
+        """The beans of this type that are registered so far, in this definition's cluster."""
+
+    def why_missing(self, kind: Any) -> Verdict | None:
+        """Why a bean of this type was not built, if there is a definition of one."""
+
+
+class Condition(Protocol):
+    """Something that holds or does not, for one bean definition."""
+
+    def evaluate(self, context: ConditionContext) -> Verdict: ...
+
+
+def _type_name(kind: Any) -> str:
+    return getattr(kind, "__name__", None) or str(kind)
+
+
+@dataclass(frozen=True)
+class _OnProperty:
+    written: str
+    having: str | None
+    missing: bool
+
+    def evaluate(self, context: ConditionContext) -> Verdict:
+        key = context.key(self.written)
+        text = context.text(key)
+        if text is None:
+            needed = f"set {key}" + ("" if self.having is None else f" to {self.having}")
+            return Verdict(self.missing, f"{key} is not set", None if self.missing else key, needed)
+        if self.having is None:
+            matched = text.strip().lower() != "false"
+            return Verdict(matched, f"{key} is set" if matched else f"{key} is false", key, f"set {key}")
+        matched = text.strip().lower() == self.having.lower()
+        reason = f"{key} is {self.having}" if matched else f"{key} is not {self.having}"
+        return Verdict(matched, reason, key, f"set {key} to {self.having}")
+
+
+def on_property(key: str, having: str | None = None, missing: bool = False) -> Condition:
+    """Holds when ``key`` is written somewhere and not ``false``; with ``having``, when it is that (any case).
+
+    ``missing`` is the answer when nothing is written. Defaults of models do not count as written.
+    """
+    return _OnProperty(key, having, missing)
+
+
+@dataclass(frozen=True)
+class _OnMissingBean:
+    kind: Any
+
+    def evaluate(self, context: ConditionContext) -> Verdict:
+        names = context.bean_names(self.kind)
+        if names:
+            return Verdict(False, f"{_type_name(self.kind)} is provided already, by {', '.join(names)}")
+        return Verdict(True, f"nothing else provides {_type_name(self.kind)}")
+
+
+def on_missing_bean(kind: Any) -> Condition:
+    """Holds when no bean of this type is registered before: a user's own takes the place of this one."""
+    return _OnMissingBean(kind)
+
+
+@dataclass(frozen=True)
+class _OnBean:
+    kind: Any
+
+    def evaluate(self, context: ConditionContext) -> Verdict:
+        names = context.bean_names(self.kind)
+        if names:
+            return Verdict(True, f"{_type_name(self.kind)} is provided by {', '.join(names)}")
+        why = context.why_missing(self.kind)
+        reason = f"nothing provides {_type_name(self.kind)}"
+        if why is None:
+            return Verdict(False, reason, fix=f"write a @bean function that returns {_type_name(self.kind)}")
+        return Verdict(False, f"{reason}: {why.reason}", why.key, why.fix)
+
+
+def on_bean(kind: Any) -> Condition:
+    """Holds when a bean of this type is registered before."""
+    return _OnBean(kind)
+
+
+@dataclass(frozen=True)
+class _OnModule:
+    name: str
+
+    def evaluate(self, context: ConditionContext) -> Verdict:
+        try:
+            found = find_spec(self.name) is not None
+        except ModuleNotFoundError:  # a package above it is missing
+            found = False
+        if found:
+            return Verdict(True, f"module {self.name} is installed")
+        return Verdict(False, f"module {self.name} is not installed", fix=f"install what provides module {self.name}")
+
+
+def on_module(name: str) -> Condition:
+    """Holds when a module can be found; it is not imported."""
+    return _OnModule(name)
+
+
+@dataclass(frozen=True)
+class _OnProfile:
+    names: tuple[str, ...]
+
+    def evaluate(self, context: ConditionContext) -> Verdict:
+        active = context.profiles()
+        wanted = " or ".join(self.names)
+        matched = any((name[1:] not in active) if name.startswith("!") else (name in active) for name in self.names)
+        now = ", ".join(active) or "none"
+        if matched:
+            return Verdict(True, f"profile {wanted} (active: {now})")
+        return Verdict(
+            False,
+            f"profile {wanted} is not active (active: {now})",
+            "rocketbox.profiles.active",
+            f"make profile {wanted} active with rocketbox.profiles.active",
+        )
+
+
+def on_profile(*names: str) -> Condition:
+    """Holds when one of the profiles is active; ``!prod`` holds when prod is not."""
+    return _OnProfile(names)
+
+
+@dataclass(frozen=True)
+class _AnyOf:
+    conditions: tuple[Condition, ...]
+
+    def evaluate(self, context: ConditionContext) -> Verdict:
+        verdicts = [condition.evaluate(context) for condition in self.conditions]
+        for verdict in verdicts:
+            if verdict.matched:
+                return verdict
+        fixes = list(dict.fromkeys(verdict.fix for verdict in verdicts if verdict.fix))
+        return Verdict(
+            False,
+            " and ".join(verdict.reason for verdict in verdicts),
+            next((verdict.key for verdict in verdicts if verdict.key), None),
+            ", or ".join(fixes) or None,
+        )
+
+
+def any_of(*conditions: Condition) -> Condition:
+    """Holds when one of the conditions does."""
+    return _AnyOf(conditions)
+
+
+@dataclass(frozen=True)
+class _Not:
+    condition: Condition
+
+    def evaluate(self, context: ConditionContext) -> Verdict:
+        verdict = self.condition.evaluate(context)
+        if not verdict.matched:
+            return Verdict(True, verdict.reason)
+        return Verdict(False, verdict.reason, verdict.key, f"change {verdict.key}" if verdict.key else None)
+
+
+def not_(condition: Condition) -> Condition:
+    """Holds when the condition does not."""
+    return _Not(condition)

@@ -1,0 +1,183 @@
+"""Bean definitions: what a marked function or class provides, what it needs, and how it is called.
+
+Which of them become beans is decided in ``boot.planning``; building them is ``boot.beans``' business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from rocketbox.boot.conditions import Condition
+from rocketbox.boot.hints import (
+    Wanted,
+    hint_name,
+    parameters_of,
+    place_of,
+    provided_type,
+    resolve_hint,
+    wanted,
+)
+from rocketbox.boot.marks import BeanMark, Cluster, Phase, bean_mark
+from rocketbox.errors import Finding
+
+__all__ = ["BeanDefinition", "BeanParameter", "Source", "Style", "define", "given"]
+
+
+class Source(Enum):
+    """Who brought a definition; the order in which they are considered."""
+
+    GIVEN = "given"
+    USER = "user"
+    AUTO = "auto-configuration"
+
+
+class Style(Enum):
+    """How a bean comes from its function."""
+
+    GIVEN = "given"
+    PLAIN = "plain"
+    ASYNC = "async"
+    GENERATOR = "generator"
+    ASYNC_GENERATOR = "async generator"
+    CONTEXT = "context manager"
+
+
+_MANAGERS = (contextlib.AbstractContextManager, contextlib.AbstractAsyncContextManager)
+
+
+@dataclass(frozen=True)
+class BeanParameter:
+    """One parameter of a bean function. ``wanted`` is None when its type cannot be known; ``problem`` says why."""
+
+    name: str
+    wanted: Wanted | None
+    has_default: bool
+    positional_only: bool
+    problem: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class BeanDefinition:
+    """One bean that may be built. ``provides`` is None when its return type cannot be resolved."""
+
+    name: str
+    provides: Any
+    style: Style
+    source: Source
+    where: str
+    target: Callable[..., Any] | None = None
+    value: Any = None
+    mark: BeanMark = field(default_factory=BeanMark)
+    cluster: Cluster | None = None
+    problem: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} [{self.cluster.name}]" if self.cluster and self.cluster.name else self.name
+
+    @property
+    def module(self) -> str:
+        return str(getattr(self.target, "__module__", ""))
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        return self.mark.conditions
+
+    @property
+    def phase(self) -> Phase:
+        return self.mark.phase or Phase.BEANS
+
+    @property
+    def cluster_name(self) -> str:
+        return self.cluster.name if self.cluster else ""
+
+    def for_cluster(self, cluster: Cluster) -> BeanDefinition:
+        return dataclasses.replace(self, cluster=cluster)
+
+    def is_named(self, name: str | Callable[..., Any]) -> bool:
+        """Whether an ``after``, ``before`` or exclusion means this definition."""
+        if not isinstance(name, str):
+            return name is self.target
+        return name in (self.name, self.module, f"{self.module}.{self.name}")
+
+    def parameters(self) -> list[BeanParameter]:
+        """What it needs; its hints are looked at only now, when it is going to be built."""
+        if self.target is None:
+            return []
+        found = []
+        for parameter in parameters_of(self.target):
+            asked, problem = None, ""
+            if parameter.annotation is inspect.Parameter.empty:
+                problem = "it has no type"
+            else:
+                try:
+                    asked = wanted(resolve_hint(self.target, parameter.annotation))
+                except Exception as error:  # evaluating an annotation can raise anything
+                    problem = f"its type {parameter.annotation} cannot be resolved: {error}"
+            found.append(
+                BeanParameter(
+                    parameter.name,
+                    asked,
+                    parameter.default is not inspect.Parameter.empty,
+                    parameter.kind is inspect.Parameter.POSITIONAL_ONLY,
+                    problem,
+                )
+            )
+        return found
+
+    def problem_finding(self) -> Finding | None:
+        """What is wrong with the definition itself."""
+        if not self.problem:
+            return None
+        return Finding(f"bean {self.name} {self.problem}", self.where, f"write def {self.name}(...) -> TheType")
+
+
+def define(target: Callable[..., Any], source: Source) -> BeanDefinition:
+    """The definition of a bean function or class; without a mark, one that has no conditions."""
+    mark = bean_mark(target) or BeanMark()
+    where = place_of(target)
+    name = mark.name or str(getattr(target, "__name__", "bean"))
+    if isinstance(target, type):
+        return BeanDefinition(name, target, Style.PLAIN, source, where, target, mark=mark)
+    style, wrapped = _style(target)
+    provides, problem = None, ""
+    annotation = getattr(inspect.unwrap(target), "__annotations__", {}).get("return", inspect.Parameter.empty)
+    if annotation is inspect.Parameter.empty:
+        problem = "does not say what it provides: it has no return type"
+    else:
+        try:
+            hint = resolve_hint(target, annotation)
+        except Exception as error:  # evaluating an annotation can raise anything
+            problem = f"has a return type that cannot be resolved: {annotation} ({error})"
+        else:
+            if typing.get_origin(hint) in _MANAGERS and style is Style.PLAIN:
+                style, wrapped = Style.CONTEXT, True
+            provides = provided_type(hint, wrapped=wrapped)
+            if provides in (None, type(None), Any, object):
+                problem = f"does not say what it provides: its return type is {hint_name(provides)}"
+    return BeanDefinition(name, provides, style, source, where, target, mark=mark, problem=problem)
+
+
+def _style(target: Callable[..., Any]) -> tuple[Style, bool]:
+    plain = inspect.unwrap(target)
+    if inspect.isasyncgenfunction(target):
+        return Style.ASYNC_GENERATOR, True
+    if inspect.isgeneratorfunction(target):
+        return Style.GENERATOR, True
+    if plain is not target and (inspect.isasyncgenfunction(plain) or inspect.isgeneratorfunction(plain)):
+        return Style.CONTEXT, True  # @contextmanager or @asynccontextmanager stands around it
+    if inspect.iscoroutinefunction(target):
+        return Style.ASYNC, False
+    return Style.PLAIN, False
+
+
+def given(value: Any, provides: Any, name: str, where: str, cluster: Cluster | None = None) -> BeanDefinition:
+    """The definition of an object that exists already; its life is the giver's concern."""
+    return BeanDefinition(name, provides, Style.GIVEN, Source.GIVEN, where, value=value, cluster=cluster)

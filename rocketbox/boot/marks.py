@@ -1,0 +1,141 @@
+"""The marks of the generic framework: ``bean``, ``configuration_properties``, ``Qualifier``; plain values, no work.
+
+Importing this module loads the standard library only, and a marked function or class stays what it was. What the marks
+mean is decided in ``boot.beans`` and ``boot.settings`` when an application starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+if TYPE_CHECKING:
+    from rocketbox.boot.conditions import Condition
+
+__all__ = [
+    "BeanMark",
+    "Cluster",
+    "Phase",
+    "Qualifier",
+    "bean",
+    "bean_mark",
+    "configuration_properties",
+    "properties_prefix",
+]
+
+BEAN = "__rocketbox_bean__"
+PROPERTIES = "__rocketbox_properties__"
+
+TargetT = TypeVar("TargetT", bound=Callable[..., Any])
+ClassT = TypeVar("ClassT", bound=type)
+
+
+class Phase(IntEnum):
+    """When something starts; stopping goes the other way. A bean starts in BEANS, or earlier if another needs it."""
+
+    INFRASTRUCTURE = 1
+    CLIENT = 2
+    TEMPLATE = 3
+    BEANS = 4
+    STARTUP = 5
+    LISTENERS = 6
+
+
+@dataclass(frozen=True)
+class Qualifier:
+    """``Annotated[T, Qualifier("audit")]``: the bean of that name, or of the cluster of that name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What a ``per_cluster`` bean function may ask for: which cluster it is built for.
+
+    ``name`` is empty for the main one; ``prefix`` is where the cluster's keys stand.
+    """
+
+    name: str
+    prefix: str
+
+
+@dataclass(frozen=True)
+class BeanMark:
+    """What ``@bean`` said."""
+
+    conditions: tuple[Condition, ...] = ()
+    name: str | None = None
+    after: tuple[str | Callable[..., Any], ...] = ()
+    before: tuple[str | Callable[..., Any], ...] = ()
+    per_cluster: bool = False
+    phase: Phase | None = None
+
+
+@overload
+def bean(target: TargetT, /) -> TargetT: ...
+
+
+@overload
+def bean(
+    *conditions: Condition,
+    name: str | None = None,
+    after: Sequence[str | Callable[..., Any]] = (),
+    before: Sequence[str | Callable[..., Any]] = (),
+    per_cluster: bool = False,
+    phase: Phase | None = None,
+) -> Callable[[TargetT], TargetT]: ...
+
+
+def bean(
+    *conditions: Any,
+    name: str | None = None,
+    after: Sequence[str | Callable[..., Any]] = (),
+    before: Sequence[str | Callable[..., Any]] = (),
+    per_cluster: bool = False,
+    phase: Phase | None = None,
+) -> Any:
+    """Marks a function (its return type says what it provides) or a class as a bean, built once per application.
+
+    Parameters are given by their types: ``T``, ``Annotated[T, Qualifier("name")]``, ``list[T]`` (all of them),
+    ``T | None``. The function may be ``async``, or yield its bean once and clean up behind the ``yield``. A bean with
+    ``__aenter__`` and ``__aexit__`` is entered at start and left at stop, unless it is a lock (has ``acquire``).
+
+    ``conditions`` must all hold. ``name`` is the qualifier (default: the function's name). ``after`` and ``before``
+    name bean functions, or modules of them, between which this one is considered and started. ``per_cluster`` makes
+    one bean for each cluster, with the cluster's name as its qualifier. ``phase`` says when it starts.
+    """
+    if len(conditions) == 1 and callable(conditions[0]):
+        return _mark(conditions[0], BeanMark())
+    mark = BeanMark(tuple(conditions), name, tuple(after), tuple(before), per_cluster, phase)
+    return lambda target: _mark(target, mark)
+
+
+def _mark(target: TargetT, mark: BeanMark) -> TargetT:
+    setattr(target, BEAN, mark)
+    return target
+
+
+def bean_mark(target: object) -> BeanMark | None:
+    """The mark that ``@bean`` put on this very object; a subclass does not inherit that of its base."""
+    mark = getattr(target, "__dict__", {}).get(BEAN)
+    return mark if isinstance(mark, BeanMark) else None
+
+
+def configuration_properties(prefix: str) -> Callable[[ClassT], ClassT]:
+    """Binds the keys under ``prefix`` to a pydantic model: validated at start, and a bean of its own type."""
+    if not prefix or any(not part for part in prefix.split(".")):
+        raise ValueError(f"configuration_properties needs a prefix such as 'desk' or 'desk.alerts', not {prefix!r}")
+
+    def mark(class_: ClassT) -> ClassT:
+        setattr(class_, PROPERTIES, prefix)
+        return class_
+
+    return mark
+
+
+def properties_prefix(class_: object) -> str | None:
+    """The prefix that ``@configuration_properties`` gave this very class."""
+    prefix = getattr(class_, "__dict__", {}).get(PROPERTIES)
+    return prefix if isinstance(prefix, str) else None

@@ -1,0 +1,359 @@
+"""From bean definitions to a plan: which are taken, what each is given, in which order and phase they start.
+
+Everything that is wrong is found here, together, before anything is built: missing, ambiguous and circular beans, with
+who asked, what there was, which condition failed, and the key that would mend it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rocketbox.boot.conditions import Verdict
+from rocketbox.boot.definitions import BeanDefinition, BeanParameter, Source
+from rocketbox.boot.hints import Wanted, fits, hint_name
+from rocketbox.boot.marks import Cluster, Phase
+from rocketbox.boot.report import ConditionsReport, ReportEntry
+from rocketbox.errors import Finding
+
+__all__ = ["Argument", "Plan", "SettingsView", "make_plan"]
+
+
+class SettingsView(Protocol):
+    """What conditions need to know of the settings."""
+
+    @property
+    def profiles(self) -> Sequence[str]: ...
+
+    def text(self, key: str) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What one parameter is given: one bean, all of a type, a constant (None, or the Cluster), or its default."""
+
+    parameter: BeanParameter
+    beans: tuple[BeanDefinition, ...] = ()
+    every: bool = False
+    constant: Any = None
+    use_default: bool = False
+
+
+@dataclass
+class Plan:
+    """The result; ``taken`` in the order of registration, ``order`` in the order of starting."""
+
+    taken: list[BeanDefinition] = field(default_factory=list)
+    left_out: list[tuple[BeanDefinition, Verdict]] = field(default_factory=list)
+    order: list[BeanDefinition] = field(default_factory=list)
+    arguments: dict[BeanDefinition, list[Argument]] = field(default_factory=dict)
+    phases: dict[BeanDefinition, Phase] = field(default_factory=dict)
+    report: ConditionsReport = field(default_factory=ConditionsReport)
+    per_cluster_types: list[Any] = field(default_factory=list)
+
+    # --- finding beans -------------------------------------------------------------------------------------------
+
+    def candidates(self, wanted: Wanted, cluster: str = "") -> list[BeanDefinition]:
+        """The taken beans that answer ``wanted``, for somebody in ``cluster`` (empty: the main one)."""
+        fitting = [bean for bean in self.taken if fits(bean.provides, wanted.type_)]
+        if wanted.qualifier is not None:
+            return [bean for bean in fitting if wanted.qualifier in (bean.name, bean.cluster_name)]
+        if wanted.every and not cluster:
+            return fitting
+        own = [bean for bean in fitting if bean.cluster_name == cluster]
+        if own or not cluster or self._is_per_cluster(wanted.type_):
+            return own  # never that of another cluster
+        return [bean for bean in fitting if bean.cluster is None]
+
+    def _is_per_cluster(self, type_: Any) -> bool:
+        return any(fits(provided, type_) for provided in self.per_cluster_types)
+
+    def why_missing(self, type_: Any, cluster: str = "") -> Verdict | None:
+        """Why there is no bean of this type although there is a definition of one; None when there is no definition."""
+        for definition, verdict in self.left_out:
+            if definition.cluster_name == cluster and fits(definition.provides, type_):
+                reason = f"{definition.label} was not built because {verdict.reason}"
+                return Verdict(False, reason, verdict.key, verdict.fix)
+        return None
+
+    def missing(self, wanted: Wanted, who: str, where: str | None, cluster: str = "") -> Finding:
+        """The finding that nobody provides what ``who`` needs."""
+        what = f"{who} needs a bean of type {wanted}, and there is none"
+        verdict = self.why_missing(wanted.type_, wanted.qualifier or cluster)
+        if verdict is not None:
+            return Finding(f"{what}: {verdict.reason}", where, verdict.fix or _write_one(wanted))
+        others = [bean for bean in self.taken if fits(bean.provides, wanted.type_)]
+        if not others:
+            return Finding(what, where, _write_one(wanted))
+        names = ", ".join(f"{bean.label} ({bean.where})" for bean in others)
+        qualifier = others[0].cluster_name or others[0].name
+        type_name = hint_name(wanted.type_)
+        return Finding(
+            f"{what}; of this type there is {names}",
+            where,
+            f'ask for it by name: Annotated[{type_name}, Qualifier("{qualifier}")]',
+        )
+
+    def ambiguous(self, wanted: Wanted, found: Sequence[BeanDefinition], who: str, where: str | None) -> Finding:
+        """The finding that several beans could be given."""
+        names = ", ".join(f"{bean.label} ({bean.where})" for bean in found)
+        type_name = hint_name(wanted.type_)
+        return Finding(
+            f"{who} needs one bean of type {wanted}, and there are {len(found)}: {names}",
+            where,
+            f'ask for one by name, Annotated[{type_name}, Qualifier("{found[0].name}")], or for all, list[{type_name}]',
+        )
+
+
+def _write_one(wanted: Wanted) -> str:
+    named = f", with @bean(name={wanted.qualifier!r})" if wanted.qualifier is not None else ""
+    return f"write a @bean function that returns {hint_name(wanted.type_)}{named}"
+
+
+def make_plan(
+    definitions: Iterable[BeanDefinition],
+    settings: SettingsView,
+    *,
+    main: Cluster,
+    clusters: Sequence[Cluster],
+    exclude: Mapping[str, str | None],
+) -> tuple[Plan, list[Finding]]:
+    """Decide everything about the definitions; ``exclude`` maps what is left out to where that was said."""
+    maker = _Planner(settings, main, clusters)
+    maker.register(list(definitions), exclude)
+    maker.check_names()
+    maker.give_arguments()
+    maker.order_starts()
+    return maker.plan, maker.findings
+
+
+@dataclass
+class _Context:
+    """What the conditions of one definition can ask; the view of ``boot.conditions.ConditionContext``."""
+
+    plan: Plan
+    settings: SettingsView
+    main: Cluster
+    definition: BeanDefinition
+
+    def key(self, key: str) -> str:
+        cluster = self.definition.cluster
+        if cluster is not None and (key == self.main.prefix or key.startswith(self.main.prefix + ".")):
+            return cluster.prefix + key.removeprefix(self.main.prefix)
+        return key
+
+    def text(self, key: str) -> str | None:
+        return self.settings.text(key)
+
+    def profiles(self) -> Collection[str]:
+        return self.settings.profiles
+
+    def bean_names(self, kind: Any) -> Sequence[str]:
+        return [bean.label for bean in self.plan.candidates(Wanted(kind), self.definition.cluster_name)]
+
+    def why_missing(self, kind: Any) -> Verdict | None:
+        return self.plan.why_missing(kind, self.definition.cluster_name)
+
+
+class _Planner:
+    def __init__(self, settings: SettingsView, main: Cluster, clusters: Sequence[Cluster]) -> None:
+        self.plan = Plan()
+        self.findings: list[Finding] = []
+        self._settings = settings
+        self._main = main
+        self._clusters = {cluster.name: cluster for cluster in clusters}
+
+    # --- which are taken -----------------------------------------------------------------------------------------
+
+    def register(self, definitions: list[BeanDefinition], exclude: Mapping[str, str | None]) -> None:
+        self.plan.per_cluster_types = [bean.provides for bean in definitions if bean.mark.per_cluster]
+        automatic = [bean for bean in definitions if bean.source is Source.AUTO]
+        self._check_exclusions(automatic, exclude)
+        users = [bean for bean in definitions if bean.source is Source.USER]
+        given = [bean for bean in definitions if bean.source is Source.GIVEN]
+        for definition in (*given, *self._sorted(users), *self._sorted(automatic)):
+            for bean in self._expanded(definition):
+                if bean.source is Source.AUTO and any(bean.is_named(name) for name in exclude):
+                    self.plan.report.excluded.append(ReportEntry(bean.name, bean.where, cluster=bean.cluster_name))
+                else:
+                    self._consider(bean)
+
+    def _check_exclusions(self, automatic: Sequence[BeanDefinition], exclude: Mapping[str, str | None]) -> None:
+        for name, where in exclude.items():
+            if any(bean.is_named(name) for bean in automatic):
+                continue
+            known = [text for bean in automatic for text in (bean.name, f"{bean.module}.{bean.name}")]
+            near = difflib.get_close_matches(name, known, 1)
+            names = ", ".join(dict.fromkeys(bean.name for bean in automatic)) or "none"
+            fix = f"did you mean {near[0]}?" if near else f"there are: {names}"
+            self.findings.append(Finding(f"there is no auto-configuration {name} to exclude", where, fix))
+
+    def _expanded(self, definition: BeanDefinition) -> Iterable[BeanDefinition]:
+        if definition.mark.per_cluster:
+            return [definition.for_cluster(cluster) for cluster in (self._main, *self._clusters.values())]
+        if definition.source is Source.USER and definition.name in self._clusters:
+            return [definition.for_cluster(self._clusters[definition.name])]  # it stands for that cluster's own
+        return [definition]
+
+    def _consider(self, bean: BeanDefinition) -> None:
+        context = _Context(self.plan, self._settings, self._main, bean)
+        verdicts = []
+        for condition in bean.conditions:
+            verdict = condition.evaluate(context)
+            if not verdict.matched:
+                self.plan.left_out.append((bean, verdict))
+                entry = ReportEntry(bean.name, bean.where, (verdict,), bean.cluster_name)
+                self.plan.report.negative.append(entry)
+                return
+            verdicts.append(verdict)
+        if (problem := bean.problem_finding()) is not None:
+            self.findings.append(problem)
+            return
+        self.plan.taken.append(bean)
+        if verdicts or bean.source is Source.AUTO:
+            entry = ReportEntry(bean.name, bean.where, tuple(verdicts), bean.cluster_name)
+            self.plan.report.positive.append(entry)
+
+    def _sorted(self, definitions: list[BeanDefinition]) -> list[BeanDefinition]:
+        """As they came, except where ``after`` and ``before`` say otherwise."""
+        needs = _edges(definitions)
+        ordered, circle = _topological(definitions, needs)
+        if circle:
+            path = " -> ".join(bean.name for bean in (*circle, circle[0]))
+            self.findings.append(
+                Finding(f"after= and before= of beans go in a circle: {path}", circle[0].where, "take one of them away")
+            )
+        return ordered
+
+    def check_names(self) -> None:
+        seen: dict[tuple[str, str], BeanDefinition] = {}
+        for bean in self.plan.taken:
+            if bean.source is not Source.USER:
+                continue
+            other = seen.setdefault((bean.name, bean.cluster_name), bean)
+            if other is not bean:
+                self.findings.append(
+                    Finding(
+                        f"two beans are named {bean.label}",
+                        f"{other.where} and {bean.where}",
+                        "give one of them another name: @bean(name=...)",
+                    )
+                )
+
+    # --- what each is given --------------------------------------------------------------------------------------
+
+    def give_arguments(self) -> None:
+        for bean in self.plan.taken:
+            self.plan.arguments[bean] = [
+                argument for parameter in bean.parameters() if (argument := self._argument(bean, parameter)) is not None
+            ]
+
+    def _argument(self, bean: BeanDefinition, parameter: BeanParameter) -> Argument | None:
+        wanted = parameter.wanted
+        who = f"parameter {parameter.name} of bean {bean.label}"
+        if wanted is None:
+            if parameter.has_default:
+                return Argument(parameter, use_default=True)
+            fix = f"give {parameter.name} a type that exists at run time, or a default"
+            self.findings.append(Finding(f"{who} cannot be given: {parameter.problem}", bean.where, fix))
+            return None
+        if wanted.type_ is Cluster and bean.cluster is not None:
+            return Argument(parameter, constant=bean.cluster)
+        found = [other for other in self.plan.candidates(wanted, bean.cluster_name) if other is not bean]
+        if wanted.every:
+            return Argument(parameter, tuple(found), every=True)
+        if len(found) == 1:
+            return Argument(parameter, (found[0],))
+        if len(found) > 1:
+            self.findings.append(self.plan.ambiguous(wanted, found, who, bean.where))
+            return None
+        if parameter.has_default:
+            return Argument(parameter, use_default=True)
+        if wanted.optional:
+            return Argument(parameter)
+        self.findings.append(self.plan.missing(wanted, who, bean.where, bean.cluster_name))
+        return None
+
+    # --- when each starts ----------------------------------------------------------------------------------------
+
+    def order_starts(self) -> None:
+        taken = self.plan.taken
+        needs = {
+            bean: [needed for argument in self.plan.arguments[bean] for needed in argument.beans] for bean in taken
+        }
+        _, circle = _topological(taken, needs)
+        if circle:
+            path = " -> ".join(bean.label for bean in (*circle, circle[0]))
+            self.findings.append(
+                Finding(
+                    f"beans need each other in a circle: {path}",
+                    ", ".join(bean.where for bean in circle),
+                    "take one of these parameters away, or move what both need into a bean of its own",
+                )
+            )
+            return
+        for bean, earlier in _edges(taken).items():
+            needs[bean] += [other for other in earlier if not _reaches(other, bean, needs)]
+        phases = {bean: bean.phase for bean in taken}
+        order, _ = _topological(taken, needs)
+        for bean in reversed(order):  # what somebody needs starts no later than they do
+            for needed in needs[bean]:
+                phases[needed] = min(phases[needed], phases[bean])
+        self.plan.order = sorted(order, key=phases.__getitem__)
+        self.plan.phases = phases
+
+
+def _edges(definitions: Sequence[BeanDefinition]) -> dict[BeanDefinition, list[BeanDefinition]]:
+    """For each definition those that ``after`` and ``before`` put in front of it; clusters apart from each other."""
+    needs: dict[BeanDefinition, list[BeanDefinition]] = {bean: [] for bean in definitions}
+    for bean in definitions:
+        for other in definitions:
+            if bean is other or (bean.cluster and other.cluster and bean.cluster != other.cluster):
+                continue
+            if any(other.is_named(name) for name in bean.mark.after):
+                needs[bean].append(other)
+            if any(other.is_named(name) for name in bean.mark.before):
+                needs[other].append(bean)
+    return needs
+
+
+def _reaches(start: BeanDefinition, goal: BeanDefinition, needs: Mapping[BeanDefinition, list[BeanDefinition]]) -> bool:
+    seen: set[BeanDefinition] = set()
+    waiting = [start]
+    while waiting:
+        bean = waiting.pop()
+        if bean is goal:
+            return True
+        if bean not in seen:
+            seen.add(bean)
+            waiting += needs[bean]
+    return False
+
+
+def _topological(
+    definitions: Sequence[BeanDefinition], needs: Mapping[BeanDefinition, list[BeanDefinition]]
+) -> tuple[list[BeanDefinition], list[BeanDefinition]]:
+    """The definitions with what each needs before it, else in their order; and the first circle that was met."""
+    order: list[BeanDefinition] = []
+    done: set[BeanDefinition] = set()
+    path: list[BeanDefinition] = []
+    circle: list[BeanDefinition] = []
+
+    def visit(bean: BeanDefinition) -> None:
+        if bean in done:
+            return
+        if bean in path:
+            circle[:] = circle or path[path.index(bean) :]
+            return
+        path.append(bean)
+        for needed in needs[bean]:
+            visit(needed)
+        path.pop()
+        done.add(bean)
+        order.append(bean)
+
+    for bean in definitions:
+        visit(bean)
+    return order, circle

@@ -1,0 +1,545 @@
+"""Beans: found by type, built in order, started and closed; and errors that say what would mend them."""
+
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Protocol, Self
+
+import anyio
+import pytest
+
+from rocketbox.boot.beans import BeanContainer
+from rocketbox.boot.conditions import on_bean, on_missing_bean, on_profile, on_property
+from rocketbox.boot.marks import Cluster, Phase, Qualifier, bean
+from rocketbox.clock import RealClock
+from rocketbox.errors import ConfigurationError, NotStartedError
+
+
+@dataclass
+class Written:
+    """Settings of which only the texts matter."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    profiles: tuple[str, ...] = ()
+
+    def text(self, key: str) -> str | None:
+        return self.texts.get(key)
+
+
+class Engine:
+    def __init__(self, name: str = "engine") -> None:
+        self.name = name
+
+
+class Diesel(Engine):
+    pass
+
+
+class Car:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+
+class Audible(Protocol):
+    def sound(self) -> str: ...
+
+
+class Horn(Audible):
+    def sound(self) -> str:
+        return "honk"
+
+
+@bean
+def engine() -> Engine:
+    return Engine()
+
+
+@bean
+def car(engine: Engine) -> Car:
+    return Car(engine)
+
+
+def container(*targets: Callable[..., Any], auto: tuple[Callable[..., Any], ...] = (), **options: Any) -> BeanContainer:
+    settings = options.pop("settings", None) or Written()
+    made = BeanContainer(settings, RealClock(), **options)
+    for target in targets:
+        made.add(target)
+    for target in auto:
+        made.add(target, automatic=True)
+    return made
+
+
+def one_finding(made: BeanContainer) -> str:
+    (finding,) = made.plan()
+    return without_lines(str(finding))
+
+
+def without_lines(text: str) -> str:
+    """Golden texts name this file; its line numbers change with every edit."""
+    return re.sub(r"[\w/.-]*test_beans_container\.py:\d+", "HERE", text)
+
+
+async def start_all(made: BeanContainer, stack: AsyncExitStack) -> BeanContainer:
+    assert made.plan() == []
+    for phase in Phase:
+        await made.start(phase, stack)
+    return made
+
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_bean_is_given_what_its_parameters_ask_for() -> None:
+    async with AsyncExitStack() as stack:
+        beans = await start_all(container(car, engine), stack)
+        assert beans.get(Car).engine is beans.get(Engine)
+        assert beans.resolve(Car) is beans.get(Car)
+        assert beans.provider(Car)() is beans.get(Car)
+
+
+async def test_a_class_is_a_bean_with_its_constructor() -> None:
+    @bean
+    class Garage:
+        def __init__(self, car: Car) -> None:
+            self.car = car
+
+    async with AsyncExitStack() as stack:
+        beans = await start_all(container(Garage, car, engine), stack)
+        assert beans.get(Garage).car is beans.get(Car)
+
+
+async def test_a_bean_answers_for_its_base_classes_and_protocols() -> None:
+    @bean
+    def diesel() -> Diesel:
+        return Diesel("d")
+
+    @bean
+    def horn() -> Horn:
+        return Horn()
+
+    async with AsyncExitStack() as stack:
+        beans = await start_all(container(car, diesel, horn), stack)
+        assert beans.get(Car).engine is beans.get(Diesel)
+        audible: Any = beans.resolve(Audible)
+        assert audible.sound() == "honk"
+
+
+async def test_a_qualifier_picks_one_of_several() -> None:
+    @bean(name="spare")
+    def other() -> Engine:
+        return Engine("spare")
+
+    @bean
+    def picky(engine: Annotated[Engine, Qualifier("spare")]) -> Car:
+        return Car(engine)
+
+    async with AsyncExitStack() as stack:
+        beans = await start_all(container(engine, other, picky), stack)
+        assert beans.get(Car).engine.name == "spare"
+        assert beans.get(Engine, "engine").name == "engine"
+
+
+async def test_a_list_is_given_all_and_an_optional_is_none_when_there_is_none() -> None:
+    @dataclass
+    class Shop:
+        engines: list[Engine]
+        car: Car | None
+        colour: str
+
+    @bean(name="spare")
+    def other() -> Engine:
+        return Engine("spare")
+
+    @bean
+    def shop(engines: list[Engine], car: Car | None, colour: str = "red") -> Shop:
+        return Shop(engines, car, colour)
+
+    async with AsyncExitStack() as stack:
+        beans = await start_all(container(engine, other, shop), stack)
+        assert [each.name for each in beans.get(Shop).engines] == ["engine", "spare"]
+        assert beans.get(Shop).car is None
+        assert beans.get(Shop).colour == "red"
+        assert beans.resolve(list[Engine]) == beans.get(Shop).engines
+        assert beans.resolve(Car | None) is None
+
+
+async def test_beans_of_every_style_start_in_order_and_close_in_reverse() -> None:
+    events: list[str] = []
+
+    class Entered:
+        async def __aenter__(self) -> Self:
+            events.append("enter entered")
+            return self
+
+        async def __aexit__(self, *error: object) -> None:
+            events.append("leave entered")
+
+    class A:
+        pass
+
+    class B:
+        pass
+
+    class C:
+        pass
+
+    class D:
+        pass
+
+    @bean
+    async def made_async(entered: Entered) -> A:
+        await anyio.lowlevel.checkpoint()
+        events.append("async")
+        return A()
+
+    @bean
+    async def async_generator(a: A) -> AsyncIterator[B]:
+        events.append("enter async generator")
+        yield B()
+        events.append("leave async generator")
+
+    @bean
+    def generator(b: B) -> Iterator[C]:
+        events.append("enter generator")
+        yield C()
+        events.append("leave generator")
+
+    @bean
+    @asynccontextmanager
+    async def manager(c: C) -> AsyncIterator[D]:
+        events.append("enter manager")
+        yield D()
+        events.append("leave manager")
+
+    async with AsyncExitStack() as stack:
+        beans = await start_all(container(manager, generator, async_generator, made_async, Entered), stack)
+        assert isinstance(beans.get(D), D)
+        assert isinstance(beans.get(C), C)
+        assert isinstance(beans.get(B), B)
+        assert isinstance(beans.get(A), A)
+    up = ["enter entered", "async", "enter async generator", "enter generator", "enter manager"]
+    assert events == [*up, "leave manager", "leave generator", "leave async generator", "leave entered"]
+
+
+async def test_a_lock_that_is_a_bean_is_not_taken() -> None:
+    @bean
+    def lock() -> anyio.Lock:
+        return anyio.Lock()
+
+    async with AsyncExitStack() as stack:
+        beans = await start_all(container(lock), stack)
+        assert not beans.get(anyio.Lock).locked()
+
+
+async def test_what_an_early_bean_needs_starts_as_early() -> None:
+    events: list[str] = []
+
+    @bean
+    def users_engine() -> Engine:
+        events.append("engine")
+        return Engine()
+
+    @bean(phase=Phase.TEMPLATE)
+    def template(engine: Engine) -> Car:
+        events.append("car")
+        return Car(engine)
+
+    made = container(users_engine, auto=(template,))
+    assert made.plan() == []
+    async with AsyncExitStack() as stack:
+        await made.start(Phase.TEMPLATE, stack)
+        assert events == ["engine", "car"]
+
+
+async def test_a_bean_cannot_be_had_before_its_phase() -> None:
+    made = container(engine)
+    assert made.plan() == []
+    assert made.has(Engine)
+    with pytest.raises(NotStartedError, match="bean engine"):
+        made.get(Engine)
+
+
+async def test_the_container_of_dependency_injector_can_be_overridden() -> None:
+    class Fake(Engine):
+        pass
+
+    made = container(car, engine)
+    assert made.plan() == []
+    fake = Fake()
+    made.container.engine.override(fake)
+    async with AsyncExitStack() as stack:
+        for phase in Phase:
+            await made.start(phase, stack)
+        assert made.get(Car).engine is fake
+        assert made.get(Engine) is fake
+
+
+async def test_a_bean_that_can_be_awaited_is_not_taken_for_a_future() -> None:
+    class Awaitable:
+        def __await__(self) -> Iterator[None]:
+            yield None
+
+    @bean
+    def awaitable() -> Awaitable:
+        return Awaitable()
+
+    async with AsyncExitStack() as stack:
+        beans = await start_all(container(awaitable), stack)
+        assert type(beans.get(Awaitable)) is Awaitable
+
+
+async def test_a_bean_that_fails_names_itself_and_what_was_started_is_closed() -> None:
+    events: list[str] = []
+
+    @bean
+    def opened() -> Iterator[Engine]:
+        try:
+            yield Engine()
+        finally:
+            events.append("closed")
+
+    @bean
+    def broken(engine: Engine) -> Car:
+        raise ValueError("no wheels")
+
+    made = container(opened, broken)
+    assert made.plan() == []
+    with pytest.raises(ConfigurationError) as caught:
+        async with AsyncExitStack() as stack:
+            await made.start(Phase.BEANS, stack)
+    assert "bean broken failed to start: ValueError: no wheels" in str(caught.value)
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert events == ["closed"]
+
+
+# --- auto-configuration --------------------------------------------------------------------------------------------
+
+
+@bean(on_property("car.engine"), on_missing_bean(Engine))
+def auto_engine() -> Engine:
+    return Engine("auto")
+
+
+@bean(on_bean(Engine), after=[auto_engine])
+def auto_car(engine: Engine) -> Car:
+    return Car(engine)
+
+
+async def test_a_users_bean_wins_over_an_automatic_one_whatever_its_name() -> None:
+    @bean
+    def mine() -> Diesel:
+        return Diesel("mine")
+
+    async with AsyncExitStack() as stack:
+        settings = Written({"car.engine": "yes"})
+        beans = await start_all(container(mine, auto=(auto_car, auto_engine), settings=settings), stack)
+        assert beans.get(Car).engine.name == "mine"
+    assert without_lines(beans.report.render()) == (
+        "CONDITIONS REPORT\n\n"
+        "Taken:\n"
+        "  auto_car  (HERE)\n"
+        "      Engine is provided by mine\n\n"
+        "Not taken:\n"
+        "  auto_engine  (HERE)\n"
+        "      Engine is provided already, by mine\n\n"
+        "Excluded:\n"
+        "  none"
+    )
+
+
+async def test_after_decides_what_a_condition_sees() -> None:
+    async with AsyncExitStack() as stack:
+        settings = Written({"car.engine": "yes"})
+        beans = await start_all(container(auto=(auto_car, auto_engine), settings=settings), stack)
+        assert beans.get(Car).engine.name == "auto"
+
+
+def test_a_missing_bean_names_the_condition_that_failed_and_its_key() -> None:
+    @bean
+    def trip(car: Car) -> Horn:
+        return Horn()
+
+    assert one_finding(container(trip, auto=(auto_car, auto_engine))) == (
+        "parameter car of bean trip needs a bean of type Car, and there is none: auto_car was not built because "
+        "nothing provides Engine: auto_engine was not built because car.engine is not set\n"
+        "    where: HERE\n"
+        "    fix:   set car.engine"
+    )
+
+
+def test_a_missing_bean_that_nobody_defines() -> None:
+    assert one_finding(container(car)) == (
+        "parameter engine of bean car needs a bean of type Engine, and there is none\n"
+        "    where: HERE\n"
+        "    fix:   write a @bean function that returns Engine"
+    )
+
+
+def test_an_ambiguous_bean_names_all_that_there_are() -> None:
+    @bean
+    def diesel() -> Diesel:
+        return Diesel()
+
+    assert one_finding(container(car, engine, diesel)) == (
+        "parameter engine of bean car needs one bean of type Engine, and there are 2: engine (HERE), diesel (HERE)\n"
+        "    where: HERE\n"
+        '    fix:   ask for one by name, Annotated[Engine, Qualifier("engine")], or for all, list[Engine]'
+    )
+
+
+def test_beans_in_a_circle_are_named_in_their_order() -> None:
+    @bean
+    def chicken(egg: Car) -> Engine:
+        return egg.engine
+
+    @bean
+    def egg(chicken: Engine) -> Car:
+        return Car(chicken)
+
+    assert one_finding(container(chicken, egg)) == (
+        "beans need each other in a circle: chicken -> egg -> chicken\n"
+        "    where: HERE, HERE\n"
+        "    fix:   take one of these parameters away, or move what both need into a bean of its own"
+    )
+
+
+def test_after_in_a_circle_is_refused() -> None:
+    @bean(after=["second"])
+    def first() -> Engine:
+        return Engine()
+
+    @bean(after=["first"])
+    def second() -> Car:
+        return Car(Engine())
+
+    assert "after= and before= of beans go in a circle: first -> second -> first" in one_finding(
+        container(auto=(first, second))
+    )
+
+
+def test_a_bean_without_types_is_refused() -> None:
+    @bean
+    def nothing():  # type: ignore[no-untyped-def]  # that is the fault
+        return 1
+
+    @bean
+    def half(engine) -> Car:  # type: ignore[no-untyped-def]
+        return Car(engine)
+
+    texts = [without_lines(str(finding)) for finding in container(nothing, half).plan()]
+    assert texts == [
+        "bean nothing does not say what it provides: it has no return type\n    where: HERE\n"
+        "    fix:   write def nothing(...) -> TheType",
+        "parameter engine of bean half cannot be given: it has no type\n    where: HERE\n"
+        "    fix:   give engine a type that exists at run time, or a default",
+    ]
+
+
+def test_all_findings_come_together() -> None:
+    @bean
+    def trip(horn: Horn) -> Audible:
+        return horn
+
+    assert len(container(car, trip).plan()) == 2
+
+
+def test_two_beans_of_one_name_are_refused() -> None:
+    @bean(name="engine")
+    def other() -> Diesel:
+        return Diesel()
+
+    assert "two beans are named engine" in one_finding(container(engine, other))
+
+
+def test_an_automatic_bean_can_be_excluded_and_a_wrong_name_is_refused() -> None:
+    made = container(auto=(auto_engine,), settings=Written({"car.engine": "yes"}))
+    made.exclude(["auto_engine"])
+    assert made.plan() == []
+    assert not made.has(Engine)
+    assert [entry.name for entry in made.report.excluded] == ["auto_engine"]
+    made.exclude(["auto_engin"], where="rocketbox.yaml:3:14")
+    assert str(made.plan()[0]) == (
+        "there is no auto-configuration auto_engin to exclude\n"
+        "    where: rocketbox.yaml:3:14\n"
+        "    fix:   did you mean auto_engine?"
+    )
+
+
+def test_profiles_decide() -> None:
+    @bean(on_profile("dev", "!prod"))
+    def tool() -> Engine:
+        return Engine()
+
+    assert container(tool, settings=Written(profiles=("dev",))).plan() == []
+    made = container(tool, settings=Written(profiles=("prod",)))
+    assert made.plan() == []
+    assert not made.has(Engine)
+    assert made.why_missing(Engine) == "make profile dev or !prod active with rocketbox.profiles.active"
+
+
+# --- clusters ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Server:
+    cluster: Cluster
+
+
+class Client:
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+
+@bean(on_property("mq.address"), on_missing_bean(Server), per_cluster=True)
+def server(cluster: Cluster) -> Server:
+    return Server(cluster)
+
+
+@bean(on_bean(Server), on_bean(Engine), per_cluster=True, after=[server])
+def client(server: Server, engine: Engine) -> Client:
+    return Client(server)
+
+
+CLUSTERS = {"prefix": "mq", "clusters": {"audit": "mq.clusters.audit", "billing": "mq.clusters.billing"}}
+
+
+async def test_each_cluster_has_its_own_bean_by_its_own_keys() -> None:
+    settings = Written({"mq.address": "main", "mq.clusters.audit.address": "second"})
+    made = container(engine, auto=(server, client), settings=settings, **CLUSTERS)
+    async with AsyncExitStack() as stack:
+        beans = await start_all(made, stack)
+        assert beans.get(Client).server.cluster == Cluster("", "mq")
+        assert beans.get(Client, "audit").server.cluster == Cluster("audit", "mq.clusters.audit")
+        assert [each.server.cluster.name for each in beans.resolve(list[Client])] == ["", "audit"]
+    finding = made.finding(Annotated[Client, Qualifier("billing")], "listener charge", "app.py:7")
+    assert without_lines(str(finding)) == (
+        "listener charge needs a bean of type Client named 'billing', and there is none: client [billing] was not "
+        "built because nothing provides Server: server [billing] was not built because mq.clusters.billing.address is "
+        "not set\n"
+        "    where: app.py:7\n"
+        "    fix:   set mq.clusters.billing.address"
+    )
+
+
+async def test_a_cluster_is_never_given_the_bean_of_another() -> None:
+    @bean(per_cluster=True)
+    def needs(server: Server) -> Client:
+        return Client(server)
+
+    settings = Written({"mq.address": "main"})
+    made = container(auto=(server, needs), settings=settings, prefix="mq", clusters={"audit": "mq.clusters.audit"})
+    assert "parameter server of bean needs [audit] needs a bean of type Server, and there is none" in one_finding(made)
+
+
+async def test_a_users_bean_named_as_a_cluster_is_that_clusters() -> None:
+    @bean(name="audit")
+    def mine() -> Server:
+        return Server(Cluster("mine", ""))
+
+    settings = Written({"mq.address": "main", "mq.clusters.audit.address": "second"})
+    made = container(mine, engine, auto=(server, client), settings=settings, **CLUSTERS)
+    async with AsyncExitStack() as stack:
+        beans = await start_all(made, stack)
+        assert beans.get(Client, "audit").server.cluster.name == "mine"
+        assert beans.get(Client).server.cluster.name == ""
