@@ -363,7 +363,23 @@ class Sender:
             if left and options.send_msg_max_timeout_per_request is not None:
                 remaining = min(remaining, options.send_msg_max_timeout_per_request)
             try:
-                result = await self._send_once(outgoing, lane, remaining)
+                template = lane.template
+                if template is None or not outgoing.is_plain:
+                    result = await self._send_generally(outgoing, lane, remaining)
+                else:
+                    result = await send_by_template(
+                        self._remoting,
+                        lane.address,
+                        template,
+                        topic,
+                        lane.broker_name,
+                        outgoing.msg_id,
+                        clock.time_ms(),
+                        outgoing.properties,
+                        outgoing.body,
+                        outgoing.flag,
+                        remaining,
+                    )
             except BrokerError as refusal:
                 if refusal.code not in RETRY_CODES:
                     raise
@@ -391,29 +407,10 @@ class Sender:
             return failure.weak
         raise NotDurableError(failure.weak)
 
-    async def _send_once(self, outgoing: _Outgoing, lane: _Lane, timeout: float) -> SendResult:
-        template = lane.template
-        if template is None or not outgoing.is_plain:
-            return await send_message(
-                self._remoting,
-                lane.address,
-                self._header(outgoing, lane),
-                outgoing.body,
-                msg_id=outgoing.msg_id,
-                timeout=timeout,
-            )
-        return await send_by_template(
-            self._remoting,
-            lane.address,
-            template,
-            outgoing.topic,
-            lane.broker_name,
-            outgoing.msg_id,
-            self._clock.time_ms(),
-            outgoing.properties,
-            outgoing.body,
-            outgoing.flag,
-            timeout,
+    async def _send_generally(self, outgoing: _Outgoing, lane: _Lane, timeout: float) -> SendResult:
+        header = self._header(outgoing, lane)
+        return await send_message(
+            self._remoting, lane.address, header, outgoing.body, msg_id=outgoing.msg_id, timeout=timeout
         )
 
     def _header(self, outgoing: _Outgoing, lane: _Lane) -> SendMessageRequestHeader:

@@ -1,0 +1,188 @@
+"""The producer and the admin slice against the embedded servers, over real TCP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from rocketbox.client import Admin, ClientOptions, MQClientInstance, Producer, ProducerOptions, PullStatus
+from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
+from rocketbox.errors import (
+    BrokerError,
+    ConnectError,
+    ConnectionClosedError,
+    InvalidMessageError,
+    NoRouteError,
+    SendManyError,
+)
+from rocketbox.message import Message, MessageQueue, SendStatus
+from rocketbox.protocol.codes import SerializeType
+from rocketbox.remoting.options import RemotingOptions
+
+pytestmark = pytest.mark.anyio
+
+
+def servers(directory: Path, *, name_server_port: int = 0, port: int = 0) -> EmbeddedServers:
+    return EmbeddedServers(EmbeddedOptions(data_dir=directory, name_server_port=name_server_port, port=port))
+
+
+@pytest.mark.parametrize("serialization", [SerializeType.ROCKETMQ, SerializeType.JSON])
+async def test_what_was_sent_is_pulled_with_all_it_had(tmp_path: Path, serialization: SerializeType) -> None:
+    client = ClientOptions(remoting=RemotingOptions(serialization=serialization))
+    async with (
+        servers(tmp_path) as cluster,
+        MQClientInstance(cluster.name_server_address, options=client) as instance,
+        Producer("desk", instance=instance) as producer,
+        Admin(instance=instance) as admin,
+    ):
+        message = Message(
+            "departures", b"body", tag="UA", keys=["UA1545", "k2"], properties={"stadt": "Zürich"}, flag=5
+        )
+        result = await producer.send(message)
+        assert result.status is SendStatus.SEND_OK
+        found = await admin.pull(result.queue, result.queue_offset)
+        assert found.status is PullStatus.FOUND
+        (stored,) = found.messages
+        assert (stored.body, stored.tag, stored.keys, stored.flag) == (b"body", "UA", ("UA1545", "k2"), 5)
+        assert stored.properties["stadt"] == "Zürich"
+        assert stored.msg_id == result.msg_id
+        assert stored.offset_msg_id == result.offset_msg_id
+        assert stored.queue == result.queue
+        viewed = await admin.view(result.offset_msg_id)
+        assert (viewed.body, viewed.msg_id) == (b"body", result.msg_id)
+
+
+async def test_topic_is_made_by_the_first_send_and_used_round_robin(tmp_path: Path) -> None:
+    async with (
+        servers(tmp_path) as cluster,
+        Producer("desk", name_server=cluster.name_server_address) as producer,
+        Admin(cluster.name_server_address) as admin,
+    ):
+        with pytest.raises(NoRouteError):
+            await admin.queues("fresh")
+        results = [await producer.send(Message("fresh", b"x")) for _ in range(8)]
+        with anyio.fail_after(5):
+            while True:
+                try:
+                    queues = await admin.queues("fresh")
+                    break
+                except NoRouteError:
+                    await anyio.sleep(0.02)
+        assert [queue.queue_id for queue in queues] == [0, 1, 2, 3]
+        assert sorted(result.queue.queue_id for result in results) == [0, 0, 1, 1, 2, 2, 3, 3]
+        assert [await admin.max_offset(queue) for queue in queues] == [2, 2, 2, 2]
+        assert [await admin.min_offset(queue) for queue in queues] == [0, 0, 0, 0]
+
+
+async def test_one_key_is_one_queue_in_order(tmp_path: Path) -> None:
+    async with servers(tmp_path) as cluster, Producer("desk", name_server=cluster.name_server_address) as producer:
+        results = [await producer.send(Message("T", b"%d" % number, hash_key="UA1545")) for number in range(10)]
+        assert len({result.queue for result in results}) == 1
+        assert [result.queue_offset for result in results] == list(range(10))
+
+
+async def test_many_are_all_stored_and_results_tell_where(tmp_path: Path) -> None:
+    async with servers(tmp_path) as cluster, Producer("desk", name_server=cluster.name_server_address) as producer:
+        bodies = [b"%d" % number for number in range(500)]
+        results = await producer.send_many([Message("T", body) for body in bodies])
+        async with Admin(cluster.name_server_address) as admin:
+            for body, result in list(zip(bodies, results, strict=True))[::50]:
+                assert (await admin.view(result.offset_msg_id)).body == body
+        with pytest.raises(SendManyError) as caught:
+            await producer.send_many([Message("T", b"x"), Message("T", b""), Message("T", b"y")])
+        assert isinstance(caught.value.results[1], InvalidMessageError)
+        assert caught.value.results[2].status is SendStatus.SEND_OK  # type: ignore[union-attr] # a result, or this fails
+
+
+async def test_batch_is_stored_message_by_message(tmp_path: Path) -> None:
+    async with servers(tmp_path) as cluster, Producer("desk", name_server=cluster.name_server_address) as producer:
+        batch = [Message("T", b"b%d" % number, tag=f"t{number}", keys=[f"k{number}"]) for number in range(3)]
+        result = await producer.send_batch(batch)
+        async with Admin(cluster.name_server_address) as admin:
+            found = await admin.pull(result.queue, result.queue_offset)
+            assert [(message.body, message.tag, message.keys) for message in found.messages] == [
+                (b"b0", "t0", ("k0",)),
+                (b"b1", "t1", ("k1",)),
+                (b"b2", "t2", ("k2",)),
+            ]
+            assert ",".join(message.msg_id for message in found.messages) == result.msg_id
+            assert ",".join(message.offset_msg_id for message in found.messages) == result.offset_msg_id
+
+
+async def test_one_way_messages_arrive(tmp_path: Path) -> None:
+    async with servers(tmp_path) as cluster, Producer("desk", name_server=cluster.name_server_address) as producer:
+        first = await producer.send(Message("T", b"first"))
+        for number in range(20):
+            await producer.send_one_way(Message("T", b"%d" % number), queue=first.queue)
+        last = await producer.send(Message("T", b"last"), queue=first.queue)
+        assert last.queue_offset == first.queue_offset + 21
+
+
+async def test_pull_selects_tags_and_says_where_to_go_on(tmp_path: Path) -> None:
+    async with servers(tmp_path) as cluster, Producer("desk", name_server=cluster.name_server_address) as producer:
+        queue = (await producer.send(Message("T", b"0", tag="UA"))).queue
+        for number, tag in enumerate(["AA", "DL", "UA"], 1):
+            await producer.send(Message("T", b"%d" % number, tag=tag), queue=queue)
+        async with Admin(cluster.name_server_address) as admin:
+            found = await admin.pull(queue, 0, 10, "UA || DL")
+            assert [message.body for message in found.messages] == [b"0", b"2", b"3"]
+            assert (found.next_begin_offset, found.min_offset, found.max_offset) == (4, 0, 4)
+            assert (await admin.pull(queue, 4)).status is PullStatus.NO_NEW_MSG
+            assert len((await admin.pull(queue, 0, 2)).messages) == 2
+
+
+async def test_offsets_of_a_group_are_read_and_set(tmp_path: Path) -> None:
+    async with servers(tmp_path) as cluster, Producer("desk", name_server=cluster.name_server_address) as producer:
+        queue = (await producer.send(Message("T", b"0"))).queue
+        async with Admin(cluster.name_server_address) as admin:
+            await admin.commit("group", queue, 1)
+            assert await admin.committed("group", queue) == 1
+
+
+async def test_message_that_is_not_there_is_a_broker_error(tmp_path: Path) -> None:
+    async with servers(tmp_path) as cluster, Producer("desk", name_server=cluster.name_server_address) as producer:
+        result = await producer.send(Message("T", b"0"))
+        async with Admin(cluster.name_server_address) as admin:
+            with pytest.raises(BrokerError):
+                await admin.view(result.offset_msg_id[:-16] + f"{10**9:016X}")
+            with pytest.raises(InvalidMessageError, match="offset message id"):
+                await admin.view("not an id")
+
+
+async def test_queue_out_of_range_is_refused_by_the_broker(tmp_path: Path) -> None:
+    async with servers(tmp_path) as cluster, Producer("desk", name_server=cluster.name_server_address) as producer:
+        result = await producer.send(Message("T", b"0"))
+        with pytest.raises(BrokerError):
+            await producer.send(Message("T", b"0"), queue=MessageQueue("T", result.broker_name, 99))
+
+
+async def test_producer_goes_on_after_the_servers_were_started_again(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        cluster = servers(tmp_path)
+        await cluster.__aenter__()
+        ports = [int(address.rpartition(":")[2]) for address in (cluster.name_server_address, cluster.broker_address)]
+        address = cluster.name_server_address
+        await cluster.__aexit__(None, None, None)
+        stop, stopped = anyio.Event(), anyio.Event()
+
+        async def serve(until: anyio.Event, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+            async with servers(tmp_path, name_server_port=ports[0], port=ports[1]):
+                task_status.started()
+                await until.wait()
+            stopped.set()
+
+        await tasks.start(serve, stop)
+        async with Producer(
+            "desk", name_server=address, options=ProducerOptions(retry_times_when_send_failed=0)
+        ) as producer:
+            await producer.send(Message("T", b"before"))
+            stop.set()
+            await stopped.wait()
+            with pytest.raises((ConnectError, ConnectionClosedError)):
+                await producer.send(Message("T", b"nobody there"))
+            again = anyio.Event()
+            await tasks.start(serve, again)
+            assert (await producer.send(Message("T", b"after"))).status is SendStatus.SEND_OK
+            again.set()
