@@ -1,0 +1,336 @@
+"""Runs ``@rocketmq_spark_listener`` functions: one streaming query each, restarted when it fails, drained at the stop.
+
+The query reads by the data source ``rocketmq`` and calls the function by ``foreachBatch``, in this process: the
+application's beans are at hand. Spark's checkpoint decides what is read next; the function is called at least once for
+each micro-batch, and the same batch has the same id and offsets when it comes again.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import anyio
+from anyio.from_thread import BlockingPortal
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from rocketbox.clock import Clock
+from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.handoff import WorkerPool
+from rocketbox.listeners.hints import UnresolvedHintError, hint_of, parameters_of, place_of
+from rocketbox.spark.schema import SchemaError, body_schema
+from rocketbox.spark.session import JavaNotFoundError, SparkRuntime
+from rocketbox.tasks import Supervisor
+
+__all__ = [
+    "SparkBatch",
+    "SparkListenerContainer",
+    "SparkListenerOptions",
+    "SparkListenerState",
+    "SparkSignature",
+    "read_spark_signature",
+]
+
+_log = logging.getLogger(__name__)
+
+FIRST_BACKOFF = 1.0  # seconds until a failed query is started again; doubles up to LONGEST_BACKOFF
+LONGEST_BACKOFF = 60.0
+POLL = 0.2  # seconds between two looks at the query: Spark offers nothing that could be awaited
+
+
+@dataclass(frozen=True)
+class SparkBatch:
+    """What a listener may know of the micro-batch it gets.
+
+    ``query_id`` and ``id`` together name the batch for ever: a sink that overwrites by them keeps each row once.
+    ``attempt`` is 1, and grows when the same batch comes again in this process.
+    """
+
+    id: int
+    query_id: str
+    topic: str
+    group: str
+    attempt: int
+    spark: SparkSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkListenerOptions:
+    """Everything about one listener, in its final types; ``trigger`` is the pause from batch to batch."""
+
+    topic: str
+    group: str
+    name_server: str
+    checkpoint: str
+    selector_expression: str = "*"
+    schema: Any = None
+    trigger: timedelta | Literal["available_now"] = timedelta(seconds=1)
+    max_messages: int | None = None
+    starting_offsets: str = "group"
+
+
+class SparkListenerState(Enum):
+    STARTING = "starting"
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    UNAVAILABLE = "no Java"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True)
+class SparkSignature:
+    """What the function takes after its DataFrame: for each parameter, SparkBatch, SparkSession, or a bean's type."""
+
+    function: Callable[..., Any]
+    where: str
+    is_async: bool
+    parameters: tuple[tuple[str, Any], ...]
+
+    @property
+    def beans(self) -> tuple[Any, ...]:
+        return tuple(hint for _, hint in self.parameters if hint not in (SparkBatch, SparkSession))
+
+
+def read_spark_signature(function: Callable[..., Any]) -> SparkSignature:
+    """Look at the function's parameters. Raises ConfigurationError when they cannot be bound."""
+    where = place_of(function)
+    name = getattr(function, "__qualname__", str(function))
+
+    def refuse(what: str) -> ConfigurationError:
+        return ConfigurationError(
+            Finding(
+                f"Spark listener {name}: {what}",
+                where,
+                "write it as def name(rows: DataFrame, batch: SparkBatch, ...beans by their type)",
+            )
+        )
+
+    parameters = parameters_of(function)
+    if not parameters:
+        raise refuse("it takes no parameters, and the first one gets the DataFrame")
+    hints = []
+    for parameter in parameters:
+        try:
+            hints.append(hint_of(function, parameter))
+        except UnresolvedHintError as error:
+            raise refuse(str(error)) from None
+    if hints[0] not in (DataFrame, inspect.Parameter.empty):
+        raise refuse(f"its first parameter {parameters[0].name!r} is not a DataFrame but {hints[0]!r}")
+    rest = []
+    for parameter, hint in zip(parameters[1:], hints[1:], strict=True):
+        if hint is inspect.Parameter.empty:
+            if parameter.default is inspect.Parameter.empty:
+                raise refuse(f"parameter {parameter.name!r} has no type")
+            continue
+        rest.append((parameter.name, hint))
+    return SparkSignature(function, where, inspect.iscoroutinefunction(function), tuple(rest))
+
+
+class _StoppingError(Exception):
+    """Raised into Spark so that a batch which begins during the stop is not committed."""
+
+
+class SparkListenerContainer:
+    """One function and its query. Entering starts the query in the background; leaving drains and stops it."""
+
+    def __init__(
+        self,
+        options: SparkListenerOptions,
+        signature: SparkSignature,
+        *,
+        runtime: SparkRuntime,
+        resolve: Callable[[Any], Any],
+        clock: Clock,
+        drain_timeout: float = 15.0,
+    ) -> None:
+        self.options = options
+        self.signature = signature
+        self.state = SparkListenerState.STARTING
+        self.error: BaseException | None = None
+        self._runtime = runtime
+        self._clock = clock
+        self._drain_timeout = drain_timeout
+        self._arguments = {
+            name: resolve(hint) for name, hint in signature.parameters if hint not in (SparkBatch, SparkSession)
+        }
+        self._needs = {name: hint for name, hint in signature.parameters if hint in (SparkBatch, SparkSession)}
+        self._body: tuple[StructType, dict[str, str]] | None = None
+        if options.schema is not None and not isinstance(options.schema, str):
+            try:
+                self._body = body_schema(options.schema)
+            except SchemaError as error:
+                finding = Finding(f"Spark listener {signature.function.__qualname__}: {error}", signature.where)
+                raise ConfigurationError(finding) from None
+        self._stack = AsyncExitStack()
+        self._stopping = False
+        self._idle = threading.Event()
+        self._idle.set()
+        self._attempts: tuple[int, int] = (-1, 0)  # batch id, how often it was begun
+        self._query: StreamingQuery | None = None
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            self._threads = await stack.enter_async_context(WorkerPool(2, f"spark-{self.options.group}"))
+            self._portal = await stack.enter_async_context(BlockingPortal())
+            tasks = await stack.enter_async_context(Supervisor(f"spark listener {self.options.group}", self._clock))
+            self._task = tasks.start("query", self._run, restart=False)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            with anyio.CancelScope(shield=True):
+                await self._drain()
+        finally:
+            await self._stack.__aexit__(kind, error, trace)
+            self.state = SparkListenerState.STOPPED
+
+    async def session(self) -> SparkSession:
+        """The application's session. Raises JavaNotFoundError."""
+        return await self._runtime.session()
+
+    async def wait(self) -> None:
+        """Return when the query has ended for good (``available_now``, or no Java)."""
+        await self._task.wait()
+
+    async def _drain(self) -> None:
+        """Let the running batch end; one that begins from now on is refused, so nothing unprocessed is committed."""
+        self._stopping = True
+        if not await self._threads.run(self._idle.wait, self._drain_timeout):
+            _log.warning(
+                "the batch of Spark listener %s did not end within %g s; it will come again",
+                self.options.group,
+                self._drain_timeout,
+            )
+        if self._query is not None:
+            await self._threads.run(self._query.stop)
+            self._query = None
+            await self._task.wait()
+
+    def _stopped(self) -> bool:
+        return self._stopping
+
+    async def _run(self) -> None:
+        backoff = FIRST_BACKOFF
+        while not self._stopped():
+            try:
+                session = await self._runtime.session()
+                started = self._clock.monotonic()
+                self._query = await self._threads.run(self._start_query, session)
+                self.state = SparkListenerState.RUNNING
+                while await self._threads.run(lambda query: query.isActive, self._query):
+                    await self._clock.sleep(POLL)
+                error = self.error or self._query.exception()
+            except JavaNotFoundError as missing:
+                self.state = SparkListenerState.UNAVAILABLE
+                self.error = missing
+                _log.error("Spark listener %s does not run, everything else does. %s", self.options.group, missing)
+                return
+            except Exception as failure:
+                started = self._clock.monotonic()
+                error = failure
+            if self._stopped():
+                return
+            if error is None:
+                self.state = SparkListenerState.FINISHED
+                return
+            if self._clock.monotonic() - started > LONGEST_BACKOFF:
+                backoff = FIRST_BACKOFF
+            self.state = SparkListenerState.RESTARTING
+            _log.error(
+                "the query of Spark listener %s failed; it starts again in %g s from its checkpoint %s",
+                self.options.group,
+                backoff,
+                self.options.checkpoint,
+                exc_info=error,
+            )
+            await self._clock.sleep(backoff)
+            backoff = min(backoff * 2, LONGEST_BACKOFF)
+            self.error = None
+
+    def _start_query(self, session: SparkSession) -> StreamingQuery:
+        options = self.options
+        if isinstance(options.schema, str):
+            self._body = body_schema(options.schema)
+        reader = (
+            session.readStream.format("rocketmq")
+            .option("nameServer", options.name_server)
+            .option("topic", options.topic)
+            .option("group", options.group)
+            .option("tags", options.selector_expression)
+            .option("startingOffsets", options.starting_offsets)
+        )
+        if options.max_messages is not None:
+            reader = reader.option("maxOffsetsPerTrigger", options.max_messages)
+        if "://" not in options.checkpoint:
+            reader = reader.option("metadataPath", str(Path(options.checkpoint).absolute() / "rocketbox"))
+        writer = (
+            reader.load()
+            .writeStream.queryName(f"{options.group}.{options.topic}")
+            .option("checkpointLocation", options.checkpoint)
+            .foreachBatch(self._on_batch)
+        )
+        if isinstance(options.trigger, timedelta):
+            writer = writer.trigger(processingTime=f"{round(options.trigger.total_seconds() * 1000)} milliseconds")
+        else:
+            writer = writer.trigger(availableNow=True)
+        return writer.start()
+
+    def _on_batch(self, rows: DataFrame, batch_id: int) -> None:
+        """Called by Spark on a thread of its own; what is raised here ends the query without a commit."""
+        self._idle.clear()
+        try:
+            if self._stopping:
+                raise _StoppingError("the application stops")
+            last, attempts = self._attempts
+            self._attempts = (batch_id, attempts + 1 if last == batch_id else 1)
+            session = rows.sparkSession
+            batch = SparkBatch(
+                id=batch_id,
+                query_id=session.sparkContext.getLocalProperty("sql.streaming.queryId") or "",
+                topic=self.options.topic,
+                group=self.options.group,
+                attempt=self._attempts[1],
+                spark=session,
+            )
+            given = {SparkBatch: batch, SparkSession: session}
+            arguments = {**self._arguments, **{name: given[hint] for name, hint in self._needs.items()}}
+            function = self.signature.function
+            frame = self._frame(rows)
+            if self.signature.is_async:
+                self._portal.call(lambda: function(frame, **arguments))
+            else:
+                function(frame, **arguments)
+        except BaseException as error:
+            # Spark hands on the text of an error only; this is the error itself.
+            self.error = error
+            raise
+        finally:
+            self._idle.set()
+
+    def _frame(self, rows: DataFrame) -> DataFrame:
+        """The raw columns; with a schema, its fields and behind them the whole message as the struct ``message``."""
+        if self._body is None:
+            return rows
+        schema, names = self._body
+        parsed = rows.select(
+            f.from_json(f.col("body").cast("string"), schema).alias("parsed"), f.struct("*").alias("message")
+        )
+        return parsed.select(
+            *(f.col("parsed").getField(json_name).alias(name) for json_name, name in names.items()), "message"
+        )

@@ -1,0 +1,118 @@
+"""The code in README and docs runs.
+
+A page is one little project: blocks marked ``file=NAME`` are its files, written in their order; a block marked ``run``
+is run then. Python blocks run as scripts. In console blocks each line after ``$`` is a command; the lines below it must
+be printed by it, in their order (``...`` stands for anything). ``rocketbox run`` is stopped by SIGTERM when its lines
+have come, and must end with status 0.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    options: dict[str, str]
+    text: str
+    line: int
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text()
+    for match in FENCE.finditer(text):
+        options = dict(word.partition("=")[::2] for word in match[2].split())
+        yield Block(match[1], options, match[3], text.count("\n", 0, match.start()) + 1)
+
+
+def commands(block: Block) -> Iterator[tuple[str, list[str]]]:
+    """(command, the lines it must print)."""
+    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        command, _, output = part.partition("\n")
+        yield command, [line for line in output.splitlines() if line.strip() and line.strip() != "..."]
+
+
+def run_until(command: str, wanted: list[str], folder: Path) -> None:
+    """Run the command; when all wanted lines have come, stop it if it is a service."""
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONUNBUFFERED": "1",
+        "COLUMNS": "200",
+    }
+    process = subprocess.Popen(
+        command, shell=True, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        process_group=0,
+    )  # fmt: skip
+    is_service = command.startswith("rocketbox run")
+    assert process.stdout is not None
+    watchdog = threading.Timer(SECONDS, os.killpg, (process.pid, signal.SIGKILL))
+    watchdog.start()
+    printed = []
+    missing = list(wanted)
+    stopped = False
+    try:
+        for line in process.stdout:
+            printed.append(line)
+            if missing and missing[0].strip() in line:
+                missing.pop(0)
+            if not missing and is_service and not stopped:
+                os.killpg(process.pid, signal.SIGTERM)
+                stopped = True
+        status = process.wait()
+    finally:
+        watchdog.cancel()
+        process.stdout.close()
+    assert not missing, f"{command} did not print {missing}, but:\n{''.join(printed)}"
+    assert status == 0, f"{command} ended with status {status}:\n{''.join(printed)}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    for block in blocks(page):
+        if name := block.options.get("file"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(block.text)
+        if "run" in block.options:
+            if block.language == "console":
+                for command, wanted in commands(block):
+                    run_until(command, wanted, tmp_path)
+            else:
+                assert block.language == "python", f"{page}:{block.line}: cannot run {block.language}"
+                script = tmp_path / "block.py"
+                script.write_text(block.text)
+                run_until(f"{sys.executable} block.py", [], tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_block_of_python_and_yaml_is_used(page: Path) -> None:
+    """Code nobody runs goes stale: each Python or YAML block is a file of the page, or is run."""
+    idle = [
+        f"{page.name}:{block.line}"
+        for block in blocks(page)
+        if block.language in {"python", "yaml"} and not block.options.keys() & {"file", "run"}
+    ]
+    assert idle == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+    broken = [link for link in targets if "://" not in link and not (page.parent / link).exists()]
+    assert broken == []

