@@ -3,3 +3,5 @@
 ``codes`` numbers and names · ``command`` and ``framing`` frames · ``headers`` and ``bodies`` what frames carry ·
 ``stored_message`` the record of a message · ``ids``, ``tags`` message ids, tag hashes, subscriptions, name checks.
 """
+
+__all__: list[str] = []

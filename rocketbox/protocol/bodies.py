@@ -4,7 +4,8 @@
 and raises RemoteProtocolError for anything else. Unknown members are ignored, unknown names of enums are None.
 
 Source: Apache RocketMQ 5.x ``HeartbeatData``, ``ConsumerData``, ``SubscriptionData``, ``TopicRouteData``,
-``QueueData``, ``BrokerData``, ``LockBatchRequestBody``, ``LockBatchResponseBody``, ``GetConsumerListByGroupResponseBody``,
+``QueueData``, ``BrokerData``, ``LockBatchRequestBody``, ``LockBatchResponseBody``,
+``GetConsumerListByGroupResponseBody``,
 ``RegisterBrokerBody``, ``TopicConfigSerializeWrapper``, ``TopicConfig``, ``DataVersion``.
 """
 

@@ -13,7 +13,7 @@ import struct
 import time
 from collections.abc import Callable
 from itertools import count
-from random import Random
+from typing import Protocol
 
 from rocketbox.errors import InvalidMessageError
 
@@ -24,13 +24,19 @@ _PROCESS = struct.Struct(">HI")
 _TIME_AND_COUNTER = struct.Struct(">IH")
 
 
+class RandomBits(Protocol):
+    """Where random numbers come from (``Clock.random``)."""
+
+    def getrandbits(self, bits: int, /) -> int: ...
+
+
 class UniqIdGenerator:
     """Makes ids that no other process makes: ``time_ms`` is asked for each of them, ``random`` once a process.
 
     ``ip`` are the 4 or 16 bytes of this machine's address.
     """
 
-    def __init__(self, time_ms: Callable[[], int], random: Random, ip: bytes = LOOPBACK) -> None:
+    def __init__(self, time_ms: Callable[[], int], random: RandomBits, ip: bytes = LOOPBACK) -> None:
         self._time_ms = time_ms
         self._random = random
         self._ip = ip
