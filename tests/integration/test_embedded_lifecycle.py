@@ -31,7 +31,7 @@ async def test_topics_groups_offsets_and_messages_survive_a_restart(tmp_path: Pa
     groups = json.loads((tmp_path / "config" / "subscriptionGroup.json").read_text())
     assert groups["subscriptionGroupTable"]["g"]["retryMaxTimes"] == 16
     async with embedded(tmp_path, auto_create_topic_enable=False, auto_create_subscription_group=False) as wire:
-        assert [message.body for message in await wire.messages_of("g", "t", queue=1)] == [b"kept"]
+        assert [message.body for message in await wire.messages("t", queue=1, group="g")] == [b"kept"]
         query = {"consumerGroup": "g", "topic": "t", "queueId": 1}
         assert (await wire.broker(RequestCode.QUERY_CONSUMER_OFFSET, query)).ext_fields["offset"] == "1"
         route = await wire.route("t")

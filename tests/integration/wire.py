@@ -98,15 +98,12 @@ class Wire:
             },
         )  # fmt: skip
 
-    async def messages(self, topic: str, *, queue: int = 0, offset: int = 0) -> list[MessageExt]:
-        """What a queue holds from an offset on (one pull)."""
-        response = await self.pull(topic, offset, queue=queue)
-        return decode_messages(response.body) if response.code == 0 else []
-
-    async def messages_of(self, group: str, topic: str, *, queue: int = 0) -> list[MessageExt]:
-        """The same as a given group."""
-        response = await self.pull(topic, queue=queue, group=group)
-        return decode_messages(response.body) if response.code == 0 else []
+    async def messages(self, topic: str, *, queue: int = 0, group: str = "readers") -> list[MessageExt]:
+        """All that a queue holds."""
+        found: list[MessageExt] = []
+        while (response := await self.pull(topic, len(found), queue=queue, group=group)).code == 0:
+            found += decode_messages(response.body)
+        return found
 
     async def heartbeat(
         self,
