@@ -1,0 +1,146 @@
+"""Delayed messages: parked, delivered when due by the clock, in order, at least once over a crash."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from rocketbox.broker.delay import DelayedDelivery, park
+from rocketbox.broker.property_text import find_property
+from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.store.options import StoreOptions
+from rocketbox.broker.store.storage import MemoryStorage
+from rocketbox.errors import StoreCorruptError
+from rocketbox.protocol.stored_message import StoredMessage, decode_message
+from rocketbox.tasks import Supervisor
+from tests.unit.broker.virtual_clock import VirtualClock, settle
+
+pytestmark = pytest.mark.anyio
+
+OPTIONS = StoreOptions(
+    mapped_file_size_commit_log=1 << 20,
+    mapped_file_size_consume_queue=20_000,
+    max_hash_slot_num=100,
+    max_index_num=1000,
+    max_message_size=10_000,
+    allocate_ahead=0,
+    message_delay_level="1s 10s",
+)
+
+
+class Bench:
+    """A store with delayed delivery on a clock that stands still."""
+
+    def __init__(self, clock: VirtualClock, store: MessageStore, delayed: DelayedDelivery, texts: list[str]) -> None:
+        self.clock = clock
+        self.store = store
+        self.delayed = delayed
+        self.texts = texts
+
+    async def send(self, body: bytes, level: int) -> None:
+        topic, queue_id, properties = park("t", 3, "TAGS\x01A\x02", level)
+        put = self.store.put(StoredMessage(topic, queue_id, body, properties.encode(), reconsume_times=2))
+        await self.store.durable(put.end_offset)
+        await settle()
+
+    def delivered(self) -> list[bytes]:
+        bodies: list[bytes] = []
+        while records := self.store.get("t", 3, len(bodies)).records:
+            bodies += [decode_message(record)[0].body for record in records]
+        return bodies
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Let the store's threads come to it; the clock stands still meanwhile."""
+        with anyio.fail_after(5):
+            while not condition():  # noqa: ASYNC110 - threads of the store work in between
+                await anyio.sleep(0.001)
+
+
+@asynccontextmanager
+async def bench(storage: MemoryStorage, saved: str | None = None) -> AsyncIterator[Bench]:
+    clock = VirtualClock()
+    texts: list[str] = []
+    async with MessageStore("/store", OPTIONS, clock=clock, storage=storage) as store:
+        delayed = DelayedDelivery(store, OPTIONS.delay_level_ms, texts.append, clock)
+        if saved is not None:
+            delayed.load(saved)
+        store.on_arrival.append(delayed.on_arrival)
+        async with Supervisor("test", clock) as tasks:
+            delayed.start(tasks)
+            yield Bench(clock, store, delayed, texts)
+
+
+def test_parking_keeps_where_the_message_goes() -> None:
+    topic, queue, text = park("t", 3, "TAGS\x01A\x02DELAY\x0199\x02", 2)
+    assert (topic, queue) == ("SCHEDULE_TOPIC_XXXX", 1)
+    assert [find_property(text, name) for name in ("TAGS", "DELAY", "REAL_TOPIC", "REAL_QID")] == ["A", "2", "t", "3"]
+    _, _, again = park("u", 0, text, 1)
+    assert [find_property(again, name) for name in ("DELAY", "REAL_TOPIC", "REAL_QID")] == ["1", "u", "0"]
+    assert again.count("REAL_TOPIC") == 1
+
+
+async def test_a_message_is_delivered_when_its_time_has_come_and_not_before() -> None:
+    async with bench(MemoryStorage()) as run:
+        await run.send(b"soon", 1)
+        await run.send(b"later", 2)
+        await run.clock.advance(0.9)
+        assert run.delivered() == []
+        await run.clock.advance(0.1)
+        await run.until(lambda: run.delivered() == [b"soon"])
+        await run.clock.advance(8.9)
+        await settle()
+        assert run.delivered() == [b"soon"]
+        await run.clock.advance(0.1)
+        await run.until(lambda: run.delivered() == [b"soon", b"later"])
+        message = decode_message(run.store.get("t", 3, 0).records[0])[0]
+        assert message.reconsume_times == 2
+        assert message.tag == "A"
+
+
+async def test_messages_of_a_level_keep_their_order() -> None:
+    async with bench(MemoryStorage()) as run:
+        bodies = [b"%d" % number for number in range(50)]
+        for body in bodies:
+            await run.send(body, 1)
+        await run.clock.advance(1)
+        await run.until(lambda: run.delayed.offset(1) == 50)
+        assert run.delivered() == bodies
+
+
+async def test_the_offset_counts_when_the_delivery_is_durable() -> None:
+    storage = MemoryStorage()
+    async with bench(storage) as run:
+        await run.send(b"x", 1)
+        run.delayed.persist()
+        assert run.texts == []
+        await run.clock.advance(1)
+        await run.until(lambda: run.delayed.offset(1) == 1)
+        assert run.delivered() == [b"x"]
+        run.delayed.persist()
+        run.delayed.persist()
+        assert [json.loads(text)["offsetTable"] for text in run.texts] == [{"1": 1}]
+    async with bench(storage, run.texts[-1]) as after:
+        await after.clock.advance(100)
+        await settle()
+        assert after.delivered() == [b"x"]
+    async with bench(storage) as crashed:  # the file was not written: delivered once more, rather than never
+        await crashed.clock.advance(100)
+        await crashed.until(lambda: crashed.delivered() == [b"x", b"x"])
+
+
+async def test_offsets_beyond_the_queue_are_brought_back_into_it() -> None:
+    async with bench(MemoryStorage(), '{"offsetTable":{1:77,2:0}}') as run:
+        assert run.delayed.offset(1) == 0
+        await run.send(b"x", 1)
+        await run.clock.advance(1)
+        await run.until(lambda: run.delivered() == [b"x"])
+
+
+async def test_what_is_no_table_of_delay_offsets_is_refused() -> None:
+    async with bench(MemoryStorage()) as run:
+        with pytest.raises(StoreCorruptError, match="delayOffset"):
+            run.delayed.load('{"offsetTable":{"a":0}}')
