@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 from rocketbox.errors import InvalidGroupError, InvalidMessageError
 from rocketbox.message import MAX_PROPERTIES_BYTES, RESERVED_PROPERTIES, Message, encode_properties
-from rocketbox.protocol.codes import SEND_FORBIDDEN_TOPICS
+from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER, SEND_FORBIDDEN_TOPICS
 from rocketbox.protocol.tags import is_valid_name
 
 __all__ = ["check_body", "check_group", "check_topic", "encode_checked", "message_properties"]
 
 MAX_GROUP_CHARS = 120
 MAX_TOPIC_CHARS = 127
-DEFAULT_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
+RESERVED_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER", CLIENT_INNER_PRODUCER})
 
 _LEGAL = "it may hold letters, digits and % | _ -"
 
@@ -29,7 +29,7 @@ def check_group(group: str, role: str) -> None:
         raise InvalidGroupError(group, role, f"has {len(group)} characters, at most {MAX_GROUP_CHARS} are allowed")
     if not is_valid_name(group):
         raise InvalidGroupError(group, role, f"holds a character that is not allowed; {_LEGAL}")
-    if group in DEFAULT_GROUPS:
+    if group in RESERVED_GROUPS:
         raise InvalidGroupError(group, role, "is a name that RocketMQ reserves; choose another one")
 
 

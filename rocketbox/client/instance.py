@@ -50,6 +50,8 @@ __all__ = ["ConsumerMember", "MQClientInstance"]
 
 _log = logging.getLogger(__name__)
 
+GOODBYE_TIMEOUT = 1.0  # seconds for each request at the end, so that one silent broker leaves time for the others
+
 
 class ConsumerMember(Protocol):
     """What an instance wants to know from a consumer that is registered with it."""
@@ -153,12 +155,11 @@ class MQClientInstance:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        for group in list(self._consumers):
-            await self.unregister_consumer(group)
-        for group in sorted(self._producers):
-            await self.unregister_producer(group)
-        if self._brokers:
-            await self._say_goodbye(producer_group=CLIENT_INNER_PRODUCER)
+        with anyio.CancelScope(shield=True), self.clock.move_on_after(self.options.shutdown_timeout):
+            for group in sorted(self._consumers):
+                await self._say_goodbye(consumer_group=group)
+            for group in (*sorted(self._producers), CLIENT_INNER_PRODUCER):
+                await self._say_goodbye(producer_group=group)
         self.running = False
         if self._next_round is not None:
             self._next_round.done.set()
@@ -181,7 +182,8 @@ class MQClientInstance:
     async def unregister_consumer(self, group: str) -> None:
         """Forget the group's consumer and tell all brokers so (code 35), within ``shutdown_timeout``."""
         if self._consumers.pop(group, None) is not None:
-            await self._say_goodbye(consumer_group=group)
+            with anyio.CancelScope(shield=True), self.clock.move_on_after(self.options.shutdown_timeout):
+                await self._say_goodbye(consumer_group=group)
 
     def register_producer(self, group: str) -> None:
         """Make a producer group known to the heartbeats. Raises InvalidGroupError when it is taken here."""
@@ -196,27 +198,28 @@ class MQClientInstance:
         """Forget a producer group and tell all brokers so (code 35), within ``shutdown_timeout``."""
         if group in self._producers:
             self._producers.discard(group)
-            await self._say_goodbye(producer_group=group)
+            with anyio.CancelScope(shield=True), self.clock.move_on_after(self.options.shutdown_timeout):
+                await self._say_goodbye(producer_group=group)
 
     async def _say_goodbye(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
-        """Unregister a group at each broker in turn; also while this task is cancelled, but never for long.
+        """Unregister a group at each broker in turn. One that is not connected has forgotten this client already.
 
-        No task of the supervisor: when everything is cancelled they end at once.
+        Callers shield this and bound it. No task of the supervisor: when everything is cancelled they end at once.
         """
-        limit = self.options.shutdown_timeout
-        with anyio.CancelScope(shield=True), self.clock.move_on_after(limit):
-            for address in self.broker_addresses():
-                try:
-                    await groups_api.unregister_client(
-                        self.remoting,
-                        address,
-                        client_id=self.client_id,
-                        producer_group=producer_group,
-                        consumer_group=consumer_group,
-                        timeout=min(1.0, limit),
-                    )
-                except RocketBoxError as error:
-                    _log.debug("unregister %s at %s: %s", producer_group or consumer_group, address, error)
+        for address in self.broker_addresses():
+            if not self.remoting.connected(address):
+                continue
+            try:
+                await groups_api.unregister_client(
+                    self.remoting,
+                    address,
+                    client_id=self.client_id,
+                    producer_group=producer_group,
+                    consumer_group=consumer_group,
+                    timeout=min(GOODBYE_TIMEOUT, self.options.shutdown_timeout),
+                )
+            except RocketBoxError as error:
+                _log.debug("unregister %s at %s: %s", producer_group or consumer_group, address, error)
 
     def _on_ids_changed(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         member = self._consumers.get(request.ext_fields.get("consumerGroup", ""))
@@ -423,7 +426,7 @@ class MQClientInstance:
                     current.done.set()
 
     async def _beat(self, addresses: Sequence[str]) -> None:
-        if not addresses or not (self._consumers or self._producers):
+        if not self.running or not addresses or not (self._consumers or self._producers):
             return
         data = HeartbeatData(
             client_id=self.client_id,

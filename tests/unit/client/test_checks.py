@@ -12,7 +12,9 @@ from rocketbox.errors import ConfigurationError, InvalidGroupError, InvalidMessa
 from rocketbox.message import Message, decode_properties
 
 
-@pytest.mark.parametrize("group", ["", "  ", "a b", "ümlaut", "g" * 121, "DEFAULT_PRODUCER", "DEFAULT_CONSUMER", "a/b"])
+@pytest.mark.parametrize(
+    "group", ["", "  ", "a b", "ümlaut", "g" * 121, "DEFAULT_PRODUCER", "DEFAULT_CONSUMER", "CLIENT_INNER_PRODUCER"]
+)
 def test_group_that_rocketmq_does_not_take_is_refused(group: str) -> None:
     with pytest.raises(InvalidGroupError, match="producer group"):
         check_group(group, "producer")

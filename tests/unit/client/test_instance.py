@@ -503,8 +503,30 @@ async def test_closing_says_goodbye_for_groups_that_are_left() -> None:
             await instance.route("T")
             instance.register_consumer("G", Member("G", "T"))
             instance.register_producer("P")
+            await settle(40)
         for broker in cluster.brokers.values():
             goodbyes = [request.ext_fields for request in broker.requested(RequestCode.UNREGISTER_CLIENT)]
             assert [fields.get("consumerGroup") or fields["producerGroup"] for fields in goodbyes] == [
                 "G", "P", "CLIENT_INNER_PRODUCER",
             ]  # fmt: skip
+
+
+async def test_goodbye_is_not_said_to_brokers_that_are_gone_and_is_bounded_by_silent_ones() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, ["broker-a", "broker-b"]) as cluster, anyio.create_task_group() as tasks:
+        cluster.add_topic("T")
+        left = anyio.Event()
+
+        async def use() -> None:
+            async with instance_of(cluster) as instance:
+                for group in "ABCDEF":
+                    instance.register_producer(group)
+                await instance.route("T")
+                await instance.heartbeat_now()
+                await cluster.brokers["broker-a"].stop()
+            left.set()
+
+        cluster.brokers["broker-b"].scripts[RequestCode.UNREGISTER_CLIENT] = lambda *_: None
+        tasks.start_soon(use)
+        await clock.advance(3.5)
+        assert left.is_set()
