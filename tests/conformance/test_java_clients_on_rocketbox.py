@@ -8,8 +8,10 @@ import subprocess
 import threading
 from pathlib import Path
 
+import anyio
 import pytest
 
+from rocketbox.client import Admin
 from tests.broker_process import BrokerProcess
 from tests.conformance.apache import class_path, java
 
@@ -24,8 +26,10 @@ class JavaProgram:
 
     def __init__(self, folder: Path, name: str, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [java(), "-Xmx256m", "-XX:+UseSerialGC", f"-Duser.home={folder}", "-cp", class_path()]
-            + [f"org.apache.rocketmq.example.benchmark.{name}", *arguments],
+            [
+                *(java(), "-Xmx256m", "-XX:+UseSerialGC", f"-Duser.home={folder}", "-cp", class_path()),
+                *(f"org.apache.rocketmq.example.benchmark.{name}", *arguments),
+            ],
             cwd=folder,
             env={**os.environ, "ROCKETMQ_HOME": str(folder)},
             stdout=subprocess.PIPE,
@@ -69,5 +73,20 @@ def test_the_java_benchmark_producer_and_consumer_run_on_the_embedded_broker(tmp
             finally:
                 producer.stop()
             consumer.wait_for(r"Consume TPS: [1-9]")
+            assert anyio.run(all_committed, broker.name_server)
         finally:
             consumer.stop()
+
+
+async def all_committed(name_server: str) -> bool:
+    """Whether the group's committed offsets reach the number of messages; the Java client commits every 5 s."""
+    async with Admin(name_server=name_server) as admin:
+        queues = await admin.queues("JavaBench")
+        with anyio.move_on_after(SECONDS):
+            while True:
+                committed = [await admin.committed("java-bench", queue) or 0 for queue in queues]
+                if sum(committed) == MESSAGES:
+                    assert committed == [await admin.max_offset(queue) for queue in queues]
+                    return True
+                await anyio.sleep(0.5)  # what another process does offers no event to wait for
+    return False
