@@ -79,7 +79,7 @@ class Broker:
         self._storage = storage or RealStorage()
         self._stack = AsyncExitStack()
         self._address: str | None = None
-        config = options.store_path_root_dir / "config"
+        config = options.store_path_root_dir.absolute() / "config"
         files = {
             name: ConfigFile(config / f"{name}.json", self._storage)
             for name in ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")

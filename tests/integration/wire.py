@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from rocketbox.broker.store.storage import Storage
 from rocketbox.clock import RealClock
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.message import MessageExt
@@ -155,10 +156,10 @@ def java_hash(text: str) -> int:
 
 
 @asynccontextmanager
-async def embedded(directory: Path, **settings: object) -> AsyncIterator[Wire]:
+async def embedded(directory: Path, storage: Storage | None = None, **settings: object) -> AsyncIterator[Wire]:
     """Servers and a client for them."""
     async with (
-        EmbeddedServers(small_options(directory, **settings)) as servers,
+        EmbeddedServers(small_options(directory, **settings), storage=storage) as servers,
         RemotingClient(clock=RealClock()) as client,
     ):
         yield Wire(servers, client)
