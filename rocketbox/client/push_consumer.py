@@ -372,6 +372,8 @@ class PushConsumer:
 
     def on_ids_changed(self) -> None:
         self._rebalancer.wake()
+        if self._running and not self._closed:
+            self._tasks.start("commit", self.persist_offsets, restart=False)  # who takes a queue over reads it at once
 
     async def persist_offsets(self) -> None:
         """Commit how far each queue is consumed, now."""

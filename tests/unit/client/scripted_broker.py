@@ -1,0 +1,224 @@
+"""A name server and broker in memory that does what a consumer needs, remembers every request, and fails on demand."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+from rocketbox.clock import Clock
+from rocketbox.message import MessageQueue, Property, encode_properties
+from rocketbox.protocol.bodies import (
+    BrokerData,
+    HeartbeatData,
+    QueueData,
+    TopicRouteData,
+    decode_heartbeat,
+    decode_lock_batch_request,
+    encode_consumer_list,
+    encode_lock_batch_response,
+    encode_topic_route,
+)
+from rocketbox.protocol.codes import PermName, RequestCode, ResponseCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.headers import (
+    NotifyConsumerIdsChangedRequestHeader,
+    OffsetResponseHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+)
+from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
+from rocketbox.remoting.connection import Connection
+from rocketbox.remoting.network import MemoryNetwork
+from rocketbox.remoting.server import RemotingServer
+
+__all__ = ["BROKER", "ScriptedBroker"]
+
+BROKER = "broker-a"
+Override = Callable[[RemotingCommand], RemotingCommand | None]
+
+
+class ScriptedBroker:
+    """``overrides[code]`` is asked first; what it returns is the answer, None leaves it to the broker."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.network = MemoryNetwork()
+        self.address = "10.0.0.1:10911"
+        self.topics: dict[str, int] = {}  # topic: number of queues
+        self.records: dict[tuple[str, int], list[bytes]] = defaultdict(list)
+        self.first_offset: dict[tuple[str, int], int] = defaultdict(int)
+        self.committed: dict[tuple[str, int], int] = {}
+        self.other_members: list[str] = []
+        self.foreign_locks: set[MessageQueue] = set()
+        self.requests: list[RemotingCommand] = []
+        self.heartbeats: list[HeartbeatData] = []
+        self.overrides: dict[int, Override] = {}
+        self._parked: list[tuple[Connection, RemotingCommand]] = []
+        self._members: dict[Connection, str] = {}
+        handlers = {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.HEART_BEAT: self._heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self._ok,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumers,
+            RequestCode.QUERY_CONSUMER_OFFSET: self._query_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,
+            RequestCode.GET_MAX_OFFSET: self._max_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._search_offset,
+            RequestCode.PULL_MESSAGE: self._pull,
+            RequestCode.CONSUMER_SEND_MSG_BACK: self._ok,
+            RequestCode.SEND_MESSAGE_V2: self._ok,
+            RequestCode.LOCK_BATCH_MQ: self._lock,
+            RequestCode.UNLOCK_BATCH_MQ: self._ok,
+        }
+        self._server = RemotingServer(
+            {int(code): self._recording(handler) for code, handler in handlers.items()},
+            host="10.0.0.1",
+            port=10911,
+            clock=clock,
+            network=self.network,
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._server.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._server.__aexit__(kind, error, trace)
+
+    # --- what tests do -----------------------------------------------------------------------------------------------
+
+    def store(self, topic: str, *bodies: bytes, queue_id: int = 0, tag: str | None = None, sys_flag: int = 0) -> None:
+        """Put messages into a queue and answer the pulls that wait for them."""
+        place = (topic, queue_id)
+        for body in bodies:
+            offset = self.first_offset[place] + len(self.records[place])
+            properties = {Property.UNIQ_KEY: f"ID-{topic}-{queue_id}-{offset}"} | ({Property.TAGS: tag} if tag else {})
+            self.records[place].append(
+                encode_stored_message(
+                    StoredMessage(
+                        topic, queue_id, body, encode_properties(properties),
+                        sys_flag=sys_flag, queue_offset=offset, commit_log_offset=1000 + offset,
+                    )
+                )
+            )  # fmt: skip
+        parked, self._parked = self._parked, []
+        for connection, request in parked:
+            answer = self._answer_pull(connection, request)
+            if answer is not None:
+                connection.reply(request, answer)
+
+    def notify(self, group: str) -> None:
+        """Tell all members that the group has changed (code 40)."""
+        header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
+        for connection in list(self._members):
+            connection.send_oneway(RemotingCommand.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header.encode()))
+
+    def asked(self, *codes: RequestCode) -> list[RemotingCommand]:
+        """The requests of these codes, in the order they came."""
+        return [request for request in self.requests if request.code in codes]
+
+    def fields(self, code: RequestCode, *names: str) -> list[tuple[str, ...]]:
+        """Of each request of code, these header fields."""
+        return [tuple(request.ext_fields[name] for name in names) for request in self.asked(code)]
+
+    # --- what it answers ---------------------------------------------------------------------------------------------
+
+    def _recording(
+        self, handler: Callable[[Connection, RemotingCommand], RemotingCommand | None]
+    ) -> Callable[[Connection, RemotingCommand], RemotingCommand | None]:
+        def handle(connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+            self.requests.append(request)
+            override = self.overrides.get(request.code)
+            answer = override(request) if override else None
+            return answer if answer is not None else handler(connection, request)
+
+        return handle
+
+    def _ok(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        fields = (
+            {"msgId": "X", "queueId": "0", "queueOffset": "0"} if request.code == RequestCode.SEND_MESSAGE_V2 else {}
+        )
+        return RemotingCommand.response(ext_fields=fields)
+
+    def _route(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        queues = self.topics.get(request.ext_fields["topic"])
+        if queues is None:
+            return RemotingCommand.response(ResponseCode.TOPIC_NOT_EXIST, "no route")
+        data = TopicRouteData(
+            queue_datas=(QueueData(BROKER, queues, queues, int(PermName.READ | PermName.WRITE)),),
+            broker_datas=(BrokerData("c", BROKER, {0: self.address}),),
+        )
+        return RemotingCommand.response(body=encode_topic_route(data))
+
+    def _heartbeat(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        data = decode_heartbeat(request.body)
+        self.heartbeats.append(data)
+        if data.consumer_data_set:
+            self._members[connection] = data.client_id
+        return RemotingCommand.response()
+
+    def _consumers(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        members = {*self._members.values(), *self.other_members}
+        if not members:
+            return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, "no consumer for this group")
+        return RemotingCommand.response(body=encode_consumer_list(sorted(members)))
+
+    def _offset(self, offset: int) -> RemotingCommand:
+        return RemotingCommand.response(ext_fields=OffsetResponseHeader(offset=offset).encode())
+
+    def _query_offset(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        offset = self.committed.get(self._place(request))
+        if offset is None:
+            return RemotingCommand.response(ResponseCode.QUERY_NOT_FOUND, "not found")
+        return self._offset(offset)
+
+    def _update_offset(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        self.committed[self._place(request)] = int(request.ext_fields["commitOffset"])
+        return RemotingCommand.response()
+
+    def _max_offset(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        return self._offset(self._end(self._place(request)))
+
+    def _search_offset(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        return self._offset(self.first_offset[self._place(request)])
+
+    def _pull(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+        return self._answer_pull(connection, request)
+
+    def _answer_pull(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+        header = PullMessageRequestHeader.decode(request.ext_fields)
+        place = (header.topic, header.queue_id)
+        first, end = self.first_offset[place], self._end(place)
+        if not first <= header.queue_offset <= end:
+            return self.pulled(ResponseCode.PULL_OFFSET_MOVED, min(max(header.queue_offset, first), end), place)
+        taken = self.records[place][header.queue_offset - first :][: header.max_msg_nums]
+        if not taken:
+            self._parked.append((connection, request))
+            return None
+        return self.pulled(ResponseCode.SUCCESS, header.queue_offset + len(taken), place, taken)
+
+    def pulled(
+        self, code: ResponseCode, next_offset: int, place: tuple[str, int], records: Iterable[bytes] = ()
+    ) -> RemotingCommand:
+        header = PullMessageResponseHeader(
+            suggest_which_broker_id=0,
+            next_begin_offset=next_offset,
+            min_offset=self.first_offset[place],
+            max_offset=self._end(place),
+        )
+        return RemotingCommand.response(code, ext_fields=header.encode(), body=b"".join(records))
+
+    def _lock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        wanted = decode_lock_batch_request(request.body).mq_set
+        return RemotingCommand.response(
+            body=encode_lock_batch_response(queue for queue in wanted if queue not in self.foreign_locks)
+        )
+
+    def _place(self, request: RemotingCommand) -> tuple[str, int]:
+        return request.ext_fields["topic"], int(request.ext_fields["queueId"])
+
+    def _end(self, place: tuple[str, int]) -> int:
+        return self.first_offset[place] + len(self.records[place])

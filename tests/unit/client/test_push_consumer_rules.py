@@ -1,0 +1,609 @@
+"""The rules of a consumer, one by one, on a broker that does as the test says and in time that the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import anyio
+import pytest
+
+from rocketbox.client import ClientOptions, ConsumerOptions, PushConsumer
+from rocketbox.client.outcomes import Outcome
+from rocketbox.errors import ClientError, ConfigurationError, ConnectError, InvalidMessageError, Reject, RetryLater
+from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageExt, MessageQueue
+from rocketbox.protocol.bodies import decode_heartbeat
+from rocketbox.protocol.codes import RequestCode, ResponseCode
+from rocketbox.protocol.command import RemotingCommand
+from tests.manual_clock import ManualClock, settle
+from tests.unit.client.scripted_broker import BROKER, ScriptedBroker
+
+pytestmark = pytest.mark.anyio
+
+Result = Sequence[Outcome] | None
+Behaviour = Callable[[list[MessageExt]], Awaitable[Result]]
+PATIENT = ClientOptions(client_ip="10.0.0.9", instance_name="c1", api_timeout=60.0)
+
+
+class Recorder:
+    """A handler that remembers bodies, and then does what it is told."""
+
+    def __init__(self, behaviour: Behaviour | None = None) -> None:
+        self.messages: list[MessageExt] = []
+        self.behaviour = behaviour
+
+    async def __call__(self, batch: list[MessageExt]) -> Result:
+        self.messages.extend(batch)
+        return await self.behaviour(batch) if self.behaviour else None
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.messages]
+
+
+def raising(*errors: Exception) -> Behaviour:
+    """Raises each of errors once, then consumes."""
+    left = list(errors)
+
+    async def behave(batch: list[MessageExt]) -> Result:
+        if left:
+            raise left.pop(0)
+        return None
+
+    return behave
+
+
+class Setting:
+    """A clock, a broker with topic T of one queue and the group's retry topic, and one consumer."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.broker = ScriptedBroker(self.clock)
+        self.broker.topics = {"T": 1, "%RETRY%g": 1}
+
+    def new_consumer(self, **options: object) -> PushConsumer:
+        return PushConsumer(
+            "g",
+            name_server=self.broker.address,
+            options=ConsumerOptions(**options),  # type: ignore[arg-type] # options of many types
+            client_options=PATIENT,
+            clock=self.clock,
+            network=self.broker.network,
+        )
+
+    @asynccontextmanager
+    async def consumer(self, **options: object) -> AsyncIterator[PushConsumer]:
+        async with self.broker, self.new_consumer(**options) as consumer:
+            yield consumer
+
+    async def advance(self, seconds: float) -> None:
+        await self.clock.advance(seconds)
+        await settle(200)
+
+
+@pytest.fixture
+def setting() -> Setting:
+    return Setting()
+
+
+# --- start ---------------------------------------------------------------------------------------------------------
+
+
+async def test_the_heartbeat_goes_out_before_the_first_pull_and_pulls_refer_to_it(
+    setting: Setting, anyio_backend: str
+) -> None:
+    async with setting.consumer() as consumer:
+        await consumer.subscribe("T", "A || B", Recorder())
+        await settle(200)
+        told: dict[str, int] = {}
+        pulls = 0
+        for request in setting.broker.requests:
+            if request.code == RequestCode.HEART_BEAT:
+                (group,) = decode_heartbeat(request.body).consumer_data_set
+                told.update({data.topic: data.sub_version for data in group.subscription_data_set})
+            elif request.code == RequestCode.PULL_MESSAGE:
+                pulls += 1
+                assert int(request.ext_fields["subVersion"]) <= told[request.ext_fields["topic"]]
+        assert pulls
+        assert set(told) == {"T", "%RETRY%g"}
+
+
+async def test_last_offset_asks_for_the_end_first_so_that_nothing_in_between_is_skipped(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker, seen = setting.broker, Recorder()
+    broker.first_offset["T", 0] = 100
+
+    def store_meanwhile(request: RemotingCommand) -> None:
+        if request.ext_fields["topic"] == "T" and not broker.records["T", 0]:
+            broker.store("T", b"in between")
+
+    broker.overrides[RequestCode.QUERY_CONSUMER_OFFSET] = store_meanwhile
+    async with setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", seen)
+        await settle(200)
+        assert seen.bodies == [b"in between"]
+        assert broker.committed["T", 0] == 100, "the start is committed at once"
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [(ConsumeFromWhere.LAST_OFFSET, 103), (ConsumeFromWhere.TIMESTAMP, 100), (ConsumeFromWhere.FIRST_OFFSET, 0)],
+)
+async def test_where_a_new_group_begins(
+    setting: Setting, anyio_backend: str, where: ConsumeFromWhere, expected: int
+) -> None:
+    broker = setting.broker
+    broker.first_offset["T", 0] = 100
+    broker.store("T", b"1", b"2", b"3")
+    async with setting.consumer(consume_from_where=where) as consumer:
+        started = setting.clock.time_ms()
+        await consumer.subscribe("T", "*", Recorder())
+        await setting.advance(2.5)  # the retry topic's route is asked for by the second
+        begun: dict[str, str] = {}
+        for topic, offset in broker.fields(RequestCode.PULL_MESSAGE, "topic", "queueOffset"):
+            begun.setdefault(topic, offset)
+        assert begun == {"T": str(expected), "%RETRY%g": "0"}
+        if where is ConsumeFromWhere.TIMESTAMP:
+            ((timestamp,),) = broker.fields(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "timestamp")
+            assert int(timestamp) == started - 30 * 60 * 1000
+
+
+async def test_a_stored_offset_counts_whatever_from_where_says(setting: Setting, anyio_backend: str) -> None:
+    broker, seen = setting.broker, Recorder()
+    broker.store("T", b"0", b"1", b"2")
+    broker.committed["T", 0] = 1
+    async with setting.consumer(consume_from_where=ConsumeFromWhere.FIRST_OFFSET) as consumer:
+        await consumer.subscribe("T", "*", seen)
+        await settle(200)
+        assert seen.bodies == [b"1", b"2"]
+
+
+async def test_a_topic_and_queues_that_appear_later_begin_at_zero(setting: Setting, anyio_backend: str) -> None:
+    broker, seen = setting.broker, Recorder()
+    async with setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", seen)
+        await consumer.subscribe("later", "*", seen)
+        broker.topics = {"T": 2, "later": 1, "%RETRY%g": 1}
+        broker.store("later", b"first of its topic")
+        broker.store("T", b"first of its queue", queue_id=1)
+        await setting.advance(2)
+        assert seen.bodies == [b"first of its topic"]
+        await setting.advance(32)
+        assert seen.bodies == [b"first of its topic", b"first of its queue"]
+
+
+async def test_no_name_server_is_an_error_unless_waiting_was_asked_for(setting: Setting, anyio_backend: str) -> None:
+    seen = Recorder()
+    async with setting.new_consumer() as hasty:
+        with pytest.raises(ConnectError, match="10911"):
+            await hasty.subscribe("T", "*", seen)
+    async with setting.new_consumer(wait_for_servers=True) as patient:
+        await patient.subscribe("T", "*", seen)
+        async with setting.broker:
+            setting.broker.store("T", b"there")
+            await setting.advance(3)
+            assert patient.state().queues
+            setting.broker.store("T", b"new")
+            await setting.advance(1)
+            assert b"new" in seen.bodies
+            await patient.drain(1)
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST])
+async def test_a_broker_that_does_not_know_the_subscription_is_told_again(
+    setting: Setting, anyio_backend: str, code: ResponseCode
+) -> None:
+    broker, seen = setting.broker, Recorder()
+    refusals = [1, 1]
+
+    def refuse(request: RemotingCommand) -> RemotingCommand | None:
+        if request.ext_fields["topic"] == "T" and refusals:
+            refusals.pop()
+            return RemotingCommand.response(code, "subscription")
+        return None
+
+    broker.overrides[RequestCode.PULL_MESSAGE] = refuse
+    async with setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", seen)
+        await settle(200)
+        broker.store("T", b"x")
+        before = len(broker.heartbeats)
+        await setting.advance(2.1)
+        assert seen.bodies == [b"x"]
+        assert len(broker.heartbeats) > before
+
+
+def test_bad_options_are_all_named_at_once() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        ConsumerOptions(concurrency=0, pull_batch_size=2000)
+    assert "concurrency is 0" in str(caught.value)
+    assert "pull_batch_size is 2000" in str(caught.value)
+
+
+async def test_bad_subscriptions_are_refused(setting: Setting, anyio_backend: str) -> None:
+    async with setting.consumer() as consumer:
+        with pytest.raises(ClientError, match="batch_max_size"):
+            await consumer.subscribe("T", "*", Recorder(), batch_max_size=0)
+        with pytest.raises(InvalidMessageError, match="names no tag"):
+            await consumer.subscribe("T", " || ", Recorder())
+
+
+# --- outcomes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "level"),
+    [
+        (ValueError("x"), "0"),
+        (RetryLater(timedelta(seconds=20)), "4"),
+        (RetryLater(timedelta(hours=3)), "0"),
+        (Reject("no"), "-1"),
+    ],
+)
+async def test_what_fails_is_sent_back_with_its_level(
+    setting: Setting, anyio_backend: str, error: Exception, level: str
+) -> None:
+    broker = setting.broker
+    async with setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", Recorder(raising(error)))
+        broker.store("T", b"bad", b"good")
+        await setting.advance(6)
+        (back,) = broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)
+        assert dict(back.ext_fields) == {
+            "offset": "1000", "group": "g", "delayLevel": level, "originMsgId": "ID-T-0-0", "originTopic": "T",
+            "unitMode": "false", "maxReconsumeTimes": "16", "bname": BROKER,
+        }  # fmt: skip
+        assert broker.committed["T", 0] == 2
+
+
+async def test_a_failed_send_back_goes_to_the_retry_topic(setting: Setting, anyio_backend: str) -> None:
+    broker = setting.broker
+    broker.overrides[RequestCode.CONSUMER_SEND_MSG_BACK] = lambda _: RemotingCommand.response(1, "no")
+    async with setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", Recorder(raising(ValueError("x"))))
+        broker.store("T", b"bad")
+        await setting.advance(6)
+        (sent,) = broker.asked(RequestCode.SEND_MESSAGE_V2)
+        fields = sent.ext_fields
+        assert (fields["b"], fields["j"], fields["l"], sent.body) == ("%RETRY%g", "1", "16", b"bad")
+        properties = dict(pair.split("\x01") for pair in fields["i"].split("\x02") if pair)
+        assert properties["RETRY_TOPIC"] == "T"
+        assert properties["ORIGIN_MESSAGE_ID"] == properties["UNIQ_KEY"] == "ID-T-0-0"
+        assert properties["DELAY"] == "3"
+        assert broker.committed["T", 0] == 1
+
+
+async def test_what_cannot_be_sent_back_is_handled_again_here_and_never_committed_before(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker, seen = setting.broker, Recorder(raising(ValueError("x")))
+    broker.committed["T", 0] = 0
+    for code in (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2):
+        broker.overrides[code] = lambda _: RemotingCommand.response(ResponseCode.NO_PERMISSION, "no")
+    async with setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", seen)
+        broker.store("T", b"bad", b"good")
+        await setting.advance(4.5)
+        assert sorted(seen.bodies) == [b"bad", b"good"]
+        assert broker.committed["T", 0] == 0
+        await setting.advance(2)
+        assert seen.bodies.count(b"bad") == 2
+        assert [message.reconsume_times for message in seen.messages if message.body == b"bad"][-1] == 1
+        await setting.advance(6)
+        assert broker.committed["T", 0] == 2
+
+
+async def test_messages_of_the_retry_topic_get_their_topic_and_handler_back(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker, seen = setting.broker, Recorder()
+    async with setting.consumer() as consumer:
+        await consumer.subscribe("T", "A", seen)
+        broker.store("%RETRY%g", b"not mine any more")  # without RETRY_TOPIC it belongs to nobody
+        await setting.advance(1)
+        assert seen.bodies == []
+        assert len(broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
+
+
+async def test_a_handler_that_takes_too_long_is_cancelled_and_its_message_comes_back(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker = setting.broker
+    cancelled: list[bytes] = []
+
+    async def hang(batch: list[MessageExt]) -> Result:
+        if batch[0].body == b"hangs":
+            try:
+                await anyio.sleep_forever()
+            finally:
+                cancelled.append(batch[0].body)
+        return None
+
+    seen = Recorder(hang)
+    async with setting.consumer(consume_timeout=10.0, concurrency=1) as consumer:
+        await consumer.subscribe("T", "*", seen)
+        broker.store("T", b"hangs", b"next")
+        await setting.advance(9)
+        assert seen.bodies == [b"hangs"]
+        await setting.advance(7)
+        assert cancelled == [b"hangs"]
+        assert seen.bodies == [b"hangs", b"next"]
+        assert broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "delayLevel") == [("3",)]
+        assert broker.committed["T", 0] == 2
+        assert consumer.state().busy_workers == 0
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_cancellation_from_within_a_handler_is_neither_success_nor_failure(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker = setting.broker
+    broker.committed["T", 0] = 0
+
+    async def cancelled_once(batch: list[MessageExt]) -> Result:
+        if len(seen.messages) == 1:
+            raise anyio.get_cancelled_exc_class()
+        return None
+
+    seen = Recorder(cancelled_once)
+    async with setting.consumer(concurrency=1) as consumer:
+        await consumer.subscribe("T", "*", seen)
+        broker.store("T", b"a", b"b")
+        await setting.advance(4.9)
+        assert seen.bodies == [b"a", b"b"], "the worker goes on"
+        assert broker.committed["T", 0] == 0
+        assert not broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)
+        await setting.advance(1)
+        assert seen.bodies == [b"a", b"b", b"a"]
+        assert seen.messages[-1].reconsume_times == 0
+
+
+async def test_a_message_that_cannot_be_read_does_not_hold_up_the_others(setting: Setting, anyio_backend: str) -> None:
+    broker, seen = setting.broker, Recorder()
+    async with setting.consumer() as consumer:
+        broker.store("T", b"0", b"1")
+        broker.committed["T", 0] = 0
+        broker.store("T", b"compressed with LZ4", sys_flag=0x101)
+        broker.store("T", b"3", b"4")
+        await consumer.subscribe("T", "*", seen)
+        await setting.advance(6)
+        assert sorted(seen.bodies) == [b"0", b"1", b"3", b"4"]
+        assert broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset", "delayLevel") == [("1002", "-1")]
+        assert broker.committed["T", 0] == 5
+
+
+# --- offsets, flow, pause ------------------------------------------------------------------------------------------
+
+
+async def test_offsets_are_committed_every_five_seconds_and_only_when_they_moved(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker = setting.broker
+    release = anyio.Event()
+
+    async def first_waits(batch: list[MessageExt]) -> Result:
+        if batch[0].body == b"0":
+            await release.wait()
+        return None
+
+    async with setting.consumer() as consumer:
+        broker.store("T", b"0", b"1", b"2")
+        broker.committed["T", 0] = 0
+        await consumer.subscribe("T", "*", Recorder(first_waits))
+
+        def commits() -> list[str]:
+            return [
+                offset
+                for topic, offset in broker.fields(RequestCode.UPDATE_CONSUMER_OFFSET, "topic", "commitOffset")
+                if topic == "T"
+            ]
+
+        await setting.advance(11)
+        assert commits() == [], "1 and 2 are consumed, but 0 is not"
+        release.set()
+        await setting.advance(11)
+        assert commits() == ["3"]
+
+
+async def test_a_pull_carries_the_commit_offset(setting: Setting, anyio_backend: str) -> None:
+    broker = setting.broker
+    async with setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", Recorder())
+        broker.store("T", b"0")
+        await settle(200)
+        broker.store("T", b"1")
+        await settle(200)
+        pulls = [
+            (offset, flags, commit)
+            for topic, offset, flags, commit in broker.fields(
+                RequestCode.PULL_MESSAGE, "topic", "queueOffset", "sysFlag", "commitOffset"
+            )
+            if topic == "T"
+        ]
+        assert pulls[0] == ("0", "2", "0")
+        assert pulls[-1][1] == "3"
+        assert all(int(commit) <= int(offset) for offset, _, commit in pulls)
+
+
+async def test_a_full_queue_is_not_pulled_until_there_is_room(setting: Setting, anyio_backend: str) -> None:
+    broker = setting.broker
+    release = anyio.Event()
+
+    async def wait(batch: list[MessageExt]) -> Result:
+        await release.wait()
+        return None
+
+    seen = Recorder(wait)
+    options = {"pull_threshold_for_queue": 10, "pull_batch_size": 4, "concurrency": 2}
+    async with setting.consumer(**options) as consumer:
+        broker.store("T", *(str(number).encode() for number in range(40)))
+        broker.committed["T", 0] = 0
+        await consumer.subscribe("T", "*", seen)
+        await setting.advance(3)
+        (queue,) = (state for state in consumer.state().queues if state.queue.topic == "T")
+        assert (queue.held, queue.in_process, queue.lag) == (12, 2, 40)
+        release.set()
+        await setting.advance(1)
+        assert sorted(seen.bodies, key=int) == [str(number).encode() for number in range(40)]
+
+
+async def test_the_broker_may_move_the_offset_and_what_was_held_no_longer_counts(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker = setting.broker
+    release = anyio.Event()
+    reset_to: list[int] = []
+
+    def reset(request: RemotingCommand) -> RemotingCommand | None:
+        if request.ext_fields["topic"] == "T" and reset_to:
+            return broker.pulled(ResponseCode.PULL_OFFSET_MOVED, reset_to.pop(), ("T", 0))
+        return None
+
+    async def wait(batch: list[MessageExt]) -> Result:
+        if not release.is_set():
+            await release.wait()
+        return None
+
+    seen = Recorder(wait)
+    broker.overrides[RequestCode.PULL_MESSAGE] = reset
+    async with setting.consumer(concurrency=1, pull_batch_size=2, pull_interval=1.0) as consumer:
+        broker.store("T", *(str(number).encode() for number in range(10)))
+        broker.committed["T", 0] = 4
+        await consumer.subscribe("T", "*", seen)
+        await settle(200)
+        assert seen.bodies == [b"4"]
+        reset_to.append(8)
+        await setting.advance(1.1)
+        assert broker.committed["T", 0] == 8
+        release.set()
+        await setting.advance(6)
+        assert seen.bodies == [b"4", b"8", b"9"]
+        assert broker.committed["T", 0] == 10
+
+
+async def test_what_a_pull_brings_during_a_pause_is_asked_for_again(setting: Setting, anyio_backend: str) -> None:
+    broker, seen = setting.broker, Recorder()
+    async with setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", seen)
+        await settle(200)
+        consumer.pause()
+        broker.store("T", b"x")
+        await setting.advance(10)
+        assert seen.bodies == []
+        consumer.resume()
+        await settle(200)
+        assert seen.bodies == [b"x"]
+
+
+# --- rebalance -----------------------------------------------------------------------------------------------------
+
+
+async def test_rounds_keep_a_second_apart_however_often_the_group_changes(setting: Setting, anyio_backend: str) -> None:
+    broker = setting.broker
+
+    def rounds() -> int:
+        return len(broker.asked(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) // 2  # topic and retry topic
+
+    async with setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", Recorder())
+        await setting.advance(5)
+        before = rounds()
+        for _ in range(20):
+            broker.notify("g")
+            await setting.advance(0.1)
+        assert 2 <= rounds() - before <= 3
+        before = rounds()
+        await setting.advance(45)
+        assert rounds() - before in (2, 3), "every 20 s in any case"
+
+
+async def test_a_queue_that_goes_to_another_member_is_committed_and_left(setting: Setting, anyio_backend: str) -> None:
+    broker, seen = setting.broker, Recorder()
+    broker.topics["T"] = 2
+    async with setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", seen)
+        broker.store("T", b"0", b"1", queue_id=0)
+        broker.store("T", b"a", queue_id=1)
+        await settle(200)
+        broker.other_members = ["10.0.0.8@c0"]  # sorts before this member, which keeps queue 1
+        broker.notify("g")
+        await setting.advance(1.5)
+        assert broker.committed["T", 0] == 2
+        assert [state.queue for state in consumer.state().queues if state.queue.topic == "T"] == [
+            MessageQueue("T", BROKER, 1)
+        ]
+        broker.store("T", b"not ours", queue_id=0)
+        broker.store("T", b"ours", queue_id=1)
+        await settle(200)
+        assert sorted(seen.bodies) == [b"0", b"1", b"a", b"ours"]
+
+
+# --- orderly -------------------------------------------------------------------------------------------------------
+
+
+async def test_an_orderly_queue_is_consumed_only_with_its_lock(setting: Setting, anyio_backend: str) -> None:
+    broker, seen = setting.broker, Recorder()
+    queue = MessageQueue("T", BROKER, 0)
+    broker.foreign_locks = {queue}
+    async with setting.consumer(consume_mode=ConsumeMode.ORDERLY) as consumer:
+        await consumer.subscribe("T", "*", seen)
+        broker.store("T", b"0")
+        await setting.advance(5)
+        assert seen.bodies == []
+        assert not [topic for (topic,) in broker.fields(RequestCode.PULL_MESSAGE, "topic") if topic == "T"]
+        broker.foreign_locks = set()
+        broker.committed["T", 0] = 0
+        await setting.advance(1.5)
+        assert seen.bodies == [b"0"]
+        broker.foreign_locks = {queue}  # taken by another member, as after a long silence
+        await setting.advance(22)
+        broker.store("T", b"1")
+        await setting.advance(5)
+        assert seen.bodies == [b"0"]
+        assert [state.queue.topic for state in consumer.state().queues] == ["%RETRY%g"]
+
+
+async def test_leaving_commits_then_unlocks_then_says_goodbye(setting: Setting, anyio_backend: str) -> None:
+    broker = setting.broker
+    async with broker:
+        async with setting.new_consumer(consume_mode=ConsumeMode.ORDERLY) as consumer:
+            broker.store("T", b"0")
+            broker.committed["T", 0] = 0
+            await consumer.subscribe("T", "*", Recorder())
+            await settle(200)
+            del broker.requests[:]
+        codes = [request.code for request in broker.requests]
+        order = [RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.UNLOCK_BATCH_MQ, RequestCode.UNREGISTER_CLIENT]
+        assert list(dict.fromkeys(code for code in codes if code in order)) == order
+        assert broker.committed["T", 0] == 1
+        assert broker.fields(RequestCode.UNREGISTER_CLIENT, "clientID")[0] == ("10.0.0.9@c1",)
+
+
+async def test_a_failed_orderly_message_holds_up_its_queue_and_no_other(setting: Setting, anyio_backend: str) -> None:
+    broker = setting.broker
+    broker.topics["T"] = 2
+    broker.committed.update({("T", 0): 0, ("T", 1): 0})
+    seen = Recorder()
+
+    async def behave(batch: list[MessageExt]) -> Result:
+        if batch[0].body == b"bad" and seen.bodies.count(b"bad") < 3:
+            raise ValueError("not yet")
+        return None
+
+    seen.behaviour = behave
+    options = {"consume_mode": ConsumeMode.ORDERLY, "suspend_current_queue_time": 2.0}
+    async with setting.consumer(**options) as consumer:
+        broker.store("T", b"bad", b"after", queue_id=0)
+        broker.store("T", b"x", b"y", queue_id=1)
+        await consumer.subscribe("T", "*", seen)
+        await setting.advance(1)
+        assert sorted(seen.bodies) == [b"bad", b"x", b"y"]
+        await setting.advance(2)
+        assert seen.bodies[-1] == b"bad"
+        await setting.advance(2)
+        assert seen.bodies[-2:] == [b"bad", b"after"]
+        assert not broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)
+        await setting.advance(5)
+        assert broker.committed["T", 0] == 2
