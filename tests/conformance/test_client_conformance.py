@@ -1,0 +1,299 @@
+"""Our client against the embedded broker and against Apache RocketMQ: the same tests, the same results."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import anyio
+import pytest
+
+from rocketbox.client import Admin, ConsumerOptions, Producer, ProducerOptions, PushConsumer
+from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
+from rocketbox.errors import InvalidMessageError, NoRouteError, Reject, RetryLater
+from rocketbox.message import ConsumeFromWhere, ConsumeMode, Message, MessageExt, MessageQueue
+from tests.conformance.apache import apache_servers
+
+pytestmark = [pytest.mark.apache, pytest.mark.anyio]
+
+SECONDS = 60.0
+SEND = ProducerOptions(send_message_timeout=12.0)  # a busy broker on two cores may need it
+FIRST = ConsumeFromWhere.FIRST_OFFSET
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module", params=["embedded", "apache"])
+def name_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "apache":
+        with apache_servers(folder) as servers:
+            yield servers.name_server
+    else:
+        with EmbeddedServers.in_thread(EmbeddedOptions(data_dir=folder, port=0, name_server_port=0)) as embedded:
+            yield embedded.name_server_address
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"t{uuid.uuid4().hex[:12]}"
+
+
+class Seen:
+    """What a handler was given; tests wait for a number of messages, or look at them."""
+
+    def __init__(self) -> None:
+        self.messages: list[MessageExt] = []
+        self._news = anyio.Event()
+
+    async def handle(self, messages: list[MessageExt]) -> None:
+        self.messages += messages
+        self._news.set()
+        self._news = anyio.Event()
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.messages]
+
+    async def wait_for(self, count: int) -> None:
+        with anyio.fail_after(SECONDS):
+            while len(self.messages) < count:
+                await self._news.wait()
+
+
+Handler = Callable[[list[MessageExt]], Awaitable[None]]
+
+
+@asynccontextmanager
+async def consuming(
+    name_server: str, topic: str, handler: Handler, *, group: str | None = None, expression: str = "*",
+    batch: int = 1, **options: object,
+) -> AsyncIterator[PushConsumer]:  # fmt: skip
+    settings = ConsumerOptions(**{"consume_from_where": FIRST, **options})  # type: ignore[arg-type]  # test shorthand
+    async with PushConsumer(group or f"g-{topic}", name_server=name_server, options=settings) as consumer:
+        await consumer.subscribe(topic, expression, handler, batch_max_size=batch)
+        yield consumer
+
+
+@asynccontextmanager
+async def sending(name_server: str, topic: str) -> AsyncIterator[Producer]:
+    async with Producer(f"p-{topic}", name_server=name_server, options=SEND) as producer:
+        yield producer
+
+
+def queues_of(consumer: PushConsumer, topic: str) -> list[MessageQueue]:
+    """The queues of the topic that a member has now; its retry queue is another topic's."""
+    return [held.queue for held in consumer.state().queues if held.queue.topic == topic]
+
+
+async def test_what_is_sent_can_be_pulled_and_viewed(name_server: str, topic: str) -> None:
+    async with sending(name_server, topic) as producer, Admin(name_server=name_server) as admin:
+        sent = Message(topic, b"hello", tag="A", keys=("k1", "k2"), properties={"airport": "JFK"}, flag=7)
+        result = await producer.send(sent)
+        pulled = await admin.pull(result.queue, result.queue_offset)
+        (message,) = pulled.messages
+        viewed = await admin.view(result.offset_msg_id)
+        for found in (message, viewed):
+            assert (found.body, found.tag, found.keys, found.flag) == (b"hello", "A", ("k1", "k2"), 7)
+            assert found.properties["airport"] == "JFK"
+            assert found.msg_id == result.msg_id
+        assert await admin.min_offset(result.queue) == 0
+        assert await admin.max_offset(result.queue) == result.queue_offset + 1
+
+
+async def test_a_topic_that_nobody_made_has_no_route(name_server: str, topic: str) -> None:
+    async with Admin(name_server=name_server) as admin:
+        with pytest.raises(NoRouteError, match=topic):
+            await admin.queues(topic)
+
+
+async def test_the_messages_of_a_key_keep_their_order(name_server: str, topic: str) -> None:
+    keys = [f"key-{number}" for number in range(7)]
+    async with sending(name_server, topic) as producer:
+        for number in range(5):
+            for key in keys:
+                await producer.send(Message(topic, f"{key}:{number}".encode(), hash_key=key))
+    seen = Seen()
+    async with consuming(name_server, topic, seen.handle, consume_mode=ConsumeMode.ORDERLY, batch=4):
+        await seen.wait_for(35)
+    for key in keys:
+        ours = [body.decode() for body in seen.bodies if body.startswith(key.encode() + b":")]
+        assert ours == [f"{key}:{number}" for number in range(5)]
+
+
+async def test_a_batch_is_stored_together(name_server: str, topic: str) -> None:
+    async with sending(name_server, topic) as producer:
+        result = await producer.send_batch([Message(topic, b"%d" % number, tag="B") for number in range(10)])
+    seen = Seen()
+    async with consuming(name_server, topic, seen.handle, expression="B"):
+        await seen.wait_for(10)
+    assert sorted(seen.bodies) == [b"%d" % number for number in range(10)]
+    assert {message.queue_id for message in seen.messages} == {result.queue.queue_id}
+    assert sorted(message.msg_id for message in seen.messages) == sorted(result.msg_id.split(","))
+
+
+async def test_many_in_flight_and_one_way(name_server: str, topic: str) -> None:
+    async with sending(name_server, topic) as producer:
+        results = await producer.send_many([Message(topic, b"%d" % number) for number in range(500)])
+        assert len({(result.queue, result.queue_offset) for result in results}) == 500
+        for number in range(500, 520):
+            await producer.send_one_way(Message(topic, b"%d" % number))
+        await producer.send(Message(topic, b"520"))
+    seen = Seen()
+    async with consuming(name_server, topic, seen.handle):
+        await seen.wait_for(521)
+    assert set(seen.bodies) == {b"%d" % number for number in range(521)}
+
+
+async def test_only_the_wanted_tags_come(name_server: str, topic: str) -> None:
+    async with sending(name_server, topic) as producer:
+        for tag in ("A", "B", "C", None, "A"):
+            await producer.send(Message(topic, str(tag).encode(), tag=tag))
+        seen = Seen()
+        async with consuming(name_server, topic, seen.handle, expression="A || C"):
+            await seen.wait_for(3)
+            await producer.send(Message(topic, b"B", tag="B"))
+            await producer.send(Message(topic, b"last", tag="C"))
+            await seen.wait_for(4)
+    assert sorted(seen.bodies) == [b"A", b"A", b"C", b"last"]
+
+
+async def test_a_group_may_begin_at_the_end(name_server: str, topic: str) -> None:
+    async with sending(name_server, topic) as producer:
+        # More than one group of messages: on a young queue Apache's broker answers offset 0 to a new group.
+        await producer.send_many([Message(topic, b"old") for _ in range(40)])
+        seen = Seen()
+        async with consuming(name_server, topic, seen.handle, consume_from_where=ConsumeFromWhere.LAST_OFFSET):
+            await producer.send_many([Message(topic, b"new") for _ in range(8)])
+            with anyio.fail_after(SECONDS):
+                while seen.bodies.count(b"new") < 8:
+                    await anyio.sleep(0.05)
+
+
+async def test_a_topic_that_comes_up_later_is_read_from_its_beginning(name_server: str, topic: str) -> None:
+    seen = Seen()
+    async with consuming(name_server, topic, seen.handle, consume_from_where=ConsumeFromWhere.LAST_OFFSET):
+        async with sending(name_server, topic) as producer:
+            for number in range(20):
+                await producer.send(Message(topic, b"%d" % number))
+        await seen.wait_for(20)
+    assert sorted(seen.bodies, key=int) == [b"%d" % number for number in range(20)]
+
+
+async def test_a_message_comes_back_later(name_server: str, topic: str) -> None:
+    seen = Seen()
+
+    async def handle(messages: list[MessageExt]) -> None:
+        await seen.handle(messages)
+        if messages[0].reconsume_times == 0:
+            raise RetryLater(timedelta(seconds=1))
+
+    async with sending(name_server, topic) as producer:
+        result = await producer.send(Message(topic, b"again", tag="A", keys=("k",)))
+    async with consuming(name_server, topic, handle):
+        await seen.wait_for(2)
+    first, second = seen.messages
+    assert (second.topic, second.body, second.tag, second.keys) == (topic, b"again", "A", ("k",))
+    assert first.msg_id == second.msg_id == result.msg_id
+    assert (first.reconsume_times, second.reconsume_times) == (0, 1)
+    assert second.properties["RETRY_TOPIC"] == topic
+
+
+async def test_a_rejected_message_is_in_the_dead_letter_queue(name_server: str, topic: str) -> None:
+    seen = Seen()
+
+    async def handle(messages: list[MessageExt]) -> None:
+        await seen.handle(messages)
+        if messages[0].body == b"bad":
+            raise Reject("it is bad")
+
+    async with sending(name_server, topic) as producer:
+        for body in (b"good", b"bad", b"good"):
+            await producer.send(Message(topic, body))
+    async with consuming(name_server, topic, handle), Admin(name_server=name_server) as admin:
+        await seen.wait_for(3)
+        with anyio.fail_after(SECONDS):
+            while True:
+                try:
+                    (queue,) = await admin.queues(f"%DLQ%g-{topic}")
+                    if await admin.max_offset(queue):
+                        break
+                except NoRouteError:
+                    pass
+                await anyio.sleep(0.1)  # the dead letter is stored by the broker, which tells nobody
+        (dead,) = (await admin.pull(queue, 0)).messages
+    assert dead.body == b"bad"
+    assert dead.properties["RETRY_TOPIC"] == topic
+    assert len(seen.messages) == 3
+
+
+async def test_an_orderly_queue_waits_for_the_message_that_failed(name_server: str, topic: str) -> None:
+    seen = Seen()
+    failures = itertools.count()
+
+    async def handle(messages: list[MessageExt]) -> None:
+        await seen.handle(messages)
+        if messages[0].body == b"2" and next(failures) < 2:
+            raise RetryLater(timedelta(milliseconds=100))
+
+    async with sending(name_server, topic) as producer:
+        for number in range(5):
+            await producer.send(Message(topic, b"%d" % number, hash_key="one"))
+    async with consuming(name_server, topic, handle, consume_mode=ConsumeMode.ORDERLY):
+        await seen.wait_for(7)
+    assert seen.bodies == [b"0", b"1", b"2", b"2", b"2", b"3", b"4"]
+
+
+async def test_two_members_share_the_queues_and_one_takes_over(name_server: str, topic: str) -> None:
+    first, second = Seen(), Seen()
+    async with sending(name_server, topic) as producer:
+        await producer.send(Message(topic, b"first"))
+        async with consuming(name_server, topic, first.handle) as one:
+            await first.wait_for(1)
+            async with consuming(name_server, topic, second.handle) as two:
+                with anyio.fail_after(SECONDS):
+                    while {len(queues_of(member, topic)) for member in (one, two)} != {2}:
+                        await anyio.sleep(0.05)
+                await producer.send_many([Message(topic, b"%d" % number) for number in range(40)])
+                with anyio.fail_after(SECONDS):
+                    while len({*first.bodies, *second.bodies} - {b"first"}) < 40:
+                        await anyio.sleep(0.05)
+                assert second.messages
+            await producer.send_many([Message(topic, b"after %d" % number) for number in range(8)])
+            with anyio.fail_after(SECONDS):
+                while len([body for body in first.bodies if body.startswith(b"after")]) < 8:
+                    await anyio.sleep(0.05)
+
+
+async def test_a_group_goes_on_where_it_stopped(name_server: str, topic: str) -> None:
+    first, second = Seen(), Seen()
+    async with sending(name_server, topic) as producer:
+        await producer.send_many([Message(topic, b"%d" % number) for number in range(100)])
+        async with consuming(name_server, topic, first.handle):
+            await first.wait_for(100)
+        await producer.send(Message(topic, b"next"))
+        async with consuming(name_server, topic, second.handle):
+            await second.wait_for(1)
+    assert second.bodies == [b"next"]
+
+
+async def test_limits_are_known_before_anything_is_sent(name_server: str, topic: str) -> None:
+    async with sending(name_server, topic) as producer:
+        largest = await producer.send(Message(topic, b"x" * 4_194_304))
+        assert largest.queue_offset == 0
+        for message in (
+            Message(topic, b""),
+            Message(topic, b"x" * 4_194_305),
+            Message("no spaces", b"x"),
+            Message("t" * 128, b"x"),
+            Message(topic, b"x", properties={"KEYS": "reserved"}),
+            Message(topic, b"x", properties={"a": "\x01"}),
+        ):
+            with pytest.raises(InvalidMessageError):
+                await producer.send(message)
