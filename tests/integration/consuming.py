@@ -23,7 +23,7 @@ def servers(directory: Path, *, name_server_port: int = 0, port: int = 0) -> Emb
 async def until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
     """Return when condition holds; fails with ``what`` after seconds."""
     with anyio.move_on_after(seconds):
-        while not condition():  # noqa: ASYNC110 - conditions of all kinds, few of them have an event
+        while not condition():
             await anyio.sleep(0.01)
         return
     raise AssertionError(f"not within {seconds:g} s: {what}")

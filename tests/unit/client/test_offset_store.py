@@ -13,8 +13,10 @@ from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.errors import ClientError
 from rocketbox.message import MessageQueue
 
-WRITTEN_BY_JAVA = b'{\n\t"offsetTable":{\n\t\t{\n\t\t\t"brokerName":"broker-a",\n\t\t\t"queueId":2,\n'
+WRITTEN_BY_JAVA = (
+    b'{\n\t"offsetTable":{\n\t\t{\n\t\t\t"brokerName":"broker-a",\n\t\t\t"queueId":2,\n'
     b'\t\t\t"topic":"T555"\n\t\t}:1\n\t}\n}'
+)
 QUEUE = MessageQueue("T555", "broker-a", 2)
 
 
@@ -30,8 +32,10 @@ def test_the_file_is_written_as_java_writes_it() -> None:
 def test_other_forms_of_the_file_are_read() -> None:
     compact = b'{"offsetTable":{{"brokerName":"broker-a","queueId":2,"topic":"T555"}:1}}'
     text_keys = b'{"offsetTable":{"{\\"brokerName\\":\\"broker-a\\",\\"queueId\\":2,\\"topic\\":\\"T555\\"}":1}}'
-    of_4_9 = b'{\n\t"offsetTable":{{\n\t\t\t"brokerName":"broker-a",\n\t\t\t"queueId":2,\n'
+    of_4_9 = (
+        b'{\n\t"offsetTable":{{\n\t\t\t"brokerName":"broker-a",\n\t\t\t"queueId":2,\n'
         b'\t\t\t"topic":"T555"\n\t\t}:1\n\t}\n}'
+    )
     assert decode_offsets(compact) == decode_offsets(text_keys) == decode_offsets(of_4_9) == {QUEUE: 1}
     assert decode_offsets(encode_offsets({})) == {}
 
