@@ -16,7 +16,8 @@ Behind them is ours, which Apache's broker neither reads nor writes:
    64 queued_offset          i64: all records below have their consume-queue entries, and these are synced
    72 indexed_offset         i64: all records below are in the index files, and these are synced
    80 queues, entries        i64, i64: how many consume queues there were, and how many entries they had in all
-   96 checksum               CRC-32 of the 96 bytes before
+   96 checksums_from         i64: records from here on bear a checksum; -1: they need not
+  104 checksum               CRC-32 of the 104 bytes before
 
 The mark holds only while its checksum does, so it ends when an Apache broker has used the directory. Written in place,
 all within one sector; after every group commit without a sync of its own (what it says is true already, and a killed
@@ -39,7 +40,7 @@ __all__ = ["Checkpoint", "CheckpointFile"]
 CHECKPOINT_BYTES = 4096
 MARK = b"ROCKETBX"
 _APACHE = struct.Struct(">6q")
-_OURS = struct.Struct(">8s5q")
+_OURS = struct.Struct(">8s6q")
 _CHECKSUM = struct.Struct(">I")
 _CHECKED = _APACHE.size + _OURS.size
 
@@ -60,9 +61,10 @@ class Checkpoint:
     indexed_offset: int = 0
     queues: int = 0
     entries: int = 0
+    checksums_from: int = -1
 
     def encode(self) -> bytes:
-        """The first 100 bytes of the file, with the mark."""
+        """The first 108 bytes of the file, with the mark."""
         data = _APACHE.pack(
             self.physic_msg_timestamp,
             self.logics_msg_timestamp,
@@ -70,7 +72,15 @@ class Checkpoint:
             self.master_flushed_offset,
             self.synced_offset,
             self.logics_physical_offset,
-        ) + _OURS.pack(MARK, self.synced_offset, self.queued_offset, self.indexed_offset, self.queues, self.entries)
+        ) + _OURS.pack(
+            MARK,
+            self.synced_offset,
+            self.queued_offset,
+            self.indexed_offset,
+            self.queues,
+            self.entries,
+            self.checksums_from,
+        )
         return data + _CHECKSUM.pack(zlib.crc32(data))
 
     @classmethod
@@ -79,7 +89,7 @@ class Checkpoint:
         data = data.ljust(_CHECKED + _CHECKSUM.size, b"\0")
         physic, logics, index, flushed, confirmed, logics_physical = _APACHE.unpack_from(data)
         apache = cls(physic, logics, index, flushed, confirmed, logics_physical)
-        mark, synced, queued, indexed, queues, entries = _OURS.unpack_from(data, _APACHE.size)
+        mark, synced, queued, indexed, queues, entries, checksums_from = _OURS.unpack_from(data, _APACHE.size)
         (checksum,) = _CHECKSUM.unpack_from(data, _CHECKED)
         if mark != MARK or checksum != zlib.crc32(data[:_CHECKED]):
             return apache
@@ -91,6 +101,7 @@ class Checkpoint:
             indexed_offset=indexed,
             queues=queues,
             entries=entries,
+            checksums_from=checksums_from,
         )
 
 

@@ -230,9 +230,12 @@ class MessageStore:
         file.write(0, [str(os.getpid()).encode()])
         file.sync()
         self._storage.sync_directory(self._root)
-        self._write_checkpoint(
-            self._log.end, self._last_timestamp, self._last_record, self._derived.entries, index=True
-        )
+        checksums_from = -1
+        if self._crc:
+            checksums_from = checkpoint.checksums_from if checkpoint.checksums_from >= 0 else report.end
+        self._checkpoint.write(sync=False, checksums_from=checksums_from, synced_offset=report.end)
+        entries = self._derived.entries
+        self._write_checkpoint(report.end, self._last_timestamp, self._last_record, entries, index=True)
         self._index_due = self._clock.monotonic() + self.options.flush_interval_index / 1000
         return report
 

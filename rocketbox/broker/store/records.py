@@ -91,10 +91,11 @@ def body_position(record: bytes) -> int:
     return _HEAD.size + (20 if sys_flag & BORNHOST_V6 else 8) + 8 + (20 if sys_flag & STOREHOST_V6 else 8) + 4 + 8
 
 
-def check_record(record: bytes, offset: int) -> str | None:
+def check_record(record: bytes, offset: int, *, needs_checksum: bool = False) -> str | None:
     """What is wrong with the bytes of a record at that physical offset; None when it is whole.
 
-    With a property CRC every byte is covered, without one the body and the lengths are.
+    With a property CRC every byte is covered. Without one, which must not ``needs_checksum``, the body and the lengths
+    are, and the properties must not end with a zero, as they do where writing them was cut off.
     """
     (own_offset,) = _TIME.unpack_from(record, 28)
     if own_offset != offset:
@@ -109,8 +110,11 @@ def check_record(record: bytes, offset: int) -> str | None:
     wrong = sum(a != b for a, b in zip(trailer, CHECKSUM_NAME, strict=False)) + (trailer[-1] != 2)
     if wrong <= _NEAR:  # without this, a flipped bit in the name would make the record one without a checksum
         return "the checksum of the record is damaged"
+    if needs_checksum:
+        return "the record has no checksum, which those before and behind it have"
     try:
-        parse_record(record)
+        if parse_record(record).properties.endswith(b"\0"):
+            return "the properties are cut off"
     except (ValueError, struct.error) as error:
         return str(error)
     position = body_position(record)

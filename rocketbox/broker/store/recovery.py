@@ -95,13 +95,17 @@ class RecoveryReport:
 class LogScan:
     """Iterates over (offset, record) from ``offset`` on, each checked.
 
+    From ``checksums_from`` on, unless it is negative, each must bear a checksum: one that is torn off is missed.
     Then ``end`` and ``reason`` say where and why it stopped; ``reason`` is None where there are only zeros.
     """
 
-    def __init__(self, run: FileRun, offset: int, on_window: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self, run: FileRun, offset: int, *, checksums_from: int = -1, on_window: Callable[[int], None] | None = None
+    ) -> None:
         self.end = offset
         self.reason: str | None = None
         self._run = run
+        self._checksums_from = checksums_from
         self._on_window = on_window
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
@@ -138,7 +142,7 @@ class LogScan:
                         continue
                 if self.reason is None:
                     record = window[position : position + size]
-                    self.reason = check_record(record, offset)
+                    self.reason = check_record(record, offset, needs_checksum=0 <= self._checksums_from <= offset)
                 if self.reason is not None:
                     self.end = offset
                     return
@@ -271,7 +275,7 @@ class _Recovery:
         self._queue_conflict = False
         self._flushed_at = start
         needed = min(queued, indexed)
-        scan = LogScan(self._run, start, self._progress)
+        scan = LogScan(self._run, start, checksums_from=self._checkpoint.checksums_from, on_window=self._progress)
         offset, record = start, b""
         for offset, record in scan:
             self._records += 1

@@ -304,6 +304,7 @@ class _MemoryFile:
 
     def read(self, offset: int, size: int) -> bytes:
         with self._storage.guard:
+            self._storage.reads += 1
             return self._content.read(offset, size)
 
     def write(self, offset: int, chunks: Sequence[bytes]) -> None:
@@ -347,14 +348,29 @@ class _MemoryLock:
 
 
 class MemoryStorage:
-    """A file system in memory. ``calls`` holds every call that changes or syncs something, in order."""
+    """A file system in memory.
+
+    ``calls`` holds every call that changes or syncs something, in order; ``reads`` counts those that read.
+    """
 
     def __init__(self) -> None:
         self.calls: list[StorageCall] = []
+        self.reads = 0
         self.guard = threading.RLock()
         self.locked: set[str] = set()
         self._files: dict[str, _Content] = {}
         self._directories: set[str] = {"/"}
+
+    def copy(self) -> MemoryStorage:
+        """Another one that holds the same files; its calls and locks begin anew."""
+        other = MemoryStorage()
+        with self.guard:
+            other._directories = set(self._directories)
+            for path, content in self._files.items():
+                other._files[path] = _Content()
+                other._files[path].size = content.size
+                other._files[path].pages = {number: bytearray(page) for number, page in content.pages.items()}
+        return other
 
     def record(self, name: str, path: str, offset: int = 0, size: int = 0) -> None:
         with self.guard:

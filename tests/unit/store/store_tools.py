@@ -1,0 +1,189 @@
+"""What the store's tests share: small files, messages, and copies of a store in another state."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.store.options import StoreOptions
+from rocketbox.broker.store.storage import MemoryStorage, Storage, StorageFile
+from rocketbox.clock import RealClock
+from rocketbox.protocol.stored_message import StoredMessage, decode_message
+
+ROOT = "/store"
+SMALL = StoreOptions(
+    mapped_file_size_commit_log=4096,
+    mapped_file_size_consume_queue=400,
+    max_hash_slot_num=16,
+    max_index_num=64,
+    allocate_ahead=1024,
+)
+LOG = f"{ROOT}/commitlog/{0:020d}"
+
+
+class ManualClock(RealClock):
+    """Time that stands still until :meth:`advance`: tasks that run in intervals run when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(random.Random(1))
+        self.now_ms = 1_700_000_000_000
+        self._sleepers: list[tuple[float, anyio.Event]] = []
+
+    def time_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic(self) -> float:
+        return self.now_ms / 1000
+
+    async def sleep(self, seconds: float) -> None:
+        due = anyio.Event()
+        self._sleepers.append((self.monotonic() + seconds, due))
+        await due.wait()
+
+    async def advance(self, seconds: float) -> None:
+        self.now_ms += round(seconds * 1000)
+        for sleeper in list(self._sleepers):
+            if sleeper[0] <= self.monotonic():
+                self._sleepers.remove(sleeper)
+                sleeper[1].set()
+        await settle()
+
+
+async def settle() -> None:
+    """Let tasks that can go on do so, threads' work included."""
+    for _ in range(20):
+        await anyio.lowlevel.checkpoint()
+    await anyio.to_thread.run_sync(lambda: None)
+    for _ in range(20):
+        await anyio.lowlevel.checkpoint()
+
+
+def message(
+    number: int, *, topic: str = "orders", queue_id: int = 0, size: int = 20, **properties: str
+) -> StoredMessage:
+    """Message ``number``: its body begins with it, UNIQ_KEY, KEYS and TAGS are made of it."""
+    named = {"UNIQ_KEY": f"{number:032X}", "KEYS": f"k{number} all", "TAGS": f"t{number % 3}", **properties}
+    text = "".join(f"{name}\x01{value}\x02" for name, value in named.items())
+    return StoredMessage(topic, queue_id, (b"%d " % number).ljust(size, b"."), text.encode(), born_timestamp_ms=number)
+
+
+def number_of(record: bytes) -> int:
+    """The number of the message in a record."""
+    return int(decode_message(record)[0].body.split()[0])
+
+
+def numbers(store: MessageStore, topic: str = "orders", queue_id: int = 0) -> list[int]:
+    """The numbers of all readable messages of a queue; checks that queue offsets have no gap."""
+    found = []
+    offset = store.min_offset(topic, queue_id)
+    while offset < store.max_offset(topic, queue_id):
+        result = store.get(topic, queue_id, offset)
+        for record in result.records:
+            decoded = decode_message(record)[0]
+            assert (decoded.topic, decoded.queue_id, decoded.queue_offset) == (topic, queue_id, offset)
+            offset += 1
+            found.append(number_of(record))
+        assert offset == result.next_begin_offset
+    return found
+
+
+@asynccontextmanager
+async def opened(
+    storage: Storage, options: StoreOptions = SMALL, *, clock: ManualClock | None = None, **arguments: Any
+) -> AsyncIterator[MessageStore]:
+    async with MessageStore(ROOT, options, clock=clock or ManualClock(), storage=storage, **arguments) as store:
+        yield store
+
+
+async def put_all(store: MessageStore, *messages: StoredMessage) -> list[int]:
+    """Put each and wait until it is durable; returns where each record begins, and the end of the last."""
+    places = []
+    for each in messages:
+        result = store.put(each)
+        await store.durable(result.end_offset)
+        places.append(result.commit_log_offset)
+    return [*places, result.end_offset]
+
+
+async def killed(*messages: StoredMessage, options: StoreOptions = SMALL) -> tuple[MemoryStorage, list[int]]:
+    """The files of a store that took messages one by one and was killed, and where the records begin (and end)."""
+    storage = MemoryStorage()
+    async with opened(storage, options) as store:
+        places = await put_all(store, *messages)
+        return storage.copy(), places
+
+
+async def stopped(*messages: StoredMessage, options: StoreOptions = SMALL) -> tuple[MemoryStorage, list[int]]:
+    """The same after a clean stop."""
+    storage = MemoryStorage()
+    async with opened(storage, options) as store:
+        places = await put_all(store, *messages)
+    return storage.copy(), places
+
+
+def contents(storage: MemoryStorage, path: str) -> bytes:
+    file = storage.open(path)
+    return file.read(0, file.size())
+
+
+def overwrite(storage: MemoryStorage, path: str, offset: int, data: bytes) -> None:
+    storage.open(path).write(offset, [data])
+
+
+def flip(storage: MemoryStorage, path: str, offset: int, bit: int = 0) -> None:
+    """Turn one bit of a file over."""
+    (byte,) = storage.open(path).read(offset, 1)
+    overwrite(storage, path, offset, bytes([byte ^ 1 << bit]))
+
+
+def remove_tree(storage: MemoryStorage, path: str) -> None:
+    """Remove all files below a directory."""
+    for name in storage.list_directory(path):
+        child = f"{path}/{name}"
+        if storage.is_directory(child):
+            remove_tree(storage, child)
+        else:
+            storage.remove(child)
+
+
+class FailingStorage(MemoryStorage):
+    """Raises ``error`` from every write or sync of paths that hold ``where``, once ``failing`` is set."""
+
+    def __init__(self, error: OSError, *, calls: set[str], where: str = "commitlog") -> None:
+        super().__init__()
+        self.error = error
+        self.failing = False
+        self._calls = calls
+        self._where = where
+
+    def record(self, name: str, path: str, offset: int = 0, size: int = 0) -> None:
+        if self.failing and name in self._calls and self._where in path:
+            raise self.error
+        super().record(name, path, offset, size)
+
+
+__all__ = [
+    "LOG",
+    "ROOT",
+    "SMALL",
+    "FailingStorage",
+    "ManualClock",
+    "StorageFile",
+    "contents",
+    "flip",
+    "killed",
+    "message",
+    "number_of",
+    "numbers",
+    "opened",
+    "overwrite",
+    "put_all",
+    "remove_tree",
+    "settle",
+    "stopped",
+]

@@ -1,0 +1,230 @@
+"""The parts of the store by themselves: file systems, tables on disk, checkpoint, hashes, settings."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from rocketbox.broker.store.checkpoint import Checkpoint
+from rocketbox.broker.store.config_file import ConfigFile
+from rocketbox.broker.store.files import FileRun, OpenFiles
+from rocketbox.broker.store.index_file import hash_key, hash_prefix
+from rocketbox.broker.store.options import StoreOptions
+from rocketbox.broker.store.records import find_keys, find_property
+from rocketbox.broker.store.storage import MemoryStorage, RealStorage, Storage
+from rocketbox.errors import ConfigurationError, StoreError
+from rocketbox.message import encode_properties
+from rocketbox.protocol.tags import java_string_hash
+
+
+@pytest.fixture(params=["real", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Storage, str]:
+    """A file system and a directory in it."""
+    return (RealStorage(), str(tmp_path)) if request.param == "real" else (MemoryStorage(), "/some")
+
+
+# --- storage ---
+
+
+def test_what_is_written_is_read_and_the_rest_is_zero(place: tuple[Storage, str]) -> None:
+    storage, root = place
+    storage.make_directories(f"{root}/a/b")
+    file = storage.open(f"{root}/a/b/file", create=True)
+    file.truncate(1 << 20)
+    file.allocate(0, 1 << 16)
+    file.write(100_000, [b"one", b"two"])
+    file.write(65_530, [bytes(range(20))])
+    file.sync()
+    assert file.size() == 1 << 20
+    assert file.read(99_999, 8) == b"\0onetwo\0"
+    assert file.read(65_530, 20) == bytes(range(20))
+    assert file.read((1 << 20) - 3, 10) == bytes(3)
+    assert file.read(1 << 21, 10) == b""
+    assert storage.open(f"{root}/a/b/file").read(100_000, 6) == b"onetwo"
+    file.truncate(100_003)
+    file.truncate(1 << 20)
+    assert file.read(100_000, 6) == b"one\0\0\0"
+
+
+def test_the_next_data_is_never_missed(place: tuple[Storage, str]) -> None:
+    storage, root = place
+    storage.make_directories(root)
+    file = storage.open(f"{root}/file", create=True)
+    file.truncate(10 << 20)
+    file.write(5 << 20, [b"data"])
+    file.sync()
+    found = file.next_data(0)
+    assert found is not None
+    assert found <= 5 << 20
+    assert (file.next_data(5 << 20)) == 5 << 20
+    assert file.next_data(9 << 20) is None
+
+
+def test_names_come_and_go(place: tuple[Storage, str]) -> None:
+    storage, root = place
+    storage.make_directories(f"{root}/x")
+    storage.make_directories(f"{root}/x")
+    assert storage.is_directory(f"{root}/x")
+    assert storage.list_directory(f"{root}/none") == []
+    with pytest.raises(FileNotFoundError):
+        storage.open(f"{root}/x/none")
+    with pytest.raises(FileNotFoundError):
+        storage.open(f"{root}/none/file", create=True)
+    for name in "ba":
+        storage.open(f"{root}/x/{name}", create=True).write(0, [name.encode()])
+    assert storage.list_directory(f"{root}/x") == ["a", "b"]
+    storage.rename(f"{root}/x/a", f"{root}/x/b")
+    assert storage.open(f"{root}/x/b").read(0, 9) == b"a"
+    storage.sync_directory(f"{root}/x")
+    storage.remove(f"{root}/x/b")
+    assert not storage.exists(f"{root}/x/b")
+    assert storage.exists(f"{root}/x")
+
+
+def test_files_in_use_stay_usable_when_many_others_are_opened(tmp_path: Path) -> None:
+    files = OpenFiles(RealStorage(), limit=4)
+    held = files.get(str(tmp_path / "held"), create=True)
+    for number in range(50):
+        files.get(str(tmp_path / str(number)), create=True).write(0, [b"%d" % number])
+    held.write(0, [b"still"])
+    assert files.get(str(tmp_path / "held")).read(0, 9) == b"still"
+    assert files.get(str(tmp_path / "7")).read(0, 9) == b"7"
+    del held
+    files.close()
+    open_files = [Path(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    names = [os.readlink(path) for path in open_files if path.exists()]
+    assert not [name for name in names if name.startswith(str(tmp_path))]
+
+
+def test_cutting_clears_all_behind_and_keeps_the_lengths() -> None:
+    storage = MemoryStorage()
+    run = FileRun(OpenFiles(storage), "/run", 1000, "some-size")
+    run.write(0, bytes([1]) * 2500)
+    assert run.starts == [0, 1000, 2000]
+    assert run.cut(1500) == 1000
+    assert run.starts == [0, 1000]
+    assert run.read(1400, 1000) == bytes([1]) * 100 + bytes(500)
+    assert run.cut(1500) == 0
+
+
+# --- tables ---
+
+
+def test_a_table_is_replaced_and_the_one_before_is_kept(place: tuple[Storage, str]) -> None:
+    storage, root = place
+    file = ConfigFile(Path(root) / "config" / "topics.json", storage)
+    assert file.load() is None
+    file.persist('{"a":1}')
+    file.persist('{"a":2}')
+    assert file.load() == '{"a":2}'
+    assert storage.list_directory(f"{root}/config") == ["topics.json", "topics.json.bak"]
+    storage.remove(f"{root}/config/topics.json")
+    assert file.load() == '{"a":1}'
+
+
+@pytest.mark.parametrize("damaged", ["", "{", '{"a":', "[1]", "\0\0\0", "\x00" * 4096])
+def test_a_damaged_table_falls_back_and_two_damaged_ones_are_refused(damaged: str) -> None:
+    storage = MemoryStorage()
+    file = ConfigFile(Path("/config/topics.json"), storage)
+    file.persist('{"a":{0:1}}')
+    file.persist(damaged)
+    assert file.load() == '{"a":{0:1}}'
+    file.persist(damaged)
+    with pytest.raises(StoreError, match=r"topics\.json .* nor .*topics\.json\.bak"):
+        file.load()
+
+
+def test_a_crash_in_the_middle_of_a_replacement_leaves_the_old_or_the_new_table() -> None:
+    storage = MemoryStorage()
+    file = ConfigFile(Path("/config/t.json"), storage)
+    file.persist('{"a":1}')
+
+    class CrashError(Exception):
+        """The process ends here."""
+
+    class Crashing(MemoryStorage):
+        left = 0
+
+        def record(self, name: str, path: str, offset: int = 0, size: int = 0) -> None:
+            if self.left == 0:
+                raise CrashError
+            self.left -= 1
+            super().record(name, path, offset, size)
+
+    for steps in range(20):
+        crashing = Crashing()
+        crashing.__dict__.update({**storage.copy().__dict__, "left": steps})
+        try:
+            ConfigFile(Path("/config/t.json"), crashing).persist('{"a":2}')
+        except CrashError:
+            pass
+        else:
+            break
+        crashing.left = -1
+        assert ConfigFile(Path("/config/t.json"), crashing).load() in {'{"a":1}', '{"a":2}'}
+    assert steps > 5
+
+
+# --- checkpoint, hashes, properties, settings ---
+
+
+def test_a_checkpoint_comes_back_and_its_mark_holds_only_whole() -> None:
+    value = Checkpoint(1, 2, 3, 0, 77, 5, True, 77, 70, 60, 0, 9, 20)
+    data = value.encode()
+    assert Checkpoint.decode(data) == value
+    for offset in range(len(data)):
+        wrong = bytearray(data)
+        wrong[offset] ^= 1
+        assert not Checkpoint.decode(bytes(wrong)).marked
+    assert Checkpoint.decode(data[:48]) == Checkpoint(1, 2, 3, 0, 77, 5)
+    assert Checkpoint.decode(b"") == Checkpoint()
+
+
+def test_keys_have_javas_hash_made_positive() -> None:
+    chance = random.Random(5)
+    letters = "abcXYZ0123456789#-_é漢😀"
+    for length in [*range(40), 32, 32, 32]:
+        for _ in range(20):
+            key = "".join(chance.choices(letters, k=length))
+            expected = abs(java_string_hash(f"topic#{key}"))
+            assert hash_key(hash_prefix("topic#"), key.encode()) == (0 if expected == 1 << 31 else expected)
+    key = "7F00000100002A139C18000000000001"
+    assert hash_key(hash_prefix("Orders#"), key.encode()) == abs(java_string_hash(f"Orders#{key}"))
+    assert hash_key(hash_prefix("polygenelubricants"), b"") == 0  # Java's smallest int, which has no positive
+
+
+def test_properties_are_found_in_the_text_of_all() -> None:
+    text = encode_properties({"XTAGS": "no", "KEYS": "a b", "TAGS": "t", "UNIQ_KEY": "u"})
+    assert find_keys(text) == (b"t", b"a b", b"u")
+    assert find_keys(text.rstrip(b"\x02")) == (b"t", b"a b", b"u")
+    assert find_keys(b"") == (None, None, None)
+    assert find_property(b"TAGS\x01first\x02TAGS\x01last", b"TAGS") == b"last"
+    assert find_property(b"TAGS\x01\x02", b"TAGS") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mapped_file_size_commit_log", 100),
+        ("mapped_file_size_consume_queue", 6_000_001),
+        ("max_index_num", 1),
+        ("flush_interval_consume_queue", 0),
+        ("message_delay_level", "1s five"),
+        ("message_delay_level", ""),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_its_name(name: str, value: object) -> None:
+    with pytest.raises(ConfigurationError, match=name.replace("_", "-")):
+        StoreOptions(**{name: value})  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_the_defaults_are_apaches() -> None:
+    options = StoreOptions()
+    assert options.mapped_file_size_commit_log == 1 << 30
+    assert options.mapped_file_size_consume_queue == 6_000_000
+    assert options.index_file_size == 420_000_040
+    assert options.delay_level_ms[:5] == (1000, 5000, 10_000, 30_000, 60_000)
+    assert options.delay_level_ms[-1] == 7_200_000
