@@ -18,7 +18,7 @@ from rocketbox.broker.property_text import find_property, remove_properties, set
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.clock import Clock
 from rocketbox.errors import InvalidMessageError, StoreCorruptError
-from rocketbox.message import MessageExt, Property
+from rocketbox.message import MessageExt
 from rocketbox.protocol.bodies import DataVersion, loads_loose
 from rocketbox.protocol.codes import SCHEDULE_TOPIC
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
@@ -32,23 +32,26 @@ DELIVERIES_FOR_EACH_VERSION = 200  # Apache's delayOffsetUpdateVersionStep
 BATCH = 32  # records read at once
 
 
-def park(topic: str, queue_id: int, properties: str, level: int) -> tuple[str, int, str]:
+def park(topic: str, queue_id: int, properties: bytes, level: int) -> tuple[str, int, bytes]:
     """Topic, queue and properties under which a message for (topic, queue) waits for its level's delay."""
-    if find_property(properties, Property.REAL_TOPIC) is not None:
-        properties = remove_properties(properties, (Property.REAL_TOPIC, Property.REAL_QID))
-    properties = set_property(properties, Property.DELAY, str(level))
-    properties = f"{properties}{Property.REAL_TOPIC}\x01{topic}\x02{Property.REAL_QID}\x01{queue_id}\x02"
-    return SCHEDULE_TOPIC, level - 1, properties
+    if find_property(properties, b"REAL_TOPIC") is not None:
+        properties = remove_properties(properties, (b"REAL_TOPIC", b"REAL_QID"))
+    properties = set_property(properties, b"DELAY", b"%d" % level)
+    return (
+        SCHEDULE_TOPIC,
+        level - 1,
+        b"%bREAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02" % (properties, topic.encode(), queue_id),
+    )
 
 
-def record_of(message: MessageExt, topic: str, queue_id: int, properties: str, reconsume_times: int) -> StoredMessage:
+def record_of(message: MessageExt, topic: str, queue_id: int, properties: bytes, reconsume_times: int) -> StoredMessage:
     """A new record with what ``message`` holds, under another topic and queue and with other properties."""
     fields = message.fields
     return StoredMessage(
         topic=topic,
         queue_id=queue_id,
         body=message.body,
-        properties=properties.encode(),
+        properties=properties,
         flag=message.flag,
         sys_flag=message.sys_flag,
         born_timestamp_ms=message.born_timestamp_ms,
@@ -100,7 +103,7 @@ class DelayedDelivery:
             offset = self.offset(level)
             found = self._store.get(SCHEDULE_TOPIC, queue_id, offset, BATCH)
             if found.records:
-                await self._deliver(level, [decode_message(record)[0] for record in found.records])
+                await self._deliver(level, [decode_message(record, decompress=False)[0] for record in found.records])
             elif found.next_begin_offset > offset:
                 self._advance(level, found.next_begin_offset, 1)  # entries whose records are gone
             else:
@@ -134,13 +137,13 @@ class DelayedDelivery:
     @staticmethod
     def _unparked(message: MessageExt) -> StoredMessage:
         """The message under its own topic; its property text stays as Apache leaves it, DELAY included."""
-        text = message.raw_properties.decode("utf-8", "replace")
-        topic = find_property(text, Property.REAL_TOPIC)
+        text = message.raw_properties
+        topic = find_property(text, b"REAL_TOPIC")
         if topic is None:
-            raise InvalidMessageError(f"message {message.offset_msg_id} has no property {Property.REAL_TOPIC}")
-        queue_id = int(find_property(text, Property.REAL_QID) or 0)
-        text = remove_properties(text, (Property.CRC32,))
-        return record_of(message, topic, queue_id, text, message.reconsume_times)
+            raise InvalidMessageError(f"message {message.offset_msg_id} has no property REAL_TOPIC")
+        queue_id = int(find_property(text, b"REAL_QID") or 0)
+        text = remove_properties(text, (b"__CRC32#",))
+        return record_of(message, topic.decode(), queue_id, text, message.reconsume_times)
 
     def _advance(self, level: int, offset: int, moved: int) -> None:
         self._offsets[level] = offset

@@ -253,6 +253,11 @@ class Connection:
             frame = encode_response(request, failure, language=options.language, version=options.version)
         self._write(frame)
 
+    def reply_frame(self, request: RemotingCommand, frame: bytes) -> None:
+        """As :meth:`reply`, for an answer that is written already: the whole frame, no larger than they may be."""
+        if not request.flag & ONEWAY_FLAG and self._close_reason is None:
+            self._write(frame)
+
     def _write(self, frame: bytes) -> None:
         size = len(frame)
         if size > self._role.options.max_frame_bytes:

@@ -75,7 +75,7 @@ async def test_a_sync_that_takes_long_is_said_and_the_message_is_stored(tmp_path
         assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
         assert answer.ext_fields["queueOffset"] == "1"
         with anyio.fail_after(5):
-            while len(await wire.messages("t")) < 2:  # noqa: ASYNC110 - the sync comes from a thread
+            while len(await wire.messages("t")) < 2:
                 await anyio.sleep(0.01)
 
 
@@ -110,7 +110,7 @@ async def test_too_many_waiting_sends_are_turned_away(tmp_path: Path) -> None:
             for _ in range(3):
                 group.start_soon(collect, wire, answers)
             with anyio.fail_after(5):
-                while not answers:  # noqa: ASYNC110 - one of three tasks fills it
+                while not answers:
                     await anyio.sleep(0.01)
             disk.free.set()
         assert sorted(answer.code for answer in answers) == [0, 0, ResponseCode.SYSTEM_BUSY]

@@ -48,7 +48,7 @@ async def test_offsets_are_written_while_the_broker_runs(tmp_path: Path) -> None
         update = {"consumerGroup": "g", "topic": "t", "queueId": 0, "commitOffset": 1}
         await wire.broker(RequestCode.UPDATE_CONSUMER_OFFSET, update)
         with anyio.fail_after(5):
-            while not (tmp_path / "config" / "consumerOffset.json").exists():  # noqa: ASYNC110 - a file has no event
+            while not (tmp_path / "config" / "consumerOffset.json").exists():
                 await anyio.sleep(0.02)
 
 

@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from rocketbox.protocol.codes import ResponseCode
-from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.command import RemotingCommand, decode_command
 
 if TYPE_CHECKING:
     from rocketbox.broker.registration import Registration
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["DurableReplies"]
 
 _log = logging.getLogger(__name__)
+
+FRAME_LENGTH_BYTES = 4
 
 
 class DurableReplies:
@@ -45,6 +47,19 @@ class DurableReplies:
             self.waiting -= 1
             if not request.is_oneway:
                 connection.reply(request, response if error is None else flush_failed(error, response))
+
+        self._store.when_durable(end_offset, flushed)
+
+    def answer_frame(self, connection: Connection, request: RemotingCommand, frame: bytes, end_offset: int) -> None:
+        """As :meth:`answer`, for an answer that is written already."""
+        self.waiting += 1
+
+        def flushed(error: BaseException | None) -> None:
+            self.waiting -= 1
+            if error is None:
+                connection.reply_frame(request, frame)
+            elif not request.is_oneway:
+                connection.reply(request, flush_failed(error, decode_command(frame[FRAME_LENGTH_BYTES:])))
 
         self._store.when_durable(end_offset, flushed)
 

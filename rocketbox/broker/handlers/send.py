@@ -1,7 +1,8 @@
 """Sends: one message (10, 310) or a batch (320, or any with the batch mark), checked, stored, answered when durable.
 
-This is the broker's hot path: one pass over the header, no task for a message; the answer is written by the store's
-callback after the flush that covers the message. Transactions and timer messages are refused.
+This is the broker's hot path: one pass over header and property text, no mapping of either, no task for a message; the
+answer is written by the store's callback after the flush that covers the message. Transactions and timer messages are
+refused.
 
 Source: Apache RocketMQ 5.x ``SendMessageProcessor``, ``AbstractSendMessageProcessor``, ``TopicValidator``,
 ``HookUtils``.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from typing import NamedTuple
 
 from rocketbox.broker.delay import park
@@ -25,7 +26,7 @@ from rocketbox.broker.store.message_store import MessageStore, PutResult
 from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock
 from rocketbox.errors import InvalidMessageError, RemotingError, StoreFailedError
-from rocketbox.message import Property
+from rocketbox.message import format_offset_msg_id
 from rocketbox.protocol.bodies import TopicConfig
 from rocketbox.protocol.codes import (
     DLQ_PREFIX,
@@ -34,12 +35,13 @@ from rocketbox.protocol.codes import (
     VERSION_3_4_9,
     MessageSysFlag,
     PermName,
-    RequestCode,
     ResponseCode,
     dlq_topic,
 )
-from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.command import RemotingCommand, decode_command
+from rocketbox.protocol.headers import HeaderError
 from rocketbox.protocol.ids import UniqIdGenerator
+from rocketbox.protocol.send_frames import SendHead, SendReader, SendReplyTemplate
 from rocketbox.protocol.stored_message import StoredMessage, decode_batch
 from rocketbox.protocol.tags import MAX_TOPIC_CHARACTERS, is_valid_name
 from rocketbox.remoting.connection import Connection
@@ -49,38 +51,13 @@ __all__ = ["SendHandler", "parse_address"]
 _log = logging.getLogger(__name__)
 
 MAX_GROUP_TOPIC_CHARACTERS = 255  # of %RETRY% and %DLQ% topics
-
 DLQ_QUEUES = 1
 
-_TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+_TIMER_PROPERTIES = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
 _REPLACED_PROPERTIES = frozenset(  # what the broker itself writes; a message sent again brings the old ones along
-    {Property.MSG_REGION, Property.TRACE_ON, Property.CLUSTER, Property.POP_CK, Property.CRC32}
+    {b"MSG_REGION", b"TRACE_ON", b"CLUSTER", b"POP_CK", b"__CRC32#"}
 )
 _BORN_HOST = "broker.born_host"  # attribute of a connection
-
-
-class _Names(NamedTuple):
-    """What the fields of a send header are called."""
-
-    group: str
-    topic: str
-    default_topic: str
-    default_queues: str
-    queue_id: str
-    sys_flag: str
-    born: str
-    flag: str
-    properties: str
-    reconsume_times: str
-    max_reconsume_times: str
-    batch: str
-
-
-_V1 = _Names(
-    "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag",
-    "properties", "reconsumeTimes", "maxReconsumeTimes", "batch",
-)  # fmt: skip
-_V2 = _Names("a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "l", "m")
 
 
 class _Refused(Exception):  # noqa: N818 - ends the checks, never leaves this module
@@ -90,6 +67,15 @@ class _Refused(Exception):  # noqa: N818 - ends the checks, never leaves this mo
         self.code = code
         self.remark = remark
         super().__init__(remark)
+
+
+class _Stored(NamedTuple):
+    """A send that is in the store: the topic and queue its sender is told (a delayed one is parked elsewhere)."""
+
+    result: PutResult
+    topic: str
+    queue_id: int
+    uniq_key: bytes | None
 
 
 def parse_address(address: str) -> tuple[bytes, int]:
@@ -116,56 +102,61 @@ class SendHandler:
         *,
         clock: Clock,
     ) -> None:
-        self._options = options
+        self._broker_name = options.broker_name
+        self._writable = bool(options.broker_permission & PermName.WRITE)
+        self._delay_levels = len(options.store.delay_level_ms)
+        self._max_message_size = options.store.max_message_size
         self._topics = topics
         self._groups = groups
         self._locks = locks
         self._registration = registration
         self._store = store
         self._replies = replies
-        self._delay_levels = len(options.store.delay_level_ms)
         self._clock = clock
         self._uniq_ids = UniqIdGenerator(clock.time_ms, clock.random)
-        self._max_message_size = options.store.max_message_size
-        self._answer_fields = {
-            Property.MSG_REGION: options.region_id,
-            Property.TRACE_ON: "true" if options.trace_on else "false",
-        }
+        self._reader = SendReader()
+        trace = "true" if options.trace_on else "false"
+        self._answer_fields = {"MSG_REGION": options.region_id, "TRACE_ON": trace}
+        self._template = SendReplyTemplate(self._answer_fields)
         self._added = (
-            f"{Property.MSG_REGION}\x01{options.region_id}\x02"
-            f"{Property.TRACE_ON}\x01{self._answer_fields[Property.TRACE_ON]}\x02"
-            f"{Property.CLUSTER}\x01{options.broker_cluster_name}\x02"
-        )
+            f"MSG_REGION\x01{options.region_id}\x02TRACE_ON\x01{trace}\x02CLUSTER\x01{options.broker_cluster_name}\x02"
+        ).encode()
+        self._host: tuple[bytes, int] = (b"", 0)
+        self._host_of_ids = ""
 
     def handle(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
         """Store what was sent; the answer follows when it is durable."""
         try:
-            if self._replies.is_full:
-                raise _Refused(
-                    ResponseCode.SYSTEM_BUSY,
-                    f"[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, {self._replies.waiting} sends "
-                    "wait for the disk (sendThreadPoolQueueCapacity)",
-                )
-            names = _V1 if request.code == RequestCode.SEND_MESSAGE else _V2
-            return self._send(connection, request, request.ext_fields, names)
+            return self._send(connection, request)
         except _Refused as refused:
-            return self._refusal(refused.code, refused.remark)
+            code, remark = refused.code, refused.remark
+        except HeaderError as error:
+            code, remark = ResponseCode.SYSTEM_ERROR, str(error)
         except InvalidMessageError as error:
-            return self._refusal(ResponseCode.MESSAGE_ILLEGAL, str(error))
+            code, remark = ResponseCode.MESSAGE_ILLEGAL, str(error)
         except StoreFailedError as error:
-            return self._refusal(ResponseCode.SERVICE_NOT_AVAILABLE, f"the store accepts no more writes: {error}")
+            code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, f"the store accepts no more writes: {error}"
+        return RemotingCommand.response(code, remark, self._answer_fields)
 
     def _send(
-        self, connection: Connection, request: RemotingCommand, fields: Mapping[str, str], names: _Names
-    ) -> Awaitable[RemotingCommand | None] | None:
-        topic = fields.get(names.topic, "")
-        config = self._topics.get(topic)
-        if config is None or topic in SEND_FORBIDDEN_TOPICS:
-            config = self._new_topic(topic, fields, names)
-        queue_id = _number(fields, names.queue_id, -1)
-        if queue_id >= max(config.read_queue_nums, config.write_queue_nums):
+        self, connection: Connection, request: RemotingCommand
+    ) -> Awaitable[RemotingCommand | None] | RemotingCommand | None:
+        if self._replies.is_full:
+            raise _Refused(
+                ResponseCode.SYSTEM_BUSY,
+                f"[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, {self._replies.waiting} sends "
+                "wait for the disk (sendThreadPoolQueueCapacity)",
+            )
+        head, born, properties = self._reader.read(request)
+        config = self._topics.get(head.topic)
+        if config is None or head.topic in SEND_FORBIDDEN_TOPICS:
+            config = self._new_topic(head)
+        if config.order and not self._writable:
+            raise _Refused(ResponseCode.NO_PERMISSION, f"the broker[{self._broker_name}] sending message is forbidden")
+        queue_id = head.queue_id
+        if queue_id >= config.read_queue_nums and queue_id >= config.write_queue_nums:
             raise _Refused(
                 ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{queue_id}] is illegal, {config} Producer: {connection.remote_address}",
@@ -174,29 +165,31 @@ class SendHandler:
             raise _Refused(ResponseCode.SYSTEM_ERROR, "the message body is empty")
         if queue_id < 0:
             queue_id = self._clock.random.randrange(max(1, config.write_queue_nums))
-        properties = fields.get(names.properties, "")
-        wait = "WAIT\x01false" not in properties
-        if fields.get(names.batch) == "true":
-            result, uniq_key = self._put_batch(connection, request, topic, queue_id, properties)
-            where = queue_id
+        if head.batch:
+            stored = self._put_batch(connection, request, head, born, queue_id, properties)
         else:
-            result, uniq_key, where = self._put_single(connection, request, fields, names, config, queue_id, properties)
-        answer = {
-            "msgId": result.msg_id,
-            "queueId": str(where),
-            "queueOffset": str(result.queue_offset),
-            **self._answer_fields,
-        }
-        if uniq_key:
-            answer["transactionId"] = uniq_key
-        response = RemotingCommand.response(ResponseCode.SUCCESS, None, answer)
-        if self._registration.is_pending(topic) and not request.is_oneway:
-            return self._replies.answer_when_known(topic, response, result.end_offset if wait else None)
+            stored = self._put_single(connection, request, head, born, config, queue_id, properties)
+        result = stored.result
+        frame = self._template.encode(
+            request, self._msg_id(result), stored.queue_id, result.queue_offset, stored.uniq_key
+        )
+        wait = b"WAIT\x01false" not in properties
+        if self._registration.is_pending(stored.topic) and not request.is_oneway:
+            answer = decode_command(frame[4:])
+            return self._replies.answer_when_known(stored.topic, answer, result.end_offset if wait else None)
         if wait:
-            self._replies.answer(connection, request, response, result.end_offset)
-        elif not request.is_oneway:
-            connection.reply(request, response)
+            self._replies.answer_frame(connection, request, frame, result.end_offset)
+        else:
+            connection.reply_frame(request, frame)
         return None
+
+    def _msg_id(self, result: PutResult) -> str:
+        if len(result.offsets) > 1:
+            return result.msg_id
+        if result.store_host is not self._host:
+            self._host = result.store_host
+            self._host_of_ids = format_offset_msg_id(*self._host, 0)[:-16]
+        return f"{self._host_of_ids}{result.commit_log_offset:016X}"
 
     # --- the two kinds ---
 
@@ -204,123 +197,98 @@ class SendHandler:
         self,
         connection: Connection,
         request: RemotingCommand,
-        fields: Mapping[str, str],
-        names: _Names,
+        head: SendHead,
+        born: int,
         config: TopicConfig,
         queue_id: int,
-        properties: str,
-    ) -> tuple[PutResult, str | None, int]:
-        """Put one message; its UNIQ_KEY and the queue that the answer names come back beside the result."""
-        topic = config.topic_name
+        properties: bytes,
+    ) -> _Stored:
         if len(request.body) > self._max_message_size:
             raise _Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the message is illegal, its body has {len(request.body)} bytes; {self._max_message_size} is the most",
             )
-        sys_flag = _number(fields, names.sys_flag, 0)
-        if config.topic_filter_type == "MULTI_TAG":
-            sys_flag |= MessageSysFlag.MULTI_TAGS
-        reconsume_times = _number(fields, names.reconsume_times, 0)
         if (
-            "MSG_REGION\x01" in properties
-            or "CLUSTER\x01" in properties
-            or "TRACE_ON\x01" in properties
-            or "POP_CK\x01" in properties
-            or "__CRC32#\x01" in properties
+            b"MSG_REGION\x01" in properties
+            or b"CLUSTER\x01" in properties
+            or b"TRACE_ON\x01" in properties
+            or b"POP_CK\x01" in properties
+            or b"__CRC32#\x01" in properties
         ):
             properties = remove_properties(properties, _REPLACED_PROPERTIES)
-        elif properties and properties[-1] != "\x02":
-            properties += "\x02"
+        elif properties and properties[-1] != 2:
+            properties += b"\x02"
+        topic = head.topic
         if topic.startswith(RETRY_PREFIX):
-            topic, queue_id, properties = self._redirect_retry(
-                request, fields, names, topic, queue_id, properties, reconsume_times
-            )
-        uniq_key = find_property(properties, Property.UNIQ_KEY)
+            topic, queue_id, properties = self._redirect_retry(request, head, queue_id, properties)
+        uniq_key = find_property(properties, b"UNIQ_KEY")
         if uniq_key is None:
-            uniq_key = self._uniq_ids.next()
-            properties = add_property(properties, Property.UNIQ_KEY, uniq_key)
+            uniq_key = self._uniq_ids.next().encode()
+            properties = add_property(properties, b"UNIQ_KEY", uniq_key)
         properties += self._added
-        where = queue_id
-        level = 0
-        if "DELAY\x01" in properties:
-            level = min(_level(properties), self._delay_levels)
-        if "TRAN_MSG\x01true" in properties and not (reconsume_times > 0 and level > 0):
+        level = self._level(properties) if b"DELAY\x01" in properties else 0
+        if b"TRAN_MSG\x01true" in properties and not (head.reconsume_times > 0 and level > 0):
             raise _Refused(
-                ResponseCode.NO_PERMISSION,
-                f"the broker[{self._options.broker_name}] sending transaction message is forbidden",
+                ResponseCode.NO_PERMISSION, f"the broker[{self._broker_name}] sending transaction message is forbidden"
             )
+        if b"TIMER_" in properties:
+            properties = self._without_timer(properties, level)
+        stored_topic, stored_queue = topic, queue_id
         if level > 0:
-            if "TIMER_" in properties:
-                properties = remove_properties(properties, _TIMER_PROPERTIES)
-            topic, queue_id, properties = park(topic, queue_id, properties, level)
-        elif "TIMER_" in properties and any(find_property(properties, name) is not None for name in _TIMER_PROPERTIES):
-            raise _Refused(
-                ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false"
-            )
-        record = StoredMessage(
-            topic=topic,
-            queue_id=queue_id,
-            body=request.body,
-            properties=properties.encode(),
-            flag=_number(fields, names.flag, 0),
-            sys_flag=sys_flag,
-            born_timestamp_ms=_number(fields, names.born, 0),
-            born_host=_born_host(connection),
-            reconsume_times=reconsume_times,
+            stored_topic, stored_queue, properties = park(topic, queue_id, properties, level)
+        multi_tags = int(MessageSysFlag.MULTI_TAGS) if config.topic_filter_type == "MULTI_TAG" else 0
+        message = StoredMessage(
+            stored_topic,
+            stored_queue,
+            request.body,
+            properties,
+            head.flag,
+            head.sys_flag | multi_tags,
+            born,
+            _born_host(connection),
+            head.reconsume_times,
         )
-        return self._store.put(record), uniq_key, where
+        return _Stored(self._store.put(message), topic, queue_id, uniq_key)
 
     def _put_batch(
-        self, connection: Connection, request: RemotingCommand, topic: str, queue_id: int, properties: str
-    ) -> tuple[PutResult, str | None]:
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        head: SendHead,
+        born: int,
+        queue_id: int,
+        properties: bytes,
+    ) -> _Stored:
         """Put all messages of a batch, each with exactly the properties it came with (as 5.5.0 does)."""
+        topic, body = head.topic, request.body
         if len(topic) > MAX_TOPIC_CHARACTERS or topic.startswith(RETRY_PREFIX):
             raise _Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support the topic {topic}")
-        for name in (Property.DELAY, Property.TRAN_MSG):
-            if (find_property(properties, name) or "0") not in {"0", "false"}:
-                raise _Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support messages with {name}")
-        if len(request.body) > self._max_message_size:
+        for name in (b"DELAY", b"TRAN_MSG"):
+            if (find_property(properties, name) or b"0") not in {b"0", b"false"}:
+                raise _Refused(
+                    ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support messages with {name.decode()}"
+                )
+        if len(body) > self._max_message_size:
             raise _Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"message body size exceeded: {len(request.body)} bytes; {self._max_message_size} is the most",
+                f"message body size exceeded: {len(body)} bytes; {self._max_message_size} is the most",
             )
-        fields = request.ext_fields
-        names = _V1 if request.code == RequestCode.SEND_MESSAGE else _V2
         try:
-            elements = decode_batch(request.body)
+            elements = decode_batch(body)
         except RemotingError as error:
             raise _Refused(ResponseCode.SYSTEM_ERROR, f"the batch cannot be read: {error}") from error
-        born, host, sys_flag = (
-            _number(fields, names.born, 0),
-            _born_host(connection),
-            _number(fields, names.sys_flag, 0),
-        )
-        result = self._store.put_batch(
-            [
-                StoredMessage(
-                    topic=topic,
-                    queue_id=queue_id,
-                    body=element.body,
-                    properties=element.properties,
-                    flag=element.flag,
-                    sys_flag=sys_flag,
-                    born_timestamp_ms=born,
-                    born_host=host,
-                )
-                for element in elements
-            ]
-        )
-        return result, find_property(properties, Property.UNIQ_KEY)
+        host = _born_host(connection)
+        messages = [
+            StoredMessage(topic, queue_id, element.body, element.properties, element.flag, head.sys_flag, born, host)
+            for element in elements
+        ]
+        return _Stored(self._store.put_batch(messages), topic, queue_id, find_property(properties, b"UNIQ_KEY"))
 
     # --- what is not the common case ---
 
-    def _new_topic(self, topic: str, fields: Mapping[str, str], names: _Names) -> TopicConfig:
-        """The topic, made now if that is allowed; also says why a topic is none."""
-        known = self._topics.get(topic)
-        if known is not None and known.order and not self._options.broker_permission & PermName.WRITE:
-            raise _Refused(
-                ResponseCode.NO_PERMISSION, f"the broker[{self._options.broker_name}] sending message is forbidden"
-            )
+    def _new_topic(self, head: SendHead) -> TopicConfig:
+        """The topic, made now if that is allowed."""
+        topic = head.topic
         longest = MAX_GROUP_TOPIC_CHARACTERS if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_CHARACTERS
         if not topic.strip():
             raise _Refused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
@@ -335,9 +303,7 @@ class SendHandler:
             )
         if topic in SEND_FORBIDDEN_TOPICS:
             raise _Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
-        made = self._topics.create_for_send(
-            topic, fields.get(names.default_topic, ""), _number(fields, names.default_queues, 4)
-        )
+        made = self._topics.create_for_send(topic, head.default_topic, head.default_topic_queue_nums)
         if made is None and topic.startswith(RETRY_PREFIX):
             made = self._topics.create_for_group(topic, 1)
         if made is None:
@@ -346,51 +312,39 @@ class SendHandler:
         return made
 
     def _redirect_retry(
-        self,
-        request: RemotingCommand,
-        fields: Mapping[str, str],
-        names: _Names,
-        topic: str,
-        queue_id: int,
-        properties: str,
-        reconsume_times: int,
-    ) -> tuple[str, int, str]:
+        self, request: RemotingCommand, head: SendHead, queue_id: int, properties: bytes
+    ) -> tuple[str, int, bytes]:
         """A message a consumer sends to its retry topic; given up, it goes to the dead-letter topic instead.
 
         It is given up after the most retries, and when the group consumes in order: then only given-up ones are sent.
         """
-        name = topic[len(RETRY_PREFIX) :]
+        name = head.topic[len(RETRY_PREFIX) :]
         group = self._groups.find(name)
         if group is None:
             raise _Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
         most = group.retry_max_times
-        if request.version >= VERSION_3_4_9:
-            most = _number(fields, names.max_reconsume_times, most)
-        if reconsume_times <= most and not self._locks.is_locked(name):
-            return topic, queue_id, properties
+        if request.version >= VERSION_3_4_9 and head.max_reconsume_times is not None:
+            most = head.max_reconsume_times
+        if head.reconsume_times <= most and not self._locks.is_locked(name):
+            return head.topic, queue_id, properties
         dead = self._topics.create_for_group(dlq_topic(name), DLQ_QUEUES)
-        return dead.topic_name, 0, set_property(properties, Property.DELAY, "-1")
+        return dead.topic_name, 0, set_property(properties, b"DELAY", b"-1")
 
-    def _refusal(self, code: ResponseCode, remark: str) -> RemotingCommand:
-        return RemotingCommand.response(code, remark, self._answer_fields)
+    def _level(self, properties: bytes) -> int:
+        value = find_property(properties, b"DELAY") or b"0"
+        try:
+            return min(int(value), self._delay_levels)
+        except ValueError as error:
+            raise _Refused(ResponseCode.MESSAGE_ILLEGAL, f"the delay level is {value!r}, not a number") from error
 
-
-def _number(fields: Mapping[str, str], name: str, default: int) -> int:
-    value = fields.get(name)
-    if value is None:
-        return default
-    try:
-        return int(value)
-    except ValueError as error:
-        raise _Refused(ResponseCode.SYSTEM_ERROR, f"the header field {name} is {value!r}, not a number") from error
-
-
-def _level(properties: str) -> int:
-    value = find_property(properties, Property.DELAY)
-    try:
-        return int(value or 0)
-    except ValueError as error:
-        raise _Refused(ResponseCode.MESSAGE_ILLEGAL, f"the delay level is {value!r}, not a number") from error
+    @staticmethod
+    def _without_timer(properties: bytes, level: int) -> bytes:
+        """A delay level wins over a timer; a timer alone is refused."""
+        if level <= 0 and any(find_property(properties, name) is not None for name in _TIMER_PROPERTIES):
+            raise _Refused(
+                ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false"
+            )
+        return remove_properties(properties, _TIMER_PROPERTIES)
 
 
 def _born_host(connection: Connection) -> tuple[bytes, int]:

@@ -17,7 +17,6 @@ from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock
 from rocketbox.errors import InvalidMessageError, StoreFailedError
-from rocketbox.message import Property
 from rocketbox.protocol.codes import VERSION_3_4_9, PermName, ResponseCode, dlq_topic, retry_topic
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import ConsumerSendMsgBackRequestHeader
@@ -83,13 +82,11 @@ class SendBackHandler:
         if request.version >= VERSION_3_4_9 and header.max_reconsume_times is not None:
             most = header.max_reconsume_times
         queue_id = self._clock.random.randrange(topic.write_queue_nums)
-        properties = self._properties(
-            message.raw_properties.decode("utf-8", "replace"), message.topic, message.offset_msg_id
-        )
+        properties = self._properties(message.raw_properties, message.topic, message.offset_msg_id)
         name = topic.topic_name
         if message.reconsume_times >= most or header.delay_level < 0:
             name = self._topics.create_for_group(dlq_topic(header.group), DLQ_QUEUES).topic_name
-            stored_topic, queue_id, properties = name, 0, set_property(properties, Property.DELAY, "0")
+            stored_topic, queue_id, properties = name, 0, set_property(properties, b"DELAY", b"0")
         else:
             level = header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
             level = min(level, len(self._options.store.delay_level_ms))
@@ -109,12 +106,11 @@ class SendBackHandler:
         return None
 
     @staticmethod
-    def _properties(text: str, topic: str, offset_msg_id: str) -> str:
+    def _properties(text: bytes, topic: str, offset_msg_id: str) -> bytes:
         """The message's properties with where it came from, and without what the store writes anew."""
-        if find_property(text, Property.CRC32) is not None:
-            text = remove_properties(text, (Property.CRC32,))
-        if find_property(text, Property.RETRY_TOPIC) is None:
-            text = add_property(text, Property.RETRY_TOPIC, topic)
-        if find_property(text, Property.ORIGIN_MESSAGE_ID) is None:
-            text = add_property(text, Property.ORIGIN_MESSAGE_ID, offset_msg_id)
-        return set_property(text, Property.WAIT, "false")
+        text = remove_properties(text, (b"__CRC32#", b"WAIT"))
+        if find_property(text, b"RETRY_TOPIC") is None:
+            text = add_property(text, b"RETRY_TOPIC", topic.encode())
+        if find_property(text, b"ORIGIN_MESSAGE_ID") is None:
+            text = add_property(text, b"ORIGIN_MESSAGE_ID", offset_msg_id.encode())
+        return add_property(text, b"WAIT", b"false")
