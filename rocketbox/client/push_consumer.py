@@ -291,12 +291,19 @@ class PushConsumer:
         check_topic(topic)
         if not 1 <= batch_max_size <= MAX_BATCH_SIZE:
             raise ClientError(f"batch_max_size of {topic!r} is {batch_max_size}; it must be from 1 to {MAX_BATCH_SIZE}")
-        data = parse_subscription(topic, expression, selector_type)
-        self._subscriptions[topic] = Subscription(
-            replace(data, sub_version=self._next_version(topic)), handler, batch_max_size
-        )
-        if self._running:
+        data = replace(parse_subscription(topic, expression, selector_type), sub_version=self._next_version(topic))
+        before = self._subscriptions.get(topic)
+        self._subscriptions[topic] = Subscription(data, handler, batch_max_size)
+        if not self._running:
+            return
+        try:
             await self._begin([topic])
+        except RocketBoxError:
+            if before is None:
+                del self._subscriptions[topic]
+            else:
+                self._subscriptions[topic] = before
+            raise
 
     async def unsubscribe(self, topic: str) -> None:
         """Give the topic's queues back; its running handlers end, their results no longer count."""

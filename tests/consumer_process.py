@@ -1,0 +1,29 @@
+"""A consumer in a process of its own whose handlers never end: ``tests.consumer_process NAME_SERVER GROUP TOPIC``.
+
+Prints ``ready`` when it is a member of the group. It is there to be killed.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import anyio
+
+from rocketbox.client import PushConsumer
+from rocketbox.message import MessageExt
+
+
+async def hang(batch: list[MessageExt]) -> None:
+    await anyio.sleep_forever()
+
+
+async def consume(name_server: str, group: str, topic: str) -> None:
+    async with PushConsumer(group, name_server=name_server) as consumer:
+        await consumer.subscribe(topic, "*", hang)
+        print("ready", flush=True)
+        await anyio.sleep_forever()
+
+
+if __name__ == "__main__":
+    _, name_server, group, topic = sys.argv
+    anyio.run(consume, name_server, group, topic)
