@@ -187,6 +187,7 @@ class Broker:
             RequestCode.HEART_BEAT: self._clients.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self._clients.unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._clients.consumer_list,
+            RequestCode.CHECK_CLIENT_CONFIG: self._clients.check_config,
             RequestCode.LOCK_BATCH_MQ: self._clients.lock,
             RequestCode.UNLOCK_BATCH_MQ: self._clients.unlock,
         }
@@ -221,10 +222,13 @@ class Broker:
 
     def _persist(self) -> None:
         """Write everything, at the stop."""
-        self._files["topics"].persist(self.topics.encode())
-        self._files["subscriptionGroup"].persist(self.groups.encode())
-        self._files["consumerOffset"].persist(self.offsets.encode())
-        self.delayed.persist()
+        try:
+            self._files["topics"].persist(self.topics.encode())
+            self._files["subscriptionGroup"].persist(self.groups.encode())
+            self._files["consumerOffset"].persist(self.offsets.encode())
+            self.delayed.persist()
+        except OSError as error:  # the stop must go on: messages are in the store, which closes next
+            _log.error("the tables of %s could not be written: %s", self.options.store_path_root_dir, error)
 
     async def _persist_offsets(self) -> None:
         while True:

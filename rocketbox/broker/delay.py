@@ -17,7 +17,7 @@ import anyio
 from rocketbox.broker.property_text import find_property, remove_properties, set_property
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.clock import Clock
-from rocketbox.errors import InvalidMessageError, StoreCorruptError
+from rocketbox.errors import InvalidMessageError, StoreCorruptError, StoreFailedError
 from rocketbox.message import MessageExt
 from rocketbox.protocol.bodies import DataVersion, loads_loose
 from rocketbox.protocol.codes import SCHEDULE_TOPIC
@@ -103,7 +103,13 @@ class DelayedDelivery:
             offset = self.offset(level)
             found = self._store.get(SCHEDULE_TOPIC, queue_id, offset, BATCH)
             if found.records:
-                await self._deliver(level, [decode_message(record, decompress=False)[0] for record in found.records])
+                try:
+                    await self._deliver(
+                        level, [decode_message(record, decompress=False)[0] for record in found.records]
+                    )
+                except StoreFailedError as error:
+                    _log.error("delay level %d delivers no more: %s", level, error)
+                    return
             elif found.next_begin_offset > offset:
                 self._advance(level, found.next_begin_offset, 1)  # entries whose records are gone
             else:
@@ -116,8 +122,7 @@ class DelayedDelivery:
         for message in messages:
             while (wait := self._due_in_ms(level, message)) > 0:
                 if end_offset is not None:
-                    await self._store.durable(end_offset)
-                    self._advance(level, done, moved)
+                    await self._settle(level, end_offset, done, moved)
                     end_offset, moved = None, 0
                 await self._clock.sleep(wait / 1000)
             try:
@@ -126,9 +131,14 @@ class DelayedDelivery:
                 _log.error("a delayed message cannot be delivered and stays in %s: %s", SCHEDULE_TOPIC, error)
             done = message.queue_offset + 1
             moved += 1
-        if end_offset is not None:
-            await self._store.durable(end_offset)
-        self._advance(level, done, moved)
+        await self._settle(level, end_offset, done, moved)
+
+    async def _settle(self, level: int, end_offset: int | None, done: int, moved: int) -> None:
+        """Count what was put as delivered, once it is durable; a stop that comes meanwhile waits for that."""
+        with anyio.CancelScope(shield=True):
+            if end_offset is not None:
+                await self._store.durable(end_offset)
+            self._advance(level, done, moved)
 
     def _due_in_ms(self, level: int, message: MessageExt) -> int:
         now, delay = self._clock.time_ms(), self._level_ms[level - 1]

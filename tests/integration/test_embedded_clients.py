@@ -118,6 +118,37 @@ async def test_unregistering_tells_those_who_stay(tmp_path: Path) -> None:
         assert await members(wire, "g") == ["a"]
 
 
+async def test_a_heartbeat_with_a_fingerprint_may_leave_its_subscriptions_out(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as wire:
+
+        async def beat(subscriptions: list[dict[str, object]], *, without: bool, fingerprint: int = 7) -> str:
+            consumer = {
+                "groupName": "g", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+                "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "subscriptionDataSet": subscriptions,
+            }  # fmt: skip
+            body = {
+                "clientID": "c", "producerDataSet": [], "consumerDataSet": [consumer],
+                "heartbeatFingerprint": fingerprint, "withoutSub": without,
+            }  # fmt: skip
+            answer = await wire.broker(RequestCode.HEART_BEAT, None, json.dumps(body).encode())
+            assert answer.code == 0
+            return answer.ext_fields["IS_SUB_CHANGE"]
+
+        subscription: dict[str, object] = {"topic": "BenchmarkTest", "subString": "*", "subVersion": 1}
+        assert await beat([subscription], without=False) == "true"
+        assert await beat([], without=True) == "false"
+        assert (await wire.pull("BenchmarkTest", group="g", expression=None)).code == ResponseCode.PULL_NOT_FOUND
+        assert await beat([], without=True, fingerprint=8) == "true"
+
+
+async def test_subscriptions_by_tags_can_be_served_and_others_cannot(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as wire:
+        for kind, code in (("TAG", 0), (None, 0), ("SQL92", 1)):
+            body = {"clientId": "c", "group": "g", "subscriptionData": {"topic": "t", "expressionType": kind}}
+            answer = await wire.broker(RequestCode.CHECK_CLIENT_CONFIG, None, json.dumps(body).encode())
+            assert answer.code == code
+
+
 def lock_body(client: str, *queues: int) -> bytes:
     return json.dumps(
         {

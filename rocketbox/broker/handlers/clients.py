@@ -1,4 +1,4 @@
-"""Clients: heartbeats (34), leaving (35), who is in a group (38), queue locks (41, 42).
+"""Clients: heartbeats (34), leaving (35), who is in a group (38), queue locks (41, 42), what they ask for (46).
 
 Source: Apache RocketMQ 5.x ``ClientManageProcessor``, ``ConsumerManageProcessor``, ``AdminBrokerProcessor``.
 """
@@ -20,6 +20,7 @@ from rocketbox.protocol.bodies import (
     decode_lock_batch_request,
     encode_consumer_list,
     encode_lock_batch_response,
+    loads_loose,
 )
 from rocketbox.protocol.codes import ResponseCode, retry_topic
 from rocketbox.protocol.command import RemotingCommand
@@ -94,6 +95,17 @@ class ClientHandler:
                 ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}"
             )
         return RemotingCommand.response(body=encode_consumer_list(group.client_ids()))
+
+    def check_config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Whether a subscription could be served: by tags, yes; by SQL92, no (as with enablePropertyFilter=false)."""
+        body = loads_loose(request.body)
+        subscription = body.get("subscriptionData") if isinstance(body, dict) else None
+        kind = (subscription.get("expressionType") if isinstance(subscription, dict) else None) or "TAG"
+        if kind == "TAG":
+            return RemotingCommand.response()
+        return RemotingCommand.response(
+            ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
+        )
 
     def lock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Lock queues for a client; which of them it holds now."""
