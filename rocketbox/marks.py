@@ -90,6 +90,7 @@ class rocketmq_spark_listener:  # noqa: N801 - used as a decorator
 class send_to:  # noqa: N801 - used as a decorator
     """Sends on what the listener returns to ``destination`` (``topic`` or ``topic:tag``); None sends nothing.
 
+    A batch's returned list is sent as so many messages. ``cluster`` None is the listener's own.
     The message that was consumed is acknowledged only after the send; a failed send is a failed handler.
     """
 

@@ -62,10 +62,6 @@ class ContainerPlan:
     options: GroupOptions
     said: dict[str, str]
 
-    @property
-    def needs_template(self) -> bool:
-        return any(function.replies for function in self.functions)
-
 
 class ContainerStatus(Enum):
     STOPPED = "stopped"
@@ -99,7 +95,11 @@ async def _bounded_pool(plan: ContainerPlan, clock: Clock) -> AsyncIterator[Work
 
 
 class ListenerContainer:
-    """Consumes for one group from ``async with`` to its end."""
+    """Consumes for one group from ``async with`` to its end.
+
+    ``template_of(cluster)`` gives the template for what ``send_to`` sends on; without a cluster of its own it goes to
+    that of the listener.
+    """
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class ListenerContainer:
         instance: MQClientInstance,
         beans: Beans,
         converter: MessageConverter,
-        template: RocketMQTemplate | None,
+        template_of: Callable[[str | None], RocketMQTemplate],
         clock: Clock,
         await_termination: float = 15.0,
         wait_for_servers: bool = False,
@@ -117,7 +117,7 @@ class ListenerContainer:
         self._instance = instance
         self._beans = beans
         self._converter = converter
-        self._template = template
+        self._template_of = template_of
         self._clock = clock
         self._await_termination = await_termination
         self._wait_for_servers = wait_for_servers
@@ -227,15 +227,13 @@ class ListenerContainer:
         )
 
     def _replier(self, replies: Sequence[send_to]) -> Callable[[list[Any]], Awaitable[None]]:
-        template = self._template
-        if template is None:
-            raise NotStartedError(f"the template which group {self.group} needs for its send_to")
+        targets = [(reply.destination, self._template_of(reply.cluster or self.cluster)) for reply in replies]
 
         async def send_on(payloads: list[Any]) -> None:
-            for reply in replies:
+            for destination, template in targets:
                 if len(payloads) == 1:
-                    await template.send(reply.destination, payloads[0], cluster=reply.cluster)
+                    await template.send(destination, payloads[0])
                 else:
-                    await template.send_many(reply.destination, payloads, cluster=reply.cluster)
+                    await template.send_many(destination, payloads)
 
         return send_on

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from rocketbox.client import Producer
-from rocketbox.errors import ClientStateError, InvalidMessageError
+from rocketbox.errors import InvalidMessageError
 from rocketbox.message import Message, SendResult
 from rocketbox.template.converters import JsonMessageConverter, MessageConverter
 from rocketbox.template.headers import delay_level, keys_of, split_destination, to_properties
@@ -27,8 +27,7 @@ class RocketMQTemplate:
     Options are the same for every verb: ``keys`` (one or several words by which the message is found), ``tag`` (the
     same as in the destination), ``hash_key`` (messages of one key go to one queue; their order holds when each send is
     awaited before the next), ``delay`` (a timedelta that is one of RocketMQ's delay levels), ``timeout`` (float
-    seconds, over all tries), ``headers`` (properties of the message), ``cluster`` (a name under
-    ``rocketmq.clusters``).
+    seconds, over all tries), ``headers`` (properties of the message).
 
     A payload that is a :class:`~rocketbox.Message` is taken as it is: the destination takes the place of its topic,
     and an option that is given that of its own.
@@ -37,15 +36,8 @@ class RocketMQTemplate:
     again), RequestTimeoutError (it may be stored), BrokerError, ConnectError.
     """
 
-    def __init__(
-        self,
-        producer: Producer,
-        *,
-        converter: MessageConverter | None = None,
-        producers: Mapping[str, Producer] | None = None,
-    ) -> None:
-        self._producer = producer
-        self._producers = dict(producers or {})
+    def __init__(self, producer: Producer, *, converter: MessageConverter | None = None) -> None:
+        self.producer = producer
         self.converter: MessageConverter = converter or JsonMessageConverter()
 
     async def send(
@@ -59,13 +51,12 @@ class RocketMQTemplate:
         delay: timedelta | None = None,
         timeout: float | None = None,
         headers: Mapping[str, object] | None = None,
-        cluster: str | None = None,
     ) -> SendResult:
         """Send one payload and return what the broker answered."""
         message = self.to_message(
             destination, payload, keys=keys, tag=tag, hash_key=hash_key, delay=delay, headers=headers
         )
-        return await self.producer(cluster).send(message, timeout=timeout)
+        return await self.producer.send(message, timeout=timeout)
 
     async def send_one_way(
         self,
@@ -77,13 +68,12 @@ class RocketMQTemplate:
         hash_key: str | None = None,
         delay: timedelta | None = None,
         headers: Mapping[str, object] | None = None,
-        cluster: str | None = None,
     ) -> None:
         """Send one payload without an answer: it may be lost, and nobody is told."""
         message = self.to_message(
             destination, payload, keys=keys, tag=tag, hash_key=hash_key, delay=delay, headers=headers
         )
-        await self.producer(cluster).send_one_way(message)
+        await self.producer.send_one_way(message)
 
     async def send_batch(
         self,
@@ -94,11 +84,10 @@ class RocketMQTemplate:
         tag: str | None = None,
         timeout: float | None = None,
         headers: Mapping[str, object] | None = None,
-        cluster: str | None = None,
     ) -> SendResult:
         """Send the payloads in one request, stored together or not at all; the broker takes no delay on a batch."""
         messages = [self.to_message(destination, payload, keys=keys, tag=tag, headers=headers) for payload in payloads]
-        return await self.producer(cluster).send_batch(messages, timeout=timeout)
+        return await self.producer.send_batch(messages, timeout=timeout)
 
     async def send_many(
         self,
@@ -111,7 +100,6 @@ class RocketMQTemplate:
         delay: timedelta | None = None,
         timeout: float | None = None,
         headers: Mapping[str, object] | None = None,
-        cluster: str | None = None,
     ) -> list[SendResult]:
         """Send the payloads each on its own, many at once (pipelined), and return the results in their order.
 
@@ -122,7 +110,7 @@ class RocketMQTemplate:
             self.to_message(destination, payload, keys=keys, tag=tag, hash_key=hash_key, delay=delay, headers=headers)
             for payload in payloads
         ]
-        return await self.producer(cluster).send_many(messages, timeout=timeout)
+        return await self.producer.send_many(messages, timeout=timeout)
 
     def to_message(
         self,
@@ -161,14 +149,3 @@ class RocketMQTemplate:
             hash_key=hash_key,
             delay_level=delay_level(delay),
         )
-
-    def producer(self, cluster: str | None = None) -> Producer:
-        """The producer of a cluster (None: the main one), for what the template does not offer."""
-        if cluster is None:
-            return self._producer
-        try:
-            return self._producers[cluster]
-        except KeyError:
-            known = ", ".join(sorted(self._producers)) or "none"
-            keys = f"rocketmq.clusters.{cluster}.name-server and .producer.group"
-            raise ClientStateError(f"no producer for cluster {cluster!r} (known: {known}); set {keys}") from None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import Enum
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
 from rocketbox.client import Producer
-from rocketbox.errors import ClientStateError, InvalidMessageError
+from rocketbox.errors import InvalidMessageError
 from rocketbox.message import Message
 from rocketbox.template import RocketMQTemplate
 from rocketbox.template.headers import delay_level, keys_of, split_destination, to_properties
@@ -110,10 +110,3 @@ def test_keys_are_words() -> None:
 def test_headers_that_would_be_lost_are_refused(headers: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidMessageError, match=says):
         to_properties(headers)
-
-
-def test_an_unknown_cluster_names_the_keys_that_would_make_it(template: RocketMQTemplate) -> None:
-    with pytest.raises(ClientStateError, match=r"rocketmq\.clusters\.audit\.name-server and \.producer\.group"):
-        template.producer("audit")
-    other = cast(Any, object())
-    assert RocketMQTemplate(other, producers={"audit": other}).producer("audit") is other
