@@ -80,6 +80,11 @@ class BeanContainer:
         belongs = None if cluster is None else self._clusters.get(cluster, self._main)
         self._definitions.append(given(value, kind, name or hint_name(kind), where, belongs))
 
+    def add_models(self, models: Mapping[str, Any]) -> None:
+        """Take the models of the settings, by their prefixes, as beans of their types."""
+        for prefix, model in models.items():
+            self.add_instance(model, name=prefix, where=f"the settings below {prefix}")
+
     def exclude(self, names: Iterable[str], where: str | None = None) -> None:
         """Leave out auto-configurations: by bean name, by module, or by ``module.name``."""
         self._exclude.update(dict.fromkeys(names, where))

@@ -52,7 +52,7 @@ def test_a_subclass_is_not_marked_by_its_base() -> None:
 
 
 def test_a_prefix_cannot_be_empty() -> None:
-    with pytest.raises(ValueError, match="not 'desk..x'"):
+    with pytest.raises(ValueError, match=r"not 'desk\.\.x'"):
         configuration_properties("desk..x")
 
 

@@ -9,9 +9,7 @@ from rocketbox.errors import ConfigurationError, ConnectError, Finding
 def test_all_findings_are_numbered_with_place_and_fix() -> None:
     error = ConfigurationError(
         [
-            Finding(
-                "unknown key rocketmq.producer.grup", "rocketbox.yaml:3:5", "did you mean rocketmq.producer.group?"
-            ),
+            Finding("unknown key desk.grup", "rocketbox.yaml:3:5", "did you mean desk.group?"),
             Finding("no space left"),
         ]
     )
@@ -19,9 +17,9 @@ def test_all_findings_are_numbered_with_place_and_fix() -> None:
         "\n"
         "APPLICATION FAILED TO START\n"
         "\n"
-        "1. unknown key rocketmq.producer.grup\n"
+        "1. unknown key desk.grup\n"
         "   where: rocketbox.yaml:3:5\n"
-        "   fix:   did you mean rocketmq.producer.group?\n"
+        "   fix:   did you mean desk.group?\n"
         "\n"
         "2. no space left\n"
         "\n"

@@ -1,0 +1,187 @@
+"""From what was written to values for pydantic: text by the type that it is for, and never by YAML 1.1's guesses.
+
+A leaf that takes text gets the text as it stands (``no``, ``0123`` and ``12:30`` stay what they are); numbers, truth
+values, enums and times are read here or left to pydantic, which refuses them with what was expected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import PurePath
+from typing import Any
+
+from pydantic import SecretBytes, SecretStr
+
+from rocketbox.boot.origins import Group, Listing, Raw, Ready, Scalar, split_key
+from rocketbox.boot.shapes import ANY, UNDECLARED, Leaf, Many, Section, Shape, Table, key_text, uniform
+from rocketbox.boot.units import parse_duration
+from rocketbox.boot.wording import example, is_class, members_of, unknown_key
+from rocketbox.errors import Finding
+
+__all__ = ["UNSET", "Converter"]
+
+UNSET: Any = object()
+"""Nothing was written: the default holds."""
+
+_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_OCTAL = re.compile(r"[-+]?0[0-9]+")
+_FLOAT = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_SEXAGESIMAL = re.compile(r"[-+]?[0-9]+(:[0-5]?[0-9])+(\.[0-9]*)?")
+_YAML_TRUTHS = {"y": True, "yes": True, "on": True, "n": False, "no": False, "off": False}
+
+_TEXT_KINDS = (str, bytes, SecretStr, SecretBytes, PurePath)
+
+
+class Converter:
+    """Turns raw values into what pydantic takes; what cannot be right is added to ``findings``.
+
+    ``text`` replaces the placeholders of a scalar, given the key that it belongs to.
+    """
+
+    def __init__(self, findings: list[Finding], text: Callable[[Scalar, str], str | None]) -> None:
+        self.findings = findings
+        self._text = text
+
+    def wrong(self, what: str, raw: Raw, fix: str) -> Any:
+        self.findings.append(Finding(what, str(raw.origin), fix))
+        return UNSET
+
+    def value(self, shape: Shape, raw: Raw, key: str) -> Any:
+        """The value for a shape, or UNSET."""
+        if isinstance(raw, Ready):
+            return raw.value
+        if shape is UNDECLARED:
+            for scalar in raw.items if isinstance(raw, Listing) else (raw,):
+                if isinstance(scalar, Scalar):
+                    self._text(scalar, key)  # what it refers to must exist all the same
+            return UNSET
+        if isinstance(shape, Leaf):
+            return self._leaf(shape, raw, key)
+        if isinstance(shape, Many):
+            return self._many(shape, raw, key)
+        return self._group(shape, raw, key)
+
+    def _group(self, shape: Section | Table, raw: Raw, key: str) -> Any:
+        if isinstance(raw, Scalar):
+            if raw.text is None:  # a heading with nothing below it
+                return UNSET
+            if shape.scalar is not None:
+                return self._leaf(shape.scalar, raw, key)
+        if isinstance(raw, Group):
+            if isinstance(shape, Section):
+                return self._section(shape, raw, key)
+            return {name: self.value(shape.value, inner, key_text((key, name))) for name, _, inner in raw.entries}
+        below = next((known.key for known in shape.fields.values()), "name") if isinstance(shape, Section) else "name"
+        return self.wrong(f"{key} is a group of keys, and not a single value", raw, f"write {key}.{below}: ...")
+
+    def _section(self, shape: Section, raw: Group, key: str) -> dict[str, Any]:
+        """A mapping inside a list, by the names that pydantic takes."""
+        values: dict[str, Any] = {}
+        for name, origin, inner in raw.entries:
+            known = shape.by_key(name)
+            if known is None and shape.extra is None and not shape.loose:
+                if shape.strict:
+                    self.findings.append(unknown_key([*split_key(key), name], [*split_key(key)], shape, str(origin)))
+                continue
+            inner_shape: Shape = known.shape if known is not None else shape.extra or ANY
+            value = self.value(inner_shape, inner, f"{key}.{name}")
+            if value is not UNSET:
+                values[known.feed or name if known is not None else name] = value
+        return values
+
+    def _many(self, shape: Many, raw: Raw, key: str) -> Any:
+        if isinstance(raw, Group):
+            return self.wrong(f"{key} is a list, and not a group of keys", raw, f"write {key}: [..., ...]")
+        if isinstance(raw, Listing):
+            items = [self.value(shape.item, item, f"{key}[{index}]") for index, item in enumerate(raw.items)]
+            return [item for item in items if item is not UNSET]
+        assert isinstance(raw, Scalar)
+        text = self._text(raw, key)
+        if text is None:
+            return None if shape.nullable else UNSET
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        return [self.value(shape.item, Scalar(part, raw.origin, raw.plain, open_=False), key) for part in parts]
+
+    def _leaf(self, leaf: Leaf, raw: Raw, key: str) -> Any:
+        if isinstance(raw, Listing | Group):
+            if leaf.is_any:
+                return self._natural(raw, key)
+            if isinstance(raw, Group) and not raw.entries and not leaf.nullable:
+                return self.wrong(f"{key} is a single value, and not a group of keys", raw, f"write {example(leaf)}")
+            kind = "a list" if isinstance(raw, Listing) else "a group of keys"
+            return self.wrong(f"{key} is a single value, and not {kind}", raw, f"write {example(leaf)}")
+        assert isinstance(raw, Scalar)
+        text = self._text(raw, key)
+        if text is None:
+            return None if leaf.nullable or leaf.is_any else UNSET
+        if leaf.is_any:
+            return self._natural(Scalar(text, raw.origin, raw.plain, open_=False), key)
+        takes_text = any(is_class(kind, _TEXT_KINDS) for kind in leaf.kinds)
+        if not text.strip() and leaf.nullable and not takes_text:
+            return None
+        if raw.plain and not takes_text and _OCTAL.fullmatch(text) and _is_numeric(leaf):
+            return self.wrong(
+                f"{key} is {text}, which some readers of YAML take for an octal number", raw, "write it without the 0"
+            )
+        if leaf.validated:
+            return text
+        if takes_text and not (raw.plain and len(leaf.kinds) > 1):
+            return text
+        for kind in leaf.kinds:
+            value = _read(kind, text)
+            if value is not UNSET:
+                return value
+        return text
+
+    def _natural(self, raw: Raw, key: str) -> Any:
+        """A value whose type nobody declared, by YAML's core rules; what readers of YAML disagree on is refused."""
+        if isinstance(raw, Ready):
+            return raw.value
+        if isinstance(raw, Listing):
+            return [self._natural(item, f"{key}[{index}]") for index, item in enumerate(raw.items)]
+        if isinstance(raw, Group):
+            return {name: self._natural(inner, f"{key}.{name}") for name, _, inner in raw.entries}
+        text = self._text(raw, key)
+        if text is None or not raw.plain:
+            return text
+        if text.lower() in _YAML_TRUTHS:
+            truth = str(_YAML_TRUTHS[text.lower()]).lower()
+            what = f"{key} is {text}, which some readers of YAML take for {truth}"
+            return self.wrong(what, raw, f'write {truth}, or "{text}" for the text')
+        if _OCTAL.fullmatch(text) or _SEXAGESIMAL.fullmatch(text):
+            what = f"{key} is {text}, which readers of YAML take for different numbers"
+            return self.wrong(what, raw, f'write "{text}" for the text, or a plain decimal number')
+        for kind in (bool, int, float):
+            value = _read(kind, text)
+            if value is not UNSET:
+                return value
+        return text
+
+
+def _is_numeric(leaf: Leaf) -> bool:
+    return any(is_class(kind, (int, float, timedelta)) for kind in leaf.kinds)
+
+
+def _read(kind: Any, text: str) -> Any:
+    """Text as a value of a plain kind; UNSET when it is none, or when pydantic reads the kind from text itself."""
+    plain = text.strip()
+    if kind is bool:
+        return {"true": True, "false": False}.get(plain.lower(), UNSET)
+    if kind is int:
+        return int(plain) if _INT.fullmatch(plain) else UNSET
+    if kind is float:
+        return float(plain) if _FLOAT.fullmatch(plain) else UNSET
+    if kind is timedelta:
+        try:
+            return parse_duration(plain)
+        except ValueError:
+            return UNSET
+    for name, member in members_of(kind):
+        if name == plain:
+            return member
+    for name, member in members_of(kind):
+        if uniform(name) == uniform(plain):
+            return member
+    return UNSET

@@ -1,0 +1,255 @@
+"""The sources of settings as layers: what each says, led to its key, with its place.
+
+Files, ``.env``, environment, arguments and overrides all become the same: entries by path. Which layer wins, and what
+the texts mean, is decided in ``boot.settings``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dotenv.parser import parse_stream
+
+from rocketbox.boot.origins import Group, Item, Listing, Origin, Raw, Ready, Scalar, file_label, split_key
+from rocketbox.boot.shapes import Leaf, Schema, Section, Shape, Table, key_text
+from rocketbox.boot.wording import example, unknown_key
+from rocketbox.boot.yaml_documents import Document, read_documents
+from rocketbox.errors import Finding
+
+__all__ = [
+    "ConditionalDocument",
+    "Entry",
+    "Layer",
+    "Placement",
+    "argument_items",
+    "conditional_documents",
+    "dotenv_values",
+    "override_items",
+    "place_items",
+    "place_variables",
+]
+
+ON_PROFILE = ("rocketbox", "config", "activate", "on-profile")
+
+_FOREIGN_SCHEMES = ("tcp://", "udp://", "sctp://")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One value of one layer."""
+
+    path: tuple[str, ...]
+    shape: Shape
+    raw: Raw
+    layer: str
+
+    @property
+    def key(self) -> str:
+        return key_text(self.path)
+
+    @property
+    def origin(self) -> Origin:
+        return self.raw.origin
+
+
+@dataclass
+class Layer:
+    """What one source says. ``wins`` marks sources whose texts stand above environment variables of their name."""
+
+    name: str
+    entries: dict[tuple[str, ...], Entry] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ConditionalDocument:
+    """A document of a settings file; ``on_profile`` is empty for one that always counts."""
+
+    items: tuple[Item, ...]
+    on_profile: tuple[str, ...] = ()
+
+
+def conditional_documents(file: Path, findings: list[Finding]) -> list[ConditionalDocument]:
+    """The documents of a file with their activation taken out of them."""
+    return [_conditional(document) for document in read_documents(file, findings)]
+
+
+def _conditional(document: Document) -> ConditionalDocument:
+    rest = []
+    on_profile: list[str] = []
+    for item in document.items:
+        if tuple(part.replace("_", "-").lower() for part in item.parts) != ON_PROFILE:
+            rest.append(item)
+            continue
+        scalars = item.raw.items if isinstance(item.raw, Listing) else (item.raw,)
+        for scalar in scalars:
+            if isinstance(scalar, Scalar) and scalar.text is not None:
+                on_profile += [name.strip() for name in scalar.text.split(",") if name.strip()]
+    return ConditionalDocument(tuple(rest), tuple(on_profile))
+
+
+@dataclass
+class Placement:
+    """Where findings and warnings of placing items go, and which unknown keys were told already."""
+
+    schema: Schema
+    findings: list[Finding]
+    warnings: list[Finding]
+    told: set[str] = field(default_factory=set)
+
+
+def place_items(layer: Layer, items: Iterable[Item], placement: Placement, *, must_be_known: bool = False) -> None:
+    """Add items to a layer by their paths; unknown keys become findings, or warnings where nobody forbids them.
+
+    Items of one call come from one document: two of them for one key are a finding. ``must_be_known``: arguments.
+    """
+    written: dict[tuple[str, ...], Item] = {}
+    for item in items:
+        located = placement.schema.locate(item.parts)
+        if located.unknown is not None:
+            assert located.within is not None
+            place = str(item.places[located.unknown])
+            if place not in placement.told:
+                placement.told.add(place)
+                finding = unknown_key(item.parts, located.path, located.within, place)
+                (placement.findings if located.within.strict or must_be_known else placement.warnings).append(finding)
+            continue
+        if _looks_like_a_prefix(item, placement, must_be_known):
+            continue
+        path, shape = located.path, located.shape
+        if located.rest:
+            if not (isinstance(shape, Leaf) and shape.is_any):
+                placement.findings.append(_too_deep(path, shape, item))
+                continue
+            path = (*path, *located.rest)
+        if isinstance(shape, Section | Table) and _is_empty(item.raw):
+            continue  # a heading with nothing below it says nothing
+        other = written.setdefault(path, item)
+        if other is not item and not must_be_known:
+            what = f"{key_text(path)} is written twice, first at {other.places[-1]}"
+            placement.findings.append(Finding(what, str(item.places[-1]), "keep one of the two"))
+            continue
+        layer.entries[path] = Entry(path, shape, item.raw, layer.name)
+
+
+def _is_empty(raw: Raw) -> bool:
+    return (isinstance(raw, Scalar) and raw.text is None) or (isinstance(raw, Group) and not raw.entries)
+
+
+def _too_deep(path: Sequence[str], shape: Shape, item: Item) -> Finding:
+    key = key_text(path)
+    if isinstance(shape, Leaf):
+        return Finding(
+            f"{key} is a single value, and not a group of keys", str(item.places[-1]), f"write {example(shape)}"
+        )
+    return Finding(f"{key} is a list, and not a group of keys", str(item.places[-1]), f"write {key}: [..., ...]")
+
+
+def _looks_like_a_prefix(item: Item, placement: Placement, must_be_known: bool) -> bool:
+    """Tell a root key that is nearly that of a model; True when that is an error."""
+    root = placement.schema.root
+    if root.by_key(item.parts[0]) is not None:
+        return False
+    near = difflib.get_close_matches(item.parts[0], [known.key for known in root.fields.values()], 1, 0.8)
+    place = str(item.places[0])
+    if near and place not in placement.told:
+        placement.told.add(place)
+        finding = Finding(f"unknown key {item.parts[0]}", place, f"did you mean {near[0]}?")
+        (placement.findings if must_be_known else placement.warnings).append(finding)
+    return bool(near) and must_be_known
+
+
+# --- environment ---------------------------------------------------------------------------------------------------
+
+
+def dotenv_values(file: Path, findings: list[Finding]) -> dict[str, Scalar]:
+    """The variables of a ``.env`` file, each with its line; no file, no variables."""
+    label = file_label(file)
+    try:
+        text = file.read_text("utf-8-sig")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        findings.append(Finding(f"{label} cannot be read: {error}", label, "save it as a UTF-8 text file"))
+        return {}
+    values: dict[str, Scalar] = {}
+    for binding in parse_stream(io.StringIO(text)):
+        lead = len(binding.original.string) - len(binding.original.string.lstrip("\n"))
+        origin = Origin(label, binding.original.line + lead)
+        if binding.error:
+            findings.append(Finding(f"{label} has a line that is no assignment", str(origin), "write NAME=value"))
+        elif binding.key is not None and binding.value is not None:
+            values[binding.key] = Scalar(binding.value, origin)
+    return values
+
+
+def place_variables(
+    layer: Layer,
+    variables: Mapping[str, Scalar],
+    placement: Placement,
+    below: Sequence[Layer],
+) -> None:
+    """Add those variables to a layer whose names are those of known leaves; all others are somebody else's."""
+
+    def known(path: tuple[str, ...]) -> Iterator[str]:
+        for lower in below:
+            for existing in lower.entries:
+                if existing[: len(path)] == path and len(existing) > len(path):
+                    yield existing[len(path)]
+
+    names: dict[tuple[str, ...], str] = {}
+    for name in sorted(variables, key=lambda text: ("__" in text, text)):
+        value = variables[name]
+        if name.endswith("_PORT") and (value.text or "").startswith(_FOREIGN_SCHEMES):
+            continue  # Kubernetes tells every pod where its services are
+        path = placement.schema.locate_variable(name, known)
+        if path is None:
+            continue
+        first = names.setdefault(path, name)
+        if first != name:
+            if variables[first].text != value.text:
+                what = f"{first} and {name} both set {key_text(path)}, to different values"
+                placement.findings.append(Finding(what, str(value.origin), "unset one of the two"))
+            continue
+        layer.entries[path] = Entry(path, placement.schema.locate(path).shape, value, layer.name)
+
+
+# --- arguments and overrides ---------------------------------------------------------------------------------------
+
+
+def argument_items(arguments: Sequence[str] | Mapping[str, str], findings: list[Finding]) -> list[Item]:
+    """``--key=value`` and ``--key`` (true); the last of several for one key counts."""
+    texts: dict[str, str] = {}
+    if isinstance(arguments, Mapping):
+        texts.update(arguments)
+    else:
+        for argument in arguments:
+            name, separator, value = argument.removeprefix("--").partition("=")
+            if not argument.startswith("--") or not name:
+                findings.append(Finding(f"the argument {argument!r} is no setting", None, "write --key=value"))
+            else:
+                texts[name] = value if separator else "true"
+    return [_item(name, Scalar(text, Origin(f"argument --{name}"))) for name, text in texts.items()]
+
+
+def override_items(overrides: Mapping[str, Any], above: str = "") -> list[Item]:
+    """Python values by dotted keys, or by nested mappings."""
+    items: list[Item] = []
+    for name, value in overrides.items():
+        key = f"{above}.{name}" if above else name
+        if isinstance(value, Mapping):
+            items += override_items(value, key)
+        elif isinstance(value, str):
+            items.append(_item(key, Scalar(value, Origin(f"override {key}"))))
+        else:
+            items.append(_item(key, Ready(value, Origin(f"override {key}"))))
+    return items
+
+
+def _item(key: str, raw: Raw) -> Item:
+    parts = tuple(split_key(key))
+    return Item(parts, (raw.origin,) * len(parts), raw)

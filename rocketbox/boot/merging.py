@@ -1,0 +1,159 @@
+"""All sources of settings put together: for each key the entry that wins, and its text with placeholders replaced.
+
+What the texts mean is decided in ``boot.conversion``; models are bound in ``boot.settings``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rocketbox.boot.layers import (
+    ConditionalDocument,
+    Entry,
+    Layer,
+    Placement,
+    argument_items,
+    conditional_documents,
+    dotenv_values,
+    override_items,
+    place_items,
+    place_variables,
+)
+from rocketbox.boot.origins import Listing, Origin, Raw, Ready, Scalar, file_label, split_key
+from rocketbox.boot.placeholders import Found, resolve_placeholders
+from rocketbox.boot.profiles import accepts
+from rocketbox.boot.shapes import Schema
+from rocketbox.errors import Finding
+
+__all__ = ["FileLayer", "Merged", "Sources", "Texts", "file_layer"]
+
+_ABOVE_ENVIRONMENT = ("arguments", "overrides")
+
+
+@dataclass(frozen=True)
+class FileLayer:
+    name: str
+    documents: tuple[ConditionalDocument, ...]
+
+
+def file_layer(
+    file: Path | None, documents: Iterable[ConditionalDocument], active: Sequence[str], *, conditional: bool
+) -> FileLayer:
+    label = file_label(file) if file is not None else "no file"
+    chosen = tuple(
+        document
+        for document in documents
+        if bool(document.on_profile) is conditional and (not conditional or accepts(document.on_profile, active))
+    )
+    return FileLayer(f"{label} (profile documents)" if conditional else label, chosen)
+
+
+@dataclass
+class Merged:
+    layers: list[Layer]
+    winners: dict[tuple[str, ...], Entry]
+    history: dict[tuple[str, ...], list[Entry]]
+    texts: Texts
+
+
+class Sources:
+    def __init__(
+        self,
+        schema: Schema,
+        environ: Mapping[str, str],
+        env_file: Path | None,
+        arguments: Sequence[str] | Mapping[str, str],
+        overrides: Mapping[str, Any],
+    ) -> None:
+        self.findings: list[Finding] = []
+        self.warnings: list[Finding] = []
+        self._schema = schema
+        self._dotenv = {} if env_file is None else dotenv_values(env_file, self.findings)
+        self._environ = {
+            name: Scalar(value, Origin(f"environment variable {name}"), open_=False) for name, value in environ.items()
+        }
+        self._arguments = argument_items(arguments, self.findings)
+        self._overrides = override_items(overrides)
+
+    def read(self, file: Path | None) -> list[ConditionalDocument]:
+        return [] if file is None else conditional_documents(file, self.findings)
+
+    def merge(self, files: Sequence[FileLayer]) -> Merged:
+        """All layers, and for each key the entry of the highest."""
+        placement = Placement(self._schema, self.findings, self.warnings)
+        layers = []
+        for file in files:
+            layer = Layer(file.name)
+            for document in file.documents:
+                place_items(layer, document.items, placement)
+            layers.append(layer)
+        for name, variables in ((".env", self._dotenv), ("environment", self._environ)):
+            layer = Layer(name)
+            place_variables(layer, variables, placement, layers)
+            layers.append(layer)
+        for name, items in (("arguments", self._arguments), ("overrides", self._overrides)):
+            layer = Layer(name)
+            place_items(layer, items, placement, must_be_known=True)
+            layers.append(layer)
+        winners: dict[tuple[str, ...], Entry] = {}
+        history: dict[tuple[str, ...], list[Entry]] = {}
+        for layer in layers:
+            for path, entry in layer.entries.items():
+                winners[path] = entry
+                history.setdefault(path, []).append(entry)
+        texts = Texts(self._schema, winners, {**self._dotenv, **self._environ})
+        return Merged(layers, winners, history, texts)
+
+
+@dataclass
+class Texts:
+    """The texts of the winning entries with their placeholders replaced."""
+
+    schema: Schema
+    winners: Mapping[tuple[str, ...], Entry]
+    variables: Mapping[str, Scalar]
+    _done: dict[Scalar, str] = field(default_factory=dict)
+
+    def lookup(self, name: str) -> Found | None:
+        """What ``${name}`` stands for: an argument or override, a variable of just that name, then any key."""
+        located = self.schema.locate(split_key(name))
+        entry = self.winners.get((*located.path, *located.rest)) if located.unknown is None else None
+        if entry is not None and entry.layer in _ABOVE_ENVIRONMENT:
+            return _found(entry.raw)
+        if name in self.variables:
+            return _found(self.variables[name])
+        return None if entry is None else _found(entry.raw)
+
+    def of_scalar(self, scalar: Scalar, subject: str) -> str | None:
+        """Raises PlaceholderError."""
+        if scalar.text is None or not scalar.open_ or "${" not in scalar.text:
+            return scalar.text
+        if scalar not in self._done:
+            self._done[scalar] = resolve_placeholders(
+                scalar.text, self.lookup, subject=subject, where=str(scalar.origin)
+            )
+        return self._done[scalar]
+
+    def of_raw(self, raw: Raw, subject: str) -> str | None:
+        if isinstance(raw, Scalar):
+            return self.of_scalar(raw, subject)
+        if isinstance(raw, Listing):
+            return ",".join(self.of_raw(item, subject) or "" for item in raw.items)
+        if isinstance(raw, Ready):
+            return str(raw.value).lower() if isinstance(raw.value, bool) else str(raw.value)
+        return ""
+
+
+def _found(raw: Raw) -> Found | None:
+    if isinstance(raw, Scalar):
+        return Found(raw.text or "", str(raw.origin), raw.open_)
+    if isinstance(raw, Listing):
+        texts = [item.text or "" for item in raw.items if isinstance(item, Scalar)]
+        return Found(",".join(texts), str(raw.origin))
+    if isinstance(raw, Ready):
+        text = str(raw.value).lower() if isinstance(raw.value, bool) else str(raw.value)
+        return Found(text, str(raw.origin), open_=False)
+    return None

@@ -1,0 +1,114 @@
+"""``${NAME}``, ``${NAME:default}`` and ``${other.key}`` in text, nested at will: ``${A:${b.c:7}}``.
+
+Where names are looked up is handed in. ``\\${`` stands for a plain ``${``.
+
+Source: Spring ``PlaceholderResolutionSupport``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rocketbox.errors import Finding
+
+__all__ = ["Found", "Lookup", "PlaceholderError", "resolve_placeholders"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a name stands for, itself perhaps with placeholders, and where that was written."""
+
+    text: str
+    where: str
+    open_: bool = True
+
+
+Lookup = Callable[[str], Found | None]
+
+
+class PlaceholderError(Exception):
+    """A placeholder cannot be replaced. ``circle`` are the places that refer to each other, empty for other faults."""
+
+    def __init__(self, finding: Finding, circle: frozenset[str] = frozenset()) -> None:
+        self.finding = finding
+        self.circle = circle
+        super().__init__(str(finding))
+
+
+@dataclass(frozen=True)
+class _Step:
+    name: str
+    where: str
+
+
+def resolve_placeholders(text: str, lookup: Lookup, *, subject: str, where: str) -> str:
+    """``text`` with its placeholders replaced.
+
+    ``subject`` is the key or argument that the text belongs to, ``where`` its place; both go into the PlaceholderError
+    when a name is not found and has no default, or when names go in a circle.
+    """
+    return _Resolver(lookup, subject, where).replace(text, ())
+
+
+class _Resolver:
+    def __init__(self, lookup: Lookup, subject: str, where: str) -> None:
+        self.lookup = lookup
+        self.subject = subject
+        self.where = where
+
+    def replace(self, text: str, chain: tuple[_Step, ...]) -> str:
+        done: list[str] = []
+        position = 0
+        while True:
+            start = text.find("${", position)
+            if start < 0:
+                return "".join((*done, text[position:]))
+            if start and text[start - 1] == "\\":
+                done += [text[position : start - 1], "${"]
+                position = start + 2
+                continue
+            end = self.closing(text, start, chain)
+            done += [text[position:start], self.value(text[start + 2 : end], chain)]
+            position = end + 1
+
+    def closing(self, text: str, start: int, chain: tuple[_Step, ...]) -> int:
+        depth = 0
+        for position in range(start, len(text)):
+            depth += {"{": 1, "}": -1}.get(text[position], 0)
+            if depth == 0 and position > start:
+                return position
+        what = f"{self.chain(chain)} has a ${{ that is never closed"
+        raise PlaceholderError(Finding(what, self.where, "close it with }, or write \\${ for a plain ${"))
+
+    def value(self, inner: str, chain: tuple[_Step, ...]) -> str:
+        written, separator, default = _split_default(inner)
+        name = self.replace(written, chain).strip()
+        found = self.lookup(name)
+        if found is not None:
+            if not found.open_:
+                return found.text
+            places = [self.where, *(step.where for step in chain)]
+            if found.where in places:  # a place, for one value has several names
+                what = f"{self.chain(chain)} -> ${{{name}}} goes in a circle"
+                circle = frozenset(places[places.index(found.where) :])
+                raise PlaceholderError(Finding(what, self.where, "give one of them a value of its own"), circle)
+            return self.replace(found.text, (*chain, _Step(name, found.where)))
+        if separator:
+            return self.replace(default, chain)
+        what = f"{self.chain(chain)} needs ${{{name}}}, and nothing has that name"
+        fix = f"set the environment variable or key {name}, or write a default: ${{{name}:...}}"
+        raise PlaceholderError(Finding(what, self.where, fix))
+
+    def chain(self, chain: tuple[_Step, ...]) -> str:
+        return " -> ".join([self.subject, *(f"${{{step.name}}} ({step.where})" for step in chain)])
+
+
+def _split_default(inner: str) -> tuple[str, str, str]:
+    """Name, the colon if there is one, default; a colon inside a nested placeholder does not count."""
+    depth = 0
+    for position, letter in enumerate(inner):
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        if letter == ":" and depth == 0:
+            return inner[:position], ":", inner[position + 1 :]
+    return inner, "", ""

@@ -1,0 +1,376 @@
+"""The settings of an application: all sources in one order, every value with its origin, models validated together.
+
+Sources, lowest first: the models' defaults, the settings file (``rocketbox.yaml``), its documents for active profiles,
+the files of active profiles (``rocketbox-<profile>.yaml``), ``.env``, environment variables, ``--key=value`` arguments,
+overrides of a program or test. Keys may be written in kebab, snake and camel case everywhere, variables as
+``ROCKETMQ_NAME_SERVER``, ``ROCKETMQ_NAMESERVER`` or ``ROCKETMQ__NAME_SERVER``.
+
+The only module that knows pydantic-settings: one root ``BaseSettings``, composed from the models at run time, with one
+source of our own for each layer. Each source gives what its layer won, so that merging them cannot mix up spellings.
+
+Source: Spring Boot 3 externalized configuration.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError, create_model
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+
+from rocketbox.boot.conversion import UNSET, Converter
+from rocketbox.boot.failures import MASK
+from rocketbox.boot.layers import ConditionalDocument, Entry
+from rocketbox.boot.merging import Merged, Sources, Texts, file_layer
+from rocketbox.boot.origins import Origin, Scalar, file_label, split_key
+from rocketbox.boot.placeholders import PlaceholderError, resolve_placeholders
+from rocketbox.boot.profiles import ProfilesProperties, active_profiles, profile_file
+from rocketbox.boot.shapes import Leaf, Schema, Section, Shape, Table
+from rocketbox.boot.units import DataSize, Duration, DurationWithUnit
+from rocketbox.boot.validation import validation_findings
+from rocketbox.boot.wording import is_secret
+from rocketbox.errors import ConfigurationError, Finding
+
+__all__ = [
+    "DataSize",
+    "Duration",
+    "DurationWithUnit",
+    "Origin",
+    "Said",
+    "Settings",
+    "find_settings_file",
+    "load_settings",
+]
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+FILE_NAMES = ("rocketbox.yaml", "config/rocketbox.yaml")
+FILE_VARIABLE = "ROCKETBOX_CONFIG"
+PROFILES_PREFIX = "rocketbox.profiles"
+
+
+def find_settings_file(
+    config: Path | str | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+    beside: Path | None = None,
+) -> Path | None:
+    """The settings file: ``config``, else ``$ROCKETBOX_CONFIG``, else in ``directory``, else beside a module's file.
+
+    None when there is none and none was named; ConfigurationError when the one that was named does not exist.
+    """
+    variables = os.environ if environ is None else environ
+    here = Path.cwd() if directory is None else directory
+    for named, where in ((config, "--config or config="), (variables.get(FILE_VARIABLE), FILE_VARIABLE)):
+        if named:
+            file = here / named
+            if file.exists():
+                return file
+            finding = Finding(f"the settings file {named} does not exist", where, "name a YAML file that exists")
+            raise ConfigurationError(finding)
+    candidates = [here / name for name in FILE_NAMES]
+    if beside is not None:
+        candidates.append(beside.parent / FILE_NAMES[0])
+    return next((file for file in candidates if file.is_file()), None)
+
+
+@dataclass(frozen=True)
+class Said:
+    """One source's word on a key; secrets are masked."""
+
+    origin: Origin
+    layer: str
+    text: str
+
+
+@dataclass(repr=False, eq=False)
+class Settings:
+    """What was loaded. Keys may be written in any spelling."""
+
+    profiles: tuple[str, ...]
+    files: tuple[Path, ...]
+    warnings: tuple[Finding, ...]
+    models: Mapping[str, BaseModel]
+    _schema: Schema
+    _winners: Mapping[tuple[str, ...], Entry]
+    _history: Mapping[tuple[str, ...], Sequence[Entry]]
+    _texts: Texts
+
+    def __repr__(self) -> str:  # no values: some are secrets
+        return f"Settings(profiles={self.profiles}, files={[file_label(file) for file in self.files]})"
+
+    def get(self, prefix: str) -> Any:
+        """The model bound to a prefix; KeyError for a prefix without one."""
+        return self.models[prefix]
+
+    def find(self, model: type[ModelT]) -> ModelT:
+        """The one model of this class; KeyError when there is none."""
+        for value in self.models.values():
+            if type(value) is model:
+                return value
+        raise KeyError(model)
+
+    def value(self, key: str) -> Any:
+        """The typed value of a key, a default included; the text of one that no model declares; None for no value.
+
+        Raises KeyError for a key that a model would have to declare and does not.
+        """
+        located = self._schema.locate(split_key(key))
+        if located.unknown is not None:
+            raise KeyError(key)
+        path = (*located.path, *located.rest)
+        for prefix in sorted(self.models, key=len, reverse=True):
+            parts = tuple(split_key(prefix))
+            if path[: len(parts)] == parts:
+                found, value = _walk(self.models[prefix], self._schema.sections[prefix], path[len(parts) :])
+                if found:
+                    return value
+        return self.text(key)
+
+    def text(self, key: str) -> str | None:
+        """What is written under a key as text, placeholders replaced; None when nothing is. Defaults do not count."""
+        entry = self._winners.get(self._path(key))
+        return None if entry is None else self._texts.of_raw(entry.raw, entry.key)
+
+    def has(self, key: str) -> bool:
+        """Whether a source says something under a key or below it; defaults do not count."""
+        path = self._path(key)
+        return any(
+            written[: len(path)] == path and not (isinstance(entry.raw, Scalar) and entry.raw.text is None)
+            for written, entry in self._winners.items()
+        )
+
+    def origin(self, key: str) -> Origin | None:
+        """Where the value of a key was written; None for a default. For a group: where the first key below it was."""
+        path = self._path(key)
+        entry = self._winners.get(path)
+        if entry is None:
+            entry = next((entry for written, entry in self._winners.items() if written[: len(path)] == path), None)
+        return None if entry is None else entry.origin
+
+    def names(self, key: str) -> list[str]:
+        """The keys that are written directly below a key, such as the names of a table."""
+        path = self._path(key)
+        below = (written[len(path)] for written in self._winners if written[: len(path)] == path != written)
+        return list(dict.fromkeys(below))
+
+    def explain(self, key: str) -> list[Said]:
+        """Every source that says something under a key, the winner first."""
+        said = []
+        for entry in reversed(self._history.get(self._path(key), ())):
+            secret = is_secret(entry.path, entry.shape)
+            text = MASK if secret else self._texts.of_raw(entry.raw, entry.key)
+            said.append(Said(entry.origin, entry.layer, "" if text is None else text))
+        return said
+
+    def resolve(self, text: str, *, subject: str, where: str | None = None) -> str:
+        """Text from elsewhere, such as a decorator's argument, with its placeholders replaced.
+
+        Raises ConfigurationError naming ``subject``, ``where`` and the chain for one that cannot be.
+        """
+        try:
+            return resolve_placeholders(text, self._texts.lookup, subject=subject, where=where or subject)
+        except PlaceholderError as error:
+            raise ConfigurationError(error.finding) from error
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The texts that must never be shown."""
+        texts = (
+            self._texts.of_raw(entry.raw, entry.key)
+            for entries in self._history.values()
+            for entry in entries
+            if is_secret(entry.path, entry.shape)
+        )
+        return frozenset(text for text in texts if text)
+
+    def _path(self, key: str) -> tuple[str, ...]:
+        located = self._schema.locate(split_key(key))
+        return (*located.path, *located.rest)
+
+
+def load_settings(
+    models: Mapping[str, type[BaseModel]],
+    *,
+    file: Path | None = None,
+    profiles: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    env_file: Path | None = None,
+    arguments: Sequence[str] | Mapping[str, str] = (),
+    overrides: Mapping[str, Any] | None = None,
+    strict_prefixes: Sequence[str] = ("rocketmq", "rocketbox"),
+) -> Settings:
+    """Read all sources and bind them to ``models``, which stand below their prefixes (``{"desk": DeskProperties}``).
+
+    ``profiles`` take the place of ``rocketbox.profiles.active``. ``environ`` is the process's own when it is None.
+    Below ``strict_prefixes``, and in models that forbid extra keys, an unknown key is an error; elsewhere a warning.
+
+    Raises ConfigurationError with everything that is wrong.
+    """
+    schema = Schema({PROFILES_PREFIX: ProfilesProperties, **models}, strict_prefixes)
+    variables = os.environ if environ is None else environ
+    loader = Sources(schema, variables, env_file, arguments, overrides or {})
+    documents = loader.read(file)
+    active = _active_profiles(loader, schema, documents, profiles)
+    files = [file] if file is not None else []
+    layers = [file_layer(file, documents, active, conditional=conditional) for conditional in (False, True)]
+    for name in active if file is not None else ():
+        assert file is not None
+        beside = profile_file(file, name)
+        if beside.is_file():
+            files.append(beside)
+            layers += [
+                file_layer(beside, loader.read(beside), active, conditional=conditional)
+                for conditional in (False, True)
+            ]
+    merged = loader.merge(layers)
+    bound = _bind(schema, merged, {PROFILES_PREFIX: ProfilesProperties, **models}, file, loader.findings)
+    if loader.findings:
+        raise ConfigurationError(list(dict.fromkeys(loader.findings)))
+    return Settings(
+        active, tuple(files), tuple(loader.warnings), bound, schema, merged.winners, merged.history, merged.texts
+    )
+
+
+def _active_profiles(
+    loader: Sources, schema: Schema, documents: Sequence[ConditionalDocument], asked: Sequence[str]
+) -> tuple[str, ...]:
+    """What the sources say of profiles, before documents and files of profiles come in."""
+    before = len(loader.findings), len(loader.warnings)
+    merged = loader.merge([file_layer(None, documents, (), conditional=False)])
+    del loader.findings[before[0] :], loader.warnings[before[1] :]  # they come again with all sources
+    bound = _bind(schema, merged, {PROFILES_PREFIX: ProfilesProperties}, None, [])
+    said = bound.get(PROFILES_PREFIX)
+    if not isinstance(said, ProfilesProperties):  # what is wrong with them is found again as well
+        said = ProfilesProperties()
+    return active_profiles(asked or said.active, said.default, said.group)
+
+
+# --- binding -------------------------------------------------------------------------------------------------------
+
+
+class _LayerSource(PydanticBaseSettingsSource):
+    """What one layer won, by the names that pydantic takes."""
+
+    def __init__(self, settings_class: type[BaseSettings], values: dict[str, Any]) -> None:
+        super().__init__(settings_class)
+        self._values = values
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        return self._values.get(field_name), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        return self._values
+
+
+def _bind(
+    schema: Schema,
+    merged: Merged,
+    models: Mapping[str, type[BaseModel]],
+    file: Path | None,
+    findings: list[Finding],
+) -> dict[str, BaseModel]:
+    """The models by their prefixes; empty when something is wrong, which is then in ``findings``."""
+    names = {prefix: f"section_{index}" for index, prefix in enumerate(models)}
+    converter = Converter(findings, _collecting(merged.texts, findings))
+    nothing: dict[str, Any] = {name: {} for name in names.values()}  # so that defaults and missing keys are found
+    values: dict[str, dict[str, Any]] = {}
+    refused: set[tuple[str, ...]] = set()
+    for path, entry in merged.winners.items():
+        found = len(findings)
+        value = converter.value(entry.shape, entry.raw, entry.key)
+        if len(findings) > found:
+            refused.add(path)
+        if value is UNSET:
+            continue
+        for prefix, name in names.items():
+            parts = tuple(split_key(prefix))
+            if path[: len(parts)] == parts:
+                into = values.setdefault(entry.layer, {})
+                _put(into, name, schema.sections[prefix], path[len(parts) :], value)
+    sources = [nothing, *(values[layer.name] for layer in merged.layers if layer.name in values)]
+
+    class Root(BaseSettings):
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], *own: Any, **kwargs: Any
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return tuple(_LayerSource(settings_cls, source) for source in reversed(sources))
+
+    fields: dict[str, Any] = {name: (models[prefix], ...) for prefix, name in names.items()}
+    try:
+        root = create_model("RootSettings", __base__=Root, **fields)()
+    except ValidationError as error:
+        prefixes = {name: prefix for prefix, name in names.items()}
+        findings += validation_findings(error, prefixes, schema, merged, refused, file)
+        return {}
+    return {prefix: getattr(root, name) for prefix, name in names.items()}
+
+
+def _collecting(texts: Texts, findings: list[Finding]) -> Any:
+    """Texts for the converter; what cannot be replaced is a finding, each circle once."""
+    circles: set[frozenset[str]] = set()
+
+    def text(scalar: Scalar, key: str) -> str | None:
+        try:
+            return texts.of_scalar(scalar, key)
+        except PlaceholderError as error:
+            if not error.circle or error.circle not in circles:
+                circles.add(error.circle)
+                findings.append(error.finding)
+            return None
+
+    return text
+
+
+def _put(into: dict[str, Any], name: str, section: Section, path: Sequence[str], value: Any) -> None:
+    """Put a value where pydantic looks for it; a path that belongs to a deeper prefix only is none of this model's."""
+    keys = [name]
+    shape: Shape = section
+    for part in path:
+        if isinstance(shape, Section):
+            known = shape.by_key(part)
+            if known is not None and known.feed is None:
+                return
+            keys.append(part if known is None else known.feed or part)
+            shape = known.shape if known is not None else shape.extra or Leaf(Any, ())
+        else:
+            keys.append(part)
+            shape = shape.value if isinstance(shape, Table) else shape
+    for key in keys[:-1]:
+        inner = into.setdefault(key, {})
+        if not isinstance(inner, dict):
+            return  # a single value of the same layer stands above it
+        into = inner
+    into[keys[-1]] = value
+
+
+def _walk(model: Any, shape: Shape, path: Sequence[str]) -> tuple[bool, Any]:
+    """The value at a path below a model, and whether it is there."""
+    value = model
+    for part in path:
+        if isinstance(value, BaseModel) and isinstance(shape, Section):
+            known = shape.by_key(part)
+            if known is not None:
+                if known.feed is None:
+                    return False, None
+                value, shape = getattr(value, known.attribute), known.shape
+            else:
+                extra = value.model_extra or {}
+                if part not in extra:
+                    return shape.extra is not None, None
+                value, shape = extra[part], shape.extra or Leaf(Any, ())
+        elif isinstance(value, Mapping):
+            if part not in value:
+                return True, None
+            value = value[part]
+            shape = shape.value if isinstance(shape, Table) else shape
+        else:
+            return value is None, None
+    return True, value

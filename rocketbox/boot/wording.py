@@ -1,0 +1,105 @@
+"""The words of findings about settings: what a key takes, an example, how a value is shown, what was probably meant."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import typing
+from collections.abc import Sequence
+from datetime import timedelta
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, Literal
+
+from pydantic import SecretBytes, SecretStr
+
+from rocketbox.boot.failures import MASK
+from rocketbox.boot.origins import Group, Listing, Raw, Ready
+from rocketbox.boot.shapes import Field, Leaf, Section, Shape, key_text, uniform
+from rocketbox.boot.units import DURATION_EXAMPLE
+from rocketbox.errors import Finding
+
+__all__ = ["example", "expected", "is_class", "is_secret", "members_of", "shown", "unknown_key"]
+
+_SECRET_NAME = re.compile(r"secret|password|passwd|token|credential|access-?key|private-?key", re.IGNORECASE)
+
+
+def is_class(kind: Any, classes: tuple[type, ...]) -> bool:
+    """Whether a hint is a class below one of these."""
+    return isinstance(kind, type) and issubclass(kind, classes)
+
+
+def members_of(kind: Any) -> list[tuple[str, Any]]:
+    """The names that an enum or Literal takes, with their values."""
+    if is_class(kind, (Enum,)):
+        by_value = [(str(member.value), member) for member in kind if isinstance(member.value, str)]
+        return [*by_value, *((member.name, member) for member in kind)]
+    if typing.get_origin(kind) is Literal:
+        return [(str(member), member) for member in typing.get_args(kind)]
+    return []
+
+
+def expected(leaf: Leaf) -> str:
+    """What a leaf takes, in words."""
+    if leaf.description:
+        return leaf.description.partition(":")[0]
+    words = [_expected_kind(kind) for kind in leaf.kinds]
+    return " or ".join(dict.fromkeys(words)) or "a value"
+
+
+def _expected_kind(kind: Any) -> str:
+    if members := members_of(kind):
+        spellings = {id(member): name for name, member in reversed(members)}  # a value of text before the name
+        return "one of " + ", ".join(reversed(spellings.values()))
+    for class_, words in (
+        (bool, "true or false"),
+        (int, "a whole number"),
+        (float, "a number"),
+        (timedelta, "a time"),
+        (PurePath, "a path"),
+        ((str, SecretStr, bytes, SecretBytes), "text"),
+    ):
+        if is_class(kind, class_ if isinstance(class_, tuple) else (class_,)):
+            return words
+    return f"a {getattr(kind, '__name__', kind)}"
+
+
+def example(leaf: Leaf) -> str:
+    """What to write for a leaf."""
+    if ":" in leaf.description:
+        return leaf.description.partition(":")[2].strip()
+    if any(is_class(kind, (timedelta,)) for kind in leaf.kinds):
+        return DURATION_EXAMPLE
+    words = expected(leaf)
+    return words + {"a whole number": ", such as 3", "a number": ", such as 0.5"}.get(words, "")
+
+
+def is_secret(path: Sequence[str], shape: Shape | None) -> bool:
+    """Whether a value must never be shown: by its type, or by the name of its key."""
+    return (isinstance(shape, Leaf) and shape.is_secret) or bool(path and _SECRET_NAME.search(path[-1]))
+
+
+def shown(raw: Raw, text: str | None, secret: bool) -> str:
+    """A value in a finding."""
+    if secret:
+        return MASK
+    if isinstance(raw, Listing):
+        return "a list"
+    if isinstance(raw, Group):
+        return "a group of keys"
+    if isinstance(raw, Ready):
+        return repr(raw.value)
+    return "empty" if text is None or not text.strip() else f"'{text}'"
+
+
+def unknown_key(parts: Sequence[str], path: Sequence[str], within: Section, where: str) -> Finding:
+    """The finding for a key that nobody knows; ``path`` leads to ``within``, ``parts`` is the key as written."""
+    written = parts[len(path)]
+    known: dict[str, Field] = {uniform(each.key): each for each in within.fields.values()}
+    near = difflib.get_close_matches(uniform(written), known, 1)
+    if near:
+        fix = f"did you mean {key_text((*path, known[near[0]].key))}?"
+    else:
+        above = key_text(path)
+        fix = f"{above} takes: {', '.join(sorted(each.key for each in known.values()))}"
+    return Finding(f"unknown key {key_text((*path, written))}", where, fix)

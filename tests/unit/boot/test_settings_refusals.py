@@ -1,0 +1,292 @@
+"""Settings that are wrong: the exact words, with key, value, place and what would be right; all of them at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, Field, SecretStr
+
+from rocketbox.boot.settings import load_settings
+from rocketbox.errors import ConfigurationError
+from tests.unit.boot.settings_models import MODELS, load, refused
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+# --- what is refused -----------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_key_is_refused_with_what_was_probably_meant() -> None:
+    assert refused("rocketmq:\n  producer:\n    send-message-timeot: 5\n") == [
+        "unknown key rocketmq.producer.send-message-timeot\n"
+        "    where: rocketbox.yaml:3:5\n"
+        "    fix:   did you mean rocketmq.producer.send-message-timeout?"
+    ]
+
+
+def test_an_unknown_key_that_is_like_none_is_refused_with_those_that_there_are() -> None:
+    assert refused("rocketmq: {consumer: {zzz: {a: 1, b: 2}}}\n") == [
+        "unknown key rocketmq.consumer.zzz\n"
+        "    where: rocketbox.yaml:1:23\n"
+        "    fix:   rocketmq.consumer takes: listeners"
+    ]
+
+
+@pytest.mark.parametrize(
+    "argument", ["--rocketmq.nam-server=x", "--desk.treshold-minutes=1", "--rocketmg.name-server=x"]
+)
+def test_an_unknown_argument_is_refused(argument: str) -> None:
+    (text,) = refused(arguments=[argument])
+    assert text.startswith("unknown key ")
+    assert f"where: argument {argument.partition('=')[0]}\n" in text
+    assert "did you mean" in text
+
+
+def test_an_argument_that_is_no_setting_is_refused() -> None:
+    assert refused(arguments=["desk"]) == ["the argument 'desk' is no setting\n    fix:   write --key=value"]
+
+
+def test_unknown_keys_of_users_are_told_and_not_refused() -> None:
+    settings = load("desk: {treshold-minutes: 1}\nrocketmqq: {a: 1}\nother: {b: no}\n")
+    assert [finding.what for finding in settings.warnings] == [
+        "unknown key desk.treshold-minutes",
+        "unknown key rocketmqq",
+    ]
+    assert settings.text("other.b") == "no"
+    assert settings.value("other.b") == "no"
+
+
+def test_a_wrong_type_is_refused_with_key_value_place_and_what_is_expected() -> None:
+    assert refused(
+        "rocketmq:\n  enabled: maybe\n  producer:\n    send-message-timeout: soon\n    retry-times: many\n"
+        "    max-message-size: 3 apples\n"
+        "desk: {colour: green, mode: x, ratio: y, carriers: {a: b}, maybe: [1]}\n"
+    ) == [
+        "desk.carriers is a list, and not a group of keys\n"
+        "    where: rocketbox.yaml:7:53\n"
+        "    fix:   write desk.carriers: [..., ...]",
+        "desk.maybe is a single value, and not a list\n"
+        "    where: rocketbox.yaml:7:67\n"
+        "    fix:   write a whole number, such as 3",
+        "rocketmq.enabled is 'maybe', and must be true or false\n"
+        "    where: rocketbox.yaml:2:12\n"
+        "    fix:   write true or false",
+        "rocketmq.producer.send-message-timeout is 'soon', and must be a time\n"
+        "    where: rocketbox.yaml:4:27\n"
+        "    fix:   write 3000 (milliseconds), 3s, 500ms, 1m30s or PT3S",
+        "rocketmq.producer.retry-times is 'many', and must be a whole number\n"
+        "    where: rocketbox.yaml:5:18\n"
+        "    fix:   write a whole number, such as 3",
+        "rocketmq.producer.max-message-size is '3 apples', and must be a size\n"
+        "    where: rocketbox.yaml:6:23\n"
+        "    fix:   write 4194304 (bytes), 512KB or 4MB (1024-based)",
+        "desk.colour is 'green', and must be one of DEEP_RED, BLUE\n"
+        "    where: rocketbox.yaml:7:16\n"
+        "    fix:   write one of DEEP_RED, BLUE",
+        "desk.mode is 'x', and must be one of fast-lane, slow\n"
+        "    where: rocketbox.yaml:7:29\n"
+        "    fix:   write one of fast-lane, slow",
+        "desk.ratio is 'y', and must be a number\n"
+        "    where: rocketbox.yaml:7:39\n"
+        "    fix:   write a number, such as 0.5",
+    ]
+
+
+def test_a_value_out_of_its_bounds_is_refused() -> None:
+    assert refused(environ={"ROCKETMQ_PRODUCER_RETRY_TIMES": "-1"}) == [
+        "rocketmq.producer.retry-times is '-1', and must be greater than or equal to 0\n"
+        "    where: environment variable ROCKETMQ_PRODUCER_RETRY_TIMES\n"
+        "    fix:   write a whole number that is greater than or equal to 0"
+    ]
+
+
+def test_a_time_that_needs_a_unit_is_refused_without_one() -> None:
+    assert refused("rocketmq.consumer.listeners.desk.consume-timeout: 15\n") == [
+        "rocketmq.consumer.listeners.desk.consume-timeout is '15', and must be a time with its unit\n"
+        "    where: rocketbox.yaml:1:51\n"
+        "    fix:   write 15m, 30s, 500ms, 1m30s or PT3S"
+    ]
+
+
+def test_a_number_that_looks_octal_is_refused() -> None:
+    assert refused("desk: {threshold-minutes: 045}\n") == [
+        "desk.threshold-minutes is 045, which some readers of YAML take for an octal number\n"
+        "    where: rocketbox.yaml:1:27\n"
+        "    fix:   write it without the 0"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("no", "desk.anything is no, which some readers of YAML take for false"),
+        ("0123", "desk.anything is 0123, which readers of YAML take for different numbers"),
+        ("12:30", "desk.anything is 12:30, which readers of YAML take for different numbers"),
+    ],
+)
+def test_what_readers_of_yaml_disagree_on_is_refused_where_no_type_says(text: str, what: str) -> None:
+    (finding,) = refused(f"desk: {{anything: {text}}}\n")
+    assert finding.startswith(what + "\n    where: rocketbox.yaml:1:18\n")
+
+
+def test_a_single_value_in_place_of_a_group_and_the_other_way_round() -> None:
+    assert refused("rocketmq: {producer: x, name-server: {host: a}}\n") == [
+        "rocketmq.name-server is a single value, and not a group of keys\n"
+        "    where: rocketbox.yaml:1:39\n"
+        "    fix:   write text",
+        "rocketmq.producer is a group of keys, and not a single value\n"
+        "    where: rocketbox.yaml:1:22\n"
+        "    fix:   write rocketmq.producer.group: ...",
+    ]
+
+
+def test_a_required_key_that_is_missing() -> None:
+    class Mail(BaseModel):
+        host: str
+        port: int = 25
+
+    assert refused("mail:\n  port: 26\n", models={"mail": Mail}) == [
+        "mail.host is required and not set\n"
+        "    where: rocketbox.yaml:2:9\n"
+        "    fix:   set it in rocketbox.yaml, or as MAIL_HOST in the environment"
+    ]
+
+
+def test_a_secret_is_shown_nowhere() -> None:
+    class Login(BaseModel):
+        password: int = 0
+        key: SecretStr = Field(default=SecretStr(""), max_length=3)
+
+    (first, second) = refused("login: {password: hunter2, key: hunter22}\n", models={"login": Login})
+    assert first.startswith("login.password is ******, and must be a whole number\n")
+    assert second.startswith("login.key is ******, which is not allowed\n")
+    settings = load("rocketmq.producer.secret-key: hunter2\n")
+    assert settings.secrets == {"hunter2"}
+    assert "hunter2" not in repr(settings) + repr(vars(settings))
+    assert [said.text for said in settings.explain("rocketmq.producer.secret-key")] == ["******"]
+
+
+def test_a_class_that_is_no_model_is_refused() -> None:
+    class Plain:
+        pass
+
+    with pytest.raises(ConfigurationError, match=r"the class .*Plain of prefix plain is no pydantic model"):
+        load(models={"plain": Plain})
+
+
+def test_a_model_with_two_keys_of_one_name_is_refused() -> None:
+    class Twins(BaseModel):
+        ab_c: int = 1
+        a_bc: int = 2
+
+    with pytest.raises(ConfigurationError, match="two keys that are one in every spelling: ab-c and a-bc"):
+        load(models={"twins": Twins})
+
+
+def test_everything_that_is_wrong_comes_together() -> None:
+    texts = refused(
+        "rocketmq: {nameserfer: x, producer: {retry-times: many}, name-server: '${NONE}'}\n", arguments=["oops"]
+    )
+    assert len(texts) == 4
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_that_is_written_twice_is_refused_with_both_lines() -> None:
+    assert refused("rocketmq:\n  producer: {group: a}\n  enabled: true\n  producer: {group: b}\n") == [
+        "rocketmq.producer is written twice, first at rocketbox.yaml:2:3\n"
+        "    where: rocketbox.yaml:4:3\n"
+        "    fix:   keep one of the two"
+    ]
+
+
+def test_a_key_that_is_written_in_two_spellings_is_refused() -> None:
+    assert refused("rocketmq:\n  name-server: a\n  nameServer: b\n") == [
+        "rocketmq.name-server is written twice, first at rocketbox.yaml:2:3\n"
+        "    where: rocketbox.yaml:3:3\n"
+        "    fix:   keep one of the two"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "finding"),
+    [
+        (
+            "rocketmq:\n\tname-server: a\n",
+            "rocketbox.yaml has a tab where YAML takes spaces only\n    where: rocketbox.yaml:2:1\n"
+            "    fix:   indent with spaces",
+        ),
+        (
+            "rocketmq: {name-server: a\n",
+            "rocketbox.yaml is not valid YAML: while parsing a flow mapping expected ',' or '}', but got "
+            "'<stream end>'\n    where: rocketbox.yaml:2:1\n    fix:   correct this line or the one before it",
+        ),
+        (
+            "rocketmq: {name-server: !!python/object/apply:os.system [ls]}\n",
+            "the tag !!python/object/apply:os.system is not allowed in settings\n    where: rocketbox.yaml:1:25\n"
+            "    fix:   leave !!python/object/apply:os.system out",
+        ),
+        (
+            "a: &a [x, *a]\n",
+            "the aliases of this file (*name) stand for too much, or for themselves\n    where: rocketbox.yaml:1:8\n"
+            "    fix:   write the values out instead of repeating them with * and &",
+        ),
+        (
+            "- a\n",
+            "settings begin with a key\n    where: rocketbox.yaml:1:1\n    fix:   write key: value",
+        ),
+        (
+            "? [a, b]\n: c\n",
+            "a key that is no text is not allowed in settings\n    where: rocketbox.yaml:1:3\n"
+            "    fix:   write a plain key",
+        ),
+    ],
+)
+def test_a_file_that_is_no_settings_is_refused_with_its_line(text: str, finding: str) -> None:
+    assert refused(text) == [finding]
+
+
+def test_an_alias_bomb_is_refused_at_once() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]
+    (finding,) = refused("\n".join(lines))
+    assert finding.startswith("the aliases of this file (*name) stand for too much, or for themselves\n")
+
+
+def test_merges_and_anchors_work() -> None:
+    settings = load(
+        "base: &base {concurrency: 3, pull-batch-size: 4}\n"
+        "rocketmq.consumer.listeners.desk:\n"
+        "  <<: *base\n"
+        "  concurrency: 5\n"
+    )
+    listener = settings.get("rocketmq").consumer.listeners["desk"]
+    assert (listener.concurrency, listener.pull_batch_size) == (5, 4)
+
+
+def test_files_that_cannot_be_read_say_why() -> None:
+    def of(file: Path) -> str:
+        with pytest.raises(ConfigurationError) as caught:
+            load_settings(MODELS, file=file, environ={})
+        (finding,) = caught.value.findings
+        return finding.what
+
+    Path("bytes.yaml").write_bytes(b"a: \xff")
+    Path("folder.yaml").mkdir()
+    assert of(Path("bytes.yaml")) == "bytes.yaml is not UTF-8: byte 3"
+    assert of(Path("folder.yaml")) == "folder.yaml is a directory"
+    assert of(Path("none.yaml")) == "none.yaml cannot be read: No such file or directory"
+    Path("bom.yaml").write_bytes("desk: {threshold-minutes: 5}\n".encode("utf-8-sig"))
+    assert load_settings(MODELS, file=Path("bom.yaml"), environ={}).get("desk").threshold_minutes == 5
+
+
+def test_an_env_file_with_a_broken_line_is_refused() -> None:
+    Path(".env").write_text("A=1\nthis is no assignment\n")
+    assert refused(env_file=Path(".env")) == [
+        ".env has a line that is no assignment\n    where: .env:2\n    fix:   write NAME=value"
+    ]
