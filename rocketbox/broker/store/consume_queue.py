@@ -23,6 +23,7 @@ FILLER_SIZE = 0x7FFFFFFF
 KEPT_UNITS = 512  # units kept in memory behind the newest, where consumers that keep up read
 CHECKED_FILES = 3  # the newest files, which are read through at a start
 _UNIT = struct.Struct(">qiq")
+_ZEROS = bytes(1 << 14)
 _FILLER = _UNIT.pack(0, FILLER_SIZE, 0)
 
 
@@ -61,7 +62,7 @@ class ConsumeQueue:
         last_physical_end = 0
         for start in run.starts[-CHECKED_FILES:]:
             data = run.read(start, run.file_size)
-            count = -(-len(data.rstrip(b"\0")) // UNIT)  # a unit with a size is not all zeros
+            count = -(-_used(data) // UNIT)  # a unit with a size is not all zeros
             end = start // UNIT
             if count and count * UNIT == len(data) and start != run.starts[-1]:
                 physical, size, _ = _UNIT.unpack_from(data, len(data) - UNIT)
@@ -199,3 +200,11 @@ class ConsumeQueue:
         """The first offset in the file behind the one that holds ``offset``."""
         per_file = self._run.file_size // UNIT
         return offset - offset % per_file + per_file
+
+
+def _used(data: bytes) -> int:
+    """How many bytes there are without the zeros at the end; by large pieces, as most files are mostly empty."""
+    end = len(data)
+    while end >= len(_ZEROS) and data.endswith(_ZEROS, 0, end):
+        end -= len(_ZEROS)
+    return len(data[:end].rstrip(b"\0"))

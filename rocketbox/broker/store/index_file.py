@@ -182,25 +182,26 @@ class IndexFile:
         if count == 1:
             self.begin_timestamp = store_timestamp
             self.begin_physical = physical
-        seconds = max(0, min((store_timestamp - self.begin_timestamp) // 1000, 0x7FFFFFFF))
-        added = 0
+        seconds = (store_timestamp - self.begin_timestamp) // 1000
+        if not 0 <= seconds <= 0x7FFFFFFF:
+            seconds = 0 if seconds < 0 else 0x7FFFFFFF
+        if count + len(hashes) > self._limit:
+            hashes = hashes[: self._limit - count]
+        tail, changed = self._tail, self._changed
         for key_hash in hashes:
-            if count >= self._limit:
-                break
             slot = key_hash % slots
             previous = table[slot]
             if not 0 < previous < count:
                 previous = 0
                 self.used_slots += 1
-            self._tail += _ENTRY.pack(key_hash, physical, seconds, previous)
+            tail += _ENTRY.pack(key_hash, physical, seconds, previous)
             table[slot] = count
-            self._changed.append(slot)
+            changed.append(slot)
             count += 1
-            added += 1
         self.count = count
         self.end_timestamp = store_timestamp
         self.end_physical = physical
-        return added
+        return len(hashes)
 
     def search(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Physical offsets of records with that hash stored in [begin, end], newest first."""
@@ -326,11 +327,14 @@ class MessageIndex:
 
     def put(self, hashes: Sequence[int], physical: int, store_timestamp: int) -> None:
         """Index a record under the hashes of its keys."""
-        while hashes:
+        while True:
             file = self.files[-1] if self.files else None
             if file is None or file.full:
                 file = self._begin_file(store_timestamp)
-            hashes = hashes[file.put(hashes, physical, store_timestamp) :]
+            added = file.put(hashes, physical, store_timestamp)
+            if added == len(hashes):
+                return
+            hashes = hashes[added:]
 
     def _begin_file(self, store_timestamp: int) -> IndexFile:
         last = self.files[-1] if self.files else None

@@ -195,11 +195,11 @@ class _Recovery:
         for file_start in self._run.starts:
             if file_start >= self._run.file_start(start) and not self._clean:
                 self._run.file(file_start).sync()  # what a killed broker wrote may not be on the disk yet
-        complete = start == self._run.start
-        scan = self._scan(start, self._queued_offset(complete), self._indexed_offset(complete), last_try=complete)
-        if self._queue_conflict and not complete:
+        queued, indexed = self._queued_offset(), self._indexed_offset()
+        scan = self._scan(start, queued, indexed, last_try=queued <= self._run.start)
+        if self._queue_conflict:
             _log.warning("the consume queues do not fit the commit log; all of it is read again to complete them")
-            scan = self._scan(self._run.start, self._run.start, self._indexed_offset(False), last_try=True)
+            scan = self._scan(self._run.start, self._run.start, indexed, last_try=True)
         end = scan.end
         self._refuse_if_synced(end, scan.reason)
         torn = self._cut(end, scan.reason)
@@ -237,16 +237,14 @@ class _Recovery:
         run = self._run
         if not run.starts:
             return 0
-        known = min(self._queued_offset(False), self._indexed_offset(False))
+        known = min(self._queued_offset(), self._indexed_offset())
         if self._checkpoint.marked:
             known = min(known, self._checkpoint.synced_offset)
         return run.file_start(max(run.start, min(known, run.limit - 1)))
 
-    def _queued_offset(self, complete: bool) -> int:
+    def _queued_offset(self) -> int:
         """Records below have their queue entries."""
         checkpoint = self._checkpoint
-        if complete:
-            return self._run.start
         if checkpoint.marked:
             entries = sum(queue.offset_behind(checkpoint.queued_offset) for queue in self._derived)
             if entries == checkpoint.entries:
@@ -259,12 +257,12 @@ class _Recovery:
             return max((queue.max_physical_end for queue in self._derived), default=self._run.start)
         return self._run.start
 
-    def _indexed_offset(self, complete: bool) -> int:
+    def _indexed_offset(self) -> int:
         """Records below have their index entries."""
         index = self._derived.index
         if not self._derived.indexes:
             return self._run.limit
-        if not complete and self._checkpoint.marked and index.end_timestamp == self._checkpoint.index_msg_timestamp:
+        if self._checkpoint.marked and index.end_timestamp == self._checkpoint.index_msg_timestamp:
             return self._checkpoint.indexed_offset
         return max(self._run.start, index.end_physical + 1)
 

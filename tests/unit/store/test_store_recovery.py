@@ -575,3 +575,27 @@ async def test_empty_and_new_directories_open() -> None:
     async with opened(storage) as store:
         await put_all(store, *messages)
         assert numbers(store) == [0]
+
+
+async def test_a_record_whose_checksum_is_torn_off_is_not_taken_for_one_without() -> None:
+    """Its body and lengths are whole; the end of its properties is not there, but other bytes."""
+    storage, places = await killed(*[message(number) for number in range(12)])
+    forget_sync(storage, places[11])
+    overwrite(storage, LOG, places[12] - 30, b"x" * 30)
+    async with opened(storage) as store:
+        assert numbers(store) == list(range(11))
+        assert store.report is not None
+        assert "no checksum" in str(store.report.torn_reason)
+
+
+async def test_records_without_checksums_stay_readable_when_checksums_are_turned_on() -> None:
+    without = dataclasses.replace(SMALL, enabled_append_prop_crc=False)
+    storage = MemoryStorage()
+    for options in (without, SMALL, without, SMALL):
+        for _ in range(2):
+            async with opened(storage, options) as store:
+                count = len(numbers(store))
+                assert numbers(store) == list(range(count))
+                await put_all(store, message(count))
+                storage = storage.copy()
+    assert await numbers_in(storage) == list(range(8))
