@@ -18,7 +18,6 @@ from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock
 from rocketbox.errors import InvalidMessageError
 from rocketbox.message import MessageModel
-from rocketbox.protocol.bodies import TopicConfig
 from rocketbox.protocol.codes import PermName, PullSysFlag, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
@@ -57,7 +56,6 @@ class _Pull:
 
     request: RemotingCommand
     header: PullMessageRequestHeader
-    topic: TopicConfig
     matches: Callable[[int], bool] | None
 
 
@@ -158,7 +156,7 @@ class PullHandler:
                 ResponseCode.SYSTEM_ERROR,
                 f"The broker does not support consumer to filter message by {subscription.expression_type}",
             )
-        return _Pull(request, header, topic, _tag_filter(subscription))
+        return _Pull(request, header, _tag_filter(subscription))
 
     def _subscription(self, header: PullMessageRequestHeader, group: SubscriptionGroupConfig) -> SubscriptionData:
         """What the pull selects: its own expression, or what the group's heartbeats said."""
