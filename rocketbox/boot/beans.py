@@ -167,7 +167,8 @@ class BeanContainer:
             except ConfigurationError:
                 raise
             except Exception as error:
-                raise ConfigurationError(_failed_start(bean, error)) from error
+                findings = [finding for each in _leaves(error) for finding in _failed_start(bean, each)]
+                raise ConfigurationError(findings) from error
             self._started.add(bean)
             if bean.style is not Style.GIVEN:
                 _log.debug("bean %s ready in %.1f ms", bean.label, (self._clock.monotonic() - since) * 1000)
@@ -297,7 +298,16 @@ def _not_started(label: str) -> Any:
     raise NotStartedError(f"bean {label}")
 
 
-def _failed_start(bean: BeanDefinition, error: Exception) -> Finding:
+def _leaves(error: Exception) -> list[Exception]:
+    """The errors of a group, which a bean with tasks of its own raises in place of one."""
+    if isinstance(error, ExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error]
+
+
+def _failed_start(bean: BeanDefinition, error: Exception) -> Sequence[Finding]:
+    if isinstance(error, ConfigurationError):
+        return error.findings
     text = str(error).strip()
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return Finding(f"bean {bean.label} failed to start: {said}", bean.where, None)
+    return [Finding(f"bean {bean.label} failed to start: {said}", bean.where)]

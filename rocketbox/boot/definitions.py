@@ -22,6 +22,7 @@ from rocketbox.boot.hints import (
     place_of,
     provided_type,
     resolve_hint,
+    return_annotation,
     wanted,
 )
 from rocketbox.boot.marks import BeanMark, Cluster, Phase, bean_mark
@@ -148,8 +149,8 @@ def define(target: Callable[..., Any], source: Source) -> BeanDefinition:
         return BeanDefinition(name, target, Style.PLAIN, source, where, target, mark=mark)
     style, wrapped = _style(target)
     provides, problem = None, ""
-    annotation = getattr(inspect.unwrap(target), "__annotations__", {}).get("return", inspect.Parameter.empty)
-    if annotation is inspect.Parameter.empty:
+    annotation = return_annotation(target)
+    if annotation is inspect.Signature.empty:
         problem = "does not say what it provides: it has no return type"
     else:
         try:

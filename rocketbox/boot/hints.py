@@ -16,7 +16,19 @@ from typing import Annotated, Any
 
 from rocketbox.boot.marks import Qualifier
 
-__all__ = ["Wanted", "fits", "hint_name", "parameters_of", "place_of", "provided_type", "resolve_hint", "wanted"]
+__all__ = [
+    ,
+]
+    "Wanted",
+    "fits",
+    "hint_name",
+    "parameters_of",
+    "place_of",
+    "provided_type",
+    "resolve_hint",
+    "return_annotation",
+    "wanted",
+]
 
 
 def place_of(target: Any) -> str:
@@ -48,6 +60,11 @@ def parameters_of(target: Any) -> list[inspect.Parameter]:
     """The parameters of a function, or of a class's constructor; ``*args`` and ``**kwargs`` left out."""
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [parameter for parameter in _signature(target).parameters.values() if parameter.kind not in variadic]
+
+
+def return_annotation(function: Any) -> Any:
+    """What a function says that it returns, unresolved; ``inspect.Signature.empty`` when it says nothing."""
+    return _signature(function).return_annotation
 
 
 def resolve_hint(target: Any, annotation: Any) -> Any:

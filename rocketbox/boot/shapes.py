@@ -8,6 +8,7 @@ environment variable. Turning text into values is ``boot.conversion``'s business
 from __future__ import annotations
 
 import collections.abc
+import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -289,9 +290,9 @@ def _alias_of(info: Any) -> str | None:
 
 def _extra_of(model: type[BaseModel], strict: bool) -> Shape:
     for base in model.__mro__:
-        hint = vars(base).get("__annotations__", {}).get("__pydantic_extra__")
         if base is BaseModel:
             break
+        hint = inspect.get_annotations(base).get("__pydantic_extra__")
         if hint is not None and not isinstance(hint, str) and typing.get_args(hint):
             return _shape_of(typing.get_args(hint)[1], (), strict, "")
     return ANY

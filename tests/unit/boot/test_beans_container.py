@@ -13,7 +13,7 @@ from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.conditions import on_bean, on_missing_bean, on_profile, on_property
 from rocketbox.boot.marks import Cluster, Phase, Qualifier, bean
 from rocketbox.clock import RealClock
-from rocketbox.errors import ConfigurationError, NotStartedError
+from rocketbox.errors import ConfigurationError, Finding, NotStartedError
 
 
 @dataclass
@@ -311,6 +311,21 @@ async def test_a_bean_that_fails_names_itself_and_what_was_started_is_closed() -
     assert "bean broken failed to start: ValueError: no wheels" in str(caught.value)
     assert isinstance(caught.value.__cause__, ValueError)
     assert events == ["closed"]
+
+
+async def test_what_a_bean_with_tasks_raises_is_told_without_its_group() -> None:
+    @bean
+    async def broken() -> AsyncIterator[Engine]:
+        async with anyio.create_task_group():
+            raise ConfigurationError(Finding("no name server answers"))
+        yield Engine()
+
+    made = container(broken)
+    assert made.plan() == []
+    with pytest.raises(ConfigurationError) as caught:
+        async with AsyncExitStack() as stack:
+            await made.start(Phase.BEANS, stack)
+    assert caught.value.findings == (Finding("no name server answers"),)
 
 
 # --- auto-configuration --------------------------------------------------------------------------------------------
