@@ -17,8 +17,6 @@ from typing import Annotated, Any
 from rocketbox.boot.marks import Qualifier
 
 __all__ = [
-    ,
-]
     "Wanted",
     "fits",
     "hint_name",
