@@ -24,8 +24,8 @@ __all__ = ["candidate_of", "cluster_settings"]
 Where = Callable[[str], str | None]
 """Where a key was written (``file:line:column``, an environment name, an argument); None for a default."""
 
-ResolveText = Callable[[str], str]
-"""Text with its ``${...}`` replaced; ConfigurationError for one that cannot be."""
+ResolveText = Callable[[str, str, str], str]
+"""(text, whose text, where) -> the text with its ``${...}`` replaced; ConfigurationError for one that cannot be."""
 
 
 def cluster_settings(prefix: str, properties: ClusterProperties, where: Where) -> ClusterSettings:
@@ -77,7 +77,12 @@ def _unknown(path: str, name: str, value: object, where: Where) -> Finding:
 
 
 def candidate_of(
-    function: Callable[..., Any], mark: rocketmq_listener, replies: tuple[send_to, ...], *, resolve_text: ResolveText
+    function: Callable[..., Any],
+    mark: rocketmq_listener,
+    replies: tuple[send_to, ...],
+    *,
+    resolve_text: ResolveText,
+    owner: type | None = None,
 ) -> Candidate:
     """A marked function with what its decorator says, its ``${...}`` resolved and its times read.
 
@@ -117,12 +122,12 @@ def candidate_of(
     )
     if findings:
         raise ConfigurationError(findings)
-    return Candidate(function, Said(values, lambda option: here), sent_on)
+    return Candidate(function, Said(values, lambda option: here), sent_on, owner)
 
 
 def _resolved(text: str, what: str, here: str, resolve_text: ResolveText, findings: list[Finding]) -> str:
     try:
-        return resolve_text(text)
+        return resolve_text(text, what, here)
     except ConfigurationError as error:
-        findings += [Finding(f"{what}: {finding.what}", here, finding.fix) for finding in error.findings]
+        findings += error.findings
         return text

@@ -80,7 +80,7 @@ def plan_spark_listener(
         )
 
     def text(value: str | None) -> str | None:
-        return resolve_text(value) if value is not None and "${" in value else value
+        return resolve_text(value, name, here) if value is not None and "${" in value else value
 
     group = text(mark.consumer_group) or settings.defaults.values.get("group")
     said = settings.groups.get(group or "", Said.nothing()).values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from rocketbox.cli import service
 from rocketbox.cli.broker import CONTEXT_SETTINGS, broker
 
 __all__ = ["app", "main"]
@@ -21,6 +22,8 @@ def root() -> None:
     """Declarative Python services over Apache RocketMQ."""
 
 
+for command in (service.run, service.check, service.conditions):
+    app.command(command.__name__, context_settings=service.CONTEXT_SETTINGS)(command)
 app.command("broker", context_settings=CONTEXT_SETTINGS)(broker)
 
 

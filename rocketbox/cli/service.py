@@ -8,12 +8,14 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rocketbox.application import RocketBox
 from rocketbox.errors import ConfigurationError, Finding
+
+if TYPE_CHECKING:
+    from rocketbox.application import RocketBox
 
 __all__ = ["CONTEXT_SETTINGS", "check", "conditions", "load_application", "run"]
 
@@ -64,6 +66,8 @@ def conditions(
 
 
 def _application(target: str, debug: bool) -> RocketBox:
+    from rocketbox.application import RocketBox  # here: other commands start without loading all of it
+
     try:
         return load_application(target)
     except ConfigurationError as error:
@@ -76,6 +80,7 @@ def load_application(target: str) -> RocketBox:
 
     Raises ConfigurationError when there is none.
     """
+    from rocketbox.application import RocketBox
     from rocketbox.autoconfigure.scan import import_finding
 
     module_name, _, attribute = target.partition(":")

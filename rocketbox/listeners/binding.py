@@ -71,9 +71,13 @@ class Parameter:
 
 @dataclass(frozen=True)
 class HandlerSignature:
-    """What a handler takes. ``function`` is called with its parameters in their order."""
+    """What a handler takes. ``function`` is called with its parameters in their order.
+
+    ``owner`` is the class of whose bean it is a method; None for a plain function.
+    """
 
     function: Callable[..., Any]
+    owner: type | None
     where: str
     is_async: bool
     is_batch: bool
@@ -103,6 +107,8 @@ class HandlerBinding:
 
     def __init__(self, signature: HandlerSignature, resolve: Callable[[Any], Any], converter: MessageConverter) -> None:
         self.signature = signature
+        function = signature.function
+        self._function = function if signature.owner is None else function.__get__(resolve(signature.owner))
         self._constants: list[Any] = []
         self._makers: list[tuple[int, Maker]] = []
         self._keywords = [parameter.name for parameter in signature.parameters if parameter.keyword_only]
@@ -139,24 +145,29 @@ class HandlerBinding:
     def call(self, arguments: list[Any]) -> Any:
         """What the handler returns: for a coroutine function, the coroutine."""
         if not self._keywords:
-            return self.signature.function(*arguments)
+            return self._function(*arguments)
         split = len(arguments) - len(self._keywords)
-        return self.signature.function(*arguments[:split], **dict(zip(self._keywords, arguments[split:], strict=True)))
+        return self._function(*arguments[:split], **dict(zip(self._keywords, arguments[split:], strict=True)))
 
 
-def read_signature(function: Callable[..., Any], *, beans: Beans, converter: MessageConverter) -> HandlerSignature:
-    """What each parameter is given, and every mistake in it.
+def read_signature(
+    function: Callable[..., Any], *, beans: Beans, converter: MessageConverter, owner: type | None = None
+) -> HandlerSignature:
+    """What each parameter is given, and every mistake in it. A function of ``owner`` is a method of its bean.
 
     Raises ConfigurationError with all that is wrong with the signature; builds and calls nothing.
     """
-    return _SignatureReader(function, beans, converter).read()
+    return _SignatureReader(function, beans, converter, owner).read()
 
 
 class _SignatureReader:
     """Reads one signature and collects what is wrong with it."""
 
-    def __init__(self, function: Callable[..., Any], beans: Beans, converter: MessageConverter) -> None:
+    def __init__(
+        self, function: Callable[..., Any], beans: Beans, converter: MessageConverter, owner: type | None
+    ) -> None:
         self.function = function
+        self.owner = owner
         self.beans = beans
         self.converter = converter
         self.where = place_of(function)
@@ -168,13 +179,16 @@ class _SignatureReader:
         plain = inspect.unwrap(self.function)
         if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
             self.wrong("is a generator", "return the value instead of yielding it")
-        parameters = [parameter for raw in parameters_of(self.function) if (parameter := self.parameter(raw))]
+        if self.owner is not None and not self.beans.has(self.owner):
+            self.wrong(f"is a method of {self.owner.__qualname__}, and there is no such bean", "mark the class @bean")
+        raws = parameters_of(self.function)[0 if self.owner is None else 1 :]  # without self
+        parameters = [parameter for raw in raws if (parameter := self.parameter(raw))]
         if not self.findings:
             self.check_together(parameters)
         if self.findings:
             raise ConfigurationError(self.findings)
         is_batch = any(parameter.batch for parameter in parameters)
-        return HandlerSignature(self.function, self.where, self.is_async, is_batch, tuple(parameters))
+        return HandlerSignature(self.function, self.owner, self.where, self.is_async, is_batch, tuple(parameters))
 
     def wrong(self, what: str, fix: str) -> None:
         self.findings.append(Finding(f"listener {self.name} {what}", self.where, fix))

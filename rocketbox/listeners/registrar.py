@@ -40,11 +40,12 @@ BOUNDS = {  # option -> smallest and largest value that make sense
 
 @dataclass(frozen=True)
 class Candidate:
-    """A marked function: what its decorator said, and the ``send_to`` marks beside it."""
+    """A marked function: what its decorator said, and the ``send_to`` marks beside it; a method of ``owner``'s bean."""
 
     function: Callable[..., Any]
     said: Said
     replies: tuple[send_to, ...] = ()
+    owner: type | None = None
 
     @property
     def name(self) -> str:
@@ -72,18 +73,12 @@ def plan_containers(
     *,
     beans: Beans,
     converter: MessageConverter,
-) -> list[ContainerPlan]:
-    """The containers to start, in the order in which their groups were first seen.
-
-    Raises ConfigurationError with all findings.
-    """
+) -> tuple[list[ContainerPlan], list[Finding]]:
+    """The containers to start, in the order in which their groups were first seen, and everything that is wrong."""
     registrar = _Registrar(clusters, beans, converter)
     for candidate in candidates:
         registrar.add(candidate)
-    plans = registrar.plans()
-    if registrar.findings:
-        raise ConfigurationError(registrar.findings)
-    return plans
+    return registrar.plans(), registrar.findings
 
 
 @dataclass
@@ -144,7 +139,9 @@ class _Registrar:
         if not self.is_enabled(candidate, settings, group, topic, group_said):
             return
         try:
-            signature = read_signature(candidate.function, beans=self.beans, converter=self.converter)
+            signature = read_signature(
+                candidate.function, beans=self.beans, converter=self.converter, owner=candidate.owner
+            )
         except ConfigurationError as error:
             self.findings.extend(error.findings)
             return

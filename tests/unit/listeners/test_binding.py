@@ -268,3 +268,19 @@ def test_the_container_may_say_why_a_bean_is_missing() -> None:
     with pytest.raises(ConfigurationError) as caught:
         read_signature(handler, beans=beans, converter=CONVERTER)
     assert caught.value.findings[0].fix == "set rocketmq.producer.group"
+
+
+def test_a_marked_method_is_called_on_the_bean_of_its_class() -> None:
+    class Listeners:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def on_departure(self, departure: Departure) -> str:
+            return f"{self.name} saw {departure.flight}"
+
+    beans = Beans(has=lambda hint: hint is Listeners, resolve=lambda hint: Listeners("desk"))
+    signature = read_signature(Listeners.on_departure, beans=beans, converter=CONVERTER, owner=Listeners)
+    binding = signature.bind(beans.resolve, CONVERTER)
+    assert binding.call(binding.arguments(message())) == "desk saw UA1"
+    with pytest.raises(ConfigurationError, match=r"is a method of .*Listeners, and there is no such bean"):
+        read_signature(Listeners.on_departure, beans=BEANS, converter=CONVERTER, owner=Listeners)

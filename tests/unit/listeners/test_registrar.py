@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.errors import Finding
 from rocketbox.listeners.binding import Beans
 from rocketbox.listeners.container import ContainerPlan
 from rocketbox.listeners.options import GroupOptions, OnInvalid, Said, consumer_options
@@ -39,7 +39,7 @@ def marked(
     return Candidate(function, Said(options, lambda name: f"app.py ({name})"), replies)
 
 
-def plan(*candidates: Candidate, **settings: Any) -> list[ContainerPlan]:
+def planned(*candidates: Candidate, **settings: Any) -> tuple[list[ContainerPlan], list[Finding]]:
     return plan_containers(
         candidates,
         {None: ClusterSettings(**settings)},
@@ -48,10 +48,14 @@ def plan(*candidates: Candidate, **settings: Any) -> list[ContainerPlan]:
     )
 
 
-def findings(*candidates: Candidate, **settings: Any) -> tuple[Finding, ...]:
-    with pytest.raises(ConfigurationError) as caught:
-        plan(*candidates, **settings)
-    return caught.value.findings
+def plan(*candidates: Candidate, **settings: Any) -> list[ContainerPlan]:
+    plans, wrong = planned(*candidates, **settings)
+    assert wrong == []
+    return plans
+
+
+def findings(*candidates: Candidate, **settings: Any) -> list[Finding]:
+    return planned(*candidates, **settings)[1]
 
 
 def test_an_option_is_taken_from_the_group_then_the_decorator_then_the_defaults() -> None:

@@ -1,0 +1,309 @@
+"""Everything about an application that can be known, and be wrong, before it connects to anything.
+
+Scans the modules, loads the settings, plans beans and listeners, and finds what is missing. Starting what was planned
+is ``application``'s business; the rules themselves are those of ``boot`` and ``listeners``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+from pydantic import BaseModel
+
+from rocketbox.autoconfigure import embedded, rocketmq
+from rocketbox.autoconfigure.listening import ResolveText, candidate_of, cluster_settings
+from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties
+from rocketbox.autoconfigure.scan import Marked, load_modules, marked_in
+from rocketbox.autoconfigure.service import Service
+from rocketbox.autoconfigure.spark_listening import SparkPlan, plan_spark_listener
+from rocketbox.boot.beans import BeanContainer
+from rocketbox.boot.hints import Wanted, parameters_of, place_of, resolve_hint
+from rocketbox.boot.marks import BEAN, PROPERTIES, Qualifier, bean_mark
+from rocketbox.boot.settings import Settings, find_settings_file, load_settings
+from rocketbox.client import MQClientInstance
+from rocketbox.clock import Clock
+from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.listeners import Beans
+from rocketbox.listeners.container import ContainerPlan
+from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_containers
+from rocketbox.marks import MARKS, rocketmq_listener, rocketmq_spark_listener, send_to
+from rocketbox.template import JsonMessageConverter, RocketMQTemplate
+
+__all__ = ["Assembly", "AssemblyError", "Launch", "assemble", "of_cluster"]
+
+_log = logging.getLogger(__name__)
+
+AUTO_CONFIGURATIONS: tuple[ModuleType, ...] = (embedded, rocketmq)
+
+
+class AssemblyError(ConfigurationError):
+    """The application cannot start. ``report`` is the conditions report where it helps; ``secrets`` are not shown."""
+
+    def __init__(self, findings: Sequence[Finding], report: str | None, secrets: frozenset[str]) -> None:
+        super().__init__(list(dict.fromkeys(findings)))
+        self.report = report
+        self.secrets = secrets
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a start is told from outside: settings file, profiles, ``--key=value`` arguments."""
+
+    config: Path | str | None = None
+    profiles: Sequence[str] = ()
+    arguments: Sequence[str] = ()
+
+
+@dataclass
+class Assembly:
+    """What was found out, ready to be started; ``findings`` is everything that is wrong."""
+
+    service: Service
+    settings: Settings
+    container: BeanContainer
+    rocketmq: RocketMQProperties
+    rocketbox: RocketBoxProperties
+    plans: list[ContainerPlan] = field(default_factory=list)
+    spark_plans: list[SparkPlan] = field(default_factory=list)
+    hooks: list[Callable[..., Any]] = field(default_factory=list)
+    warnings: list[Finding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def beans(self) -> Beans:
+        """The container as listeners see it."""
+        return Beans(self.container.has, self.container.resolve, self.container.why_missing)
+
+    def check(self) -> None:
+        """Raise AssemblyError with all findings, if there are any."""
+        if self.findings:
+            missed = any("needs a bean" in finding.what or "no such bean" in finding.what for finding in self.findings)
+            report = self.container.report.render() if missed else None
+            raise AssemblyError(self.findings, report, self.settings.secrets)
+
+
+def of_cluster(type_: Any, cluster: str | None) -> Any:
+    """The hint by which a bean of a cluster is asked for."""
+    return Annotated[type_, Qualifier(cluster)] if cluster else type_
+
+
+def assemble(
+    name: str,
+    home: str,
+    launch: Launch,
+    *,
+    scan: Sequence[str] | None,
+    config: Path | str | None,
+    exclude: Sequence[str],
+    hooks: Sequence[Callable[..., Any]],
+    instances: Iterable[Any],
+    clock: Clock,
+) -> Assembly:
+    """Find out all about the application ``name``, which the module ``home`` makes.
+
+    ``instances`` are objects that anybody may ask for by their type. Raises ConfigurationError when not even the
+    modules or settings can be read; all other findings stand in the result.
+    """
+    modules = load_modules(home, scan)
+    settings = _load(modules, home, launch, config)
+    service = Service(name, clock, lambda key: _where(settings, key))
+    properties: RocketMQProperties = settings.get("rocketmq")
+    own: RocketBoxProperties = settings.get("rocketbox")
+    prefixes = {cluster: f"rocketmq.clusters.{cluster}" for cluster in properties.clusters}
+    container = BeanContainer(settings, clock, prefix="rocketmq", clusters=prefixes)
+    for instance in (*instances, service, *settings.models.values()):
+        container.add_instance(instance)
+    for marked in marked_in(modules, BEAN):
+        if marked.owner is None:
+            container.add(marked.target)
+    for module in AUTO_CONFIGURATIONS:
+        for target in vars(module).values():
+            if bean_mark(target) is not None and target.__module__ == module.__name__:
+                container.add(target, automatic=True)
+    container.exclude(exclude, f"RocketBox({name!r}, exclude=...)")
+    container.exclude(own.autoconfigure.exclude, service.where("rocketbox.autoconfigure.exclude"))
+    assembly = Assembly(service, settings, container, properties, own, hooks=list(hooks))
+    assembly.warnings += settings.warnings
+    assembly.findings += container.plan()
+    _Listeners(assembly, list(marked_in(modules, MARKS))).plan()
+    _check_hooks(assembly)
+    _warn_of_absence(assembly)
+    return assembly
+
+
+def _load(modules: Sequence[ModuleType], home: str, launch: Launch, config: Path | str | None) -> Settings:
+    models: dict[str, type[BaseModel]] = {"rocketmq": RocketMQProperties, "rocketbox": RocketBoxProperties}
+    findings = []
+    for marked in marked_in(modules, PROPERTIES):
+        (prefix,) = marked.marks
+        assert isinstance(prefix, str)
+        if prefix in models:
+            findings.append(
+                Finding(
+                    f"{marked.target.__qualname__} wants the keys of {prefix!r}, which {models[prefix].__name__} has",
+                    place_of(marked.target),
+                    "choose another prefix for one of them",
+                )
+            )
+        else:
+            models[prefix] = marked.target
+    if findings:
+        raise ConfigurationError(findings)
+    beside = next((getattr(module, "__file__", None) for module in modules if module.__name__ == home), None)
+    file = find_settings_file(launch.config or config, beside=Path(beside) if beside else None)
+    dotenv = Path(".env")
+    return load_settings(
+        models,
+        file=file,
+        profiles=launch.profiles,
+        env_file=dotenv if dotenv.is_file() else None,
+        arguments=launch.arguments,
+    )
+
+
+def _where(settings: Settings, key: str) -> str | None:
+    origin = settings.origin(key)
+    return None if origin is None else str(origin)
+
+
+class _Listeners:
+    """Plans the marked functions of an assembly, and finds what they need and do not have."""
+
+    def __init__(self, assembly: Assembly, marked: list[Marked]) -> None:
+        self.assembly = assembly
+        self.marked = marked
+        self.findings = assembly.findings
+        self.clusters: dict[str | None, ClusterSettings] = {}
+
+    def plan(self) -> None:
+        properties = self.assembly.rocketmq
+        for name, own in {None: properties, **properties.clusters}.items():
+            prefix = "rocketmq" if name is None else f"rocketmq.clusters.{name}"
+            self.collect(partial(self.read_cluster, name, prefix, own))
+        candidates = [candidate for marked in self.marked for candidate in self.candidates(marked)]
+        if not properties.enabled:
+            _log.info("rocketmq.enabled is false: nothing of RocketMQ starts")
+            return
+        self.plan_groups(candidates)
+        for marked in self.marked:
+            for mark in marked.marks:
+                if isinstance(mark, rocketmq_spark_listener):
+                    self.collect(partial(self.plan_spark, marked.target, mark))
+        self.check_needs()
+        self.warn_of_unknown_groups(candidates)
+
+    def collect(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except ConfigurationError as error:
+            self.findings += error.findings
+
+    def read_cluster(self, name: str | None, prefix: str, properties: Any) -> None:
+        self.clusters[name] = ClusterSettings(prefix=prefix)  # if its keys are wrong, the rest is still looked at
+        self.clusters[name] = cluster_settings(prefix, properties, self.assembly.service.where)
+
+    @property
+    def resolve_text(self) -> ResolveText:
+        settings = self.assembly.settings
+        return lambda text, subject, where: settings.resolve(text, subject=subject, where=where)
+
+    def candidates(self, marked: Marked) -> list[Candidate]:
+        listeners = [mark for mark in marked.marks if isinstance(mark, rocketmq_listener)]
+        replies = tuple(mark for mark in marked.marks if isinstance(mark, send_to))
+        found: list[Candidate] = []
+        for mark in listeners:
+            self.collect(
+                lambda mark=mark: found.append(  # type: ignore[misc]  # called at once
+                    candidate_of(marked.target, mark, replies, resolve_text=self.resolve_text, owner=marked.owner)
+                )
+            )
+        if replies and not listeners:
+            self.findings.append(
+                Finding(
+                    f"{marked.target.__qualname__} has @send_to and is no listener",
+                    place_of(marked.target),
+                    "write @rocketmq_listener above it",
+                )
+            )
+        return found
+
+    def plan_groups(self, candidates: list[Candidate]) -> None:
+        converter = JsonMessageConverter()  # to check payload types; a converter bean of the user comes to life later
+        self.assembly.plans, findings = plan_containers(
+            candidates, self.clusters, beans=self.assembly.beans, converter=converter
+        )
+        self.findings += findings
+
+    def plan_spark(self, function: Callable[..., Any], mark: rocketmq_spark_listener) -> None:
+        plan = plan_spark_listener(
+            function,
+            mark,
+            self.clusters,
+            beans=self.assembly.beans,
+            resolve_text=self.resolve_text,
+            properties=self.assembly.rocketbox.spark,
+            service=self.assembly.service,
+        )
+        if plan is not None:
+            self.assembly.spark_plans.append(plan)
+
+    def check_needs(self) -> None:
+        """A listener needs a client, a ``send_to`` a template."""
+        for plan in self.assembly.plans:
+            for function in plan.functions:
+                name, where = f"listener {function.signature.name}", function.signature.where
+                self.need(MQClientInstance, plan.cluster, name, where)
+                for reply in function.replies:
+                    cluster = reply.cluster or plan.cluster
+                    self.need(RocketMQTemplate, cluster, f"@send_to({reply.destination!r}) of {name}", where)
+        for spark in self.assembly.spark_plans:
+            name = f"Spark listener {spark.signature.function.__qualname__}"
+            self.need(MQClientInstance, spark.cluster, name, spark.signature.where)
+
+    def need(self, type_: Any, cluster: str | None, who: str, where: str) -> None:
+        finding = self.assembly.container.finding(of_cluster(type_, cluster), who, where)
+        if finding is not None:
+            self.findings.append(finding)
+
+    def warn_of_unknown_groups(self, candidates: Sequence[Candidate]) -> None:
+        for cluster, settings in self.clusters.items():
+            default = settings.defaults.values.get("group")
+            known = {candidate.said.values.get("consumer_group") or default for candidate in candidates}
+            known |= {spark.group for spark in self.assembly.spark_plans if spark.cluster == cluster}
+            for group in settings.groups.keys() - known:
+                key = f"{settings.prefix}.consumer.listeners.{group}"
+                self.assembly.warnings.append(
+                    Finding(f"{key} has no effect: no listener has that group", self.assembly.service.where(key))
+                )
+
+
+def _check_hooks(assembly: Assembly) -> None:
+    for hook in assembly.hooks:
+        for parameter in parameters_of(hook):
+            who, where = f"parameter {parameter.name} of startup hook {hook.__qualname__}", place_of(hook)
+            try:
+                hint = resolve_hint(hook, parameter.annotation)
+            except Exception as error:  # evaluating an annotation can raise anything
+                assembly.findings.append(Finding(f"{who} has a type that is not known at run time: {error}", where))
+                continue
+            if parameter.default is parameter.empty and (finding := assembly.container.finding(hint, who, where)):
+                assembly.findings.append(finding)
+
+
+def _warn_of_absence(assembly: Assembly) -> None:
+    """What is not there and nobody needs is told, because a template that is silently missing costs hours."""
+    if not assembly.rocketmq.enabled or assembly.findings:
+        return
+    for type_ in (MQClientInstance, RocketMQTemplate):
+        if not assembly.container.has(type_):
+            verdict = assembly.container.planned.why_missing(type_)
+            if verdict is not None:
+                what = Wanted(type_)
+                assembly.warnings.append(Finding(f"there is no {what}: {verdict.reason}", None, verdict.fix))
+                return
