@@ -1,13 +1,9 @@
 """PushConsumer: subscribe to topics, and handlers are called with what comes.
 
-Holds the consumer's life, its subscriptions, and the table of queues it has: what ``rebalance`` decides is carried out
-here, with start offsets, locks and commits in the right order. Pulling is in ``pull_loop``, calling handlers in
-``consume``.
+Holds the consumer's life, its subscriptions, and what brokers are told about them. Which queues it has is in
+``assignment``, pulling in ``pull_loop``, calling handlers in ``consume``.
 
-Source: Apache RocketMQ 5.x ``DefaultMQPushConsumerImpl``, ``RebalanceImpl``, ``RebalancePushImpl``. Unlike there: to
-start at the end of a queue the end is asked for before the stored offset, so that a message stored in between is not
-skipped; queues of a topic that came up after the start begin at 0; a start offset is committed at once; an orderly
-queue is handed on only after its running batch, whose offset counts.
+Source: Apache RocketMQ 5.x ``DefaultMQPushConsumer``, ``DefaultMQPushConsumerImpl``.
 """
 
 from __future__ import annotations
@@ -21,8 +17,7 @@ from typing import Self
 
 import anyio
 
-from rocketbox.client.api.groups import consumer_ids
-from rocketbox.client.api.offsets import max_offset, search_offset
+from rocketbox.client.assignment import QueueAssignment
 from rocketbox.client.checks import check_group, check_topic
 from rocketbox.client.consume import ConcurrentConsumer, ConsumerOptions, OrderlyConsumer, Subscription
 from rocketbox.client.instance import MQClientInstance
@@ -32,14 +27,14 @@ from rocketbox.client.outcomes import DEAD_LETTER, MessageHandler
 from rocketbox.client.process_queue import FlowLimits, ProcessQueue
 from rocketbox.client.pull_loop import PullContext, PullLoop
 from rocketbox.client.queue_locks import QueueLocks
-from rocketbox.client.rebalance import Rebalancer, sort_client_ids
+from rocketbox.client.rebalance import Rebalancer
 from rocketbox.client.routes import TopicRoute
 from rocketbox.client.send_back import SendBack
 from rocketbox.clock import Clock
-from rocketbox.errors import BrokerError, ClientError, ClientStateError, RocketBoxError
-from rocketbox.message import ConsumeFromWhere, MessageExt, MessageQueue, SelectorType
+from rocketbox.errors import ClientError, ClientStateError, RocketBoxError
+from rocketbox.message import MessageExt, MessageQueue, SelectorType
 from rocketbox.protocol.bodies import ConsumerData
-from rocketbox.protocol.codes import ResponseCode, retry_topic
+from rocketbox.protocol.codes import retry_topic
 from rocketbox.protocol.tags import SubscriptionData, parse_subscription
 from rocketbox.remoting.network import Network
 from rocketbox.tasks import SupervisedTask, Supervisor, TaskHealth
@@ -49,8 +44,6 @@ __all__ = ["ConsumerState", "PushConsumer", "QueueState"]
 _log = logging.getLogger(__name__)
 
 MAX_BATCH_SIZE = 1024
-HALF_AN_HOUR_MS = 30 * 60 * 1000
-ORDERLY_HANDOVER = 0.5  # seconds a rebalance waits for an orderly queue's running batch before it tries again
 CANCELLED_HANDLERS_END = 1.0  # seconds for cancelled handlers to clear up before the queues are handed on
 STOP_TIMEOUT = 5.0  # seconds for the last commit and the unlocking, also when everything is being cancelled
 
@@ -131,21 +124,23 @@ class PushConsumer:
         self._retry_topic = retry_topic(group)
         self._subscriptions: dict[str, Subscription] = {}
         self._told: dict[str, SubscriptionData] = {}  # what the brokers know: pulls may refer to this only
-        self._first_queues: dict[str, frozenset[MessageQueue]] = {}  # of each topic's first route; others begin at 0
-        self._table: dict[MessageQueue, ProcessQueue] = {}
-        self._pulls: dict[MessageQueue, SupervisedTask] = {}
         self._running = False
         self._closed = False
         self._paused = False
         self._registered = False
+        self._told_of_late_handlers = False
         self._gate = anyio.Event()
         self._rounds: SupervisedTask | None = None
         self._stack = AsyncExitStack()
         self._started_ms = 0
         self._tasks = Supervisor(f"consumer {group}", self._clock)
         self._rebalancer = Rebalancer(self._rebalance, self._options.rebalance_interval, self._clock)
-        self._offsets: OffsetStore = self._make_offset_store()
-        self._locks = None if self._options.broadcasting else QueueLocks(group, instance)
+        needs_locks = self._options.orderly and not self._options.broadcasting
+        self._locks = QueueLocks(group, instance) if needs_locks else None
+        self._queues = QueueAssignment(
+            group, instance, self._options, offsets=self._make_offset_store(), locks=self._locks,
+            topics=self.topics, announce=self._announce, pull=self._start_pulling,
+        )  # fmt: skip
         self._send_back = None if self._options.broadcasting else SendBack(group, instance)
         self._consumer: ConcurrentConsumer | OrderlyConsumer
         if self._options.orderly:
@@ -154,7 +149,6 @@ class PushConsumer:
                 send_back=self._send_back, lock_lost=self._rebalancer.wake, tasks=self._tasks, clock=self._clock,
             )  # fmt: skip
         else:
-            self._locks = None
             self._consumer = ConcurrentConsumer(
                 group,
                 self._options,
@@ -165,7 +159,7 @@ class PushConsumer:
             )
         self._pull_context = PullContext(
             group=group, instance=instance, options=self._options, subscription=self._told.get, limits=self._limits,
-            offer=self._consumer.offer, reset=self._reset, gate=self._pass_gate, may_pull=self._may_pull,
+            offer=self._consumer.offer, reset=self._queues.reset, gate=self._pass_gate, may_pull=self._queues.owns,
             reject=self._reject,
         )  # fmt: skip
 
@@ -193,7 +187,7 @@ class PushConsumer:
             self._consumer.start()
             self._rounds = self._tasks.start("rebalance", self._rebalancer.run)
             if self._locks is not None:
-                self._tasks.start("queue locks", self._locks.keep, self._table.values, self._rebalancer.wake)
+                self._tasks.start("queue locks", self._locks.keep, lambda: self._queues.queues, self._rebalancer.wake)
             if self._subscriptions:
                 await self._begin(list(self._subscriptions))
             self._stack = stack.pop_all()
@@ -209,11 +203,10 @@ class PushConsumer:
         self._closed = True
         self._rebalancer.end()
         self._consumer.workers.close()
-        ending = [*self._pulls.values(), *([self._rounds] if self._rounds else [])]
-        for task in ending:
-            task.cancel()
-        for task in ending:
-            await task.wait()
+        if self._rounds is not None:
+            self._rounds.cancel()
+            await self._rounds.wait()
+        await self._queues.stop_pulling()
 
     async def drain(self, timeout: float) -> bool:
         """Stop pulling and wait up to timeout seconds for running handlers; whether all have ended."""
@@ -221,7 +214,8 @@ class PushConsumer:
         workers = self._consumer.workers
         with self._clock.move_on_after(timeout):
             await workers.drained()
-        if workers.busy:
+        if workers.busy and not self._told_of_late_handlers:
+            self._told_of_late_handlers = True
             _log.warning(
                 "group %s: %d handlers still run after %g s (await_termination): their messages are not committed",
                 self._group,
@@ -249,22 +243,16 @@ class PushConsumer:
             self._consumer.workers.cancel()
             with self._clock.move_on_after(CANCELLED_HANDLERS_END):
                 await self._consumer.workers.drained()
-            with self._clock.move_on_after(STOP_TIMEOUT):
-                await self._offsets.persist([held for held in self._table.values() if self._may_pull(held)], final=True)
-                if self._locks is not None:
-                    await self._locks.unlock_all()
+            await self._queues.release(STOP_TIMEOUT)
             self._running = False
             if self._registered:
                 await self._instance.unregister_consumer(self._group)
                 self._registered = False
-        for queue in self._table.values():
-            queue.drop()
-        self._table.clear()
-        self._pulls.clear()
 
     def __repr__(self) -> str:
         state = "running" if self._running else "closed" if self._closed else "not started"
-        return f"PushConsumer({self._group!r}, {state}, {len(self._table)} queues of {sorted(self._subscriptions)})"
+        queues = len(list(self._queues.queues))
+        return f"PushConsumer({self._group!r}, {state}, {queues} queues of {sorted(self._subscriptions)})"
 
     # --- subscriptions -----------------------------------------------------------------------------------------------
 
@@ -310,7 +298,7 @@ class PushConsumer:
         if self._subscriptions.pop(topic, None) is None:
             return
         self._told.pop(topic, None)
-        self._first_queues.pop(topic, None)
+        self._queues.forget_topic(topic)
         if self._running:
             self._instance.request_heartbeat()
             await self._rebalancer.now()
@@ -324,7 +312,7 @@ class PushConsumer:
                     raise
                 _log.warning("group %s: no name server answers yet; %s is asked for each second", self._group, topic)
                 continue
-            self._first_queues.setdefault(topic, frozenset(route.subscribe_queues) if route else frozenset())
+            self._queues.note_first_route(topic, route.subscribe_queues if route else ())
             if route is None:
                 _log.warning("group %s: topic %s does not exist yet; it is asked for each second", self._group, topic)
         if not self._registered:
@@ -374,7 +362,7 @@ class PushConsumer:
         )
 
     def on_route_changed(self, topic: str, route: TopicRoute) -> None:
-        self._first_queues.setdefault(topic, frozenset(route.subscribe_queues))  # asked for in vain at the start
+        self._queues.note_first_route(topic, route.subscribe_queues)  # counts if no name server answered at the start
         self._rebalancer.wake()
 
     def on_ids_changed(self) -> None:
@@ -384,7 +372,7 @@ class PushConsumer:
 
     async def persist_offsets(self) -> None:
         """Commit how far each queue is consumed, now."""
-        await self._offsets.persist([held for held in self._table.values() if self._may_pull(held)])
+        await self._queues.persist()
 
     # --- pause and state ---------------------------------------------------------------------------------------------
 
@@ -422,7 +410,7 @@ class PushConsumer:
             busy_workers=self._consumer.workers.busy,
             queues=tuple(
                 QueueState(
-                    queue=queue,
+                    queue=held.queue,
                     commit_offset=held.commit_offset,
                     pulled_to=held.pulled_to,
                     lag=held.lag,
@@ -432,7 +420,7 @@ class PushConsumer:
                     locked=held.lock_holds(now),
                     seconds_since_pull=now - held.last_pull_at,
                 )
-                for queue, held in sorted(self._table.items())
+                for held in sorted(self._queues.queues, key=lambda held: held.queue)
             ),
             topics_without_route=tuple(
                 topic for topic in sorted(self._subscriptions) if self._instance.cached_route(topic) is None
@@ -440,72 +428,7 @@ class PushConsumer:
             tasks=tuple(self._tasks.health()) if self._running else (),
         )
 
-    # --- rebalance ---------------------------------------------------------------------------------------------------
-
-    async def _rebalance(self) -> bool:
-        """Bring the table of queues in line with what this member should have; whether that worked throughout."""
-        if self._closed or not self._registered:
-            return True
-        balanced = not self._paused
-        topics = {queue.topic for queue in self._table} | self.topics()
-        for topic in sorted(topics - self.topics() if self._paused else topics):
-            try:
-                balanced &= await self._rebalance_topic(topic)
-            except RocketBoxError as error:
-                _log.warning("group %s: rebalance of %s failed, it is tried again: %s", self._group, topic, error)
-                balanced = False
-        return balanced
-
-    async def _rebalance_topic(self, topic: str) -> bool:
-        wanted = await self._wanted_queues(topic)
-        if wanted is None:
-            return False
-        balanced = True
-        changed = False
-        for queue, held in list(self._table.items()):
-            if queue.topic == topic and (queue not in wanted or held.dropped or not self._may_pull(held)):
-                changed = True
-                balanced &= await self._lose(held)
-        for queue in wanted:
-            if queue not in self._table and not self._closed and topic in self.topics():
-                gained = await self._gain(queue)
-                changed |= gained
-                balanced &= gained
-        if changed:
-            await self._announce(topic)
-        for queue, held in self._table.items():
-            if queue.topic == topic and queue not in self._pulls and not held.dropped and not self._closed:
-                self._start_pulling(held)
-        return balanced
-
-    async def _wanted_queues(self, topic: str) -> Sequence[MessageQueue] | None:
-        """The queues of topic this member should have; None when that cannot be said now."""
-        if topic not in self.topics():
-            return []
-        route = self._instance.cached_route(topic)
-        if route is None:
-            return []  # the instance keeps asking, and says when there is one
-        if self._options.broadcasting:
-            return route.subscribe_queues
-        members = await self._members(topic)
-        if self._instance.client_id not in members:
-            self._instance.request_heartbeat()  # that broker does not know this member (yet, or any more)
-            return None
-        queues = sorted(route.subscribe_queues)
-        if not queues:
-            return []
-        return self._options.allocation(self._instance.client_id, queues, sort_client_ids(members))
-
-    async def _members(self, topic: str) -> list[str]:
-        """The client ids of the group, as one broker of topic knows them."""
-        instance = self._instance
-        address = instance.broker_address_for_topic(topic)
-        try:
-            return await consumer_ids(instance.remoting, address, self._group, timeout=instance.options.api_timeout)
-        except BrokerError as error:
-            if error.code == ResponseCode.SYSTEM_ERROR:
-                return []  # how a broker says that it knows no member
-            raise
+    # --- for its parts -----------------------------------------------------------------------------------------------
 
     async def _announce(self, topic: str) -> None:
         """Make this member's subscription the newest one at the brokers, for it decides about these queues now.
@@ -519,98 +442,14 @@ class PushConsumer:
         self._subscriptions[topic] = replace(subscription, data=newest)
         await self._tell_brokers()
 
-    async def _gain(self, queue: MessageQueue) -> bool:
-        """Take queue into the table, locked and with its start offset; False when that does not work now."""
-        held = ProcessQueue(queue, 0, now=self._clock.monotonic())
-        if self._locks is not None and not await self._locks.lock(held):
-            return False  # another member still has it
-        try:
-            start, stored = await self._start_offset(queue)
-        except RocketBoxError as error:
-            _log.warning("group %s: no start offset for %s, it is tried again: %s", self._group, queue, error)
-            return False
-        held.pulled_to = held.end_offset = start
-        self._table[queue] = held
-        _log.info(
-            "group %s: takes %s from offset %d%s", self._group, queue, start, "" if stored else " (new to the group)"
-        )
-        if not stored:
-            await self._offsets.persist([held])  # a restart goes on here, whatever happens before the first commit
-        return True
+    async def _rebalance(self) -> bool:
+        if self._closed or not self._registered:
+            return True
+        return await self._queues.rebalance(paused=self._paused)
 
-    def _start_pulling(self, held: ProcessQueue) -> None:
+    def _start_pulling(self, held: ProcessQueue) -> SupervisedTask:
         name = f"pull {held.queue.topic} {held.queue.broker_name}/{held.queue.queue_id}"
-        self._pulls[held.queue] = self._tasks.start(name, PullLoop(held, self._pull_context).run)
-
-    async def _start_offset(self, queue: MessageQueue) -> tuple[int, bool]:
-        """Where to begin, and whether that is the group's stored offset."""
-        where = self._options.consume_from_where
-        known = self._first_queues.get(queue.topic)
-        from_zero = queue.topic == self._retry_topic or (known is not None and queue not in known)
-        remoting, timeout = self._instance.remoting, self._instance.options.api_timeout
-        end = 0
-        if where is ConsumeFromWhere.LAST_OFFSET and not from_zero:  # before the stored one is asked for: see the head
-            end = await max_offset(remoting, self._instance.broker_address(queue.broker_name), queue, timeout=timeout)
-        stored = await self._offsets.read(queue)
-        if stored is not None:
-            return stored, True
-        if where is ConsumeFromWhere.TIMESTAMP and not from_zero:
-            begin = self._options.consume_timestamp_ms
-            end = await search_offset(
-                remoting,
-                self._instance.broker_address(queue.broker_name),
-                queue,
-                self._started_ms - HALF_AN_HOUR_MS if begin is None else begin,
-                timeout=timeout,
-            )
-        return end, False
-
-    async def _lose(self, held: ProcessQueue) -> bool:
-        """Give a queue up; False when its running batch must end first."""
-        queue = held.queue
-        if (pull := self._pulls.pop(queue, None)) is not None:
-            pull.cancel()
-        held.drop()
-        if self._options.orderly and held.in_process:
-            with self._clock.move_on_after(ORDERLY_HANDOVER):
-                await held.idle()
-            if held.in_process:
-                return False  # its lock stays, so nobody else begins; the next round tries again
-        if self._may_pull(held):  # without its lock another member may be further already
-            await self._offsets.persist([held], final=True)
-        self._offsets.forget(queue)
-        if self._locks is not None:
-            await self._locks.unlock(held)
-        if self._table.get(queue) is held:
-            del self._table[queue]
-        _log.info("group %s: gave up %s at offset %d", self._group, queue, held.commit_offset)
-        return True
-
-    async def _reset(self, held: ProcessQueue, offset: int) -> None:
-        """The broker says that queue goes on at offset: what is held no longer counts.
-
-        Either the group's offset was reset at the broker, or messages were removed before they were read.
-        """
-        queue = held.queue
-        if self._table.get(queue) is not held or held.dropped:
-            return
-        moved = held.pulled_to
-        _log.log(
-            logging.WARNING if moved else logging.INFO,  # from 0, which FIRST_OFFSET begins at, nothing is lost
-            "group %s: %s goes on at offset %d instead of %d (%+d), as its broker says",
-            self._group, queue, offset, moved, offset - moved,
-        )  # fmt: skip
-        held.drop()
-        if self._options.orderly:
-            await held.idle()
-        fresh = ProcessQueue(queue, offset, now=self._clock.monotonic())
-        fresh.locked_at = held.locked_at
-        if self._table.get(queue) is not held:
-            return
-        self._table[queue] = fresh
-        await self._offsets.persist([fresh])
-        if self._table.get(queue) is fresh and not self._closed:
-            self._start_pulling(fresh)
+        return self._tasks.start(name, PullLoop(held, self._pull_context).run)
 
     async def _reject(self, message: MessageExt) -> bool:
         if self._send_back is None:
@@ -622,13 +461,9 @@ class PushConsumer:
         options = self._options
         messages, size = options.pull_threshold_for_queue, options.pull_threshold_size_for_queue
         if options.pull_threshold_for_topic > 0 or options.pull_threshold_size_for_topic > 0:
-            queues = max(1, sum(queue.topic == topic for queue in self._table))
+            queues = max(1, self._queues.count(topic))
             if options.pull_threshold_for_topic > 0:
                 messages = max(1, options.pull_threshold_for_topic // queues)
             if options.pull_threshold_size_for_topic > 0:
                 size = max(1, options.pull_threshold_size_for_topic // queues)
         return FlowLimits(messages, size, None if options.orderly else options.consume_concurrently_max_span)
-
-    def _may_pull(self, held: ProcessQueue) -> bool:
-        """Whether queue is this member's for certain; an orderly one is so only while its lock counts."""
-        return self._locks is None or held.lock_holds(self._clock.monotonic())
