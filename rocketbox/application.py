@@ -23,6 +23,7 @@ import anyio
 from rocketbox.autoconfigure.assembly import Assembly, AssemblyError, Launch, assemble, of_cluster
 from rocketbox.autoconfigure.log_setup import set_up_logging
 from rocketbox.autoconfigure.spark_listening import spark_container, spark_runtime
+from rocketbox.boot.beans import DynamicContainer
 from rocketbox.boot.failures import render_failure
 from rocketbox.boot.hints import parameters_of, resolve_hint
 from rocketbox.boot.lifecycle import Lifecycle
@@ -38,8 +39,6 @@ from rocketbox.tasks import Supervisor
 from rocketbox.template import MessageConverter, RocketMQTemplate
 
 if TYPE_CHECKING:
-    from dependency_injector.containers import DynamicContainer
-
     from rocketbox.spark.listener import SparkListenerContainer
 
 __all__ = ["Listeners", "RocketBox"]

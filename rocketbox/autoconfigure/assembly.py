@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from rocketbox.autoconfigure import embedded, rocketmq
 from rocketbox.autoconfigure.listening import ResolveText, candidate_of, cluster_settings
-from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties
+from rocketbox.autoconfigure.properties import ClusterProperties, RocketBoxProperties, RocketMQProperties
 from rocketbox.autoconfigure.scan import Marked, load_modules, marked_in
 from rocketbox.autoconfigure.service import Service
 from rocketbox.autoconfigure.spark_listening import SparkPlan, plan_spark_listener
@@ -183,7 +183,8 @@ class _Listeners:
 
     def plan(self) -> None:
         properties = self.assembly.rocketmq
-        for name, own in {None: properties, **properties.clusters}.items():
+        clusters: dict[str | None, ClusterProperties] = {None: properties}
+        for name, own in (clusters | properties.clusters).items():
             prefix = "rocketmq" if name is None else f"rocketmq.clusters.{name}"
             self.collect(partial(self.read_cluster, name, prefix, own))
         candidates = [candidate for marked in self.marked for candidate in self.candidates(marked)]

@@ -166,7 +166,11 @@ def spark_container(
     """The container that runs the plan."""
     from rocketbox.spark.listener import SparkListenerContainer, SparkListenerOptions
 
-    said: dict[str, Any] = {"max_messages": plan.mark.max_messages, "starting_offsets": plan.mark.starting_offsets}
+    said: dict[str, Any] = {
+        "trigger": plan.trigger,
+        "max_messages": plan.mark.max_messages,
+        "starting_offsets": plan.mark.starting_offsets,
+    }
     options = SparkListenerOptions(
         topic=plan.topic,
         group=plan.group,
@@ -174,7 +178,6 @@ def spark_container(
         checkpoint=plan.checkpoint,
         selector_expression=plan.selector_expression,
         schema=plan.mark.schema,
-        **({"trigger": plan.trigger} if plan.trigger is not None else {}),
         **{name: value for name, value in said.items() if value is not None},
     )
     return SparkListenerContainer(

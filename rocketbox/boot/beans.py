@@ -23,10 +23,11 @@ from rocketbox.boot.report import ConditionsReport
 from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, Finding, NotStartedError
 
-__all__ = ["BeanContainer", "SettingsView"]
+__all__ = ["BeanContainer", "DynamicContainer", "SettingsView"]
 
 _log = logging.getLogger(__name__)
 BeanT = TypeVar("BeanT")
+DynamicContainer = containers.DynamicContainer
 
 
 class BeanContainer:
