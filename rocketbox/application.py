@@ -95,7 +95,7 @@ class _Run:
         )
         for phase in Phase:
             self.lifecycle.add(phase, partial(assembly.container.start, phase))
-        self.lifecycle.add(Phase.TEMPLATE, self._tell_templates)
+        self.lifecycle.add(Phase.STARTUP, self._tell_templates)  # a template of the user's may start as late as this
         self.lifecycle.add(Phase.STARTUP, self._run_hooks)
         self.lifecycle.add(Phase.LISTENERS, self._start_listeners)
 
