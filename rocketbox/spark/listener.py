@@ -204,6 +204,12 @@ class SparkListenerContainer:
         """The application's session. Raises JavaNotFoundError."""
         return await self._runtime.session()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the query will not run any more: it has read what there was, there is no Java, or it was stopped."""
+        ended = (SparkListenerState.FINISHED, SparkListenerState.UNAVAILABLE, SparkListenerState.STOPPED)
+        return self.state in ended
+
     async def wait(self) -> None:
         """Return when the query has ended for good (``available_now``, or no Java)."""
         await self._task.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 import zlib
 from collections.abc import Iterator, Sequence
@@ -143,7 +144,7 @@ class Found:
 
 
 @contextmanager
-def progress_of(console: Console, ledger: Ledger, expected: Expected, lake: bool) -> Iterator[Bars]:
+def progress_of(app: RocketBox, console: Console, ledger: Ledger, expected: Expected, lake: bool) -> Iterator[Bars]:
     columns = (
         TextColumn("{task.description:<6}"),
         BarColumn(),
@@ -152,14 +153,15 @@ def progress_of(console: Console, ledger: Ledger, expected: Expected, lake: bool
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, speed_estimate_period=10) as progress:
-        yield Bars(progress, ledger, expected, lake)
+        yield Bars(progress, app, ledger, expected, lake)
 
 
 class Bars:
     """A bar for the sender and one for each listener."""
 
-    def __init__(self, progress: Progress, ledger: Ledger, expected: Expected, lake: bool) -> None:
+    def __init__(self, progress: Progress, app: RocketBox, ledger: Ledger, expected: Expected, lake: bool) -> None:
         self._progress = progress
+        self._app = app
         self._ledger = ledger
         totals = {"sent": expected.sent, "desk": expected.desk, "audit": expected.sent}
         if lake:
@@ -185,6 +187,8 @@ class Bars:
     def missing(self) -> list[str]:
         """What has not arrived yet, in words."""
         seen = self.seen()
+        if lake_failure(self._app) is not None:  # it will not come, and the rest goes on without it
+            seen["lake"] = sys.maxsize
         return [
             f"{name}: {seen[name]:,} of {self._progress.tasks[bar].total or 0:,.0f}"
             for name, bar in self._bars.items()
@@ -215,7 +219,7 @@ async def run_job(app: RocketBox, departures: Sequence[Departure], *, lake: bool
                 if message.properties.get("run") == ledger.run
             }
 
-        with progress_of(console, ledger, expected, lake) as bars:
+        with progress_of(app, console, ledger, expected, lake) as bars:
             async with anyio.create_task_group() as group:
                 group.start_soon(send_departures, app, departures, ledger, properties.senders)
                 if problem := await wait_until_done(ledger, bars):
@@ -259,15 +263,20 @@ async def wait_until_done(ledger: Ledger, bars: Bars) -> list[str]:
     return []
 
 
+def lake_failure(app: RocketBox) -> str | None:
+    """Why the lake's listener does not run (no Java), if it does not."""
+    listener = app.spark_listeners.get("lake")
+    return str(listener.error) if listener is not None and listener.has_ended else None
+
+
 async def check_lake(app: RocketBox, ledger: Ledger, report: Report) -> None:
     """Read back what the lake has kept of this run."""
     from starter_examples.flight_desk import lake
 
-    listener = app.spark_listeners["lake"]
-    if listener.error is not None:
-        report.problems.append(f"lake: {listener.error}")
+    if failure := lake_failure(app):
+        report.problems.append(f"lake: {failure}")
         return
-    spark = await listener.session()
+    spark = await app.spark_listeners["lake"].session()
     path = app.get(lake.LakeProperties).path
 
     def read() -> tuple[int, int, list[tuple[str, str, int, float]]]:

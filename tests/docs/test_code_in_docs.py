@@ -55,14 +55,21 @@ def run_until(command: str, wanted: list[str], folder: Path) -> None:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONUNBUFFERED": "1",
         "COLUMNS": "200",
+        "ROCKETBOX_EMBEDDED_PORT": "0",  # free ports, for whatever else runs on this machine
+        "ROCKETBOX_EMBEDDED_NAME_SERVER_PORT": "0",
     }
     process = subprocess.Popen(
-        command, shell=True, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        process_group=0,
-    )  # fmt: skip
+        f"exec {command}",
+        shell=True,
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     is_service = command.startswith("rocketbox run")
     assert process.stdout is not None
-    watchdog = threading.Timer(SECONDS, os.killpg, (process.pid, signal.SIGKILL))
+    watchdog = threading.Timer(SECONDS, process.kill)
     watchdog.start()
     printed = []
     missing = list(wanted)
@@ -73,7 +80,7 @@ def run_until(command: str, wanted: list[str], folder: Path) -> None:
             if missing and missing[0].strip() in line:
                 missing.pop(0)
             if not missing and is_service and not stopped:
-                os.killpg(process.pid, signal.SIGTERM)
+                process.send_signal(signal.SIGTERM)
                 stopped = True
         status = process.wait()
     finally:
