@@ -9,8 +9,8 @@ ARGS ?=
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 JAVA_MAJOR := $(shell "$(JAVA)" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1)
 HAS_JAVA := $(shell [ "$(JAVA_MAJOR)" -ge 17 ] 2>/dev/null && echo yes)
-EXTRAS := spark,dev$(if $(HAS_JAVA),,$(comma)spark-jre)
 comma := ,
+EXTRAS := spark,dev$(if $(HAS_JAVA),,$(comma)spark-jre)
 
 # The stamp is named by what decides the content of the environment.
 STAMP := $(VENV)/.stamp-$(shell cat pyproject.toml | cksum | tr -dc '0-9')-$(if $(HAS_JAVA),java,jre)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import anyio
 import anyio.to_thread
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -76,7 +77,7 @@ class Report:
                 delays.add_row(carrier, airline, f"{departures:,}", f"{mean:.1f}")
             console.print(delays)
         for problem in self.problems:
-            console.print(f"[red]WRONG[/red] {problem}")
+            console.print(f"[red]WRONG[/red] {escape(problem)}")
         if not self.problems:
             console.print(f"[green]all counts are right[/green] ({seconds:.1f} s)")
 
