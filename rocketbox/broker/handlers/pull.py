@@ -13,7 +13,8 @@ from rocketbox.broker.groups import GroupTable, SubscriptionGroupConfig
 from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.pull_hold import HeldPull, PullHold
-from rocketbox.broker.store.message_store import GetMessageStatus, GetResult, MessageStore
+from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.store.reading import GetMessageStatus, GetResult
 from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock
 from rocketbox.errors import InvalidMessageError

@@ -1,4 +1,4 @@
-"""The message store: put, durable, get; recovered when it is entered, stopped cleanly when it is left.
+"""The message store: put and durable; recovered when it is entered, stopped cleanly when it is left.
 
 A put encodes a record and appends it to a buffer; the buffer is written once per tick of the loop. With SYNC_FLUSH a
 thread writes and syncs it, and all that is put meanwhile joins the next sync (group commit); with ASYNC_FLUSH it is
@@ -11,10 +11,10 @@ every later put get StoreFailedError; reads go on. Opening the store again recov
 
     <root>/abort  checkpoint  lock  commitlog/  consumequeue/<topic>/<queue id>/  index/  config/
 
-Left to others: the layout of each file (its module), what may be put (``handlers``), retention.
+Left to others: reading (``reading``), the layout of each file (its module), what may be put (``handlers``), retention.
 
-Source: Apache RocketMQ 5.5 ``DefaultMessageStore``, ``ConsumeQueueStore``, ``GetMessageStatus``, ``CommitLog`` (put,
-``GroupCommitService``, ``FlushRealTimeService``).
+Source: Apache RocketMQ 5.5 ``DefaultMessageStore``, ``CommitLog`` (put, ``GroupCommitService``,
+``FlushRealTimeService``).
 """
 
 from __future__ import annotations
@@ -23,12 +23,8 @@ import ipaddress
 import logging
 import os
 import struct
-from bisect import insort
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from enum import Enum
-from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -37,13 +33,14 @@ import anyio
 
 from rocketbox.broker.store.checkpoint import CheckpointFile
 from rocketbox.broker.store.commit_log import CommitLog, Segment
-from rocketbox.broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
+from rocketbox.broker.store.consume_queue import ConsumeQueue
 from rocketbox.broker.store.dispatch import TRANSACTION, Derived, is_queued
 from rocketbox.broker.store.files import OpenFiles
-from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT, FlushDiskType, StoreOptions
-from rocketbox.broker.store.records import MAGICS, MIN_RECORD_BYTES, store_timestamp_of
+from rocketbox.broker.store.options import FlushDiskType, StoreOptions
+from rocketbox.broker.store.reading import StoreReader
 from rocketbox.broker.store.recovery import RecoveryReport, recover
 from rocketbox.broker.store.storage import LockHandle, RealStorage, Storage
+from rocketbox.broker.store.waiting import DurableCallback, DurableWaiters
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import InvalidMessageError, NotStartedError, StoreFailedError
 from rocketbox.handoff import Waiter, WorkerPool, make_waiter
@@ -51,45 +48,15 @@ from rocketbox.message import format_offset_msg_id
 from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
 from rocketbox.tasks import SupervisedTask, Supervisor
 
-__all__ = ["ArrivalCallback", "DurableCallback", "GetMessageStatus", "GetResult", "MessageStore", "PutResult"]
+__all__ = ["ArrivalCallback", "MessageStore", "PutResult"]
 
 _log = logging.getLogger(__name__)
 
 ArrivalCallback = Callable[[str, int, int, int], None]
 """Called with topic, queue id, the offset behind the new message, and its tags code."""
-DurableCallback = Callable[[BaseException | None], None]
-"""Called with None when it is durable, else with what prevents it."""
 
-READ_GAP = 4 << 10  # records of one queue nearer than this are read together with what is between
 THREADS = 3  # commit log, its sync under ASYNC_FLUSH, queues and index
 INDEX_ENTRIES_HELD = 100_000  # more than this are written without waiting for flush_interval_index
-_HEAD = struct.Struct(">II20xq")  # size, magic, physical offset
-
-
-class GetMessageStatus(Enum):
-    """What a read found (Apache's names)."""
-
-    FOUND = "FOUND"
-    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
-    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
-    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
-    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
-    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
-    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
-    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
-    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
-    OFFSET_RESET = "OFFSET_RESET"
-
-
-@dataclass(frozen=True, slots=True)
-class GetResult:
-    """What a read found, and where to go on. ``records`` are whole records in queue order."""
-
-    status: GetMessageStatus
-    next_begin_offset: int
-    min_offset: int
-    max_offset: int
-    records: list[bytes] = field(default_factory=list)
 
 
 class PutResult(NamedTuple):  # not a dataclass: one is made for each message, in a fifth of the time
@@ -115,7 +82,7 @@ _Appended = tuple[ConsumeQueue, int, int, StoredMessage, bytes]
 """A message in the log that its queue does not show yet: queue, offset, store time (epoch ms), message, record."""
 
 
-class MessageStore:
+class MessageStore(StoreReader):
     """``async with MessageStore(directory, options) as store: store.put(message)``.
 
     Entering takes the lock and recovers: raises StoreLockedError, StoreCorruptError, StoreError (wrong file sizes) or
@@ -131,7 +98,7 @@ class MessageStore:
         storage: Storage | None = None,
         store_host: tuple[str | bytes, int] = ("127.0.0.1", 10911),
     ) -> None:
-        self.options = options or StoreOptions()
+        super().__init__(options or StoreOptions())
         self.on_arrival: list[ArrivalCallback] = []
         self.report: RecoveryReport | None = None
         """What opening found and did."""
@@ -143,7 +110,6 @@ class MessageStore:
         self._storage: Storage = storage or RealStorage()
         self._sync = self.options.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._crc = self.options.enabled_append_prop_crc
-        self._memory = _memory_bytes() * self.options.access_message_in_memory_max_ratio // 100
         self._files = OpenFiles(self._storage)
         self._set_up()
         self._open = False
@@ -155,19 +121,16 @@ class MessageStore:
 
     def _set_up(self) -> None:
         """Everything that begins anew when the store is entered."""
-        self._log = CommitLog(self._files, f"{self._root}/commitlog", self.options)
-        self._derived = Derived(self._files, self._root, self.options)
+        log = CommitLog(self._files, f"{self._root}/commitlog", self.options)
+        self._read_from(log, Derived(self._files, self._root, self.options))
         self._checkpoint = CheckpointFile(self._storage, f"{self._root}/checkpoint")
         self._appended: list[_Appended] = []
-        self._waiting: list[tuple[int, float, DurableCallback]] = []
+        self._waiters = DurableWaiters(self._clock, self.options.sync_flush_timeout)
         self._durable = 0
         self._dispatched = 0
         self._last_timestamp = 0  # of all that was put
         self._dispatched_timestamp = 0
         self._last_record = 0  # offset of the newest record that was dispatched
-        self._cache: dict[int, bytes] = {}  # the newest records by offset; the older half is _older
-        self._older: dict[int, bytes] = {}
-        self._cached = 0
         self._index_due = 0.0
 
     @property
@@ -199,7 +162,7 @@ class MessageStore:
             flush = tasks.start("write the commit log", self._write_log, restart=False)
             others = [tasks.start("write queues and index", self._write_derived)]
             if self._sync:
-                others.append(tasks.start("flush timeouts", self._sweep_waiting))
+                others.append(tasks.start("flush timeouts", self._waiters.sweep))
             else:
                 others.append(tasks.start("sync the commit log", self._sync_log))
             stack.push_async_callback(self._stop, flush, others)
@@ -256,7 +219,7 @@ class MessageStore:
                     await self._pool.run(self._say_clean)
                 except Exception as error:
                     self._fail("stopping", error)
-            self._fail_waiting(StoreFailedError("the store was stopped"))
+            self._waiters.fail(StoreFailedError("the store was stopped"))
 
     def _say_clean(self) -> None:
         self._storage.remove(f"{self._root}/abort")
@@ -369,12 +332,7 @@ class MessageStore:
         elif not self._open:
             callback(NotStartedError("the message store"))
         else:
-            deadline = self._clock.monotonic() + self.options.sync_flush_timeout / 1000
-            entry = (end_offset, deadline, callback)
-            if not self._waiting or self._waiting[-1][0] <= end_offset:
-                self._waiting.append(entry)
-            else:
-                insort(self._waiting, entry, key=itemgetter(0))
+            self._waiters.add(end_offset, callback)
 
     async def durable(self, end_offset: int) -> None:
         """Return when the log is safe up to ``end_offset``. Raises what :meth:`when_durable` calls back with."""
@@ -393,38 +351,6 @@ class MessageStore:
         self.when_durable(end_offset, done)
         await waiter
 
-    def _set_durable(self, end: int) -> None:
-        self._durable = end
-        waiting = self._waiting
-        if waiting and waiting[-1][0] <= end:
-            self._waiting = []
-            ready = waiting
-        else:
-            count = 0
-            while count < len(waiting) and waiting[count][0] <= end:
-                count += 1
-            ready = waiting[:count]
-            del waiting[:count]
-        for _, _, callback in ready:
-            _call(callback, None)
-
-    async def _sweep_waiting(self) -> None:
-        """Tell those who wait too long for a sync that does not end."""
-        interval = self.options.sync_flush_timeout / 10_000
-        while True:
-            await self._clock.sleep(interval)
-            now = self._clock.monotonic()
-            late = [entry for entry in self._waiting if entry[1] <= now]
-            if late:
-                self._waiting = [entry for entry in self._waiting if entry[1] > now]
-                for _, _, callback in late:
-                    _call(callback, TimeoutError(f"no sync within {self.options.sync_flush_timeout} ms"))
-
-    def _fail_waiting(self, error: BaseException) -> None:
-        waiting, self._waiting = self._waiting, []
-        for _, _, callback in waiting:
-            _call(callback, error)
-
     def _fail(self, what: str, error: BaseException) -> None:
         if self.failure is not None:
             return
@@ -433,7 +359,7 @@ class MessageStore:
             "until it is opened again; see that its disk has room and works, then restart"
         )
         _log.error("%s", self.failure)
-        self._fail_waiting(StoreFailedError(self.failure))
+        self._waiters.fail(StoreFailedError(self.failure))
 
     # --- the tasks that write ---
 
@@ -466,7 +392,8 @@ class MessageStore:
                 return
             self._log.written = end
             self._dispatch(appended)
-            self._set_durable(end)
+            self._durable = end
+            self._waiters.release(end)
 
     def _write_and_sync(self, segments: list[Segment], end: int, store_timestamp: int) -> None:
         self._log.write(segments)
@@ -546,11 +473,11 @@ class MessageStore:
 
     def _dispatch(self, appended: Sequence[_Appended]) -> None:
         """Make messages readable: put them into their queues and the index, and tell who waits for them."""
-        add, cache, listeners = self._derived.add, self._cache, self.on_arrival
+        records = {offset: record for _, offset, _, _, record in appended}
+        self._cache.add(records, sum(map(len, records.values())))
+        add, listeners = self._derived.add, self.on_arrival
         for queue, offset, timestamp, message, record in appended:
             size = len(record)
-            cache[offset] = record
-            self._cached += size
             topic, sys_flag = message.topic, message.sys_flag
             queued = not sys_flag & TRANSACTION or is_queued(sys_flag)
             code = add(queue if queued else None, topic, message.properties, sys_flag, offset, size, timestamp)
@@ -562,197 +489,3 @@ class MessageStore:
                         _log.exception("telling of the message at %d of %s/%d failed", offset, topic, queue.queue_id)
         _, self._last_record, self._dispatched_timestamp, _, record = appended[-1]
         self._dispatched = self._last_record + len(record)
-        if self._cached > self.options.read_cache_size // 2:
-            self._older, self._cache, self._cached = cache, {}, 0
-
-    # --- get ---
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first message of a queue; 0 for a queue that is not there."""
-        queue = self._derived.find(topic, queue_id)
-        return queue.min_offset if queue is not None else 0
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        """Behind the last readable message of a queue; 0 for a queue that is not there."""
-        queue = self._derived.find(topic, queue_id)
-        return queue.max_offset if queue is not None else 0
-
-    @property
-    def min_commit_log_offset(self) -> int:
-        return self._log.start
-
-    @property
-    def max_commit_log_offset(self) -> int:
-        """The end of what is written."""
-        return self._log.written
-
-    def queues(self) -> list[tuple[str, int]]:
-        """Topic and id of all queues."""
-        return [(queue.topic, queue.queue_id) for queue in self._derived]
-
-    def get(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_messages: int = 32,
-        max_bytes: int | None = None,
-        matches: Callable[[int], bool] | None = None,
-    ) -> GetResult:
-        """Up to ``max_messages`` records of a queue from ``offset`` on whose tags code ``matches``.
-
-        At most ``max_transfer_*`` of the options, and ``max_bytes``; the first record comes whatever its size.
-        """
-        queue = self._derived.find(topic, queue_id)
-        if queue is None:
-            return GetResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-        least, end = queue.min_offset, queue.max_offset
-        if end == 0:
-            return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, least, end)
-        if offset < least:
-            return GetResult(GetMessageStatus.OFFSET_TOO_SMALL, least, least, end)
-        if offset == end:
-            return GetResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, least, end)
-        if offset > end:
-            return GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, end, least, end)
-        options = self.options
-        most_bytes = options.max_transfer_bytes_on_message_in_memory
-        most = options.max_transfer_count_on_message_in_memory
-        log_end, log_start = self._log.written, self._log.start
-        limits_known = False
-        taken: list[tuple[int, int]] = []
-        total, next_offset, removed = 0, offset, False
-        for physical, size, code in queue.units(
-            offset, max(options.max_filter_message_size // CONSUME_QUEUE_UNIT, max_messages)
-        ):
-            if size == FILLER_SIZE or physical < log_start:
-                removed = removed or size != FILLER_SIZE
-                next_offset += 1
-                continue
-            if matches is not None and not matches(code):
-                next_offset += 1
-                continue
-            if not limits_known:
-                limits_known = True
-                if log_end - physical > self._memory:
-                    most_bytes = options.max_transfer_bytes_on_message_in_disk
-                    most = options.max_transfer_count_on_message_in_disk
-                most = min(most, max_messages)
-                if max_bytes is not None:
-                    most_bytes = min(most_bytes, max_bytes)
-            if taken and (len(taken) >= most or total + size > most_bytes):
-                break
-            taken.append((physical, size))
-            total += size
-            next_offset += 1
-        if taken:
-            return GetResult(GetMessageStatus.FOUND, next_offset, least, end, self._read_records(taken))
-        if next_offset == offset:
-            return GetResult(GetMessageStatus.OFFSET_FOUND_NULL, queue.next_file(offset), least, end)
-        status = GetMessageStatus.MESSAGE_WAS_REMOVING if removed else GetMessageStatus.NO_MATCHED_MESSAGE
-        return GetResult(status, next_offset, least, end)
-
-    def _read_records(self, places: list[tuple[int, int]]) -> list[bytes]:
-        """Records at (offset, size), from memory or else with one read for those that lie near each other."""
-        cache, older = self._cache, self._older
-        records = []
-        count = 0
-        while count < len(places):
-            start, size = places[count]
-            record = cache.get(start) or older.get(start)
-            count += 1
-            if record is not None:
-                records.append(record)
-                continue
-            near = [(start, size)]
-            end = start + size
-            while count < len(places) and 0 <= places[count][0] - end <= READ_GAP and places[count][0] not in cache:
-                end = sum(places[count])
-                near.append(places[count])
-                count += 1
-            records += self._read_near(near, end)
-        return records
-
-    def _read_near(self, places: list[tuple[int, int]], end: int) -> list[bytes]:
-        start = places[0][0]
-        data = self._log.read(start, end - start)
-        if len(places) == 1:
-            return [data]
-        records = []
-        for offset, size in places:
-            record = data[offset - start : offset - start + size]
-            # A read ends where its file does: what lies in the next one is read by itself.
-            records.append(record if len(record) == size else self._log.read(offset, size))
-        return records
-
-    def read(self, commit_log_offset: int) -> bytes | None:
-        """The record that begins at a commit-log offset; None if none does."""
-        record = self._cache.get(commit_log_offset) or self._older.get(commit_log_offset)
-        if record is not None:
-            return record
-        if not self._log.start <= commit_log_offset <= self._log.written - MIN_RECORD_BYTES:
-            return None
-        head = self._log.read(commit_log_offset, _HEAD.size)
-        if len(head) < _HEAD.size:
-            return None
-        size, magic, own_offset = _HEAD.unpack(head)
-        if magic not in MAGICS or own_offset != commit_log_offset or commit_log_offset + size > self._log.written:
-            return None
-        record = self._log.read(commit_log_offset, size)
-        return record if len(record) == size else None
-
-    def query(self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int) -> list[bytes]:
-        """Records of a topic that may have a key, stored between two times, newest first.
-
-        Keys are UNIQ_KEY, the words of KEYS, and ``T#`` and the tags. They are found by their hash: others may be among
-        them.
-        """
-        records: list[bytes] = []
-        most = min(max_num, self.options.max_msgs_num_batch)
-        for physical in self._derived.find_key(topic, key, begin_ms, end_ms):
-            if len(records) >= most:
-                break
-            record = self.read(physical)
-            if record is not None:
-                records.append(record)
-        return records
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
-        """The first message of a queue stored at or after a time; with ``upper`` the last one stored at or before it.
-
-        Within min and max offset; 0 for a queue that is not there.
-        """
-        queue = self._derived.find(topic, queue_id)
-        if queue is None:
-            return 0
-        low, high = queue.min_offset, queue.max_offset
-        if not upper:
-            return queue.search(low, high, lambda physical: self._stored_at(physical) >= timestamp_ms)
-        behind = queue.search(low, high, lambda physical: self._stored_at(physical) > timestamp_ms)
-        return max(low, behind - 1)
-
-    def earliest_store_time(self, topic: str | None = None, queue_id: int = 0) -> int:
-        """Store time (epoch ms) of the oldest message, of a queue if it is named; -1 without one."""
-        if topic is not None:
-            queue = self._derived.find(topic, queue_id)
-            if queue is None or queue.min_offset >= queue.max_offset:
-                return -1
-            return self._stored_at(queue.unit(queue.min_offset)[0])
-        record = self.read(self._log.start)
-        return -1 if record is None else store_timestamp_of(record)
-
-    def _stored_at(self, physical: int) -> int:
-        record = self.read(physical)
-        return store_timestamp_of(record) if record is not None else 0
-
-
-def _call(callback: DurableCallback, error: BaseException | None) -> None:
-    try:
-        callback(error)
-    except Exception:
-        _log.exception("telling a sender of its flush failed")
-
-
-def _memory_bytes() -> int:
-    """The machine's memory."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from rocketbox.broker.store.config_file import ConfigFile
-from rocketbox.broker.store.message_store import GetMessageStatus, MessageStore
+from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
+from rocketbox.broker.store.reading import GetMessageStatus
 from rocketbox.broker.store.storage import RealStorage
 from rocketbox.errors import StoreCorruptError
 from rocketbox.message import MessageExt, decode_properties

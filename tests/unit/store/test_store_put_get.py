@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from rocketbox.broker.store.message_store import GetMessageStatus
+from rocketbox.broker.store.reading import GetMessageStatus
 from rocketbox.broker.store.storage import MemoryStorage
 from rocketbox.errors import InvalidMessageError, NotStartedError
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, MessageSysFlag

@@ -1,0 +1,278 @@
+"""What is read from the store: a queue's messages from an offset on, records by offset, key or time.
+
+Holds the memory of the newest records too, where consumers that keep up read. Puts are left to ``message_store``, the
+layout of files to their modules. All is called in the loop that runs the store.
+
+Source: Apache RocketMQ 5.5 ``DefaultMessageStore`` (``getMessage``, ``queryMessage``, ``getOffsetInQueueByTime``),
+``ConsumeQueueStore``, ``GetMessageStatus``.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from rocketbox.broker.store.commit_log import CommitLog
+from rocketbox.broker.store.consume_queue import FILLER_SIZE
+from rocketbox.broker.store.dispatch import Derived
+from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT, StoreOptions
+from rocketbox.broker.store.records import MAGICS, MIN_RECORD_BYTES, store_timestamp_of
+
+__all__ = ["GetMessageStatus", "GetResult", "RecordCache", "StoreReader"]
+
+READ_GAP = 4 << 10  # records of one queue nearer than this are read together with what is between
+_HEAD = struct.Struct(">II20xq")  # size, magic, physical offset
+
+
+class GetMessageStatus(Enum):
+    """What a read found (Apache's names)."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    OFFSET_RESET = "OFFSET_RESET"
+
+
+@dataclass(frozen=True, slots=True)
+class GetResult:
+    """What a read found, and where to go on. ``records`` are whole records in queue order."""
+
+    status: GetMessageStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    records: list[bytes] = field(default_factory=list)
+
+
+class RecordCache:
+    """The newest records by commit-log offset, up to about ``size`` bytes of them.
+
+    Two halves: when the newer one is full, the older one goes. So nothing has to be removed one by one.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._half = size // 2
+        self._newer: dict[int, bytes] = {}
+        self._older: dict[int, bytes] = {}
+        self._used = 0  # bytes in the newer half
+
+    def add(self, records: dict[int, bytes], size: int) -> None:
+        """Add records, which have ``size`` bytes in all."""
+        self._newer.update(records)
+        self._used += size
+        if self._used > self._half:
+            self._older, self._newer, self._used = self._newer, {}, 0
+
+    def get(self, offset: int) -> bytes | None:
+        return self._newer.get(offset) or self._older.get(offset)
+
+
+class StoreReader:
+    """The reading half of a store: what ``MessageStore``, which extends it, offers beside puts.
+
+    It is extended, not held, so that ``store.get`` needs no method that only forwards; nothing in it is overridden.
+    """
+
+    def __init__(self, options: StoreOptions) -> None:
+        self.options = options
+        self._memory = _memory_bytes() * options.access_message_in_memory_max_ratio // 100
+
+    def _read_from(self, log: CommitLog, derived: Derived) -> None:
+        """Read from these from now on; nothing of them is in memory yet."""
+        self._log = log
+        self._derived = derived
+        self._cache = RecordCache(self.options.read_cache_size)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first message of a queue; 0 for a queue that is not there."""
+        queue = self._derived.find(topic, queue_id)
+        return queue.min_offset if queue is not None else 0
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Behind the last readable message of a queue; 0 for a queue that is not there."""
+        queue = self._derived.find(topic, queue_id)
+        return queue.max_offset if queue is not None else 0
+
+    @property
+    def min_commit_log_offset(self) -> int:
+        return self._log.start
+
+    @property
+    def max_commit_log_offset(self) -> int:
+        """The end of what is written."""
+        return self._log.written
+
+    def queues(self) -> list[tuple[str, int]]:
+        """Topic and id of all queues."""
+        return [(queue.topic, queue.queue_id) for queue in self._derived]
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = 32,
+        max_bytes: int | None = None,
+        matches: Callable[[int], bool] | None = None,
+    ) -> GetResult:
+        """Up to ``max_messages`` records of a queue from ``offset`` on whose tags code ``matches``.
+
+        At most ``max_transfer_*`` of the options, and ``max_bytes``; the first record comes whatever its size.
+        """
+        queue = self._derived.find(topic, queue_id)
+        if queue is None:
+            return GetResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        least, end = queue.min_offset, queue.max_offset
+        if end == 0:
+            return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, least, end)
+        if offset < least:
+            return GetResult(GetMessageStatus.OFFSET_TOO_SMALL, least, least, end)
+        if offset == end:
+            return GetResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, least, end)
+        if offset > end:
+            return GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, end, least, end)
+        options = self.options
+        most_bytes = options.max_transfer_bytes_on_message_in_memory
+        most = options.max_transfer_count_on_message_in_memory
+        log_end, log_start = self._log.written, self._log.start
+        limits_known = False
+        taken: list[tuple[int, int]] = []
+        total, next_offset, removed = 0, offset, False
+        for physical, size, code in queue.units(
+            offset, max(options.max_filter_message_size // CONSUME_QUEUE_UNIT, max_messages)
+        ):
+            if size == FILLER_SIZE or physical < log_start:
+                removed = removed or size != FILLER_SIZE
+                next_offset += 1
+                continue
+            if matches is not None and not matches(code):
+                next_offset += 1
+                continue
+            if not limits_known:
+                limits_known = True
+                if log_end - physical > self._memory:
+                    most_bytes = options.max_transfer_bytes_on_message_in_disk
+                    most = options.max_transfer_count_on_message_in_disk
+                most = min(most, max_messages)
+                if max_bytes is not None:
+                    most_bytes = min(most_bytes, max_bytes)
+            if taken and (len(taken) >= most or total + size > most_bytes):
+                break
+            taken.append((physical, size))
+            total += size
+            next_offset += 1
+        if taken:
+            return GetResult(GetMessageStatus.FOUND, next_offset, least, end, self._read_records(taken))
+        if next_offset == offset:
+            return GetResult(GetMessageStatus.OFFSET_FOUND_NULL, queue.next_file(offset), least, end)
+        status = GetMessageStatus.MESSAGE_WAS_REMOVING if removed else GetMessageStatus.NO_MATCHED_MESSAGE
+        return GetResult(status, next_offset, least, end)
+
+    def _read_records(self, places: list[tuple[int, int]]) -> list[bytes]:
+        """Records at (offset, size), from memory or else with one read for those that lie near each other."""
+        cache = self._cache
+        records = []
+        count = 0
+        while count < len(places):
+            start, size = places[count]
+            record = cache.get(start)
+            count += 1
+            if record is not None:
+                records.append(record)
+                continue
+            near = [(start, size)]
+            end = start + size
+            while (
+                count < len(places) and 0 <= places[count][0] - end <= READ_GAP and cache.get(places[count][0]) is None
+            ):
+                end = sum(places[count])
+                near.append(places[count])
+                count += 1
+            records += self._read_near(near, end)
+        return records
+
+    def _read_near(self, places: list[tuple[int, int]], end: int) -> list[bytes]:
+        start = places[0][0]
+        data = self._log.read(start, end - start)
+        if len(places) == 1:
+            return [data]
+        records = []
+        for offset, size in places:
+            record = data[offset - start : offset - start + size]
+            # A read ends where its file does: what lies in the next one is read by itself.
+            records.append(record if len(record) == size else self._log.read(offset, size))
+        return records
+
+    def read(self, commit_log_offset: int) -> bytes | None:
+        """The record that begins at a commit-log offset; None if none does."""
+        record = self._cache.get(commit_log_offset)
+        if record is not None:
+            return record
+        if not self._log.start <= commit_log_offset <= self._log.written - MIN_RECORD_BYTES:
+            return None
+        head = self._log.read(commit_log_offset, _HEAD.size)
+        if len(head) < _HEAD.size:
+            return None
+        size, magic, own_offset = _HEAD.unpack(head)
+        if magic not in MAGICS or own_offset != commit_log_offset or commit_log_offset + size > self._log.written:
+            return None
+        record = self._log.read(commit_log_offset, size)
+        return record if len(record) == size else None
+
+    def query(self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int) -> list[bytes]:
+        """Records of a topic that may have a key, stored between two times, newest first.
+
+        Keys are UNIQ_KEY, the words of KEYS, and ``T#`` and the tags. They are found by their hash: others may be among
+        them.
+        """
+        records: list[bytes] = []
+        most = min(max_num, self.options.max_msgs_num_batch)
+        for physical in self._derived.find_key(topic, key, begin_ms, end_ms):
+            if len(records) >= most:
+                break
+            record = self.read(physical)
+            if record is not None:
+                records.append(record)
+        return records
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
+        """The first message of a queue stored at or after a time; with ``upper`` the last one stored at or before it.
+
+        Within min and max offset; 0 for a queue that is not there.
+        """
+        queue = self._derived.find(topic, queue_id)
+        if queue is None:
+            return 0
+        low, high = queue.min_offset, queue.max_offset
+        if not upper:
+            return queue.search(low, high, lambda physical: self._stored_at(physical) >= timestamp_ms)
+        behind = queue.search(low, high, lambda physical: self._stored_at(physical) > timestamp_ms)
+        return max(low, behind - 1)
+
+    def earliest_store_time(self, topic: str | None = None, queue_id: int = 0) -> int:
+        """Store time (epoch ms) of the oldest message, of a queue if it is named; -1 without one."""
+        if topic is not None:
+            queue = self._derived.find(topic, queue_id)
+            if queue is None or queue.min_offset >= queue.max_offset:
+                return -1
+            return self._stored_at(queue.unit(queue.min_offset)[0])
+        record = self.read(self._log.start)
+        return -1 if record is None else store_timestamp_of(record)
+
+    def _stored_at(self, physical: int) -> int:
+        record = self.read(physical)
+        return store_timestamp_of(record) if record is not None else 0
+
+
+def _memory_bytes() -> int:
+    """The machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
