@@ -7,7 +7,7 @@ another order would make it run empty batches for ever. A number is the next off
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rocketbox.message import MessageQueue
@@ -44,17 +44,19 @@ def from_spark(value: Mapping[str, Mapping[str, Mapping[str, int]]]) -> QueueOff
     }
 
 
-def parse_starting_offsets(text: str) -> QueueOffsets:
+def parse_starting_offsets(
+    text: str, option: str = "startingOffsets", words: Sequence[str] = ("earliest", "latest", "group")
+) -> QueueOffsets:
     """Offsets written by a user as JSON in Spark's form; -2 is the beginning and -1 the end of a queue.
 
-    Raises ValueError that says what is wrong.
+    Raises ValueError that says what is wrong, and which words could have stood there as well.
     """
     try:
         return from_spark(json.loads(text))
     except (ValueError, AttributeError, TypeError) as error:
         raise ValueError(
-            f'offsets must be earliest, latest, group or JSON such as {{"topic": {{"broker-a": {{"0": 23}}}}}}; '
-            f"{text!r} is none of them ({error})"
+            f"option {option} must be {', '.join(words)} or JSON such as "
+            f'{{"topic": {{"broker-a": {{"0": 23}}}}}}; {text!r} is none of them ({error})'
         ) from error
 
 

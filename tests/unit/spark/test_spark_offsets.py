@@ -70,5 +70,5 @@ def test_small_queues_share_a_task_and_large_ones_are_split() -> None:
 
 @pytest.mark.parametrize("text", ["first", "[1]", '{"t": 5}', '{"t": {"b": {"x": 1}}}'])
 def test_offsets_that_are_not_understood_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="earliest, latest, group or JSON"):
+    with pytest.raises(ValueError, match="startingOffsets must be earliest, latest, group or JSON"):
         parse_starting_offsets(text)

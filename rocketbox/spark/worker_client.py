@@ -1,0 +1,130 @@
+"""A client for code that has no event loop: one for each process of Spark, in a thread of its own.
+
+Spark calls its sources from plain functions, and its Python processes live on from batch to batch: so does the client.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Future
+from typing import TypeVar
+
+import anyio
+from anyio.from_thread import BlockingPortal
+
+from rocketbox.client import Admin
+from rocketbox.clock import Clock, RealClock
+from rocketbox.errors import BrokerError, ClientError, RemotingError
+
+__all__ = ["UNREACHABLE", "ClientThread", "client", "gather", "patiently"]
+
+_log = logging.getLogger(__name__)
+ResultT = TypeVar("ResultT")
+KeyT = TypeVar("KeyT")
+
+UNREACHABLE = (RemotingError, BrokerError, ClientError)
+"""What the client raises when a broker is away, starts, or is not known to the name server (yet)."""
+PATIENCE = 60.0  # seconds
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds
+
+
+class ClientThread:
+    """An :class:`Admin` in an event loop of its own. Raises what its start raises."""
+
+    def __init__(self, name_server: str) -> None:
+        self.clock: Clock = RealClock()
+        self._name_server = name_server
+        self._started: Future[tuple[BlockingPortal, Admin]] = Future()
+        # A daemon: a worker of Spark ends without asking anybody.
+        self._thread = threading.Thread(target=self._work, name=f"rocketmq {name_server}", daemon=True)
+        self._thread.start()
+        self._portal, self._admin = self._started.result()
+
+    def _work(self) -> None:
+        async def main() -> None:
+            async with BlockingPortal() as portal, Admin(name_server=self._name_server, clock=self.clock) as admin:
+                self._started.set_result((portal, admin))
+                await portal.sleep_until_stopped()
+
+        try:
+            anyio.run(main)
+        except BaseException as error:  # it belongs to the thread that waits for the start
+            if self._started.done():
+                _log.exception("the client of %s has failed", self._name_server)
+            else:
+                self._started.set_exception(error)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def call(self, function: Callable[[Admin], Awaitable[ResultT]]) -> ResultT:
+        """The result of ``function(admin)``, run in the client's loop."""
+        return self._portal.call(function, self._admin)
+
+    def start(self, function: Callable[[Admin], Awaitable[ResultT]]) -> Future[ResultT]:
+        """The same, while the caller does something else."""
+        return self._portal.start_task_soon(function, self._admin)
+
+    def pause(self, seconds: float) -> None:
+        self._portal.call(self.clock.sleep, seconds)
+
+    def close(self) -> None:
+        if self.alive:
+            self._portal.start_task_soon(self._portal.stop)
+            self._thread.join(10)
+
+
+_clients: dict[tuple[int, str], ClientThread] = {}
+_clients_lock = threading.Lock()
+
+
+def client(name_server: str) -> ClientThread:
+    """This process' client of a name server."""
+    key = (os.getpid(), name_server)  # a worker is forked: the parent's thread is not there
+    with _clients_lock:
+        found = _clients.get(key)
+        if found is None or not found.alive:
+            found = _clients[key] = ClientThread(name_server)
+            atexit.register(found.close)
+        return found
+
+
+async def gather(function: Callable[[KeyT], Awaitable[ResultT]], keys: Iterable[KeyT]) -> dict[KeyT, ResultT]:
+    """``function(key)`` for each key, all at the same time. Raises the first error, as it is."""
+    results: dict[KeyT, ResultT] = {}
+    errors: list[Exception] = []
+    keys = list(keys)
+
+    async def run(key: KeyT) -> None:
+        try:
+            results[key] = await function(key)
+        except Exception as error:
+            errors.append(error)
+            group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        for key in keys:
+            group.start_soon(run, key)
+    if errors:
+        raise errors[0]
+    return {key: results[key] for key in keys}
+
+
+async def patiently(clock: Clock, what: str, function: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    """The result of ``function()``, tried for a minute while the broker is not there."""
+    until = clock.monotonic() + PATIENCE
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            return await function()
+        except UNREACHABLE as error:
+            if clock.monotonic() + pause > until:
+                raise
+            _log.warning("%s: %s; again in %.1f s", what, error, pause)
+        await clock.sleep(pause)
+        pause = min(pause * 2, LONGEST_PAUSE)
