@@ -1,7 +1,7 @@
 """Reading and changing single properties in the text of all, without making a mapping of it.
 
 A send changes two or three properties of a text it otherwise keeps; taking the text apart and joining it again costs
-several times as much (benchmark ``send_pipelined``).
+several times as much (benchmark "send, 256 in flight").
 
 Source: Apache RocketMQ 5.x ``MessageDecoder`` (``name 0x01 value 0x02`` for each property).
 """

@@ -2,6 +2,7 @@
 
 The broker is ``rocketbox broker`` with ASYNC_FLUSH, or the servers named by ``--name-server`` and ``--broker`` (an
 Apache cluster of one). CPU per message is the client process' own; the broker's is shown where the broker is ours.
+The scenarios of the store alone have neither: theirs is the CPU of the process that holds the store.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from tests.broker_process import BrokerProcess
 
 __all__ = ["main"]
 
-SLOW = {"send, one at a time", "send, one at a time (bare peer)"}  # a tenth of the messages is enough
 SECONDS = 300
 
 
@@ -39,13 +39,13 @@ def cpu_seconds(pid: int) -> float:
 
 
 @contextlib.contextmanager
-def servers(arguments: argparse.Namespace) -> Iterator[tuple[str, str, int | None]]:
+def servers(arguments: argparse.Namespace, *, needed: bool) -> Iterator[tuple[str, str, int | None]]:
     """(name server, broker, the broker's process id if it is ours)"""
-    if arguments.name_server:
+    if arguments.name_server or not needed:
         yield arguments.name_server, arguments.broker, None
         return
     with (
-        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory(dir=arguments.directory) as folder,
         BrokerProcess(Path(folder), f"--flush-disk-type={arguments.flush_disk_type}") as broker,
     ):
         if (os.cpu_count() or 1) > 1:
@@ -68,23 +68,32 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=64_000, help="messages of a scenario (64,000)")
     parser.add_argument("--only", default="", help="scenarios whose name holds this text")
     parser.add_argument("--flush-disk-type", default="ASYNC_FLUSH", choices=["ASYNC_FLUSH", "SYNC_FLUSH"])
-    parser.add_argument("--name-server", help="measure on running servers instead of our own")
-    parser.add_argument("--broker", help="the broker's address beside --name-server")
+    parser.add_argument(
+        "--directory", help="where to write, to measure another disk (the directory for temporary files)"
+    )
+    parser.add_argument("--name-server", default="", help="measure on running servers instead of our own")
+    parser.add_argument("--broker", default="", help="the broker's address beside --name-server")
     arguments = parser.parse_args()
     if bool(arguments.name_server) != bool(arguments.broker):
         parser.error("--name-server and --broker go together")
     names = [name for name in SCENARIOS if arguments.only in name]
     results: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-    with servers(arguments) as (name_server, broker, pid), Progress(console=Console(stderr=True)) as progress:
+    needed = any(SCENARIOS[name].needs_servers for name in names)
+    with (
+        servers(arguments, needed=needed) as (name_server, broker, pid),
+        Progress(console=Console(stderr=True)) as progress,
+    ):
         bar = progress.add_task("measuring", total=len(names) * (arguments.rounds + 1))
         for round_number in range(arguments.rounds + 1):
             for name in names:
                 progress.update(bar, description=name)
-                messages = arguments.messages // (10 if name in SLOW else 1)
+                scenario = SCENARIOS[name]
+                messages = max(32, round(arguments.messages * scenario.share) // 32 * 32)
                 before = cpu_seconds(pid) if pid else 0.0
                 done = subprocess.run(
                     [sys.executable, "-m", "tests.benchmarks.scenario", name, f"--topic=bench-{uuid.uuid4().hex[:12]}"]
-                    + [f"--name-server={name_server}", f"--broker={broker}", f"--messages={messages // 32 * 32}"]
+                    + [f"--name-server={name_server}", f"--broker={broker}", f"--messages={messages}"]
+                    + ([f"--directory={arguments.directory}"] if arguments.directory else [])
                     + (["--cpu=0"] if (os.cpu_count() or 1) > 1 else []),
                     capture_output=True,
                     text=True,
@@ -94,7 +103,7 @@ def main() -> None:
                 if done.returncode:
                     sys.exit(f"{name} failed:\n{done.stderr}")
                 result = json.loads(done.stdout.splitlines()[-1])
-                if pid:
+                if pid and scenario.needs_servers:
                     result["broker_cpu"] = cpu_seconds(pid) - before
                 if round_number:  # the first round warms files, caches and the processor up
                     results[name].append(result)

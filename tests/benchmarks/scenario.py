@@ -1,6 +1,7 @@
 """One scenario in a process of its own: prints one line of JSON with what it cost.
 
-``python -m tests.benchmarks.scenario NAME --name-server ADDRESS --broker ADDRESS --messages N --topic TOPIC [--cpu N]``
+``python -m tests.benchmarks.scenario NAME --messages N --topic TOPIC [--name-server ADDRESS --broker ADDRESS]
+[--directory PATH] [--cpu N]``
 """
 
 from __future__ import annotations
@@ -10,20 +11,25 @@ import json
 import os
 import resource
 import statistics
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import anyio
 
+from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.store.options import FlushDiskType, StoreOptions
 from rocketbox.client import ConsumerOptions, Producer, PushConsumer
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt
+from rocketbox.protocol.stored_message import StoredMessage
 from tests.benchmarks import reference
 
-__all__ = ["SCENARIOS"]
+__all__ = ["SCENARIOS", "Scenario"]
 
 BODY = b"x" * 1024
 BATCH = 32
+QUEUES = 4
 
 
 @dataclass
@@ -34,6 +40,8 @@ class Run:
     broker: str
     topic: str
     messages: int
+    directory: str
+    """An empty one, for scenarios that write files."""
     seconds: float = 0.0
     cpu: float = 0.0
     latencies: list[float] = field(default_factory=list)
@@ -51,6 +59,11 @@ class Run:
 
     def message(self, number: int) -> Message:
         return Message(self.topic, BODY, tag="A", keys=(f"k{number}",))
+
+    def stored_message(self, number: int) -> StoredMessage:
+        """What the broker makes of :meth:`message`."""
+        properties = b"UNIQ_KEY\x01%032X\x02KEYS\x01k%d\x02WAIT\x01true\x02TAGS\x01A\x02" % (number, number)
+        return StoredMessage(self.topic, number % QUEUES, BODY, properties)
 
 
 async def _send_from_tasks(run: Run, tasks: int) -> None:
@@ -161,31 +174,93 @@ async def reference_one_way(run: Run) -> None:
     run.stop()
 
 
-SCENARIOS: dict[str, Callable[[Run], Awaitable[None]]] = {
-    "send, 256 in flight": send_pipelined,
-    "send, 256 in flight (bare peer)": reference_pipelined,
-    "send_many": send_many,
-    "send, one at a time": send_one_at_a_time,
-    "send, one at a time (bare peer)": reference_one_at_a_time,
-    "one-way": send_one_way,
-    "one-way (bare peer)": reference_one_way,
-    "batch of 32, one at a time": send_batch,
-    "push consume": consume,
+async def store_append(run: Run) -> None:
+    """The store alone with ASYNC_FLUSH, up to its stop: all is synced then, and in queues and index."""
+    options = StoreOptions(flush_disk_type=FlushDiskType.ASYNC_FLUSH)
+    async with MessageStore(run.directory, options) as store:
+        run.start()
+        for number in range(run.messages):
+            end = store.put(run.stored_message(number)).end_offset
+            if number % 256 == 255:
+                await store.durable(end)
+    run.stop()
+
+
+async def store_group_commit(run: Run) -> None:
+    """The store alone with SYNC_FLUSH; 100 producers, each waiting until its message is synced."""
+    async with MessageStore(run.directory) as store:
+        numbers = iter(range(run.messages))
+
+        async def produce() -> None:
+            for number in numbers:
+                before = time.perf_counter()
+                await store.durable(store.put(run.stored_message(number)).end_offset)
+                run.latencies.append(time.perf_counter() - before)
+
+        run.start()
+        async with anyio.create_task_group() as group:
+            for _ in range(100):
+                group.start_soon(produce)
+        run.stop()
+
+
+async def reference_sync_each(run: Run) -> None:
+    """A bare file: one fdatasync for each message, with nothing else written; room is set aside as the store does."""
+    fd = os.open(f"{run.directory}/log", os.O_WRONLY | os.O_CREAT)
+    try:
+        os.posix_fallocate(fd, 0, run.messages * len(BODY))
+        os.fsync(fd)
+        run.start()
+        for number in range(run.messages):
+            before = time.perf_counter()
+            os.pwrite(fd, BODY, number * len(BODY))
+            os.fdatasync(fd)
+            run.latencies.append(time.perf_counter() - before)
+        run.stop()
+    finally:
+        os.close(fd)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What to run, and with how many messages: all that are asked for, or a ``share`` of them."""
+
+    run: Callable[[Run], Awaitable[None]]
+    share: float = 1.0
+    needs_servers: bool = True
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "send, 256 in flight": Scenario(send_pipelined),
+    "send, 256 in flight (bare peer)": Scenario(reference_pipelined),
+    "send_many": Scenario(send_many),
+    "send, one at a time": Scenario(send_one_at_a_time, share=0.1),
+    "send, one at a time (bare peer)": Scenario(reference_one_at_a_time, share=0.1),
+    "one-way": Scenario(send_one_way),
+    "one-way (bare peer)": Scenario(reference_one_way),
+    "batch of 32, one at a time": Scenario(send_batch),
+    "push consume": Scenario(consume),
+    "store append": Scenario(store_append, needs_servers=False),
+    "store group commit": Scenario(store_group_commit, needs_servers=False),
+    "store group commit (bare peer)": Scenario(reference_sync_each, share=0.01, needs_servers=False),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("name", choices=list(SCENARIOS))
-    for name in ("name-server", "broker", "topic"):
-        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--topic", required=True)
+    for name in ("name-server", "broker"):
+        parser.add_argument(f"--{name}", default="")
+    parser.add_argument("--directory")
     parser.add_argument("--messages", type=int, required=True)
     parser.add_argument("--cpu", type=int)
     arguments = parser.parse_args()
     if arguments.cpu is not None:
         os.sched_setaffinity(0, {arguments.cpu})
-    run = Run(arguments.name_server, arguments.broker, arguments.topic, arguments.messages)
-    anyio.run(SCENARIOS[arguments.name], run)
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+        run = Run(arguments.name_server, arguments.broker, arguments.topic, arguments.messages, directory)
+        anyio.run(SCENARIOS[arguments.name].run, run)
     result = {"seconds": run.seconds, "cpu": run.cpu, "messages": run.messages}
     if run.latencies:
         cuts = statistics.quantiles(run.latencies, n=100)

@@ -149,7 +149,7 @@ def find_property(properties: bytes, name: bytes) -> bytes | None:
 
 
 def find_keys(properties: bytes) -> tuple[bytes | None, bytes | None, bytes | None]:
-    """The properties TAGS, KEYS and UNIQ_KEY. Written out, as each message passes here (benchmark store_append)."""
+    """The properties TAGS, KEYS and UNIQ_KEY. Written out, as each message passes here (benchmark "store append")."""
     text = b"\x02" + properties
     find, find_last = text.find, text.rfind
     tags = keys = unique = None

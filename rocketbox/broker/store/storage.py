@@ -112,7 +112,7 @@ class _RealFile:
         return data
 
     def write(self, offset: int, chunks: Sequence[bytes]) -> None:
-        # One write of the joined chunks is faster than writev, and far faster than mmap: benchmark store_append.
+        # One write of the joined chunks is faster than writev, and far faster than mmap: benchmark "store append".
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         written = os.pwrite(self._fd, data, offset)
         while written < len(data):
