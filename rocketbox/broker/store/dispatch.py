@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 TRANSACTION = MessageSysFlag.TRANSACTION_ROLLBACK.value  # both bits of a message's transaction state
 _PREPARED = MessageSysFlag.TRANSACTION_PREPARED.value
 _ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK.value
-CACHED_HASHES = 10_000  # of tags; of keys for each topic
+CACHED_HASHES = 10_000  # of tags; of those for each topic
 
 
 def is_queued(sys_flag: int) -> bool:
@@ -60,7 +60,7 @@ class Derived:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._changed: dict[ConsumeQueue, None] = {}  # queues with entries that are not written; a set in order
         self._codes: dict[bytes, int] = {}
-        self._hashes: dict[str, dict[bytes, int]] = {}  # of keys by topic; that of "" is the topic's own
+        self._hashes: dict[str, tuple[int, dict[bytes, int]]] = {}  # by topic: its own, and those of its tags
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._queues.values())
@@ -153,25 +153,21 @@ class Derived:
     ) -> None:
         """Add a record's keys: the properties TAGS, KEYS and UNIQ_KEY."""
         known = self._hashes.get(topic)
-        if known is None:
-            known = self._hashes[topic] = {b"": hash_prefix(f"{topic}#")}
-        elif len(known) > CACHED_HASHES:
-            known = self._hashes[topic] = {b"": known[b""]}
+        if known is None or len(known[1]) > CACHED_HASHES:
+            known = self._hashes[topic] = (hash_prefix(f"{topic}#"), {})
+        prefix, of_tags = known
         hashes = []
         if unique is not None:
-            hashes.append(hash_key(known[b""], unique))
+            hashes.append(hash_key(prefix, unique))
         if keys is not None:
-            for key in keys.split(b" ") if b" " in keys else (keys,):
-                if key:
-                    found = known.get(key)
-                    if found is None:
-                        found = known[key] = hash_key(known[b""], key)
-                    hashes.append(found)
+            if b" " in keys:
+                hashes += [hash_key(prefix, key) for key in keys.split(b" ") if key]
+            else:
+                hashes.append(hash_key(prefix, keys))
         if tags is not None:
-            tags = b"T#" + tags
-            found = known.get(tags)
+            found = of_tags.get(tags)
             if found is None:
-                found = known[tags] = hash_key(known[b""], tags)
+                found = of_tags[tags] = hash_key(prefix, b"T#" + tags)
             hashes.append(found)
         if hashes:
             self.index.put(hashes, physical, stored)
