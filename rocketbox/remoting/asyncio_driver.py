@@ -8,6 +8,7 @@ and three quarters of the round trip at one (benchmarks "send, 256 in flight" an
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
@@ -123,10 +124,18 @@ def is_running() -> bool:
 async def connect(host: str, port: int, opened: Opened) -> Connection:
     """Connect to host. Raises OSError."""
     loop = asyncio.get_running_loop()
-    _, driver = await loop.create_connection(
-        lambda: AsyncioDriver(opened), host, port, happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY
-    )
+    # For a single address there is nothing to race, and a race that is cancelled as it is won leaks its socket (3.11).
+    delay = None if _is_address(host) else HAPPY_EYEBALLS_DELAY
+    _, driver = await loop.create_connection(lambda: AsyncioDriver(opened), host, port, happy_eyeballs_delay=delay)
     return driver.connection
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 async def listen(bound: socket.socket, opened: Opened) -> AsyncioListener:
