@@ -15,12 +15,12 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import anyio
 from anyio.from_thread import BlockingPortal
+from pyspark.errors import ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -31,7 +31,7 @@ from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.handoff import WorkerPool
 from rocketbox.listeners.hints import UnresolvedHintError, hint_of, parameters_of, place_of
 from rocketbox.spark.schema import SchemaError, body_schema
-from rocketbox.spark.session import JavaNotFoundError, SparkRuntime
+from rocketbox.spark.session import JavaNotFoundError, SparkRuntime, local_folder
 from rocketbox.tasks import Supervisor
 
 __all__ = [
@@ -48,6 +48,7 @@ _log = logging.getLogger(__name__)
 FIRST_BACKOFF = 1.0  # seconds until a failed query is started again; doubles up to LONGEST_BACKOFF
 LONGEST_BACKOFF = 60.0
 POLL = 0.2  # seconds between two looks at the query: Spark offers nothing that could be awaited
+MESSAGE = "message"  # with a schema: the column of the whole message
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class SparkListenerState(Enum):
     RUNNING = "running"
     RESTARTING = "restarting"
     UNAVAILABLE = "no Java"
+    FAILED = "failed"  # by what no restart mends
     FINISHED = "finished"
     STOPPED = "stopped"
 
@@ -169,20 +171,20 @@ class SparkListenerContainer:
         self._needs = {name: hint for name, hint in signature.parameters if hint in (SparkBatch, SparkSession)}
         self._body: tuple[StructType, dict[str, str]] | None = None
         if options.schema is not None and not isinstance(options.schema, str):
-            try:
-                self._body = body_schema(options.schema)
-            except SchemaError as error:
-                finding = Finding(f"Spark listener {signature.function.__qualname__}: {error}", signature.where)
-                raise ConfigurationError(finding) from None
+            self._body = self._read_schema()
         self._stack = AsyncExitStack()
         self._stopping = False
+        self._abandoned = False
         self._idle = threading.Event()
         self._idle.set()
         self._attempts: tuple[int, int] = (-1, 0)  # batch id, how often it was begun
         self._query: StreamingQuery | None = None
+        self._batch_error: BaseException | None = None
 
     async def __aenter__(self) -> Self:
+        self._stop_asked = anyio.Event()
         async with AsyncExitStack() as stack:
+            stack.enter_context(self._runtime.claim(self.options.checkpoint, self.signature.where))
             self._threads = await stack.enter_async_context(WorkerPool(2, f"spark-{self.options.group}"))
             self._portal = await stack.enter_async_context(BlockingPortal())
             tasks = await stack.enter_async_context(Supervisor(f"spark listener {self.options.group}", self._clock))
@@ -217,38 +219,48 @@ class SparkListenerContainer:
     async def _drain(self) -> None:
         """Let the running batch end; one that begins from now on is refused, so nothing unprocessed is committed."""
         self._stopping = True
+        self._stop_asked.set()
         if not await self._threads.run(self._idle.wait, self._drain_timeout):
             _log.warning(
                 "the batch of Spark listener %s did not end within %g s; it will come again",
                 self.options.group,
                 self._drain_timeout,
             )
+            await self._portal.stop(cancel_remaining=True)  # an async function ends by it
         if self._query is not None:
-            await self._threads.run(self._query.stop)
-            self._query = None
-            await self._task.wait()
+            await self._stop_query(self._query)
+        await self._task.wait()  # it may be starting a query just now
+
+    async def _stop_query(self, query: StreamingQuery) -> None:
+        try:
+            await self._threads.run(query.stop)
+        except Exception as error:
+            # After spark.sql.streaming.stopTimeout: a function that neither ends nor asks Spark for anything.
+            self._abandoned = True
+            _log.warning("the query of Spark listener %s did not stop: %s", self.options.group, error)
 
     def _stopped(self) -> bool:
         return self._stopping
 
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not when the container is to stop."""
+        with self._clock.move_on_after(seconds):
+            await self._stop_asked.wait()
+
     async def _run(self) -> None:
+        """Keep a query running; see :class:`SparkListenerState` for how this ends."""
         backoff = FIRST_BACKOFF
         while not self._stopped():
+            started = self._clock.monotonic()
             try:
-                session = await self._runtime.session()
-                started = self._clock.monotonic()
-                self._query = await self._threads.run(self._start_query, session)
-                self.state = SparkListenerState.RUNNING
-                while await self._threads.run(lambda query: query.isActive, self._query):
-                    await self._clock.sleep(POLL)
-                error = self.error or self._query.exception()
-            except JavaNotFoundError as missing:
-                self.state = SparkListenerState.UNAVAILABLE
-                self.error = missing
-                _log.error("Spark listener %s does not run, everything else does. %s", self.options.group, missing)
+                error = await self._run_query()
+            except (JavaNotFoundError, ConfigurationError) as failure:
+                no_java = isinstance(failure, JavaNotFoundError)
+                self.state = SparkListenerState.UNAVAILABLE if no_java else SparkListenerState.FAILED
+                self.error = failure
+                _log.error("Spark listener %s does not run, everything else does. %s", self.options.group, failure)
                 return
             except Exception as failure:
-                started = self._clock.monotonic()
                 error = failure
             if self._stopped():
                 return
@@ -257,6 +269,7 @@ class SparkListenerContainer:
                 return
             if self._clock.monotonic() - started > LONGEST_BACKOFF:
                 backoff = FIRST_BACKOFF
+            self.error = error
             self.state = SparkListenerState.RESTARTING
             _log.error(
                 "the query of Spark listener %s failed; it starts again in %g s from its checkpoint %s",
@@ -265,14 +278,59 @@ class SparkListenerContainer:
                 self.options.checkpoint,
                 exc_info=error,
             )
-            await self._clock.sleep(backoff)
+            await self._pause(backoff)
             backoff = min(backoff * 2, LONGEST_BACKOFF)
-            self.error = None
+
+    async def _run_query(self) -> BaseException | None:
+        """Start the query and wait for its end; what ended it, or None when it has read all there was."""
+        session = await self._runtime.session()
+        if self._stopped():
+            return None
+        self._batch_error = None
+        self._query = query = await self._threads.run(self._start_query, session)
+        try:
+            if self._stopped():  # while it started: nobody else knows of it
+                await self._stop_query(query)
+                return None
+            self.state = SparkListenerState.RUNNING
+            while not self._abandoned and await self._threads.run(lambda: query.isActive):
+                await self._clock.sleep(POLL)
+            # Spark hands on the text of an error only; what the function raised is kept by _on_batch.
+            return self._batch_error or await self._threads.run(query.exception)
+        finally:
+            self._query = None
+
+    def _read_schema(self) -> tuple[StructType, dict[str, str]]:
+        """The columns of the body. Raises ConfigurationError."""
+        function, where = self.signature.function.__qualname__, self.signature.where
+        try:
+            body, names = body_schema(self.options.schema)
+        except SchemaError as error:
+            raise ConfigurationError(Finding(f"Spark listener {function}: {error}", where)) from None
+        except ParseException as error:
+            raise ConfigurationError(
+                Finding(
+                    f"Spark listener {function}: schema {self.options.schema!r} is no DDL of Spark: {error}",
+                    where,
+                    "write it as 'id bigint, item string'",
+                )
+            ) from None
+        if MESSAGE in names.values():
+            raise ConfigurationError(
+                Finding(
+                    f"Spark listener {function}: its schema has a field {MESSAGE!r}, and that is the column of the "
+                    "whole message",
+                    where,
+                    "give the field another name in the model, with the old one as alias; or leave schema= out and "
+                    "use from_json",
+                )
+            )
+        return body, names
 
     def _start_query(self, session: SparkSession) -> StreamingQuery:
         options = self.options
         if isinstance(options.schema, str):
-            self._body = body_schema(options.schema)
+            self._body = self._read_schema()
         reader = (
             session.readStream.format("rocketmq")
             .option("nameServer", options.name_server)
@@ -283,12 +341,12 @@ class SparkListenerContainer:
         )
         if options.max_messages is not None:
             reader = reader.option("maxOffsetsPerTrigger", options.max_messages)
-        if "://" not in options.checkpoint:
-            reader = reader.option("metadataPath", str(Path(options.checkpoint).absolute() / "rocketbox"))
+        if (folder := local_folder(options.checkpoint)) is not None:
+            reader = reader.option("metadataPath", str(folder / "rocketbox"))
         writer = (
             reader.load()
             .writeStream.queryName(f"{options.group}.{options.topic}")
-            .option("checkpointLocation", options.checkpoint)
+            .option("checkpointLocation", options.checkpoint if folder is None else folder.as_uri())
             .foreachBatch(self._on_batch)
         )
         if isinstance(options.trigger, timedelta):
@@ -323,8 +381,7 @@ class SparkListenerContainer:
             else:
                 function(frame, **arguments)
         except BaseException as error:
-            # Spark hands on the text of an error only; this is the error itself.
-            self.error = error
+            self._batch_error = error
             raise
         finally:
             self._idle.set()
@@ -335,8 +392,8 @@ class SparkListenerContainer:
             return rows
         schema, names = self._body
         parsed = rows.select(
-            f.from_json(f.col("body").cast("string"), schema).alias("parsed"), f.struct("*").alias("message")
+            f.from_json(f.col("body").cast("string"), schema).alias("parsed"), f.struct("*").alias(MESSAGE)
         )
         return parsed.select(
-            *(f.col("parsed").getField(json_name).alias(name) for json_name, name in names.items()), "message"
+            *(f.col("parsed").getField(json_name).alias(name) for json_name, name in names.items()), MESSAGE
         )

@@ -108,9 +108,9 @@ class _Reader:
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Called in Spark's workers."""
-        assert isinstance(partition, RangePartition)
-        return read_ranges(partition.ranges, self.options)
+        """Called in Spark's workers; with no partition at all when a batch read has none."""
+        ranges = partition.ranges if isinstance(partition, RangePartition) else []
+        return read_ranges(ranges, self.options)
 
 
 class RocketMQBatchReader(_Reader, DataSourceReader):

