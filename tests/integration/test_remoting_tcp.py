@@ -103,7 +103,7 @@ async def raw(server: RemotingServer) -> anyio.abc.SocketStream:
 
 async def until(condition: object) -> None:
     assert callable(condition)
-    while not condition():  # noqa: ASYNC110 - conditions of all kinds
+    while not condition():
         await anyio.sleep(0.005)
 
 

@@ -1,0 +1,44 @@
+"""The job gives up when nothing moves, and says what is missing."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import anyio
+import pytest
+from rich.console import Console
+
+from rocketbox import RocketBox
+from starter_examples.flight_desk import job
+from starter_examples.flight_desk.data import expect, read_departures
+from starter_examples.flight_desk.ledger import Ledger
+
+pytestmark = pytest.mark.anyio
+
+
+class WithoutSpark:
+    """As much of an application as the progress bars look at."""
+
+    def __init__(self) -> None:
+        self.spark_listeners: dict[str, object] = {}
+
+
+async def test_a_job_in_which_nothing_moves_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "STALLED_AFTER", 0.3)
+    ledger = Ledger()
+    expected = expect(read_departures(100), 45)
+    app = cast(RocketBox, WithoutSpark())
+    with job.progress_of(app, Console(quiet=True), ledger, expected, lake=False) as bars:
+
+        async def move_for_a_while() -> None:
+            for _ in range(40):
+                await anyio.sleep(0.02)
+                ledger.saw_sent()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(move_for_a_while)
+            with anyio.fail_after(30):
+                (problem,) = await job.wait_until_done(ledger, bars)
+    assert ledger.sent == 40  # not given up while something moved
+    assert problem.startswith("nothing has moved for")
+    assert f"sent: 40 of 100, desk: 0 of {expected.desk}, audit: 0 of 100" in problem
