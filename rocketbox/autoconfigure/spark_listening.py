@@ -105,8 +105,9 @@ def plan_spark_listener(
 
         signature = read_spark_signature(function)
     except ModuleNotFoundError as error:
+        missing = (error.name or "pyspark").partition(".")[0]
         findings.append(
-            Finding(f"{name} needs {error.name}, which is not installed", here, "pip install 'rocketbox[spark]'")
+            Finding(f"{name} needs {missing}, which is not installed", here, "pip install 'rocketbox[spark]'")
         )
     except ConfigurationError as error:
         findings += error.findings

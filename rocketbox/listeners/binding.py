@@ -265,11 +265,14 @@ class _SignatureReader:
             )
             return False
         if not is_payload(payload):
-            self.wrong(
-                f"has a parameter {name!r} of type {type_name(payload)}, which is neither a payload nor a bean",
-                self.beans.why_missing(payload)
-                or f"return {type_name(payload)} from a function marked @bean; a payload is {PAYLOAD_TYPES}",
-            )
+            mend = self.beans.why_missing(payload)
+            if mend is not None:
+                self.wrong(f"needs a bean of type {type_name(payload)} for {name!r}, and it was not built", mend)
+            else:
+                self.wrong(
+                    f"has a parameter {name!r} of type {type_name(payload)}, which is neither a payload nor a bean",
+                    f"return {type_name(payload)} from a function marked @bean; a payload is {PAYLOAD_TYPES}",
+                )
             return False
         try:
             self.converter.check(payload)

@@ -149,7 +149,7 @@ class _Registrar:
         for name in FUNCTION_OPTIONS:
             for layer in (group_said, said, settings.defaults):
                 if layer.values.get(name) is not None:
-                    self.check_bound(name, layer)
+                    self.check_bound(group, name, layer)
                     options[name] = layer.values[name]
                     break
             else:
@@ -173,13 +173,15 @@ class _Registrar:
             _log.info("listener %s of group %s is off: %s", candidate.name, group, off[0])
         return not off
 
-    def check_bound(self, name: str, layer: Said) -> None:
+    def check_bound(self, group: str, name: str, layer: Said) -> None:
         value = layer.values.get(name)
         if value is None or name not in BOUNDS:
             return
         low, high = BOUNDS[name]
         if not low <= value <= high:
-            self.wrong(f"{name} is {value}", layer.where(name), f"choose a value from {low} to {high}")
+            self.wrong(
+                f"{name} of group {group!r} is {value}", layer.where(name), f"choose a value from {low} to {high}"
+            )
 
     def check_replies(self, candidate: Candidate, here: str) -> None:
         for reply in candidate.replies:
@@ -278,7 +280,7 @@ class _Registrar:
                 layer = defaults
             else:
                 continue
-            self.check_bound(name, layer)
+            self.check_bound(group, name, layer)
             values[name], said[name] = layer.values[name], layer.where(name)
         return GroupOptions(**values), said
 

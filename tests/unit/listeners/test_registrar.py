@@ -161,7 +161,7 @@ def test_a_listener_can_be_switched_off_by_its_decorator_and_on_by_settings() ->
             "app.py",
             "suspend_current_queue_time",
         ),
-        ([marked(concurrency=0)], {}, "concurrency is 0", "app.py", "from 1 to 1000"),
+        ([marked(concurrency=0)], {}, "concurrency of group 'desk' is 0", "app.py", "from 1 to 1000"),
         (
             [marked()],
             {"switches": {"desk": {"departurs": False}}, "where_switched": lambda name: f"rocketbox.yaml ({name})"},
