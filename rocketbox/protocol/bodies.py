@@ -75,9 +75,14 @@ def _reading(what: str) -> Iterator[None]:
         raise RemoteProtocolError(f"{what} cannot be read: {error or type(error).__name__}") from None
 
 
+def _kind(value: Any) -> str:
+    """What was found, without its content: that may be millions of characters, or nested too deep to print."""
+    return "null" if value is None else f"a {type(value).__name__}"
+
+
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise TypeError(f"{value!r} is not an object")
+        raise TypeError(f"{_kind(value)} is not an object")
     return value
 
 
@@ -85,14 +90,25 @@ def _list(value: Any) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise TypeError(f"{value!r} is not a list")
+        raise TypeError(f"{_kind(value)} is not a list")
     return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not text")
+        raise TypeError(f"{_kind(value)} is not text")
     return value
+
+
+def _int(value: Any) -> int:
+    """A Java long. Numbers may come as text; a fraction is cut off, as fastjson does."""
+    try:
+        number = int(value)
+    except OverflowError:
+        raise ValueError("an infinite number") from None
+    if not -(2**63) <= number < 2**63:
+        raise ValueError("a number of more than 64 bits")
+    return number
 
 
 def _enum(kind: type[EnumT], value: Any) -> EnumT | None:
@@ -153,8 +169,8 @@ def _subscription_from_json(value: Any) -> SubscriptionData:
         topic=_text(values["topic"]),
         sub_string=_text(values.get("subString") or ""),
         tags_set=tuple(map(_text, _list(values.get("tagsSet")))),
-        code_set=tuple(map(int, _list(values.get("codeSet")))),
-        sub_version=int(values.get("subVersion") or 0),
+        code_set=tuple(map(_int, _list(values.get("codeSet")))),
+        sub_version=_int(values.get("subVersion") or 0),
         expression_type=_text(values.get("expressionType") or "TAG"),
         class_filter_mode=bool(values.get("classFilterMode")),
     )
@@ -193,7 +209,7 @@ def decode_heartbeat(body: bytes) -> HeartbeatData:
                 ProducerData(_text(_object(producer)["groupName"])) for producer in _list(values.get("producerDataSet"))
             ),
             consumer_data_set=tuple(_consumer_from_json(one) for one in _list(values.get("consumerDataSet"))),
-            heartbeat_fingerprint=int(values.get("heartbeatFingerprint") or 0),
+            heartbeat_fingerprint=_int(values.get("heartbeatFingerprint") or 0),
             without_sub=bool(values.get("withoutSub")),
         )
 
@@ -240,7 +256,7 @@ def _queue_to_json(queue: MessageQueue) -> dict[str, Any]:
 
 def _queue_from_json(value: Any) -> MessageQueue:
     values = _object(value)
-    return MessageQueue(_text(values["topic"]), _text(values["brokerName"]), int(values["queueId"]))
+    return MessageQueue(_text(values["topic"]), _text(values["brokerName"]), _int(values["queueId"]))
 
 
 def encode_lock_batch_request(data: LockBatchRequestBody) -> bytes:
@@ -366,7 +382,7 @@ def decode_topic_route(body: bytes) -> TopicRouteData:
         return TopicRouteData(
             queue_datas=tuple(map(_queues_from_json, _list(values.get("queueDatas")))),
             broker_datas=tuple(map(_broker_from_json, _list(values.get("brokerDatas")))),
-            order_topic_conf=values.get("orderTopicConf"),
+            order_topic_conf=_text(order) if (order := values.get("orderTopicConf")) is not None else None,
         )
 
 
@@ -374,10 +390,10 @@ def _queues_from_json(value: Any) -> QueueData:
     values = _object(value)
     return QueueData(
         broker_name=_text(values["brokerName"]),
-        read_queue_nums=int(values["readQueueNums"]),
-        write_queue_nums=int(values["writeQueueNums"]),
-        perm=int(values["perm"]),
-        topic_sys_flag=int(values.get("topicSysFlag") or values.get("topicSynFlag") or 0),
+        read_queue_nums=_int(values["readQueueNums"]),
+        write_queue_nums=_int(values["writeQueueNums"]),
+        perm=_int(values["perm"]),
+        topic_sys_flag=_int(values.get("topicSysFlag") or values.get("topicSynFlag") or 0),
     )
 
 
@@ -386,7 +402,7 @@ def _broker_from_json(value: Any) -> BrokerData:
     return BrokerData(
         cluster=_text(values.get("cluster") or ""),
         broker_name=_text(values["brokerName"]),
-        broker_addrs={int(number): _text(address) for number, address in _object(values["brokerAddrs"]).items()},
+        broker_addrs={_int(number): _text(address) for number, address in _object(values["brokerAddrs"]).items()},
         enable_acting_master=bool(values.get("enableActingMaster")),
     )
 
@@ -413,9 +429,9 @@ class DataVersion:
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Raises TypeError or ValueError for members of the wrong type; those missing are 0 (as in 4.9)."""
         return cls(
-            state_version=int(value.get("stateVersion") or 0),
-            timestamp=int(value.get("timestamp") or 0),
-            counter=int(value.get("counter") or 0),
+            state_version=_int(value.get("stateVersion") or 0),
+            timestamp=_int(value.get("timestamp") or 0),
+            counter=_int(value.get("counter") or 0),
         )
 
 
@@ -449,11 +465,11 @@ class TopicConfig:
         """Raises TypeError, ValueError or KeyError for members of the wrong type or without a name."""
         return cls(
             topic_name=_text(value["topicName"]),
-            read_queue_nums=int(value.get("readQueueNums", 16)),
-            write_queue_nums=int(value.get("writeQueueNums", 16)),
-            perm=int(value.get("perm", READ_WRITE)),
+            read_queue_nums=_int(value.get("readQueueNums", 16)),
+            write_queue_nums=_int(value.get("writeQueueNums", 16)),
+            perm=_int(value.get("perm", READ_WRITE)),
             topic_filter_type=_text(value.get("topicFilterType") or "SINGLE_TAG"),
-            topic_sys_flag=int(value.get("topicSysFlag") or 0),
+            topic_sys_flag=_int(value.get("topicSysFlag") or 0),
             order=bool(value.get("order")),
             attributes={name: _text(text) for name, text in _object(value.get("attributes") or {}).items()},
         )
@@ -546,4 +562,5 @@ def _decode_compressed(body: bytes) -> RegisterBrokerBody:
 def _topic_from_text(text: str) -> TopicConfig:
     name, read, write, perm, filter_type, *attributes = text.split(" ", 5)
     values = _object(loads_loose(attributes[0])) if attributes and attributes[0] else {}
-    return TopicConfig(name, int(read), int(write), int(perm), filter_type, attributes=values)
+    texts = {key: _text(value) for key, value in values.items()}
+    return TopicConfig(name, _int(read), _int(write), _int(perm), filter_type, attributes=texts)

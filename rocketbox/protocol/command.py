@@ -44,8 +44,9 @@ ONEWAY_FLAG: Final = 2
 
 MAX_HEADER_BYTES_ON_WIRE = 0x00FF_FFFF  # 24 bits beside the serialization byte
 
-JSON: Final = int(SerializeType.JSON)
-ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
+# Members taken once: looking one up in its enum costs as much as reading a header's numbers.
+JSON: Final = SerializeType.JSON
+ROCKETMQ: Final = SerializeType.ROCKETMQ
 
 _FRAME_AND_BINARY_HEAD = struct.Struct(">IIhBhiiI")  # length, serialization and header size, head up to remark size
 _BINARY_HEAD = struct.Struct(">hBhiiI")  # code, language, version, opaque, flag, remark size
@@ -61,12 +62,12 @@ _NO_FIELDS: Final[Mapping[str, str]] = MappingProxyType({})
 
 # The end of a JSON header as Java writes it, keys in alphabetical order. It is anchored to the brace that closes the
 # header and crosses no other brace, so what it finds belongs to the header itself, never to extFields.
+_JSON_HEAD = re.compile(rb'\{"code":(\d{1,9}),')
 _JSON_TAIL = re.compile(
-    rb',"flag":(-?\d{1,10}),"language":"\w{1,20}","opaque":(-?\d{1,10})'
+    rb',"flag":(\d{1,9}),"language":"\w{1,20}","opaque":(-?\d{1,10})'
     rb'(?:,"remark":"[^"\\]*(?:\\.[^"\\]*)*")?(?:,"serializeTypeCurrentRPC":"\w{1,20}")?,"version":\d{1,6}\}\Z',
     re.DOTALL,
 )
-_MAX_CODE_DIGITS = 10
 
 
 class RemotingCommand:
@@ -287,6 +288,9 @@ def decode_command(frame: bytes | bytearray | memoryview) -> RemotingCommand:
     return decode_parts(tagged >> 24, data[4:end], data[end:])
 
 
+_new = object.__new__
+
+
 def decode_parts(serialization: int, header: bytes, body: bytes) -> RemotingCommand:
     """A command from the two parts of its frame; see decode_command."""
     if serialization == ROCKETMQ:
@@ -297,21 +301,21 @@ def decode_parts(serialization: int, header: bytes, body: bytes) -> RemotingComm
         ext_at = _BINARY_HEAD_BYTES + remark
         if ext_at + 4 > size or ext_at + 4 + _SIZE.unpack_from(header, ext_at)[0] != size:
             raise RemoteProtocolError(f"remark and ext fields do not fill the binary header of {size} bytes")
-        kind = SerializeType.ROCKETMQ
+        kind = ROCKETMQ
     elif serialization == JSON:
         found = _scan_json(header)
         if found is None:
-            command = RemotingCommand(0, body=body, serialization=SerializeType.JSON)
+            command = RemotingCommand(0, body=body, serialization=JSON)
             (
                 command.code, command.opaque, command.flag,
                 command._language, command._version, command._remark, command._ext_fields,
             ) = _parse_json(header)  # fmt: skip
             return command
         code, opaque, flag = found
-        kind = SerializeType.JSON
+        kind = JSON
     else:
         raise RemoteProtocolError(f"serialization {serialization} is neither JSON (0) nor ROCKETMQ (1)")
-    command = RemotingCommand.__new__(RemotingCommand)
+    command = _new(RemotingCommand)
     command.code = code
     command.opaque = opaque
     command.flag = flag
@@ -350,19 +354,18 @@ def _parse_binary(header: bytes) -> tuple[int, int, str | None, dict[str, str]]:
 def _scan_json(header: bytes) -> tuple[int, int, int] | None:
     """Code, opaque and flag of a header written as Java writes it; None for any other spelling.
 
-    0.6 us instead of 2.7 us for json.loads (performance notes: the reply of a 5.x server is JSON by default).
+    Fast path: the answers of 5.x servers are JSON by default. A third of the time of json.loads on the answer to a
+    send (1.0 us of 3.3; benchmark "send, 256 in flight").
     """
-    if not header.startswith(b'{"code":'):
-        return None
-    comma = header.find(b",", 8, 9 + _MAX_CODE_DIGITS)
-    digits = header[8:comma]
+    head = _JSON_HEAD.match(header)
     tail = _JSON_TAIL.match(header, header.rfind(b',"flag":'))
-    if tail is None or comma < 0 or not digits.isdigit():
+    if head is None or tail is None:
         return None
-    code, opaque, flag = int(digits), int(tail[2]), int(tail[1])
-    if code > 0x7FFF_FFFF or not -0x8000_0000 <= opaque <= 0x7FFF_FFFF or not -0x8000_0000 <= flag <= 0x7FFF_FFFF:
+    flag, digits = tail.groups()
+    opaque = int(digits)
+    if not -0x8000_0000 <= opaque <= 0x7FFF_FFFF:
         return None
-    return code, opaque, flag
+    return int(head[1]), opaque, int(flag)
 
 
 def _parse_json(header: bytes) -> tuple[int, int, int, int, int, str | None, dict[str, str]]:

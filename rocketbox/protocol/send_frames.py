@@ -23,7 +23,7 @@ from rocketbox.protocol.headers import HeaderError
 
 __all__ = ["SendHead", "SendReader", "SendReplyTemplate"]
 
-KeyT = TypeVar("KeyT")
+KeyT = TypeVar("KeyT", bound=tuple[bytes | str | None, ...])
 
 ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 _SEND_MESSAGE = int(RequestCode.SEND_MESSAGE)
@@ -38,6 +38,7 @@ _PROPERTIES = b"\x00\x01i"
 _EXT_AT = 21  # where the entries begin in a binary header without a remark
 _REMARK_SIZE = slice(13, 17)
 _MAX_HEADS = 10_000
+_MAX_KEY = 4_096  # bytes or characters; what a stranger may have kept of one send
 
 _SIZE = struct.Struct(">I")
 _SHORT = struct.Struct(">H")
@@ -65,6 +66,11 @@ class SendReader:
     def __init__(self) -> None:
         self._by_bytes: dict[tuple[bytes, bytes, bytes], SendHead] = {}
         self._by_fields: dict[tuple[str | None, ...], SendHead] = {}
+
+    @property
+    def remembered(self) -> int:
+        """How many different headers are kept."""
+        return len(self._by_bytes) + len(self._by_fields)
 
     def read(self, request: RemotingCommand) -> tuple[SendHead, int, bytes]:
         """Head, born time (ms) and property text of a send. Raises HeaderError for a number that is none."""
@@ -111,6 +117,8 @@ class SendReader:
 
 
 def _keep(heads: dict[KeyT, SendHead], key: KeyT, head: SendHead) -> None:
+    if sum(len(part) for part in key if part is not None) > _MAX_KEY:
+        return
     if len(heads) >= _MAX_HEADS:  # somebody puts something of each message into its header
         heads.clear()
     heads[key] = head

@@ -63,6 +63,14 @@ def read(reader: Callable[[bytes], Any], data: bytes) -> None:
 @example(data=b"[" * 100_000)
 @example(data=b'{"clientID":"x","consumerDataSet":[5]}')
 @example(data=b'{"brokerDatas":[{"brokerAddrs":5,"brokerName":"b"}]}')
+@example(data=b'{"clientID":"x","heartbeatFingerprint":1e999}')
+@example(data=b'{"lockOKMQSet":[{"brokerName":"b","queueId":-Infinity,"topic":"t"}]}')
+@example(data=b'{"clientId":"c","consumerGroup":"g","mqSet":[{"brokerName":"b","queueId":1e999,"topic":"t"}]}')
+@example(data=b'{"queueDatas":[{"brokerName":"b","perm":1e999,"readQueueNums":1,"writeQueueNums":1}]}')
+@example(data=b'{"orderTopicConf":{"a":1}}')
+@example(data=b'{"topicConfigSerializeWrapper":{"dataVersion":{"counter":NaN}}}')
+@example(data=b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"t":{"perm":1e999}}}}')
+@example(data=b'{"consumerIdList":' + b"[" * 600 + b"]" * 600 + b"}")
 @example(data=b"\x00\x00\x00\x00")
 def test_random_bytes(reader: Callable[[bytes], Any], data: bytes) -> None:
     read(reader, data)
@@ -101,3 +109,24 @@ def test_frames_above_the_limits_are_refused_before_they_are_here() -> None:
         FrameReader(max_header_bytes=100).feed((500).to_bytes(4, "big") + (1 << 24 | 200).to_bytes(4, "big"))
     with pytest.raises(RemoteProtocolError):
         FrameReader().feed(b"\xff\xff\xff\xff")
+
+
+@pytest.mark.parametrize("number", ["1e999", "NaN", "9223372036854775808", "1" * 400])
+def test_numbers_that_are_no_java_long_are_refused(number: str) -> None:
+    with pytest.raises(RemoteProtocolError):
+        bodies.decode_lock_batch_response(
+            f'{{"lockOKMQSet":[{{"brokerName":"b","queueId":{number},"topic":"t"}}]}}'.encode()
+        )
+
+
+def test_an_error_does_not_repeat_the_garbage() -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        bodies.decode_consumer_list(b'{"consumerIdList":"' + b"x" * 100_000 + b'"}')
+    assert len(str(caught.value)) < 200
+
+
+def test_a_large_text_in_loose_json_is_read_and_no_error_repeats_it() -> None:
+    assert loads_loose('{0:"' + "x" * 3_000_000 + '"}') == {"0": "x" * 3_000_000}
+    with pytest.raises(ValueError, match="character") as caught:
+        loads_loose("{" + "k" * 100_000 + "}")
+    assert len(str(caught.value)) < 200

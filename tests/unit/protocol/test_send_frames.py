@@ -108,3 +108,14 @@ def test_the_answer_is_what_the_ordinary_way_writes(serialization: SerializeType
     if transaction_id is not None:
         fields["transactionId"] = transaction_id.decode()
     assert frame == encode_response(request, RemotingCommand.response(0, None, {**fields, **constant}))
+
+
+@pytest.mark.parametrize("serialization", list(SerializeType))
+def test_a_send_with_a_giant_header_is_read_but_not_remembered(serialization: SerializeType) -> None:
+    reader = SendReader()
+    fields = {"b": "T", "e": "1", "AccessKey": "x" * 5_000, "c": "D" * 5_000, "g": "1700000000000", "i": "a\x01b\x02"}
+    for _ in range(2):
+        frame = encode_command(RemotingCommand.request(310, fields, b"body"), 7, serialization=serialization)
+        head, born, properties = reader.read(decode_command(frame[4:]))
+        assert (head.topic, head.queue_id, born, properties) == ("T", 1, 1_700_000_000_000, b"a\x01b\x02")
+    assert reader.remembered == 0

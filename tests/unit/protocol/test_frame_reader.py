@@ -1,0 +1,137 @@
+"""The frame reader's buffer, and the two ways to read a JSON header: the careful scan and the whole parse."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rocketbox.errors import RemoteProtocolError
+from rocketbox.protocol.codes import SerializeType
+from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command
+from rocketbox.protocol.framing import BUFFER_BYTES, FrameReader
+from rocketbox.protocol.ids import UniqIdGenerator
+
+
+def receive(reader: FrameReader, data: bytes, largest: int) -> list[RemotingCommand]:
+    """Hand data over as a transport that reads into the reader's own buffer, at most ``largest`` bytes at a time."""
+    found = []
+    while data:
+        room = reader.get_buffer()
+        size = min(len(room), len(data), largest)
+        assert size > 0
+        room[:size] = data[:size]
+        data = data[size:]
+        found += reader.buffer_updated(size)
+    return found
+
+
+@given(
+    st.lists(st.sampled_from([0, 1, 100, 4_000, BUFFER_BYTES - 40, BUFFER_BYTES, 3 * BUFFER_BYTES]), max_size=6),
+    st.sampled_from([999, 4_096, BUFFER_BYTES, 10**9]),
+)
+def test_frames_of_all_sizes_come_out_of_the_readers_own_buffer(sizes: list[int], largest: int) -> None:
+    bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
+    frames = [encode_command(RemotingCommand.request(10, {"b": "T"}, body), at) for at, body in enumerate(bodies)]
+    reader = FrameReader()
+    found = receive(reader, b"".join(frames), largest)
+    assert [(one.opaque, one.body, one.ext_fields["b"]) for one in found] == [
+        (at, body, "T") for at, body in enumerate(bodies)
+    ]
+    assert reader.buffered_bytes == 0
+    assert len(reader.get_buffer()) == BUFFER_BYTES  # a large frame leaves no large buffer behind
+
+
+def test_the_buffer_grows_with_what_came_not_with_what_was_announced() -> None:
+    reader = FrameReader()
+    assert reader.feed((16_000_000).to_bytes(4, "big") + (1 << 24 | 30).to_bytes(4, "big") + bytes(100)) == []
+    assert len(reader.get_buffer()) <= BUFFER_BYTES
+
+
+def test_whole_frames_before_a_half_one_are_not_held_back() -> None:
+    frame = encode_command(RemotingCommand.request(34), 1)
+    reader = FrameReader()
+    assert len(reader.feed(frame + frame + frame[:-1])) == 2
+    assert reader.buffered_bytes == len(frame) - 1
+    assert len(reader.feed(memoryview(frame)[-1:])) == 1
+
+
+# --- JSON headers ------------------------------------------------------------------------------------------------
+
+# Names and values that look like the header's own members.
+TRICKY = st.sampled_from(
+    [
+        "opaque", "flag", ',"flag":7', '"opaque":9', '},"flag":1,"language":"JAVA","opaque":3,"version":1}', "\\",
+        '\\"', '"', "}", "{", "remark", ',"flag":1,"language":"JAVA","opaque":5,"version":3}',
+    ]
+)  # fmt: skip
+VALUES = TRICKY | st.text(max_size=8) | st.integers(-9, 9) | st.dictionaries(TRICKY, TRICKY, max_size=2)
+
+
+def java_header(code: int, ext: dict[str, Any] | None, flag: int, opaque: int, remark: str | None) -> dict[str, Any]:
+    members = {"code": code, "extFields": ext, "flag": flag, "language": "JAVA", "opaque": opaque, "remark": remark}
+    members |= {"serializeTypeCurrentRPC": "JSON", "version": 513}
+    return {name: value for name, value in members.items() if value is not None}
+
+
+@given(
+    st.integers(0, 2**31 - 1), st.none() | st.dictionaries(TRICKY, VALUES, max_size=4), st.integers(0, 3),
+    st.integers(-(2**31), 2**31 - 1), st.none() | TRICKY | st.text(max_size=9), st.booleans(),
+    st.sets(st.integers(0, 7)),
+)  # fmt: skip
+@example(1, {"flag": 1, "language": "X", "opaque": 5}, 0, 9, None, True, {3, 4})
+@example(1, {"a": "b", "flag": 1, "language": "X", "opaque": 5, "version": 3}, 0, 9, None, True, {2})
+def test_code_opaque_and_flag_are_those_of_the_whole_parse(
+    code: int, ext: dict[str, Any] | None, flag: int, opaque: int, remark: str | None, ascii_only: bool, drop: set[int]
+) -> None:
+    header = java_header(code, ext, flag, opaque, remark)
+    for position in sorted(drop, reverse=True):
+        if position < len(header) and len(drop) < 3:
+            del header[list(header)[position]]
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=ascii_only).encode("utf-8", "replace")
+    command = decode_command(len(text).to_bytes(4, "big") + text)
+    expected = (header.get("code", 0), header.get("opaque", 0), header.get("flag", 0))
+    assert (command.code, command.opaque, command.flag) == expected
+    assert command.remark == json.loads(text).get("remark")
+    assert command.ext_fields.keys() == json.loads(text).get("extFields", {}).keys()
+
+
+def test_a_header_as_java_writes_it_is_not_parsed_before_it_is_asked_for() -> None:
+    header = java_header(0, {"msgId": "A", "queueId": "1"}, 1, 77, 'not "set" any response code')
+    text = json.dumps(header, separators=(",", ":")).encode()
+    command = decode_command(len(text).to_bytes(4, "big") + text + b"body")
+    assert command.raw_header == text
+    assert (command.code, command.opaque, command.flag, command.body) == (0, 77, 1, b"body")
+    assert (command.raw_header, command.ext_fields["msgId"]) == (text, "A")
+    assert command.raw_header is None
+
+
+def test_what_we_write_is_read_without_being_parsed() -> None:
+    for serialization in SerializeType:
+        frame = encode_command(RemotingCommand.request(310, {"i": "a\x01b\x02"}), 5, serialization=serialization)
+        assert decode_command(frame[4:]).raw_header is not None
+
+
+def test_ext_fields_that_are_garbled_say_so_when_they_are_asked_for() -> None:
+    text = b'{"code":0,"extFields":{"a":,},"flag":1,"language":"JAVA","opaque":7,"version":513}'
+    command = decode_command(len(text).to_bytes(4, "big") + text)
+    assert command.opaque == 7
+    with pytest.raises(RemoteProtocolError):
+        _ = command.ext_fields
+
+
+# --- ids ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_forked_child_makes_ids_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = UniqIdGenerator(lambda: 1_700_000_000_000, random.Random(1))
+    before, pid = generator.next(), os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: pid + 1)
+    child = generator.next()
+    assert int(child[8:12], 16) == (pid + 1) & 0xFFFF
+    assert child[12:20] != before[12:20]
