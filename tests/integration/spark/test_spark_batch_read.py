@@ -13,9 +13,9 @@ pytest.importorskip("pyspark")
 from pyspark.errors import AnalysisException, PySparkException
 
 from rocketbox.spark.source import SCHEMA
+from tests.integration.spark.topics import Broker
 
 if TYPE_CHECKING:
-    from conftest import Broker
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark

@@ -1,0 +1,184 @@
+"""``spark.readStream.format("rocketmq")`` on the embedded broker."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import StreamingQueryException
+
+from tests.integration.spark.topics import Broker, rows_of, wait_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+pytestmark = pytest.mark.spark
+
+
+class Sink:
+    """Collects what the batches hold, by their id; raises in a batch when told to."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, list[int]]] = []
+        self.fail_in: int | None = None
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        found = sorted(json.loads(bytes(row.body))["row"] for row in rows.select("body").collect())
+        self.batches.append((batch_id, found))
+        if batch_id == self.fail_in:
+            raise ArithmeticError("the sink is full")
+
+    @property
+    def rows(self) -> list[int]:
+        return [row for _, batch in self.batches for row in batch]
+
+
+def start(spark: SparkSession, broker: Broker, topic: str, sink: Sink, folder: Path, **options: Any) -> StreamingQuery:
+    """A query with these options of the source; ``now=True`` reads what there is."""
+    now = options.pop("now", False)
+    frame = spark.readStream.format("rocketmq").options(nameServer=broker.name_server, topic=topic, **options).load()
+    writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder / "checkpoint"))
+    return (writer.trigger(availableNow=True) if now else writer.trigger(processingTime="0 seconds")).start()
+
+
+def ended(query: StreamingQuery) -> Callable[[], Any]:
+    """For wait_for: what ended the query, if anything did."""
+    return lambda: not query.isActive and (query.exception() or "it has ended")
+
+
+def test_available_now_reads_what_there_is_in_limited_batches_and_mirrors_all_of_it(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    broker.send(topic, rows_of(0, 100))
+    sink = Sink()
+    query = start(spark, broker, topic, sink, tmp_path, now=True, maxOffsetsPerTrigger=30, group="now")
+    query.awaitTermination(60)
+    assert [len(batch) for _, batch in sink.batches] == [30, 30, 30, 10]
+    assert sorted(sink.rows) == list(range(100))
+    assert broker.committed(topic, "now") == broker.ends(topic)
+    # Again from the checkpoint: only what is new, and without anything new no batch.
+    broker.send(topic, rows_of(100, 105))
+    for _ in range(2):
+        start(spark, broker, topic, sink, tmp_path, now=True, group="now").awaitTermination(60)
+    assert [len(batch) for _, batch in sink.batches[4:]] == [5]
+
+
+def test_the_mirror_shows_no_lag_while_the_topic_is_idle(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    broker.send(topic, rows_of(0, 10))
+    sink = Sink()
+    query = start(spark, broker, topic, sink, tmp_path, group="idle")
+    wait_for(lambda: len(sink.rows) == 10, unless=ended(query))
+    wait_for(lambda: broker.committed(topic, "idle") == broker.ends(topic), 5, unless=ended(query))
+    batches = len(sink.batches)
+    time.sleep(1.5)
+    assert len(sink.batches) == batches == 1  # equal offsets are equal text: no empty batches
+    query.stop()
+
+
+def test_a_repeated_first_batch_of_latest_reads_the_same(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    broker.send(topic, rows_of(0, 5))
+    options = {"startingOffsets": "latest", "metadataPath": str(tmp_path / "rocketbox")}
+    sink = Sink()
+    sink.fail_in = 0
+    query = start(spark, broker, topic, sink, tmp_path, **options)
+    wait_for((tmp_path / "rocketbox" / "initial.json").exists, unless=ended(query))
+    broker.send(topic, rows_of(5, 8))
+    with pytest.raises(StreamingQueryException, match="the sink is full"):
+        query.awaitTermination(30)
+    first = sink.batches[0]
+    broker.send(topic, rows_of(8, 11))
+    sink.fail_in = None
+    query = start(spark, broker, topic, sink, tmp_path, **options)
+    wait_for(lambda: sink.rows.count(10), unless=ended(query))
+    query.stop()
+    assert sink.batches[1] == first
+    assert sorted(set(sink.rows)) == list(range(5, 11))
+
+
+def test_latest_without_a_place_to_keep_it_is_refused(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    query = start(spark, broker, topic, Sink(), tmp_path, startingOffsets="latest", group="g")
+    with pytest.raises(StreamingQueryException, match="startingOffsets=latest needs the option metadataPath"):
+        query.awaitTermination(30)
+
+
+def test_a_group_goes_on_where_it_has_committed(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    broker.send(topic, rows_of(0, 8))
+    start(spark, broker, topic, Sink(), tmp_path / "first", now=True, group="goes-on").awaitTermination(60)
+    broker.send(topic, rows_of(8, 12))
+    sink = Sink()
+    start(spark, broker, topic, sink, tmp_path / "second", now=True, group="goes-on").awaitTermination(60)
+    assert sink.rows == [8, 9, 10, 11]
+
+
+def test_a_topic_that_comes_later_is_read_from_its_beginning(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    sink = Sink()
+    options = {"startingOffsets": "latest", "metadataPath": str(tmp_path / "rocketbox"), "maxOffsetsPerTrigger": 4}
+    query = start(spark, broker, topic, sink, tmp_path, **options)
+    wait_for((tmp_path / "rocketbox" / "initial.json").exists, unless=ended(query))
+    broker.send(topic, rows_of(0, 10))
+    wait_for(lambda: len(sink.rows) == 10, unless=ended(query))
+    query.stop()
+    assert sorted(sink.rows) == list(range(10))
+
+
+def test_what_a_filter_leaves_out_is_no_loss(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> None:
+    broker.send(topic, rows_of(0, 400), lambda number: "A" if number % 50 == 7 else "B")
+    sink = Sink()
+    query = start(spark, broker, topic, sink, tmp_path, now=True, tags="A", maxOffsetsPerTrigger=150, group="filtered")
+    query.awaitTermination(60)
+    assert sorted(sink.rows) == list(range(7, 400, 50))
+    assert broker.committed(topic, "filtered") == broker.ends(topic)
+
+
+def test_a_query_survives_a_restart_of_the_broker(spark: SparkSession, topic: str, tmp_path: Path) -> None:
+    with Broker(tmp_path / "store") as broker:
+        ports = broker.ports
+        broker.send(topic, rows_of(0, 10))
+        sink = Sink()
+        query = start(spark, broker, topic, sink, tmp_path, group="survivor")
+        wait_for(lambda: len(sink.rows) == 10, unless=ended(query))
+    time.sleep(1)
+    assert query.isActive
+    with Broker(tmp_path / "store", **ports) as broker:
+        broker.send(topic, rows_of(10, 20))
+        wait_for(lambda: len(sink.rows) == 20, unless=ended(query))
+        wait_for(lambda: broker.committed(topic, "survivor") == broker.ends(topic), 10, unless=ended(query))
+        query.stop()
+    assert sorted(sink.rows) == list(range(20))
+
+
+def test_a_topic_made_anew_is_loss_unless_that_is_allowed(spark: SparkSession, topic: str, tmp_path: Path) -> None:
+    with Broker(tmp_path / "store") as broker:
+        ports = broker.ports
+        broker.send(topic, rows_of(0, 40))
+        start(spark, broker, topic, Sink(), tmp_path, now=True).awaitTermination(60)
+    with Broker(tmp_path / "another store", **ports) as broker:
+        broker.send(topic, rows_of(40, 44))
+        query = start(spark, broker, topic, Sink(), tmp_path)
+        with pytest.raises(StreamingQueryException, match=r"offset 10 is gone, there is nothing from 1 on"):
+            query.awaitTermination(30)
+        sink = Sink()
+        query = start(spark, broker, topic, sink, tmp_path, failOnDataLoss=False)
+        wait_for(lambda: query.lastProgress is not None, unless=ended(query))
+        broker.send(topic, rows_of(44, 48))
+        wait_for(lambda: len(sink.rows) == 4, unless=ended(query))
+        query.stop()
+        assert sorted(sink.rows) == [44, 45, 46, 47]
