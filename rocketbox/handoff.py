@@ -106,6 +106,8 @@ class WorkerPool:
         self._threads: list[threading.Thread] = []
         self._call_soon: Callable[[Callable[[], object]], object] | None = None
         self._stopping = False
+        self._alive = 0
+        self._ended = anyio.Event()
 
     async def __aenter__(self) -> Self:
         self._call_soon = call_soon_from_thread()
@@ -117,8 +119,9 @@ class WorkerPool:
         self._stopping = True
         for _ in self._threads:
             self._jobs.put(None)
-        for thread in self._threads:
-            await anyio.to_thread.run_sync(thread.join, abandon_on_cancel=True)
+        while self._alive:  # not by joining: a thread that waits in join() would itself keep the process alive
+            self._ended = anyio.Event()
+            await self._ended.wait()
 
     async def run(self, function: Callable[..., ResultT], *args: Any) -> ResultT:
         """The result of ``function(*args)``, which runs in a thread of the pool; raises what it raises."""
@@ -137,6 +140,7 @@ class WorkerPool:
             target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True
         )  # daemon: a function that never returns must not keep the process alive after a stop that timed out
         self._threads.append(thread)
+        self._alive += 1
         thread.start()
 
     def _work(self) -> None:
@@ -151,11 +155,22 @@ class WorkerPool:
                 self._finished.append((waiter, None, error))
             if not self._wake_pending:  # a race here costs one wake-up too many, never one too few
                 self._wake_pending = True
-                try:
-                    self._call_soon(self._deliver)
-                except RuntimeError:
-                    _log.debug("the loop of worker pool %s is gone; a result is dropped", self._name)
+                if not self._tell_loop(self._deliver):
                     return
+        self._tell_loop(self._thread_ended)
+
+    def _tell_loop(self, callback: Callable[[], object]) -> bool:
+        assert self._call_soon is not None
+        try:
+            self._call_soon(callback)
+        except RuntimeError:
+            _log.debug("the loop of worker pool %s is gone; a result is dropped", self._name)
+            return False
+        return True
+
+    def _thread_ended(self) -> None:
+        self._alive -= 1
+        self._ended.set()
 
     def _deliver(self) -> None:
         self._wake_pending = False  # before emptying, so that a completion added meanwhile wakes again

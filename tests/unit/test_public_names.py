@@ -1,0 +1,43 @@
+"""The names of ``rocketbox`` itself: type checkers and the interpreter see the same ones."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import rocketbox
+
+
+def test_type_checkers_see_the_names_that_are_exported() -> None:
+    (guarded,) = (node for node in ast.parse(inspect.getsource(rocketbox)).body if isinstance(node, ast.If))
+    seen = {alias.name for node in guarded.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert seen == set(rocketbox.__all__)
+
+
+@pytest.mark.parametrize("name", [name for name in rocketbox.__all__ if name != "SparkBatch"])
+def test_every_name_is_there_when_it_is_used(name: str) -> None:
+    assert getattr(rocketbox, name).__name__ == name
+
+
+@pytest.mark.spark
+def test_the_spark_batch_is_there_when_spark_is() -> None:
+    assert rocketbox.SparkBatch.__name__ == "SparkBatch"
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'RocketBocks'"):
+        _ = rocketbox.RocketBocks  # type: ignore[attr-defined]
+
+
+def test_a_module_of_listeners_loads_no_library_of_the_framework() -> None:
+    script = (
+        "import sys; from rocketbox import rocketmq_listener, send_to, bean, Header, MessageExt, Reject, on_property\n"
+        "print('\\n'.join(sys.modules))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
+    heavy = {"pydantic", "pydantic_settings", "dependency_injector", "typer", "asyncio", "anyio", "pyspark", "yaml"}
+    assert heavy.isdisjoint(name.partition(".")[0] for name in loaded)
