@@ -30,7 +30,7 @@ def test_the_spark_batch_is_there_when_spark_is() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'RocketBocks'"):
-        _ = rocketbox.RocketBocks  # type: ignore[attr-defined]
+        _ = rocketbox.RocketBocks
 
 
 def test_a_module_of_listeners_loads_no_library_of_the_framework() -> None:

@@ -53,7 +53,7 @@ def test_settings_of_listeners_become_what_the_registrar_takes() -> None:
 def test_an_unknown_option_is_refused_with_the_nearest_one() -> None:
     properties = RocketMQProperties.model_validate({"consumer": {"listeners": {"desk": {"concurency": 3}}}})
     with pytest.raises(ConfigurationError, match=r"did you mean rocketmq\.consumer\.listeners\.desk\.concurrency\?"):
-        cluster_settings("rocketmq", properties, {}.get)
+        cluster_settings("rocketmq", properties, lambda key: None)
 
 
 def test_a_decorators_text_is_resolved_and_its_times_are_read() -> None:
