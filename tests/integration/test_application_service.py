@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -431,3 +432,26 @@ async def test_a_start_that_fails_half_way_closes_what_was_started(service: Serv
     vars(module)["fails"] = False
     async with module.app as app:  # the store is free again
         await app.template.send("departures", module.Departure(flight="UA1"))
+
+
+async def test_with_startup_retry_the_service_starts_first_and_connects_when_a_name_server_appears(
+    service: ServiceMaker, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    module = service(
+        FLIGHTS + DESK,
+        f"rocketmq: {{name-server: '127.0.0.1:{port}', startup: retry, producer: {{group: desk}}}}\n",
+    )
+    options = EmbeddedOptions(
+        data_dir=tmp_path / "late", port=0, name_server_port=port, broker={"mapped-file-size-commit-log": "1MB"}
+    )
+    servers = EmbeddedServers.in_thread(options)
+    try:
+        async with module.app as app:
+            await anyio.to_thread.run_sync(servers.__enter__)
+            seen = app.get(module.Seen)
+            await app.template.send("departures", module.Departure(flight="UA1"), timeout=10)
+            await until(lambda: seen.departures)
+    finally:
+        await anyio.to_thread.run_sync(servers.__exit__, None, None, None)
