@@ -7,11 +7,13 @@ that a module imports from elsewhere does not count there.
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -83,6 +85,8 @@ def import_finding(name: str, error: Exception) -> Finding:
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else None
     if missing in SPARK_LIBRARIES:
         fix = "install Spark's part: pip install 'rocketbox[spark]'"
+    elif missing and missing == name.partition(".")[0]:
+        fix = f"start in the folder that holds {missing}, install it, or correct its name"
     elif missing:
         fix = f"install the package that has the module {missing}, or correct the import"
     else:
@@ -90,8 +94,11 @@ def import_finding(name: str, error: Exception) -> Finding:
     return Finding(f"module {name} cannot be imported: {type(error).__name__}: {error}", where, fix)
 
 
+_OWN_FOLDER = f"{Path(__file__).parents[1]}{os.sep}"
+
+
 def _is_machinery(filename: str) -> bool:
-    return filename.startswith("<frozen") or filename in (__file__, importlib.__file__)
+    return filename.startswith(("<frozen", _OWN_FOLDER)) or filename == importlib.__file__
 
 
 def marked_in(modules: Iterable[ModuleType], attribute: str) -> Iterator[Marked]:
