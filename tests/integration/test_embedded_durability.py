@@ -130,3 +130,16 @@ async def test_a_sender_may_choose_not_to_wait(tmp_path: Path) -> None:
         finally:
             disk.free.set()
         assert answer.code == 0
+
+
+@pytest.mark.parametrize("properties", ["AWAIT\x01false\x02", "WAIT\x01falsehood\x02", "WAIT\x01true\x02"])
+async def test_only_the_property_itself_chooses_not_to_wait(tmp_path: Path, properties: str) -> None:
+    disk = Disk()
+    async with embedded(tmp_path, disk, sync_flush_timeout=200) as wire:
+        await wire.send("t", b"first")
+        disk.free.clear()
+        try:
+            answer = await wire.send("t", b"waits", properties=properties)
+        finally:
+            disk.free.set()
+        assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT

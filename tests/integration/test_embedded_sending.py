@@ -148,6 +148,7 @@ async def test_transactions_and_timers_are_refused_and_not_stored(tmp_path: Path
         assert (await wire.send("t", properties="TRAN_MSG\x01true\x02PGROUP\x01g")).code == ResponseCode.NO_PERMISSION
         assert (await wire.send("t", properties="TIMER_DELAY_SEC\x015")).code == ResponseCode.SYSTEM_ERROR
         assert await wire.messages("t") == []
+        assert (await wire.send("t", properties="MY_TRAN_MSG\x01true\x02TRAN_MSG\x01trueish")).code == 0
 
 
 async def test_a_message_sent_again_carries_the_brokers_properties_once(tmp_path: Path) -> None:

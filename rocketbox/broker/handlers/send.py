@@ -173,7 +173,8 @@ class SendHandler:
         frame = self._template.encode(
             request, self._msg_id(result), stored.queue_id, result.queue_offset, stored.uniq_key
         )
-        wait = b"WAIT\x01false" not in properties
+        # The quick look first; a property whose name ends so, or another value that begins so, must not do without it.
+        wait = b"WAIT\x01false" not in properties or find_property(properties, b"WAIT") != b"false"
         if self._registration.is_pending(stored.topic) and not request.is_oneway:
             answer = decode_command(frame[4:])
             return self._replies.answer_when_known(stored.topic, answer, result.end_offset if wait else None)
@@ -227,7 +228,11 @@ class SendHandler:
             properties = add_property(properties, b"UNIQ_KEY", uniq_key)
         properties += self._added
         level = self._level(properties) if b"DELAY\x01" in properties else 0
-        if b"TRAN_MSG\x01true" in properties and not (head.reconsume_times > 0 and level > 0):
+        if (
+            b"TRAN_MSG\x01true" in properties
+            and find_property(properties, b"TRAN_MSG") == b"true"
+            and not (head.reconsume_times > 0 and level > 0)
+        ):
             raise _Refused(
                 ResponseCode.NO_PERMISSION, f"the broker[{self._broker_name}] sending transaction message is forbidden"
             )
