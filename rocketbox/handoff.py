@@ -88,19 +88,31 @@ def call_soon_from_thread() -> Callable[[Callable[[], object]], object]:
         return trio.lowlevel.current_trio_token().run_sync_soon
 
 
+class _Job:
+    """One function in the pool's line. Its thread looks at ``given_up`` before it begins."""
+
+    __slots__ = ("call", "given_up", "waiter")
+
+    def __init__(self, waiter: Waiter, call: Callable[[], Any]) -> None:
+        self.waiter = waiter
+        self.call = call
+        self.given_up = False
+
+
 class WorkerPool:
     """Threads for blocking functions. ``async with WorkerPool(20, "desk") as pool: await pool.run(function, ...)``.
 
     At most ``threads`` functions run at once; others wait in line. Each runs in a copy of the caller's context.
-    Cancelling the awaiting task leaves the function running to its end, its result is dropped. Leaving the block
-    waits for the functions that already run and drops those that do not; cancelling that wait leaves them to their
-    threads, which do not keep the process alive. A stop that must come through shields the wait and bounds it.
+    Cancelling the awaiting task leaves a function that runs running to its end, its result is dropped; one that does
+    not run yet is never begun. Leaving the block waits for the functions that already run and drops those that do not
+    (NotStartedError for who awaits them); cancelling that wait leaves them to their threads, which do not keep the
+    process alive. A stop that must come through shields the wait and bounds it.
     """
 
     def __init__(self, threads: int, name: str) -> None:
         self._count = threads
         self._name = name
-        self._jobs: queue.SimpleQueue[tuple[Waiter, Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._finished: deque[tuple[Waiter, Any, BaseException | None]] = deque()
         self._wake_pending = False
         self._threads: list[threading.Thread] = []
@@ -126,14 +138,21 @@ class WorkerPool:
     async def run(self, function: Callable[..., ResultT], *args: Any) -> ResultT:
         """The result of ``function(*args)``, which runs in a thread of the pool; raises what it raises."""
         if self._call_soon is None or self._stopping:
-            raise NotStartedError(f"worker pool {self._name}")
+            raise self._closed()
         waiter = make_waiter()
         context = contextvars.copy_context()
-        self._jobs.put((waiter, lambda: context.run(function, *args)))
+        job = _Job(waiter, lambda: context.run(function, *args))
+        self._jobs.put(job)
         if len(self._threads) < self._count:
             self._start_thread()
-        result: ResultT = await waiter
+        try:
+            result: ResultT = await waiter
+        finally:
+            job.given_up = True  # means something only when this was cancelled
         return result
+
+    def _closed(self) -> NotStartedError:
+        return NotStartedError(f"worker pool {self._name}")
 
     def _start_thread(self) -> None:
         thread = threading.Thread(
@@ -146,13 +165,10 @@ class WorkerPool:
     def _work(self) -> None:
         assert self._call_soon is not None
         while (job := self._jobs.get()) is not None:
-            waiter, call = job
-            if self._stopping:
+            if job.given_up:
                 continue
-            try:
-                self._finished.append((waiter, call(), None))
-            except BaseException as error:  # whatever it is belongs to the awaiting task
-                self._finished.append((waiter, None, error))
+            result, failure = (None, self._closed()) if self._stopping else _outcome(job.call)
+            self._finished.append((job.waiter, result, failure))
             if not self._wake_pending:  # a race here costs one wake-up too many, never one too few
                 self._wake_pending = True
                 if not self._tell_loop(self._deliver):
@@ -182,3 +198,14 @@ class WorkerPool:
                 waiter.set_exception(error)
             else:
                 waiter.set_result(result)
+
+
+def _outcome(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    try:
+        return call(), None
+    except StopIteration as error:  # no future takes it, for it would end the coroutine that awaits
+        replaced = RuntimeError("the function raised StopIteration")
+        replaced.__cause__ = error
+        return None, replaced
+    except BaseException as error:  # whatever it is belongs to the awaiting task
+        return None, error

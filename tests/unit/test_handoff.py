@@ -92,6 +92,49 @@ async def test_cancelling_the_caller_drops_the_result_only() -> None:
     assert finished.is_set()
 
 
+async def test_a_function_whose_caller_was_cancelled_in_line_is_not_begun() -> None:
+    release = threading.Event()
+    called: list[str] = []
+
+    async with WorkerPool(1, "test") as pool, anyio.create_task_group() as group:
+        group.start_soon(pool.run, release.wait, 10)
+        await anyio.wait_all_tasks_blocked()
+        async with anyio.create_task_group() as given_up:
+            given_up.start_soon(pool.run, called.append, "given up")
+            await anyio.wait_all_tasks_blocked()
+            given_up.cancel_scope.cancel()
+        release.set()
+        await pool.run(called.append, "next")
+    assert called == ["next"]
+
+
+async def test_an_exhausted_iterator_in_a_function_is_an_error_and_not_a_hang() -> None:
+    async with WorkerPool(1, "test") as pool:
+        with anyio.fail_after(10), pytest.raises(RuntimeError, match="StopIteration"):
+            await pool.run(next, iter(()))
+        assert await pool.run(lambda: "next") == "next"
+
+
+async def test_who_still_waits_in_line_when_the_pool_closes_is_told() -> None:
+    release = threading.Event()
+    refused: list[NotStartedError] = []
+    async with anyio.create_task_group() as group:
+
+        async def wait_in_line() -> None:
+            with pytest.raises(NotStartedError) as caught:
+                await pool.run(lambda: None)
+            refused.append(caught.value)
+
+        with anyio.fail_after(10):
+            async with WorkerPool(1, "test") as pool:
+                group.start_soon(pool.run, release.wait, 10)
+                await anyio.wait_all_tasks_blocked()
+                group.start_soon(wait_in_line)
+                await anyio.wait_all_tasks_blocked()
+                group.start_soon(anyio.to_thread.run_sync, release.set)
+    assert len(refused) == 1
+
+
 async def test_a_closed_pool_refuses_work() -> None:
     async with WorkerPool(1, "test") as pool:
         assert await pool.run(lambda: 1) == 1
