@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -60,7 +61,7 @@ def hint_of(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     plain = getattr(plain, "__func__", plain)
     names: Mapping[str, Any] = getattr(plain, "__globals__", {})
     # Names of an enclosing function are known only where the function itself uses them; those are in its closure.
-    enclosing = inspect.getclosurevars(plain).nonlocals if inspect.isfunction(plain) else {}
+    enclosing = _enclosing_names(plain) if inspect.isfunction(plain) else {}
 
     def probe() -> None:
         """Carries the one annotation through typing.get_type_hints, which resolves nested text as well."""
@@ -71,3 +72,14 @@ def hint_of(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     except Exception as error:  # evaluating text can raise anything
         raise UnresolvedHintError(parameter.name, parameter.annotation, str(error)) from error
     return hints[parameter.name]
+
+
+def _enclosing_names(function: types.FunctionType) -> dict[str, Any]:
+    """What the function uses of the one around it; a name that has no value yet is left out."""
+    names = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            names[name] = cell.cell_contents
+        except ValueError:  # the cell is empty: the variable is assigned later
+            continue
+    return names

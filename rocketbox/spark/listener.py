@@ -31,7 +31,7 @@ from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.handoff import WorkerPool
 from rocketbox.listeners.hints import UnresolvedHintError, hint_of, parameters_of, place_of
 from rocketbox.spark.schema import SchemaError, body_schema
-from rocketbox.spark.session import JavaNotFoundError, SparkRuntime, local_folder
+from rocketbox.spark.session import JavaNotFoundError, SparkRuntime, local_folder, log_query_errors
 from rocketbox.tasks import Supervisor
 
 __all__ = [
@@ -48,6 +48,7 @@ _log = logging.getLogger(__name__)
 FIRST_BACKOFF = 1.0  # seconds until a failed query is started again; doubles up to LONGEST_BACKOFF
 LONGEST_BACKOFF = 60.0
 POLL = 0.2  # seconds between two looks at the query: Spark offers nothing that could be awaited
+COMMIT_TIMEOUT, COMMIT_POLL = 5.0, 0.02  # seconds; how long a stop waits for Spark to commit the last batch
 MESSAGE = "message"  # with a schema: the column of the whole message
 
 
@@ -90,6 +91,13 @@ class SparkListenerState(Enum):
     FAILED = "failed"  # by what no restart mends
     FINISHED = "finished"
     STOPPED = "stopped"
+
+
+ENDED = frozenset(SparkListenerState) - {
+    SparkListenerState.STARTING,
+    SparkListenerState.RUNNING,
+    SparkListenerState.RESTARTING,
+}
 
 
 @dataclass(frozen=True)
@@ -162,6 +170,7 @@ class SparkListenerContainer:
         self.signature = signature
         self.state = SparkListenerState.STARTING
         self.error: BaseException | None = None
+        """What ended the query last; None again as soon as a batch succeeds."""
         self._runtime = runtime
         self._clock = clock
         self._drain_timeout = drain_timeout
@@ -180,10 +189,12 @@ class SparkListenerContainer:
         self._attempts: tuple[int, int] = (-1, 0)  # batch id, how often it was begun
         self._query: StreamingQuery | None = None
         self._batch_error: BaseException | None = None
+        self._done = -1  # the id of the last batch of this query that the function has done
 
     async def __aenter__(self) -> Self:
         self._stop_asked = anyio.Event()
         async with AsyncExitStack() as stack:
+            logging.getLogger("py4j.clientserver").addFilter(_not_told_by_us)
             stack.enter_context(self._runtime.claim(self.options.checkpoint, self.signature.where))
             self._threads = await stack.enter_async_context(WorkerPool(2, f"spark-{self.options.group}"))
             self._portal = await stack.enter_async_context(BlockingPortal())
@@ -199,6 +210,8 @@ class SparkListenerContainer:
             with anyio.CancelScope(shield=True):
                 await self._drain()
         finally:
+            if isinstance(error, Exception):  # the portal would wrap it in a group
+                kind = error = trace = None
             await self._stack.__aexit__(kind, error, trace)
             self.state = SparkListenerState.STOPPED
 
@@ -208,18 +221,27 @@ class SparkListenerContainer:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the query will not run any more: it has read what there was, there is no Java, or it was stopped."""
-        ended = (SparkListenerState.FINISHED, SparkListenerState.UNAVAILABLE, SparkListenerState.STOPPED)
-        return self.state in ended
+        """Whether the query will not run any more: all was read, there is no Java, it cannot run, it was stopped."""
+        return self.state in ENDED
 
     async def wait(self) -> None:
-        """Return when the query has ended for good (``available_now``, or no Java)."""
+        """Return when the query has ended for good (see :attr:`has_ended`)."""
         await self._task.wait()
 
     async def _drain(self) -> None:
         """Let the running batch end; one that begins from now on is refused, so nothing unprocessed is committed."""
         self._stopping = True
         self._stop_asked.set()
+        if (query := self._query) is not None:
+            session = await self._runtime.session()
+            await self._threads.run(log_query_errors, session, False)
+            try:
+                await self._drain_query(query)
+            finally:
+                await self._threads.run(log_query_errors, session, True)
+        await self._task.wait()  # it may be starting a query just now
+
+    async def _drain_query(self, query: StreamingQuery) -> None:
         if not await self._threads.run(self._idle.wait, self._drain_timeout):
             _log.warning(
                 "the batch of Spark listener %s did not end within %g s; it will come again",
@@ -227,9 +249,15 @@ class SparkListenerContainer:
                 self._drain_timeout,
             )
             await self._portal.stop(cancel_remaining=True)  # an async function ends by it
-        if self._query is not None:
-            await self._stop_query(self._query)
-        await self._task.wait()  # it may be starting a query just now
+        with self._clock.move_on_after(COMMIT_TIMEOUT):
+            while await self._threads.run(self._commits, query):
+                await self._clock.sleep(COMMIT_POLL)
+        await self._stop_query(query)
+
+    def _commits(self, query: StreamingQuery) -> bool:
+        """Whether Spark has yet to write down that the last batch is done; stopped before, it would come again."""
+        progress = query.lastProgress
+        return self._done >= 0 and query.isActive and (progress is None or progress["batchId"] < self._done)
 
     async def _stop_query(self, query: StreamingQuery) -> None:
         try:
@@ -286,11 +314,11 @@ class SparkListenerContainer:
         session = await self._runtime.session()
         if self._stopped():
             return None
-        self._batch_error = None
+        self._batch_error, self._done = None, -1
         self._query = query = await self._threads.run(self._start_query, session)
         try:
             if self._stopped():  # while it started: nobody else knows of it
-                await self._stop_query(query)
+                await self._drain_query(query)
                 return None
             self.state = SparkListenerState.RUNNING
             while not self._abandoned and await self._threads.run(lambda: query.isActive):
@@ -380,6 +408,7 @@ class SparkListenerContainer:
                 self._portal.call(lambda: function(frame, **arguments))
             else:
                 function(frame, **arguments)
+            self.error, self._done = None, batch_id
         except BaseException as error:
             self._batch_error = error
             raise
@@ -397,3 +426,13 @@ class SparkListenerContainer:
         return parsed.select(
             *(f.col("parsed").getField(json_name).alias(name) for json_name, name in names.items()), MESSAGE
         )
+
+
+def _not_told_by_us(record: logging.LogRecord) -> bool:
+    """A filter for py4j's log: what a listener's function raises is logged by the listener, and a refusal by nobody."""
+    trace = record.exc_info[2] if record.exc_info else None
+    while trace is not None:
+        if trace.tb_frame.f_code is SparkListenerContainer._on_batch.__code__:
+            return False
+        trace = trace.tb_next
+    return True

@@ -31,7 +31,15 @@ from pyspark.sql import SparkSession
 
 from rocketbox.errors import ConfigurationError, Finding
 
-__all__ = ["JavaNotFoundError", "JavaRuntime", "SparkRuntime", "create_session", "find_java", "local_folder"]
+__all__ = [
+    "JavaNotFoundError",
+    "JavaRuntime",
+    "SparkRuntime",
+    "create_session",
+    "find_java",
+    "local_folder",
+    "log_query_errors",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -157,6 +165,15 @@ def create_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(conf.get("spark.log.level", "ERROR"))
     return session
+
+
+def log_query_errors(session: SparkSession, on: bool) -> None:
+    """Whether Spark itself logs what ends a query (pages of Java): not while one is stopped on purpose."""
+    java = session.sparkContext._jvm
+    assert java is not None
+    log4j = java.org.apache.logging.log4j
+    name = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
+    log4j.core.config.Configurator.setLevel(name, log4j.Level.ERROR if on else log4j.Level.OFF)
 
 
 def has_session() -> bool:

@@ -26,8 +26,10 @@ def spark() -> Iterator[SparkSession]:
     pytest.importorskip("pyspark")
     from rocketbox.spark.session import JavaNotFoundError, create_session
 
+    # Java's second compiler only pays in longer runs than these.
+    conf = {"spark.sql.shuffle.partitions": "1", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
     try:
-        session = create_session("rocketbox tests", {"spark.sql.shuffle.partitions": "1"})
+        session = create_session("rocketbox tests", conf)
     except JavaNotFoundError as error:
         pytest.skip(str(error))
     yield session

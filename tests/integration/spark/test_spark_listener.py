@@ -1,0 +1,288 @@
+"""Spark listeners on the embedded broker: what the function gets, restarts, draining, and a killed process."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypedDict
+
+import anyio
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pydantic import BaseModel, Field
+from pyspark.sql import DataFrame, SparkSession
+
+from rocketbox.clock import RealClock
+from rocketbox.spark.listener import (
+    SparkBatch,
+    SparkListenerContainer,
+    SparkListenerOptions,
+    SparkListenerState,
+    read_spark_signature,
+)
+from rocketbox.spark.session import SparkRuntime
+from tests.integration.spark.topics import Broker, rows_of, wait_for
+
+pytestmark = [pytest.mark.spark, pytest.mark.anyio, pytest.mark.usefixtures("spark")]
+
+
+class Model(BaseModel):
+    number: int = Field(alias="row")
+    name: str | None = None
+
+
+@dataclasses.dataclass
+class Data:
+    row: int
+    name: str | None
+
+
+class Typed(TypedDict):
+    row: int
+    name: str
+
+
+class Ledger:
+    """A bean: what the functions have seen."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, int, list[int]]] = []  # id, attempt, rows
+
+    def saw(self, batch: SparkBatch, rows: list[int]) -> None:
+        self.batches.append((batch.id, batch.attempt, sorted(rows)))
+
+    @property
+    def rows(self) -> list[int]:
+        return sorted(row for _, _, rows in self.batches for row in rows)
+
+
+def rows_in(frame: DataFrame) -> list[int]:
+    return [json.loads(bytes(row.body))["row"] for row in frame.select("body").collect()]
+
+
+def container(
+    function: Callable[..., Any], broker: Broker, topic: str, folder: Path, ledger: Ledger | None = None, **options: Any
+) -> SparkListenerContainer:
+    drain_timeout = options.pop("drain_timeout", 15.0)
+    said = {"trigger": timedelta(0), "group": topic[-40:], "checkpoint": str(folder / "checkpoint"), **options}
+    return SparkListenerContainer(
+        SparkListenerOptions(topic=topic, name_server=broker.name_server, **said),
+        read_spark_signature(function),
+        runtime=SparkRuntime("tests", {}),
+        resolve={Ledger: ledger}.__getitem__,
+        clock=RealClock(),
+        drain_timeout=drain_timeout,
+    )
+
+
+async def until(what: Callable[[], Any], seconds: float = 30) -> None:
+    with anyio.fail_after(seconds):
+        while not what():
+            await anyio.sleep(0.05)
+
+
+@pytest.mark.parametrize("schema", [Model, Data, Typed, "row bigint, name string"], ids=str)
+async def test_a_function_gets_its_columns_the_message_and_its_beans(
+    broker: Broker, topic: str, tmp_path: Path, schema: Any
+) -> None:
+    rows: list[dict[str, Any]] = [{"row": 7, "name": "seven"}, {"row": 8}, {"other": 1}]
+    await anyio.to_thread.run_sync(broker.send, topic, rows, lambda _: "T")
+    seen: dict[str, Any] = {}
+
+    def handle(rows: DataFrame, batch: SparkBatch, ledger: Ledger, spark: SparkSession) -> None:
+        seen.update(columns=rows.columns, batch=batch, ledger=ledger, spark=spark, thread=threading.current_thread())
+        first = rows.columns[0]
+        seen["rows"] = [
+            (row[first], row["name"], row["tag"], row["run"])
+            for row in rows.selectExpr(first, "name", "message.tag", "message.properties['run'] AS run").collect()
+        ]
+
+    ledger = Ledger()
+    listener = container(handle, broker, topic, tmp_path, ledger, schema=schema, trigger="available_now")
+    async with listener:
+        await listener.wait()
+        assert listener.state is SparkListenerState.FINISHED, listener.error
+    first = "number" if schema is Model else "row"
+    assert seen["columns"] == [first, "name", "message"]
+    assert sorted(seen["rows"], key=str) == [(7, "seven", "T", "1"), (8, None, "T", "1"), (None, None, "T", "1")]
+    batch = seen["batch"]
+    assert (batch.id, batch.attempt, batch.topic, batch.group) == (0, 1, topic, topic[-40:])
+    assert len(batch.query_id) == 36
+    assert seen["ledger"] is ledger
+    assert seen["spark"] is batch.spark
+    assert seen["thread"] is not threading.main_thread()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_an_async_function_runs_in_the_applications_loop(broker: Broker, topic: str, tmp_path: Path) -> None:
+    await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 3))
+    loop = threading.current_thread()
+    threads = []
+
+    async def handle(rows: DataFrame, batch: SparkBatch, ledger: Ledger) -> None:
+        threads.append(threading.current_thread())
+        ledger.saw(batch, await anyio.to_thread.run_sync(rows_in, rows))
+
+    ledger = Ledger()
+    listener = container(handle, broker, topic, tmp_path, ledger, trigger="available_now")
+    async with listener:
+        await listener.wait()
+    assert ledger.rows == [0, 1, 2]
+    assert threads == [loop]
+    assert listener.state is SparkListenerState.STOPPED
+
+
+async def test_a_failed_batch_comes_again_until_it_succeeds(
+    broker: Broker, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 4))
+    failure = ArithmeticError("the sink is full")
+    seen_errors = []
+
+    def handle(rows: DataFrame, batch: SparkBatch, ledger: Ledger) -> None:
+        ledger.saw(batch, rows_in(rows))
+        seen_errors.append(listener.error)
+        if batch.id == 0 and batch.attempt < 3:
+            raise failure
+
+    ledger = Ledger()
+    listener = container(handle, broker, topic, tmp_path, ledger)
+    with caplog.at_level(logging.ERROR, "rocketbox"):
+        async with listener:
+            await until(lambda: listener.state is SparkListenerState.RESTARTING)
+            assert listener.error is failure
+            await anyio.to_thread.run_sync(broker.send, topic, rows_of(4, 6))
+            await until(lambda: len(ledger.rows) == 14)
+            seen_errors.append(listener.error)
+    assert ledger.batches == [(0, 1, [0, 1, 2, 3]), (0, 2, [0, 1, 2, 3]), (0, 3, [0, 1, 2, 3]), (1, 1, [4, 5])]
+    assert seen_errors == [None, failure, failure, None, None]
+    # Once for each failure, and not by py4j as well.
+    logged = [record for record in caplog.records if record.exc_info and record.exc_info[1] is failure]
+    assert [record.getMessage().partition("again in ")[2][:4] for record in logged] == ["1 s ", "2 s "]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_stop_lets_the_batch_end_and_loses_nothing(broker: Broker, topic: str, tmp_path: Path) -> None:
+    await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 30))
+    begun, release = threading.Event(), threading.Event()
+
+    def handle(rows: DataFrame, batch: SparkBatch, ledger: Ledger) -> None:
+        begun.set()
+        release.wait(20)
+        ledger.saw(batch, rows_in(rows))  # Spark still answers during the drain
+
+    ledger = Ledger()
+    listener = container(handle, broker, topic, tmp_path, ledger, max_messages=10)
+    async with listener:
+        await until(begun.is_set)
+        threading.Timer(0.5, release.set).start()
+    assert ledger.batches == [(0, 1, ledger.rows)]
+    assert len(ledger.rows) == 10
+    assert listener.state is SparkListenerState.STOPPED
+    again = container(handle, broker, topic, tmp_path, ledger, max_messages=10, trigger="available_now")
+    async with again:
+        await again.wait()
+    assert ledger.rows == list(range(30))
+    assert [batch_id for batch_id, _, _ in ledger.batches] == [0, 1, 2]
+
+
+async def test_a_batch_that_does_not_end_in_time_is_cancelled_and_comes_again(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 3))
+    begun = threading.Event()
+
+    async def stuck(rows: DataFrame) -> None:
+        begun.set()
+        await anyio.sleep(60)
+
+    listener = container(stuck, broker, topic, tmp_path, drain_timeout=0.5)
+    with anyio.fail_after(15):
+        async with listener:
+            await until(begun.is_set)
+    ledger = Ledger()
+
+    def handle(rows: DataFrame, batch: SparkBatch, ledger: Ledger) -> None:
+        ledger.saw(batch, rows_in(rows))
+
+    again = container(handle, broker, topic, tmp_path, ledger, trigger="available_now")
+    async with again:
+        await again.wait()
+    assert ledger.batches == [(0, 1, [0, 1, 2])]
+
+
+async def test_a_stop_while_the_query_starts_leaves_none_behind(
+    broker: Broker, topic: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    def handle(rows: DataFrame) -> None:
+        raise AssertionError("nothing was sent")
+
+    for pause in (0.0, 0.1, 0.3):
+        async with container(handle, broker, topic, tmp_path):
+            await anyio.sleep(pause)
+        assert spark.streams.active == []
+
+
+async def test_no_thread_outlives_its_listener(broker: Broker, topic: str, tmp_path: Path) -> None:
+    def handle(rows: DataFrame, ledger: Ledger) -> None:
+        rows.count()
+
+    async def run() -> None:
+        await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 1))
+        listener = container(handle, broker, topic, tmp_path, Ledger(), trigger="available_now")
+        async with listener:
+            await listener.wait()
+
+    await run()  # Spark makes threads of its own the first time
+    before = {thread for thread in threading.enumerate() if "spark" in thread.name}
+    await run()
+    assert {thread for thread in threading.enumerate() if "spark" in thread.name} == before
+
+
+async def test_ddl_that_spark_cannot_read_ends_the_listener(broker: Broker, topic: str, tmp_path: Path) -> None:
+    def handle(rows: DataFrame) -> None:
+        raise AssertionError("it cannot run")
+
+    listener = container(handle, broker, topic, tmp_path, schema="row bigint name string")
+    async with listener:
+        await listener.wait()
+        assert listener.state is SparkListenerState.FAILED
+        assert "'row bigint name string' is no DDL of Spark" in str(listener.error)
+
+
+def test_a_killed_process_gets_the_same_batch_again(broker: Broker, topic: str, tmp_path: Path) -> None:
+    notes, checkpoint = tmp_path / "notes", tmp_path / "checkpoint"
+
+    def noted() -> list[Any]:
+        return [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
+
+    def service(hang_in: int) -> subprocess.Popen[bytes]:
+        script = Path(__file__).with_name("spark_service.py")
+        arguments = [broker.name_server, topic, str(checkpoint), str(notes), str(hang_in)]
+        return subprocess.Popen([sys.executable, str(script), *arguments], stderr=subprocess.DEVNULL)
+
+    broker.send(topic, rows_of(0, 30))
+    with service(hang_in=1) as process:
+        wait_for(lambda: len(noted()) == 3, 60, unless=process.poll)
+        process.kill()
+    java, *before = noted()
+    broker.send(topic, rows_of(30, 35))
+    wait_for(lambda: not Path(f"/proc/{java}").exists(), 20)  # Spark's Java ends when its driver has gone
+    notes.unlink()
+    with service(hang_in=-1) as process:
+        assert process.wait(60) == 0
+    _, *after = noted()
+    assert [batch[0] for batch in before] == [0, 1]
+    assert after[0] == before[1]
+    assert [batch[0] for batch in after] == [1, 2, 3]
+    rows = [row for batch in (before[0], *after) for row in batch[2]]
+    assert sorted(rows) == list(range(35))

@@ -1,0 +1,134 @@
+"""What a Spark listener says before Spark is there: signatures, schemas, checkpoints, and a machine without Java."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pydantic import BaseModel
+from pyspark.sql import DataFrame, SparkSession
+
+from rocketbox.clock import RealClock
+from rocketbox.errors import ConfigurationError
+from rocketbox.spark import session
+from rocketbox.spark.listener import (
+    SparkBatch,
+    SparkListenerContainer,
+    SparkListenerOptions,
+    SparkListenerState,
+    read_spark_signature,
+)
+from rocketbox.spark.session import JavaNotFoundError, SparkRuntime, local_folder
+
+pytestmark = [pytest.mark.spark, pytest.mark.anyio]
+
+
+class Service:
+    """A bean."""
+
+
+def handle(rows: DataFrame, batch: SparkBatch, service: Service, spark: SparkSession, limit: int = 3) -> None:
+    rows.count()
+
+
+def container(checkpoint: Path, runtime: SparkRuntime, **options: Any) -> SparkListenerContainer:
+    return SparkListenerContainer(
+        SparkListenerOptions(topic="t", group="g", name_server="127.0.0.1:1", checkpoint=str(checkpoint), **options),
+        read_spark_signature(handle),
+        runtime=runtime,
+        resolve={Service: Service(), int: 3}.__getitem__,
+        clock=RealClock(),
+    )
+
+
+def test_parameters_behind_the_data_frame_are_bound_by_type() -> None:
+    signature = read_spark_signature(handle)
+    assert dict(signature.parameters) == {"batch": SparkBatch, "service": Service, "spark": SparkSession, "limit": int}
+    assert signature.beans == (Service, int)
+    assert not signature.is_async
+
+
+def nothing() -> None: ...
+
+
+def no_frame(batch: SparkBatch) -> None: ...
+
+
+def no_type(rows: DataFrame, other) -> None: ...  # type: ignore[no-untyped-def]
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (nothing, "takes no parameters"),
+        (no_frame, "first parameter 'batch' is not a DataFrame"),
+        (no_type, "parameter 'other' has no type"),
+    ],
+)
+def test_a_signature_that_cannot_be_bound_is_refused(function: Callable[..., Any], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text) as failure:
+        read_spark_signature(function)
+    assert Path(__file__).name in str(failure.value.findings[0].where)
+
+
+class WithMessage(BaseModel):
+    message: str
+
+
+class WithComplex(BaseModel):
+    value: complex
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        (WithMessage, "has a field 'message', and that is"),
+        (WithComplex, r"WithComplex\.value: Spark has no"),
+    ],
+)
+def test_a_schema_that_cannot_be_columns_is_refused(schema: Any, text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        container(tmp_path, SparkRuntime("t", {}), schema=schema)
+
+
+async def test_without_java_the_listener_says_so_and_the_rest_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_java() -> None:
+        raise JavaNotFoundError("Spark needs Java 17 or newer")
+
+    monkeypatch.setattr(session, "has_session", lambda: False)
+    monkeypatch.setattr(session, "find_java", no_java)
+    async with SparkRuntime("t", {}) as runtime, container(tmp_path, runtime) as listener:
+        await listener.wait()
+        assert listener.state is SparkListenerState.UNAVAILABLE
+        assert listener.has_ended
+        assert isinstance(listener.error, JavaNotFoundError)
+    assert "Spark listener g does not run, everything else does. Spark needs Java 17 or newer" in caplog.text
+
+
+async def test_two_listeners_with_one_checkpoint_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_java() -> None:
+        raise JavaNotFoundError("no Java")
+
+    monkeypatch.setattr(session, "has_session", lambda: False)
+    monkeypatch.setattr(session, "find_java", no_java)
+    async with SparkRuntime("t", {}) as runtime:
+        async with container(tmp_path, runtime):
+            with pytest.raises(ConfigurationError, match="two Spark listeners would keep their progress in one"):
+                async with container(tmp_path, runtime):
+                    pytest.fail("it must not start")
+        async with container(tmp_path, runtime):  # free again
+            assert True
+
+
+def test_a_checkpoint_on_this_machine_is_known_by_its_path_or_uri() -> None:
+    assert local_folder("/data/x") == Path("/data/x")
+    assert local_folder("file:/data/x") == local_folder("file:///data/x") == Path("/data/x")
+    assert local_folder("x") == Path.cwd() / "x"
+    assert local_folder("s3a://bucket/x") is None
