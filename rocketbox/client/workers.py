@@ -29,13 +29,14 @@ TURNS_WITHOUT_A_PAUSE = 32  # handlers that never wait would otherwise keep the 
 class Worker:
     """One worker, and what it has in hand."""
 
-    __slots__ = ("batch", "queue", "since", "task")
+    __slots__ = ("batch", "queue", "replaced", "since", "task")
 
     def __init__(self) -> None:
         self.task: SupervisedTask | None = None
         self.queue: ProcessQueue | None = None
         self.batch: list[MessageExt] | None = None  # None: nothing in hand, or taken away because it took too long
         self.since = 0.0
+        self.replaced = False
 
 
 class Workers:
@@ -113,6 +114,7 @@ class Workers:
     def replace(self, worker: Worker) -> None:
         """Take the batch out of worker's hands, cancel it, and start another in its place."""
         worker.batch = None
+        worker.replaced = True
         self._workers.remove(worker)
         if worker.task is not None:
             worker.task.cancel()
@@ -121,7 +123,7 @@ class Workers:
     async def _run(self, worker: Worker) -> None:
         line = self._line
         turns = 0
-        while True:
+        while not worker.replaced:  # a handler may have swallowed the cancellation that should have ended this
             if not line:
                 await self._wait_for_work()
                 continue

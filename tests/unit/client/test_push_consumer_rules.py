@@ -335,6 +335,29 @@ async def test_a_handler_that_takes_too_long_is_cancelled_and_its_message_comes_
         assert consumer.state().busy_workers == 0
 
 
+async def test_a_handler_that_ignores_its_cancellation_leaves_no_message_behind(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker = setting.broker
+    broker.committed["T", 0] = 0
+
+    async def ignore(batch: list[MessageExt]) -> Result:
+        try:
+            await setting.clock.sleep(1000 if batch[0].body == b"hangs" else 1)
+        except anyio.get_cancelled_exc_class():
+            if batch[0].body != b"hangs":
+                raise
+        return None
+
+    seen = Recorder(ignore)
+    async with setting.consumer(consume_timeout=10.0, concurrency=1) as consumer:
+        await consumer.subscribe("T", "*", seen)
+        broker.store("T", b"hangs", b"a", b"b", b"c")
+        await setting.advance(30)
+        assert seen.bodies == [b"hangs", b"a", b"b", b"c"]
+        assert broker.committed["T", 0] == 4
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_cancellation_from_within_a_handler_is_neither_success_nor_failure(
     setting: Setting, anyio_backend: str
@@ -563,6 +586,49 @@ async def test_an_orderly_queue_is_consumed_only_with_its_lock(setting: Setting,
         await setting.advance(5)
         assert seen.bodies == [b"0"]
         assert [state.queue.topic for state in consumer.state().queues] == ["%RETRY%g"]
+
+
+async def test_a_queue_whose_lock_ran_out_begins_anew_where_the_group_is_by_then(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker, seen = setting.broker, Recorder()
+    broker.committed["T", 0] = 0
+    asked_in_vain = (RequestCode.LOCK_BATCH_MQ, RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+    async with setting.consumer(consume_mode=ConsumeMode.ORDERLY) as consumer:
+        await consumer.subscribe("T", "*", seen)
+        await setting.advance(5)
+        for code in asked_in_vain:  # the broker is ill for longer than a lock counts
+            broker.overrides[code] = lambda request: RemotingCommand.response(ResponseCode.SYSTEM_BUSY, "ill")
+        await setting.advance(28)
+        broker.store("T", b"0", b"1", b"2")
+        await setting.advance(3)
+        assert seen.bodies == []
+        broker.committed["T", 0] = 2  # another member had the queue meanwhile
+        del broker.overrides[RequestCode.LOCK_BATCH_MQ]
+        await setting.advance(6)  # the refresh of the locks comes first
+        del broker.overrides[RequestCode.GET_CONSUMER_LIST_BY_GROUP]
+        await setting.advance(5)
+        assert seen.bodies == [b"2"]
+
+
+async def test_an_orderly_queue_goes_on_when_a_late_refresh_still_got_its_lock(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker, seen = setting.broker, Recorder()
+    broker.committed["T", 0] = 0
+    async with setting.consumer(consume_mode=ConsumeMode.ORDERLY) as consumer:
+        await consumer.subscribe("T", "*", seen)
+        await setting.advance(5)
+        broker.overrides[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = lambda request: RemotingCommand.response(
+            ResponseCode.SYSTEM_BUSY, "ill"
+        )
+        (held,) = [queue for queue in consumer._queues.queues if queue.topic == "T"]
+        held.locked_at, confirmed = None, held.locked_at  # as it is while the answer to the refresh is on its way
+        broker.store("T", b"0")
+        await settle(200)
+        held.locked_at = confirmed
+        await setting.advance(5)
+        assert seen.bodies == [b"0"]
 
 
 async def test_leaving_commits_then_unlocks_then_says_goodbye(setting: Setting, anyio_backend: str) -> None:
