@@ -91,8 +91,15 @@ class QueueLocks:
                 _log.warning("group %s: cannot unlock queues at %s: %s", self._group, broker_name, error)
 
     async def keep(self, queues: Callable[[], Iterable[ProcessQueue]], lost: Callable[[], None]) -> None:
-        """Refresh the locks of what queues returns, for ever, and call lost when one is another member's now."""
+        """Refresh the locks of what queues returns, for ever, and call lost when one is another member's now.
+
+        A lock that ran out is not taken again here: another member may have had the queue since, and be further in it.
+        """
+        clock = self._instance.clock
         while True:
-            await self._instance.clock.sleep(REFRESH_INTERVAL)
-            if not await self.lock(*queues()):
+            await clock.sleep(REFRESH_INTERVAL)
+            now = clock.monotonic()
+            held = list(queues())
+            locked = [queue for queue in held if queue.lock_holds(now)]
+            if not await self.lock(*locked) or len(locked) < len(held):
                 lost()
