@@ -9,6 +9,7 @@ Source: Apache RocketMQ 5.x ``PullRequestHoldService``, ``NotifyMessageArrivingL
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +20,13 @@ from rocketbox.clock import Clock
 
 __all__ = ["HeldPull", "PullHold"]
 
+_log = logging.getLogger(__name__)
 
-@dataclass(eq=False, slots=True)
+MOST_FOR_EACH_CONNECTION = 10_000  # a client has one for each of its queues; each takes about 1 KiB here
+SPARE_DEADLINES = 64  # so many deadlines of answered pulls are no reason yet to look through all of them
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class HeldPull:
     """One pull that waits: for an offset from ``offset`` on whose tag code ``matches`` accepts (None: any).
 
@@ -44,10 +50,19 @@ class PullHold:
     whose connection closed.
     """
 
-    def __init__(self, clock: Clock, resume: Callable[[HeldPull], None]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        resume: Callable[[HeldPull], None],
+        *,
+        most_for_each_connection: int = MOST_FOR_EACH_CONNECTION,
+    ) -> None:
         self._clock = clock
         self._resume = resume
-        self._queues: dict[tuple[str, int], list[HeldPull]] = {}
+        self._most = most_for_each_connection
+        self._queues: dict[tuple[str, int], dict[HeldPull, None]] = {}  # sets in order, as all below
+        self._connections: dict[Any, dict[HeldPull, None]] = {}  # those that are not done
+        self._live = 0
         self._deadlines: list[tuple[float, int, HeldPull]] = []
         self._woken: list[HeldPull] = []
         self._count = 0
@@ -56,14 +71,20 @@ class PullHold:
     def __len__(self) -> int:
         return sum(len(waiting) for waiting in self._queues.values())
 
-    def hold(self, held: HeldPull, seconds: float) -> None:
-        """Keep a pull until a message arrives or ``seconds`` have passed."""
+    def hold(self, held: HeldPull, seconds: float) -> bool:
+        """Keep a pull until a message arrives or ``seconds`` have passed; False when its connection has too many."""
+        of_connection = self._connections.setdefault(held.connection, {})
+        if len(of_connection) >= self._most:
+            return False
+        of_connection[held] = None
+        self._live += 1
         held.deadline = self._clock.monotonic() + seconds
-        self._queues.setdefault((held.topic, held.queue_id), []).append(held)
+        self._queues.setdefault((held.topic, held.queue_id), {})[held] = None
         self._count += 1
         heapq.heappush(self._deadlines, (held.deadline, self._count, held))
         if self._deadlines[0][2] is held:  # it is the next to run out of time: the task sleeps too long
             self._signal.set()
+        return True
 
     def on_arrival(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
         """A message became pullable at offset ``next_offset - 1``.
@@ -74,32 +95,20 @@ class PullHold:
         waiting = self._queues.get((topic, queue_id))
         if not waiting:
             return
-        kept = []
-        for held in waiting:
-            if next_offset > held.offset and (held.matches is None or held.matches(tags_code)):
-                self._woken.append(held)
-            else:
-                kept.append(held)
-        if len(kept) != len(waiting):
-            if kept:
-                self._queues[topic, queue_id] = kept
-            else:
-                del self._queues[topic, queue_id]
+        woken = [
+            held for held in waiting if next_offset > held.offset and (held.matches is None or held.matches(tags_code))
+        ]
+        if woken:
+            for held in woken:
+                self._leave_queue(held)
+            self._woken += woken
             self._signal.set()
 
     def drop(self, connection: Any) -> None:
         """Forget the pulls of a connection that closed."""
-        for key, waiting in list(self._queues.items()):
-            kept = []
-            for held in waiting:
-                if held.connection is connection:
-                    held.done = True
-                else:
-                    kept.append(held)
-            if kept:
-                self._queues[key] = kept
-            else:
-                del self._queues[key]
+        for held in list(self._connections.get(connection, ())):
+            self._leave_queue(held)
+            self._set_done(held)
 
     async def run(self) -> None:
         """Answer what is woken or out of time, for ever."""
@@ -120,17 +129,32 @@ class PullHold:
         while self._deadlines and (self._deadlines[0][2].done or self._deadlines[0][0] <= now):
             held = heapq.heappop(self._deadlines)[2]
             if not held.done:
-                self._forget(held)
+                self._leave_queue(held)
                 self._finish(held)
+        if len(self._deadlines) > 2 * self._live + SPARE_DEADLINES:  # those woken early, each with its whole request
+            self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
+            heapq.heapify(self._deadlines)
 
     def _finish(self, held: HeldPull) -> None:
-        if not held.done:
-            held.done = True
+        if held.done:
+            return
+        self._set_done(held)
+        try:
             self._resume(held)
+        except Exception:  # the others must not wait for the task to be started again
+            _log.exception("a pull of %s/%d from %d could not be answered", held.topic, held.queue_id, held.offset)
 
-    def _forget(self, held: HeldPull) -> None:
+    def _set_done(self, held: HeldPull) -> None:
+        held.done = True
+        self._live -= 1
+        of_connection = self._connections[held.connection]
+        del of_connection[held]
+        if not of_connection:
+            del self._connections[held.connection]
+
+    def _leave_queue(self, held: HeldPull) -> None:
         waiting = self._queues.get((held.topic, held.queue_id))
-        if waiting is not None and held in waiting:
-            waiting.remove(held)
+        if waiting is not None:
+            waiting.pop(held, None)
             if not waiting:
                 del self._queues[held.topic, held.queue_id]

@@ -148,6 +148,11 @@ class Connection:
         return self._gone.is_set()
 
     @property
+    def congested(self) -> bool:
+        """Whether the peer does not take our bytes: more than ``max_unwritten_bytes`` wait, or the socket is full."""
+        return self._congested
+
+    @property
     def requests_in_flight(self) -> int:
         """Requests of ours that were written and are not answered."""
         return len(self._waiters)

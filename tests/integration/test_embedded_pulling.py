@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from pathlib import Path
 
 import anyio
 import pytest
 
 from rocketbox.protocol.codes import RequestCode, ResponseCode
-from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.command import RemotingCommand, encode_command
+from rocketbox.protocol.framing import FrameReader
 from rocketbox.protocol.stored_message import decode_messages
 from tests.integration.wire import Wire, embedded
 
@@ -266,3 +268,29 @@ async def test_a_missing_field_is_answered_and_not_dropped(tmp_path: Path) -> No
         answer = await wire.broker(RequestCode.PULL_MESSAGE, {"topic": "t"})
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert (await wire.broker(RequestCode.HEART_BEAT, None, json.dumps([1]).encode())).code == 1
+
+
+async def test_what_a_consumer_does_not_read_does_not_gather_in_the_broker(tmp_path: Path) -> None:
+    pulls, body = 100, bytes(500_000)
+    async with embedded(tmp_path) as wire:
+        await wire.send("t", b"first")
+        host, _, port = wire.servers.broker_address.rpartition(":")
+        fields = {
+            "consumerGroup": "deaf", "topic": "t", "queueId": "0", "queueOffset": "1", "maxMsgNums": "32",
+            "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": "10000", "subscription": "*",
+            "subVersion": "0", "expressionType": "TAG",
+        }  # fmt: skip
+        async with await anyio.connect_tcp(host, int(port)) as deaf:
+            request = RemotingCommand.request(RequestCode.PULL_MESSAGE, fields)
+            await deaf.send(b"".join(encode_command(request, opaque) for opaque in range(pulls)))
+            await anyio.sleep(0.3)
+            await wire.send("t", body)
+            await anyio.sleep(0.3)
+            reader, answers = FrameReader(), []
+            with anyio.fail_after(10):
+                while len(answers) < pulls:
+                    answers += reader.feed(await deaf.receive())
+    codes = Counter(answer.code for answer in answers)
+    assert codes.keys() == {ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND}
+    assert codes[ResponseCode.SUCCESS] * len(body) < 20_000_000
+    assert {offsets(answer) for answer in answers if answer.code != 0} == {(1, 0, 2)}

@@ -5,6 +5,7 @@ Source: Apache RocketMQ 5.x ``PullMessageProcessor``, ``DefaultPullMessageResult
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.reading import GetMessageStatus, GetResult
 from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock
-from rocketbox.errors import InvalidMessageError
+from rocketbox.errors import InvalidMessageError, StoreError
 from rocketbox.message import MessageModel
 from rocketbox.protocol.codes import PermName, PullSysFlag, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
@@ -26,6 +27,8 @@ from rocketbox.protocol.tags import SubscriptionData, parse_subscription
 from rocketbox.remoting.connection import Connection
 
 __all__ = ["PullHandler"]
+
+_log = logging.getLogger(__name__)
 
 _FORBIDDEN_BROKER = 1
 _FORBIDDEN_GROUP = 2
@@ -95,16 +98,35 @@ class PullHandler:
         code = _code(found, header.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PullSysFlag.SUSPEND:
             held = HeldPull(connection, pull, header.topic, header.queue_id, header.queue_offset, pull.matches)
-            self.hold.hold(held, self._suspend_seconds(header))
-            return None
+            if self.hold.hold(held, self._suspend_seconds(header)):
+                return None
         return _answer(code, found)
 
     def _resume(self, held: HeldPull) -> None:
-        """Answer a pull that was on hold, with whatever there is now."""
+        """Answer a pull that was on hold, with whatever there is now.
+
+        A peer that takes no bytes is told that there is nothing: what it does not read must not gather here, and it
+        asks again when it has read that.
+        """
         pull: _Pull = held.request
-        if not held.connection.closed:
-            found = self._read(pull)
-            held.connection.reply(pull.request, _answer(_code(found, pull.header.queue_offset), found))
+        connection: Connection = held.connection
+        if connection.closed:
+            return
+        try:
+            if connection.congested:
+                answer = _answer(ResponseCode.PULL_NOT_FOUND, self._nothing(held))
+            else:
+                found = self._read(pull)
+                answer = _answer(_code(found, held.offset), found)
+        except (OSError, StoreError) as error:
+            _log.error("queue %s/%d cannot be read at %d: %s", held.topic, held.queue_id, held.offset, error)
+            answer = RemotingCommand.response(ResponseCode.SYSTEM_ERROR, f"the store cannot be read: {error}")
+        connection.reply(pull.request, answer)
+
+    def _nothing(self, held: HeldPull) -> GetResult:
+        least = self._store.min_offset(held.topic, held.queue_id)
+        end = self._store.max_offset(held.topic, held.queue_id)
+        return GetResult(GetMessageStatus.OFFSET_FOUND_NULL, held.offset, least, end)
 
     def _suspend_seconds(self, header: PullMessageRequestHeader) -> float:
         if self._options.long_polling_enable:

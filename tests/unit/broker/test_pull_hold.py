@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -99,3 +101,61 @@ async def test_a_closed_connection_takes_its_pulls_along() -> None:
         hold.drop(first)
         await clock.advance(3)
         assert answered == [kept]
+
+
+async def test_a_pull_that_cannot_be_answered_delays_no_other() -> None:
+    clock = VirtualClock()
+    answered: list[HeldPull] = []
+    broken = pull(0)
+
+    def resume(held: HeldPull) -> None:
+        if held is broken:
+            raise OSError("the disk does not read")
+        answered.append(held)
+
+    hold = PullHold(clock, resume)
+    async with Supervisor("test", clock) as tasks:
+        tasks.start("hold", hold.run)
+        await settle()
+        behind, later = pull(0), pull(5)
+        for held in (broken, behind, later):
+            hold.hold(held, 2)
+        hold.on_arrival("topic", 0, 1, 0)
+        await settle()
+        assert answered == [behind]
+        await clock.advance(2)
+        assert answered == [behind, later]
+
+
+async def test_what_was_answered_is_not_kept_until_its_time_would_be_up() -> None:
+    clock = VirtualClock()
+    hold = PullHold(clock, lambda held: None)
+    connection = object()
+    answered = []
+    async with Supervisor("test", clock) as tasks:
+        tasks.start("hold", hold.run)
+        for number in range(1000):
+            held = pull(number, connection=connection)
+            hold.hold(held, 1e9)
+            answered.append(weakref.ref(held))
+            del held
+            hold.on_arrival("topic", 0, number + 1, 0)
+            await settle()
+    gc.collect()
+    assert sum(held() is not None for held in answered) < 200
+
+
+async def test_one_connection_holds_so_many_pulls_and_no_more() -> None:
+    clock = VirtualClock()
+    answered: list[HeldPull] = []
+    hold = PullHold(clock, answered.append, most_for_each_connection=2)
+    greedy, modest = object(), object()
+    async with Supervisor("test", clock) as tasks:
+        tasks.start("hold", hold.run)
+        assert hold.hold(pull(0, connection=greedy), 2)
+        assert hold.hold(pull(0, connection=greedy), 2)
+        assert not hold.hold(pull(0, connection=greedy), 2)
+        assert hold.hold(pull(0, connection=modest), 2)
+        await clock.advance(2)
+        assert len(answered) == 3
+        assert hold.hold(pull(0, connection=greedy), 2)
