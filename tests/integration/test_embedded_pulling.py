@@ -286,7 +286,8 @@ async def test_what_a_consumer_does_not_read_does_not_gather_in_the_broker(tmp_p
             await anyio.sleep(0.3)
             await wire.send("t", body)
             await anyio.sleep(0.3)
-            reader, answers = FrameReader(), []
+            reader = FrameReader()
+            answers: list[RemotingCommand] = []
             with anyio.fail_after(10):
                 while len(answers) < pulls:
                     answers += reader.feed(await deaf.receive())
@@ -294,3 +295,11 @@ async def test_what_a_consumer_does_not_read_does_not_gather_in_the_broker(tmp_p
     assert codes.keys() == {ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND}
     assert codes[ResponseCode.SUCCESS] * len(body) < 20_000_000
     assert {offsets(answer) for answer in answers if answer.code != 0} == {(1, 0, 2)}
+
+
+async def test_how_much_is_searched_is_not_for_the_consumer_to_say(tmp_path: Path) -> None:
+    async with embedded(tmp_path, max_filter_message_size=200) as wire:
+        await send_tagged(wire, *["A"] * 40)
+        answer = await wire.pull("t", expression="B", maxMsgNums=2**31 - 1)
+        assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert offsets(answer) == (32, 0, 40)

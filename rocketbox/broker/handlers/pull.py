@@ -83,6 +83,9 @@ class PullHandler:
         self._consumers = consumers
         self._offsets = offsets
         self._store = store
+        self._most_messages = max(
+            options.store.max_transfer_count_on_message_in_memory, options.store.max_transfer_count_on_message_in_disk
+        )
         self.hold = PullHold(clock, self._resume)
 
     def handle(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
@@ -135,9 +138,9 @@ class PullHandler:
 
     def _read(self, pull: _Pull) -> GetResult:
         header = pull.header
-        return self._store.get(
-            header.topic, header.queue_id, header.queue_offset, header.max_msg_nums, matches=pull.matches
-        )
+        # More would not be answered, but so much more of the queue searched, and everybody waits meanwhile.
+        most = min(header.max_msg_nums, self._most_messages)
+        return self._store.get(header.topic, header.queue_id, header.queue_offset, most, matches=pull.matches)
 
     def _check(self, request: RemotingCommand, header: PullMessageRequestHeader) -> _Pull:
         if not self._options.broker_permission & PermName.READ:
