@@ -342,8 +342,8 @@ class OrderlyConsumer(_Consumer):
             return
         if not self._may_consume(queue):
             self._lock_lost()  # a rebalance gives the queue up, and may get it again with what others have left
-            pause = self._options.suspend_current_queue_time  # unless the refresh that is under way gets the lock first
-            self._tasks.start("queue without its lock", self._go_on_after, pause, queue)
+            shortly = self._options.suspend_current_queue_time  # the refresh that is under way may get the lock first
+            self._tasks.start("queue without its lock", self._go_on_after, shortly, queue)
             return
         subscription, batch = self._take(queue)
         if not batch:
