@@ -20,7 +20,7 @@ from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import MemoryNetwork
 from rocketbox.remoting.server import RemotingServer
 
-__all__ = ["ScriptedBroker", "ScriptedCluster", "ScriptedNameServer"]
+__all__ = ["Answer", "ScriptedBroker", "ScriptedCluster", "ScriptedNameServer"]
 
 Answer = RemotingCommand | Awaitable[RemotingCommand | None] | None
 Script = Callable[[Connection, RemotingCommand], Answer]

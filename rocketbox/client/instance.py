@@ -34,6 +34,8 @@ from rocketbox.errors import (
     InvalidGroupError,
     NoRouteError,
     NotStartedError,
+    RemoteProtocolError,
+    RemotingError,
     RocketBoxError,
 )
 from rocketbox.message import MessageQueue
@@ -318,7 +320,8 @@ class MQClientInstance:
                     await self.refresh_route(topic)
                 except RocketBoxError as error:
                     _log.debug("route of %s: %s", topic, error)
-                    break  # no name server answers: the other topics would fare no better
+                    if isinstance(error, RemotingError) and not isinstance(error, RemoteProtocolError):
+                        break  # no name server answers: the other topics would fare no better
 
     # --- brokers -----------------------------------------------------------------------------------------------------
 

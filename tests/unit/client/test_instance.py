@@ -23,11 +23,12 @@ from rocketbox.errors import (
 )
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.bodies import ConsumerData
-from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.tags import SubscriptionData
+from rocketbox.remoting.connection import Connection
 from tests.clocks import VirtualClock, settle
-from tests.scripted_cluster import ScriptedCluster, ScriptedNameServer
+from tests.scripted_cluster import Answer, ScriptedCluster, ScriptedNameServer
 
 pytestmark = pytest.mark.anyio
 
@@ -280,6 +281,25 @@ async def test_dead_name_server_does_not_end_the_asking() -> None:
         cluster.add_topic("T")
         await cluster.restart(cluster.name_server)
         await clock.advance(1.1)
+        assert instance.cached_route("T") is not None
+
+
+async def test_one_topic_that_is_refused_does_not_keep_routes_from_others() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, instance_of(cluster) as instance:
+        answer = cluster.name_server.scripts[RequestCode.GET_ROUTEINFO_BY_TOPIC]
+
+        def refuse_one(connection: Connection, request: RemotingCommand) -> Answer:
+            if request.ext_fields["topic"] == "A":
+                return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, "not this one")
+            if request.ext_fields["topic"] == "B":
+                return RemotingCommand.response(body=b"no route at all")
+            return answer(connection, request)
+
+        cluster.name_server.scripts[RequestCode.GET_ROUTEINFO_BY_TOPIC] = refuse_one
+        cluster.add_topic("T")
+        instance.register_consumer("G", Member("G", "A", "B", "T"))
+        await clock.advance(3)
         assert instance.cached_route("T") is not None
 
 
