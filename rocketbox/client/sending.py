@@ -276,7 +276,7 @@ class Sender:
             for index, message in queue:
                 try:
                     outcomes[index] = await self.send(message, timeout=timeout)
-                except RocketBoxError as error:
+                except Exception as error:  # whatever it is: a message without an outcome would be lost silently
                     outcomes[index] = error
                     failed = True
 

@@ -589,6 +589,16 @@ async def test_many_tries_all_and_raises_with_every_outcome() -> None:
     assert list(caught.value.errors) == [1]
 
 
+async def test_many_tells_of_a_message_that_is_no_message_at_all() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster, send_many_window=1) as producer:
+            with pytest.raises(SendManyError, match="1 of 3 messages failed; message 0") as caught:
+                await producer.send_many([message(tag=7), message(), message()])
+        assert len(cluster.broker.sends) == 2
+    assert list(caught.value.errors) == [0]
+
+
 async def test_many_of_nothing_is_nothing() -> None:
     async with ScriptedCluster(VirtualClock()) as cluster, producer_of(cluster) as producer:
         assert await producer.send_many([]) == []
