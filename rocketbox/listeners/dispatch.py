@@ -50,7 +50,8 @@ class InvalidLimit:
     async def pass_one(self) -> None:
         """Return when one more may be dealt with; RetryLater when the container stops before that."""
         while not self._admit():
-            await self._changed.wait()
+            if not self._abandoned:
+                await self._changed.wait()
             if self._abandoned:
                 raise RetryLater(timedelta(seconds=10))
 
@@ -132,7 +133,8 @@ class HandlerDispatch:
             result = await self._call(arguments)
             returned = await self._returned(result, len(handled))
         except BatchFailed as failed:
-            for index in handled[failed.index :]:
+            first = failed.index if failed.index < len(handled) else 0  # past the end it says nothing: all come back
+            for index in handled[first:]:
                 outcomes[index] = failed
         except Exception as error:
             if not invalid:

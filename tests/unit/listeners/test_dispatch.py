@@ -161,6 +161,15 @@ async def test_a_failed_batch_counts_the_messages_that_the_handler_saw() -> None
     assert kinds(outcomes) == ["NoneType", "Reject", "BatchFailed", "BatchFailed"]
 
 
+@pytest.mark.parametrize("index", [2, 3])
+async def test_a_batch_that_failed_past_its_end_consumes_nothing(index: int) -> None:
+    async def batch(departures: list[Departure]) -> None:
+        raise BatchFailed(index)  # as when a handler counts from 1
+
+    for numbers, expected in [((1, 2), ["BatchFailed"] * 2), ((None, 1, 2), ["Reject", "BatchFailed", "BatchFailed"])]:
+        assert kinds(await dispatch(batch).handle(rows(*numbers))) == expected
+
+
 async def test_an_exception_brings_back_the_messages_that_the_handler_saw_and_no_invalid_one() -> None:
     async def batch(departures: list[Departure]) -> None:
         raise ValueError("broken")
@@ -259,6 +268,13 @@ async def test_what_is_held_goes_back_to_the_broker_when_the_container_stops() -
         group.start_soon(handle)
         await anyio.wait_all_tasks_blocked()
         limit.abandon()
+
+
+async def test_nothing_is_held_once_the_container_stops() -> None:
+    limit = InvalidLimit(0, SteppedClock(), lambda: None)
+    limit.abandon()
+    with anyio.fail_after(5), pytest.raises(RetryLater):
+        await limit.pass_one()
 
 
 async def test_the_reason_of_an_invalid_payload_travels_with_its_rejection() -> None:
