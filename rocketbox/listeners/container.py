@@ -160,9 +160,14 @@ class ListenerContainer:
                     selector_type=function.selector_type,
                     batch_max_size=function.batch_max_size,
                 )
-            self._consumer = await stack.enter_async_context(consumer)
+            # From here on, for handlers run before the consumer has all its queues, and may have to pause it.
+            self._consumer, self._status = consumer, ContainerStatus.RUNNING
+            try:
+                await stack.enter_async_context(consumer)
+            except BaseException:
+                self._consumer, self._status = None, ContainerStatus.STOPPED
+                raise
             self._stack = stack.pop_all()
-        self._status = ContainerStatus.RUNNING
         return self
 
     async def __aexit__(

@@ -1,0 +1,68 @@
+"""A container's life on a broker that does as the test says: when it pauses, and what it says of itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rocketbox.client import ClientOptions, MQClientInstance
+from rocketbox.listeners.binding import Beans
+from rocketbox.listeners.container import ContainerStatus, ListenerContainer
+from rocketbox.listeners.options import Said
+from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_containers
+from rocketbox.template import JsonMessageConverter, RocketMQTemplate
+from tests.manual_clock import ManualClock, settle
+from tests.unit.client.scripted_broker import ScriptedBroker
+
+pytestmark = pytest.mark.anyio
+
+NO_BEANS = Beans(has=lambda hint: False, resolve=lambda hint: None)
+
+
+async def on_arrival(arrival: dict[str, Any]) -> None: ...
+
+
+async def on_departure(departure: dict[str, Any]) -> None: ...
+
+
+def container_of(instance: MQClientInstance, **options: Any) -> ListenerContainer:
+    """A container of group g with a function for each of the topics A and T."""
+    candidates = [
+        Candidate(function, Said({"topic": topic, "consumer_group": "g", **options}, lambda name: "here"))
+        for topic, function in (("A", on_arrival), ("T", on_departure))
+    ]
+    converter = JsonMessageConverter()
+    (plan,), wrong = plan_containers(candidates, {None: ClusterSettings()}, beans=NO_BEANS, converter=converter)
+    assert not wrong
+
+    def no_template(cluster: str | None) -> RocketMQTemplate:
+        raise AssertionError("nothing is sent on")
+
+    return ListenerContainer(
+        plan, instance=instance, beans=NO_BEANS, converter=converter, template_of=no_template, clock=instance.clock
+    )
+
+
+async def test_invalid_payloads_pause_a_container_that_is_still_starting() -> None:
+    clock = ManualClock()
+    broker = ScriptedBroker(clock)
+    broker.topics = {"A": 1, "T": 8, "%RETRY%g": 1}
+    broker.committed["A", 0] = 0
+    broker.store("A", *[b"{"] * 5)
+    options = ClientOptions(client_ip="10.0.0.9", api_timeout=60.0)
+    async with (
+        broker,
+        MQClientInstance(broker.address, options=options, clock=clock, network=broker.network) as instance,
+        container_of(instance, invalid_limit=2) as container,
+    ):
+        await settle(200)
+        state = container.state()
+        assert (state.status, state.ready) == (ContainerStatus.PAUSED, False)
+        assert "more than 2 payloads a minute" in (state.reason or "")
+        assert container.consumer.paused
+        container.resume()
+        await settle(200)
+        assert container.state().status is ContainerStatus.PAUSED, "the next ones are as bad"
+        await container.drain(1)
+        assert container.state().status is ContainerStatus.STOPPED
