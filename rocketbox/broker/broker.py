@@ -222,20 +222,26 @@ class Broker:
 
     def _persist(self) -> None:
         """Write everything, at the stop."""
-        try:
-            self._files["topics"].persist(self.topics.encode())
-            self._files["subscriptionGroup"].persist(self.groups.encode())
-            self._files["consumerOffset"].persist(self.offsets.encode())
-            self.delayed.persist()
-        except OSError as error:  # the stop must go on: messages are in the store, which closes next
-            _log.error("the tables of %s could not be written: %s", self.options.store_path_root_dir, error)
+        for name, table in (
+            ("topics", self.topics),
+            ("subscriptionGroup", self.groups),
+            ("consumerOffset", self.offsets),
+        ):
+            try:
+                self._files[name].persist(table.encode())
+            except OSError as error:  # the stop must go on: messages are in the store, which closes next
+                _log.error("%s could not be written: %s", self._files[name].path, error)
+        self.delayed.persist()
 
     async def _persist_offsets(self) -> None:
         while True:
             await self._clock.sleep(self.options.flush_consumer_offset_interval / 1000)
             if self.offsets.changed:
-                text = self.offsets.encode()
-                await anyio.to_thread.run_sync(self._files["consumerOffset"].persist, text)
+                try:
+                    await anyio.to_thread.run_sync(self._files["consumerOffset"].persist, self.offsets.encode())
+                except OSError as error:
+                    self.offsets.changed = True
+                    _log.error("committed offsets could not be written, trying again: %s", error)
 
     async def _persist_delay_offsets(self) -> None:
         while True:

@@ -163,10 +163,14 @@ class DelayedDelivery:
             self._version = self._version.next(self._clock.time_ms())
 
     def persist(self) -> None:
-        """Write ``delayOffset.json`` if something was delivered since the last time."""
+        """Write ``delayOffset.json`` if something was delivered since it was last written."""
         if self._changed:
-            self._changed = False
-            self._persist(self.encode())
+            try:
+                self._persist(self.encode())
+            except OSError as error:
+                _log.error("what is delivered of delayed messages could not be written, trying again: %s", error)
+            else:
+                self._changed = False
 
     def encode(self) -> str:
         """The text of ``delayOffset.json``."""

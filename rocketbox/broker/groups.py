@@ -8,6 +8,7 @@ Source: Apache RocketMQ 5.x ``SubscriptionGroupManager``, ``SubscriptionGroupCon
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,8 @@ from rocketbox.protocol.bodies import DataVersion, loads_loose
 from rocketbox.protocol.tags import MAX_GROUP_CHARACTERS, is_valid_name
 
 __all__ = ["GroupTable", "SubscriptionGroupConfig"]
+
+_log = logging.getLogger(__name__)
 
 BUILT_IN_GROUPS = (
     "TOOLS_CONSUMER",
@@ -95,10 +98,17 @@ class GroupTable:
         return group
 
     def put(self, group: SubscriptionGroupConfig) -> None:
-        """Add or replace a group."""
+        """Add or replace a group.
+
+        One that cannot be written down is known all the same: who only reads needs no room on the disk, and the next
+        write, at the latest that of the stop, holds it.
+        """
         self._groups[group.group_name] = group
         self._version = self._version.next(self._clock.time_ms())
-        self._persist(self.encode())
+        try:
+            self._persist(self.encode())
+        except OSError as error:
+            _log.error("group %s could not be written to subscriptionGroup.json: %s", group.group_name, error)
 
     def encode(self) -> str:
         """The text of ``subscriptionGroup.json``."""

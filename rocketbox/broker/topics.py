@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.clock import Clock
-from rocketbox.errors import StoreCorruptError
+from rocketbox.errors import StoreCorruptError, StoreError
 from rocketbox.message import DELAY_LEVELS
 from rocketbox.protocol.bodies import DataVersion, TopicConfig, loads_loose
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, TBW102, PermName
@@ -117,10 +117,18 @@ class TopicTable:
         return known
 
     def put(self, topic: TopicConfig) -> None:
-        """Add or replace a topic."""
-        self._topics[topic.topic_name] = topic
-        self.version = self.version.next(self._clock.time_ms())
-        self._persist(self.encode())
+        """Add or replace a topic; raises StoreError, and changes nothing, when that cannot be written down."""
+        topics, version = self._topics, self.version
+        self._topics = {**topics, topic.topic_name: topic}
+        self.version = version.next(self._clock.time_ms())
+        try:
+            self._persist(self.encode())
+        except OSError as error:  # a message of a topic that is forgotten by the next start would not be found
+            self._topics, self.version = topics, version
+            raise StoreError(
+                f"topic {topic.topic_name} could not be written to topics.json ({error}); see that the disk of "
+                f"{self._options.store_path_root_dir} has room and works, then try again"
+            ) from error
         self._on_change(topic)
 
     def encode(self) -> str:

@@ -5,6 +5,7 @@ Source: Apache RocketMQ 5.x ``ClientManageProcessor``, ``ConsumerManageProcessor
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable
 
 from rocketbox.broker.clients import ClientChannel, ConsumerTable, ProducerTable
@@ -13,6 +14,7 @@ from rocketbox.broker.locks import QueueLocks
 from rocketbox.broker.registration import Registration
 from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock
+from rocketbox.errors import StoreError
 from rocketbox.protocol.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -28,6 +30,8 @@ from rocketbox.protocol.headers import GetConsumerListByGroupRequestHeader, Unre
 from rocketbox.remoting.connection import Connection
 
 __all__ = ["ClientHandler"]
+
+_log = logging.getLogger(__name__)
 
 _FINGERPRINT = "broker.heartbeat_fingerprint"  # attribute of a connection
 
@@ -133,7 +137,10 @@ class ClientHandler:
             if (known := self._topics.get(subscription.topic)) is not None
         )
         if group.retry_queue_nums > 0:
-            self._topics.create_for_group(topic, group.retry_queue_nums, order=ordered)
+            try:
+                self._topics.create_for_group(topic, group.retry_queue_nums, order=ordered)
+            except StoreError as error:  # the group may read what there is; its next heartbeat tries again
+                _log.error("group %s is without its retry topic: %s", data.group_name, error)
         self._consumers.register(
             data.group_name,
             connection,

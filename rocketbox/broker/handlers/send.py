@@ -25,7 +25,7 @@ from rocketbox.broker.registration import Registration
 from rocketbox.broker.store.message_store import MessageStore, PutResult
 from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock
-from rocketbox.errors import InvalidMessageError, RemotingError, StoreFailedError
+from rocketbox.errors import InvalidMessageError, RemotingError, StoreError, StoreFailedError
 from rocketbox.message import format_offset_msg_id
 from rocketbox.protocol.bodies import TopicConfig
 from rocketbox.protocol.codes import (
@@ -138,6 +138,8 @@ class SendHandler:
             code, remark = ResponseCode.MESSAGE_ILLEGAL, str(error)
         except StoreFailedError as error:
             code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, f"the store accepts no more writes: {error}"
+        except StoreError as error:
+            code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, str(error)
         return RemotingCommand.response(code, remark, self._answer_fields)
 
     def _send(

@@ -1,0 +1,77 @@
+"""A disk without room for the tables of the broker: what is refused, what goes on, and what is written later."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import anyio
+import pytest
+
+from rocketbox.broker.store.storage import MemoryStorage
+from rocketbox.protocol.codes import RequestCode, ResponseCode
+from tests.integration.wire import embedded
+
+pytestmark = pytest.mark.anyio
+
+
+class Disk(MemoryStorage):
+    """Has no room for tables while it is full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+
+    def record(self, name: str, path: str, offset: int = 0, size: int = 0) -> None:
+        if self.full and name == "write" and "/config/" in path:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().record(name, path, offset, size)
+
+    def table(self, directory: Path, name: str) -> bytes:
+        path = str(directory / "config" / f"{name}.json")
+        return self.open(path).read(0, 1 << 20) if self.exists(path) else b""
+
+
+async def test_a_topic_that_cannot_be_written_down_takes_no_message(tmp_path: Path) -> None:
+    disk = Disk()
+    async with embedded(tmp_path, disk) as wire:
+        disk.full = True
+        refused = await wire.send("news")
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert refused.remark is not None
+        assert "topics.json" in refused.remark
+        assert "No space left" in refused.remark
+        assert (await wire.send("news")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        disk.full = False
+        assert (await wire.send("news")).code == ResponseCode.SUCCESS
+        assert b'"news"' in disk.table(tmp_path, "topics")
+        assert await wire.route("news") is not None
+
+
+async def test_who_only_reads_a_full_disk_goes_on(tmp_path: Path) -> None:
+    disk = Disk()
+    async with embedded(tmp_path, disk) as wire:
+        assert (await wire.send("news", b"kept")).code == ResponseCode.SUCCESS
+        disk.full = True
+        assert (await wire.heartbeat("late", {"news": "*"})).code == ResponseCode.SUCCESS
+        assert [message.body for message in await wire.messages("news", group="late")] == [b"kept"]
+        disk.full = False
+        assert (await wire.heartbeat("late", {"news": "*"})).code == ResponseCode.SUCCESS
+        assert b'"%RETRY%late"' in disk.table(tmp_path, "topics")
+    assert b'"late"' in disk.table(tmp_path, "subscriptionGroup")
+
+
+async def test_offsets_that_could_not_be_written_are_written_later(tmp_path: Path) -> None:
+    disk = Disk()
+    async with embedded(tmp_path, disk, flush_consumer_offset_interval=20) as wire:
+        await wire.send("news")
+        disk.full = True
+        update = {"consumerGroup": "g", "topic": "news", "queueId": 0, "commitOffset": 1}
+        assert (await wire.broker(RequestCode.UPDATE_CONSUMER_OFFSET, update)).code == ResponseCode.SUCCESS
+        await anyio.sleep(0.2)
+        assert b"news@g" not in disk.table(tmp_path, "consumerOffset")
+        disk.full = False
+        with anyio.fail_after(5):
+            while b"news@g" not in disk.table(tmp_path, "consumerOffset"):
+                await anyio.sleep(0.02)
