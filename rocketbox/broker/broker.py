@@ -273,6 +273,7 @@ class Broker:
     async def _drop_silent_clients(self) -> None:
         while True:
             await self._clock.sleep(CLIENT_SCAN_INTERVAL)
+            self.locks.expire()
             for connection in {*self.consumers.expire(), *self.producers.expire()}:
                 _log.warning("the client at %s sent no heartbeat and is dropped", connection.remote_address)
                 connection.close("no heartbeat")

@@ -33,6 +33,12 @@ class QueueLocks:
         self._lifetime = lifetime
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
 
+    def __len__(self) -> int:
+        return sum(len(locks) for locks in self._groups.values())
+
+    def __repr__(self) -> str:
+        return f"<QueueLocks {len(self._groups)} groups, {len(self)} queues>"
+
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         """Take or renew the locks; what comes back is held by ``client_id`` now, the rest by others."""
         now = self._clock.monotonic()
@@ -62,6 +68,16 @@ class QueueLocks:
             return False
         now = self._clock.monotonic()
         return any(not self._expired(lock, now) for lock in locks.values())
+
+    def expire(self) -> None:
+        """Forget the locks that are no longer valid: queues and groups may have any name, and Apache keeps them all."""
+        now = self._clock.monotonic()
+        for group, locks in list(self._groups.items()):
+            valid = {queue: lock for queue, lock in locks.items() if not self._expired(lock, now)}
+            if not valid:
+                del self._groups[group]
+            elif len(valid) < len(locks):
+                self._groups[group] = valid
 
     def _expired(self, lock: _Lock, now: float) -> bool:
         return now - lock.renewed > self._lifetime

@@ -45,3 +45,21 @@ def test_a_group_is_locked_while_any_lock_is_valid() -> None:
     assert locks.is_locked("g")
     clock.now = 61
     assert not locks.is_locked("g")
+
+
+def test_what_nobody_renews_is_not_kept() -> None:
+    clock = VirtualClock()
+    locks = QueueLocks(clock)
+    locks.lock("g", "a", [ONE, TWO])
+    locks.lock("empty", "a", [])
+    clock.now = 30
+    locks.lock("g", "a", [TWO])
+    assert len(locks) == 2
+    clock.now = 61
+    locks.expire()
+    assert len(locks) == 1
+    assert locks.is_locked("g")
+    clock.now = 91
+    locks.expire()
+    assert len(locks) == 0
+    assert "0 groups" in repr(locks)
