@@ -136,8 +136,12 @@ class DelayedDelivery:
     async def _settle(self, level: int, end_offset: int | None, done: int, moved: int) -> None:
         """Count what was put as delivered, once it is durable; a stop that comes meanwhile waits for that."""
         with anyio.CancelScope(shield=True):
-            if end_offset is not None:
-                await self._store.durable(end_offset)
+            while end_offset is not None:
+                try:
+                    await self._store.durable(end_offset)
+                    break
+                except TimeoutError:  # it is in the log: putting it once more would only deliver it twice
+                    _log.warning("delay level %d waits for a slow disk", level)
             self._advance(level, done, moved)
 
     def _due_in_ms(self, level: int, message: MessageExt) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -141,3 +142,33 @@ async def test_what_is_no_table_of_delay_offsets_is_refused() -> None:
     async with bench(MemoryStorage()) as run:
         with pytest.raises(StoreCorruptError, match="delayOffset"):
             run.delayed.load('{"offsetTable":{"a":0}}')
+
+
+class SlowDisk(MemoryStorage):
+    """Syncs of the commit log wait while it is not free."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = threading.Event()
+        self.free.set()
+        self.waiting = threading.Event()
+
+    def record(self, name: str, path: str, offset: int = 0, size: int = 0) -> None:
+        if name == "sync" and "/commitlog/" in path and not self.free.is_set():
+            self.waiting.set()
+            self.free.wait(10)
+        super().record(name, path, offset, size)
+
+
+async def test_a_slow_disk_delivers_once() -> None:
+    disk = SlowDisk()
+    async with bench(disk) as run:
+        await run.send(b"x", 1)
+        disk.free.clear()
+        await run.clock.advance(1)
+        await run.until(disk.waiting.is_set)
+        for _ in range(20):
+            await run.clock.advance(OPTIONS.sync_flush_timeout / 1000)
+        disk.free.set()
+        await run.until(lambda: run.delayed.offset(1) == 1)
+        assert run.delivered() == [b"x"]
