@@ -6,8 +6,10 @@ of the settings (``rocketbox.embedded.*``).
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import logging
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -166,6 +168,14 @@ class EmbeddedServers:
                 await stack.enter_async_context(broker)
             except ListenError as error:
                 raise _cannot_listen(options, "port", error) from error
+            except OSError as error:
+                raise ConfigurationError(
+                    Finding(
+                        f"{options.prefix}data-dir: the store cannot be opened in {options.data_dir}: {error}",
+                        options.places.get("data-dir"),
+                        "see that this process may write there and that the disk has room, or choose another directory",
+                    )
+                ) from error
             self._stack = stack.pop_all()
         self._name_server, self._broker = name_server, broker
         return self
@@ -245,6 +255,15 @@ def _nothing() -> None:
 
 
 def _cannot_listen(options: EmbeddedOptions, key: str, error: ListenError) -> ConfigurationError:
+    cause = error.__cause__
+    if isinstance(cause, socket.gaierror) or (isinstance(cause, OSError) and cause.errno == errno.EADDRNOTAVAIL):
+        return ConfigurationError(
+            Finding(
+                f"{options.prefix}host: cannot listen on {error.address}: {error.reason}",
+                options.places.get("host"),
+                f"set {options.prefix}host to an address of this machine, for example 127.0.0.1",
+            )
+        )
     return ConfigurationError(
         Finding(
             f"{options.prefix}{key}: cannot listen on {error.address}: {error.reason}",

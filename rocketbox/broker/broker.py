@@ -198,7 +198,15 @@ class Broker:
         try:
             return ipaddress.ip_address(host).packed
         except ValueError:
-            found = await anyio.getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
+            try:
+                found = await anyio.getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
+            except OSError as error:
+                raise ConfigurationError(
+                    Finding(
+                        f"the address of {host}, where clients are to reach the broker, is not known: {error}",
+                        fix="set broker-ip1 (brokerIP1) to the IP address clients reach this machine by",
+                    )
+                ) from error
             return ipaddress.ip_address(found[0][4][0]).packed
 
     def _publish(self, bound: str, ip: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import socket
 import threading
@@ -12,7 +13,7 @@ import pytest
 
 from rocketbox.clock import RealClock
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
-from rocketbox.errors import ClientStateError, ConfigurationError, RemotingError, StoreLockedError
+from rocketbox.errors import ClientStateError, ConfigurationError, Finding, RemotingError, StoreLockedError
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
@@ -101,6 +102,44 @@ async def test_another_address_than_the_machines_own_must_be_allowed(tmp_path: P
     )
     async with EmbeddedServers(published) as servers:
         assert servers.broker_address.startswith("127.0.0.1:")
+
+
+async def finding(options: EmbeddedOptions) -> Finding:
+    with pytest.raises(ConfigurationError) as caught:
+        async with EmbeddedServers(options):
+            raise AssertionError("started")
+    (found,) = caught.value.findings
+    return found
+
+
+@pytest.mark.anyio
+async def test_a_directory_that_cannot_be_made_is_a_finding(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    found = await finding(dataclasses.replace(small_options(tmp_path / "file" / "store"), places={"data-dir": "a:3"}))
+    assert "rocketbox.embedded.data-dir" in found.what
+    assert "Not a directory" in found.what
+    assert found.where == "a:3"
+    assert found.fix is not None
+    assert "write" in found.fix
+
+
+@pytest.mark.anyio
+async def test_an_address_that_is_not_this_machines_is_a_finding_about_the_host(tmp_path: Path) -> None:
+    for host in ("203.0.113.9", "no-such-host.invalid"):
+        options = dataclasses.replace(small_options(tmp_path), host=host, insecure=True, places={"host": "a:4"})
+        found = await finding(options)
+        assert found.what.startswith("rocketbox.embedded.host: cannot listen on ")
+        assert found.where == "a:4"
+        assert found.fix is not None
+        assert "of this machine" in found.fix
+
+
+@pytest.mark.anyio
+async def test_a_name_without_an_address_is_a_finding(tmp_path: Path) -> None:
+    found = await finding(small_options(tmp_path, broker_ip1="no-such-host.invalid"))
+    assert "no-such-host.invalid" in found.what
+    assert found.fix is not None
+    assert "broker-ip1" in found.fix
 
 
 @pytest.mark.anyio
