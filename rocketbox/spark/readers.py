@@ -37,7 +37,7 @@ __all__ = ["RocketMQBatchReader", "RocketMQStreamReader"]
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
-IDLE_PAUSE = 0.2  # seconds: with nothing new, Spark would ask about 90 times a second
+IDLE_PAUSE = 0.1  # seconds: with nothing new, Spark would ask about 90 times a second
 
 
 class RangePartition(InputPartition):

@@ -272,14 +272,14 @@ def test_a_killed_process_gets_the_same_batch_again(broker: Broker, topic: str, 
 
     broker.send(topic, rows_of(0, 30))
     with service(hang_in=1) as process:
-        wait_for(lambda: len(noted()) == 3, 60, unless=process.poll)
+        wait_for(lambda: len(noted()) == 3, 120, unless=process.poll)
         process.kill()
     java, *before = noted()
     broker.send(topic, rows_of(30, 35))
-    wait_for(lambda: not Path(f"/proc/{java}").exists(), 20)  # Spark's Java ends when its driver has gone
+    wait_for(lambda: not Path(f"/proc/{java}").exists(), 60)  # Spark's Java ends when its driver has gone
     notes.unlink()
     with service(hang_in=-1) as process:
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
     _, *after = noted()
     assert [batch[0] for batch in before] == [0, 1]
     assert after[0] == before[1]
