@@ -286,12 +286,22 @@ class PushConsumer:
             return
         try:
             await self._begin([topic])
-        except RocketBoxError:
-            if before is None:
-                del self._subscriptions[topic]
-            else:
-                self._subscriptions[topic] = before
+        except BaseException:  # a cancellation, too, must not leave half a subscription
+            self._take_back(topic, before)
             raise
+
+    def _take_back(self, topic: str, before: Subscription | None) -> None:
+        """Let topic be subscribed as it was before, newer than what brokers may have been told meanwhile."""
+        if before is None:
+            self._subscriptions.pop(topic, None)
+            self._told.pop(topic, None)
+            self._queues.forget_topic(topic)
+        else:
+            data = replace(before.data, sub_version=self._next_version(topic))
+            self._subscriptions[topic] = replace(before, data=data)
+            self._told[topic] = data  # a broker that does not know it yet says so
+        self._instance.request_heartbeat()
+        self._rebalancer.wake()
 
     async def unsubscribe(self, topic: str) -> None:
         """Give the topic's queues back; its running handlers end, their results no longer count."""

@@ -90,12 +90,22 @@ class ScriptedBroker:
 
     # --- what tests do -----------------------------------------------------------------------------------------------
 
-    def store(self, topic: str, *bodies: bytes, queue_id: int = 0, tag: str | None = None, sys_flag: int = 0) -> None:
+    def store(
+        self,
+        topic: str,
+        *bodies: bytes,
+        queue_id: int = 0,
+        tag: str | None = None,
+        retry_topic: str | None = None,
+        sys_flag: int = 0,
+    ) -> None:
         """Put messages into a queue and answer the pulls that wait for them."""
         place = (topic, queue_id)
         for body in bodies:
             offset = self.first_offset[place] + len(self.records[place])
             properties = {Property.UNIQ_KEY: f"ID-{topic}-{queue_id}-{offset}"} | ({Property.TAGS: tag} if tag else {})
+            if retry_topic:
+                properties[Property.RETRY_TOPIC] = retry_topic
             self.records[place].append(
                 encode_stored_message(
                     StoredMessage(

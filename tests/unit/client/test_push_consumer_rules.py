@@ -11,7 +11,15 @@ import pytest
 
 from rocketbox.client import ClientOptions, ConsumerOptions, PushConsumer
 from rocketbox.client.outcomes import Outcome
-from rocketbox.errors import ClientError, ConfigurationError, ConnectError, InvalidMessageError, Reject, RetryLater
+from rocketbox.errors import (
+    BatchFailed,
+    ClientError,
+    ConfigurationError,
+    ConnectError,
+    InvalidMessageError,
+    Reject,
+    RetryLater,
+)
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageExt, MessageQueue
 from rocketbox.protocol.bodies import decode_heartbeat
 from rocketbox.protocol.codes import RequestCode, ResponseCode
@@ -673,3 +681,61 @@ async def test_a_failed_orderly_message_holds_up_its_queue_and_no_other(setting:
         assert not broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)
         await setting.advance(5)
         assert broker.committed["T", 0] == 2
+
+
+async def test_of_a_failed_orderly_batch_only_the_message_that_failed_runs_out_of_tries(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker, consumed = setting.broker, []
+    broker.committed["T", 0] = 0
+
+    async def behave(batch: list[MessageExt]) -> Result:
+        for index, message in enumerate(batch):
+            if message.body == b"bad":
+                raise BatchFailed(index)
+            consumed.append(message.body)
+        return None
+
+    async with setting.consumer(consume_mode=ConsumeMode.ORDERLY, max_reconsume_times=2) as consumer:
+        broker.store("T", b"0", b"bad", b"1", b"2")
+        await consumer.subscribe("T", "*", Recorder(behave), batch_max_size=4)
+        await setting.advance(10)
+        assert consumed == [b"0", b"1", b"2"]
+        assert broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset", "delayLevel") == [("1001", "-1")]
+        assert broker.committed["T", 0] == 4
+
+
+async def test_what_nobody_handles_any_more_does_not_hold_up_an_orderly_retry_queue(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker, seen = setting.broker, Recorder()
+    broker.store("%RETRY%g", b"orphan", retry_topic="gone")
+    broker.store("%RETRY%g", b"mine", retry_topic="T")
+    async with setting.consumer(consume_mode=ConsumeMode.ORDERLY) as consumer:
+        await consumer.subscribe("T", "*", seen)
+        await setting.advance(30)
+        assert seen.bodies == [b"mine"]
+        assert broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset", "delayLevel") == [("1000", "-1")]
+
+
+async def test_a_cancelled_subscription_leaves_the_one_before(setting: Setting, anyio_backend: str) -> None:
+    broker, seen, other = setting.broker, Recorder(), Recorder()
+    broker.committed["T", 0] = 0
+    async with setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", seen)
+        await settle(200)
+        with anyio.CancelScope() as scope:
+            broker.overrides[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = lambda request: scope.cancel()
+            await consumer.subscribe("T", "other", other)  # cancelled after the brokers were told
+        del broker.overrides[RequestCode.GET_CONSUMER_LIST_BY_GROUP]
+        assert scope.cancelled_caught
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await consumer.subscribe("U", "*", other)
+        assert consumer.topics() == {"T", "%RETRY%g"}
+        broker.store("T", b"first")
+        broker.store("T", b"second")
+        await setting.advance(2)
+        assert (seen.bodies, other.bodies) == ([b"first", b"second"], [])
+        (group,) = broker.heartbeats[-1].consumer_data_set
+        assert {data.topic: data.sub_string for data in group.subscription_data_set} == {"T": "*", "%RETRY%g": "*"}
