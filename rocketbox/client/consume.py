@@ -29,10 +29,10 @@ from rocketbox.client.outcomes import (
 )
 from rocketbox.client.process_queue import MIB, ProcessQueue
 from rocketbox.client.rebalance import AllocationStrategy, allocate_averagely
-from rocketbox.client.send_back import SendBack
+from rocketbox.client.send_back import DEFAULT_MAX_RECONSUME_TIMES, SendBack
 from rocketbox.client.workers import Worker, Workers
 from rocketbox.clock import Clock
-from rocketbox.errors import ClientError, ConfigurationError, Finding, Reject, RetryLater
+from rocketbox.errors import BatchFailed, ClientError, ConfigurationError, Finding, Reject, RetryLater
 from rocketbox.message import DELAY_LEVEL_SECONDS, ConsumeFromWhere, ConsumeMode, MessageExt, MessageModel
 from rocketbox.protocol.codes import retry_topic
 from rocketbox.protocol.tags import SubscriptionData
@@ -130,6 +130,13 @@ class Subscription:
     batch_max_size: int = 1
 
 
+class _NobodyError(ClientError):
+    """A message of the retry topic comes from a topic that the group has no handler for."""
+
+    def __init__(self, group: str, topic: str) -> None:
+        super().__init__(f"group {group} does not subscribe to {topic} any more")
+
+
 def _describe(message: MessageExt) -> str:
     place = f"offset {message.queue_offset} of {message.broker_name}/{message.queue_id}"
     return f"message {message.msg_id} of {message.topic} ({place})"
@@ -180,8 +187,7 @@ class _Consumer(ABC):
     async def _call(self, subscription: Subscription | None, batch: list[MessageExt]) -> Failures | None:
         """The messages of batch that failed; None when the handler gave up by a cancellation that is not ours."""
         if subscription is None:
-            nobody = ClientError(f"group {self._group} does not subscribe to {batch[0].topic} any more")
-            return failures_of_error(batch, nobody)
+            return failures_of_error(batch, _NobodyError(self._group, batch[0].topic))
         try:
             result = await subscription.handler(batch[:])  # a copy, for handlers may change their list
         except Exception as error:
@@ -384,8 +390,14 @@ class OrderlyConsumer(_Consumer):
         """Give what failed back to its queue, in order, or to the dead-letter queue; the seconds to pause, if any."""
         again: list[MessageExt] = []
         pause = 0.0
+        before: Exception | None = None
         for message, error in failures:
-            if isinstance(error, Reject) or self._tried_enough(message):
+            untried = isinstance(error, BatchFailed) and error is before  # it stands behind the one that failed
+            before = error
+            if untried:
+                again.append(message)
+                continue
+            if isinstance(error, Reject) or self._tried_enough(message, error):
                 self._log_failure(message, error, "it goes to the dead-letter queue")
                 if await self._bury(message):
                     continue
@@ -403,8 +415,10 @@ class OrderlyConsumer(_Consumer):
         queue.give_back(again)
         return pause if again else None
 
-    def _tried_enough(self, message: MessageExt) -> bool:
+    def _tried_enough(self, message: MessageExt, error: Exception) -> bool:
         limit = self._options.max_reconsume_times
+        if limit < 0 and isinstance(error, _NobodyError):
+            limit = DEFAULT_MAX_RECONSUME_TIMES  # or it would hold up the retries of all other topics for ever
         return self._send_back is not None and limit >= 0 and message.reconsume_times >= limit
 
     async def _bury(self, message: MessageExt) -> bool:

@@ -17,7 +17,7 @@ from rocketbox.errors import NotDurableError, RocketBoxError
 from rocketbox.message import MessageExt, Property
 from rocketbox.protocol.codes import retry_topic
 
-__all__ = ["SendBack"]
+__all__ = ["DEFAULT_MAX_RECONSUME_TIMES", "SendBack"]
 
 _log = logging.getLogger(__name__)
 
