@@ -429,7 +429,9 @@ class SparkListenerContainer:
 
 
 def _not_told_by_us(record: logging.LogRecord) -> bool:
-    """A filter for py4j's log: what a listener's function raises is logged by the listener, and a refusal by nobody."""
+    """A filter for py4j's log: a listener logs what its function raises, and nobody a refusal or each single call."""
+    if record.levelno < logging.WARNING:
+        return False
     trace = record.exc_info[2] if record.exc_info else None
     while trace is not None:
         if trace.tb_frame.f_code is SparkListenerContainer._on_batch.__code__:
