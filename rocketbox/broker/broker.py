@@ -54,6 +54,7 @@ __all__ = ["Broker"]
 _log = logging.getLogger(__name__)
 
 CLIENT_SCAN_INTERVAL = 10.0  # seconds
+LAST_ANSWERS_TIMEOUT = 3.0  # how long a stop waits for the disk, for the answers to what it stored
 
 
 class Broker:
@@ -106,7 +107,9 @@ class Broker:
         self.locks = QueueLocks(self._clock)
         self._client = RemotingClient(clock=self._clock, network=network)
         self._registration = Registration(options, self.topics, self._client, name_servers, clock=self._clock)
-        replies = DurableReplies(self.store, self._registration, options.send_thread_pool_queue_capacity)
+        self._replies = replies = DurableReplies(
+            self.store, self._registration, options.send_thread_pool_queue_capacity
+        )
         self._sends = SendHandler(
             options, self.topics, self.groups, self.locks, self._registration, self.store, replies, clock=self._clock
         )
@@ -148,6 +151,7 @@ class Broker:
                     on_close=self._connection_closed,
                 )
             )
+            stack.push_async_callback(self._answer_the_last, server)
             self._publish(server.address, ip)  # no request is served before: nothing up to here gives way to others
             self.store.on_arrival += [self._pulls.hold.on_arrival, self.delayed.on_arrival]
             tasks.start("pulls on hold", self._pulls.hold.run)
@@ -285,6 +289,13 @@ class Broker:
             for connection in {*self.consumers.expire(), *self.producers.expire()}:
                 _log.warning("the client at %s sent no heartbeat and is dropped", connection.remote_address)
                 connection.close("no heartbeat")
+
+    async def _answer_the_last(self, server: RemotingServer) -> None:
+        """Answer what is stored already: whoever hears nothing sends it again."""
+        server.stop_serving()
+        with self._clock.move_on_after(LAST_ANSWERS_TIMEOUT) as scope:
+            scope.shield = True
+            await self._replies.all_answered()
 
     async def _unregister(self) -> None:
         with self._clock.move_on_after(UNREGISTER_TIMEOUT) as scope:

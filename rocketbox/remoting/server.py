@@ -93,7 +93,7 @@ class RemotingServer:
             except OSError as error:
                 raise ListenError(format_address((self.host, self.port)), reason_of(error)) from error
             stack.push_async_callback(self._listener.aclose)
-            stack.callback(self._stop_serving)
+            stack.callback(self.stop_serving)
             self._stack = stack.pop_all()
         self._tasks.start("sweep", self._sweep)
         return self
@@ -130,7 +130,8 @@ class RemotingServer:
             except Exception:
                 _log.exception("a callback for the connection of %s failed", connection.remote_address)
 
-    def _stop_serving(self) -> None:
+    def stop_serving(self) -> None:
+        """Take no more requests and connections; answers may still be given. Leaving does this, if it was not done."""
         self._stopping = True
         for connection in self.connections:
             connection.stop_serving()

@@ -10,9 +10,12 @@ import anyio
 import pytest
 
 from rocketbox.broker.store.storage import MemoryStorage
+from rocketbox.clock import RealClock
+from rocketbox.embedded import EmbeddedServers
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand
-from tests.integration.wire import Wire, embedded
+from rocketbox.remoting.client import RemotingClient
+from tests.integration.wire import Wire, embedded, small_options
 
 pytestmark = pytest.mark.anyio
 
@@ -143,3 +146,21 @@ async def test_only_the_property_itself_chooses_not_to_wait(tmp_path: Path, prop
         finally:
             disk.free.set()
         assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
+
+
+async def test_a_stop_answers_what_is_stored(tmp_path: Path) -> None:
+    disk = Disk()
+    answers: list[RemotingCommand] = []
+    async with RemotingClient(clock=RealClock()) as client, anyio.create_task_group() as group:
+        async with EmbeddedServers(small_options(tmp_path), storage=disk) as servers:
+            wire = Wire(servers, client)
+            await wire.send("t", b"first")
+            disk.free.clear()
+            for _ in range(3):
+                group.start_soon(collect, wire, answers)
+            await anyio.sleep(0.1)
+            threading.Timer(0.3, disk.free.set).start()
+        with anyio.fail_after(5):
+            while len(answers) < 3:
+                await anyio.sleep(0.01)
+    assert [answer.code for answer in answers] == [0, 0, 0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from rocketbox.errors import StoreError
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand, decode_command
 
@@ -31,6 +32,7 @@ class DurableReplies:
         self._registration = registration
         self._most = most
         self.waiting = 0
+        self._last = 0  # where the last message ends that somebody waits for
 
     @property
     def is_full(self) -> bool:
@@ -42,6 +44,7 @@ class DurableReplies:
     ) -> None:
         """Answer when everything before ``end_offset`` of the commit log is durable; a one-way request never."""
         self.waiting += 1
+        self._last = end_offset
 
         def flushed(error: BaseException | None) -> None:
             self.waiting -= 1
@@ -53,6 +56,7 @@ class DurableReplies:
     def answer_frame(self, connection: Connection, request: RemotingCommand, frame: bytes, end_offset: int) -> None:
         """As :meth:`answer`, for an answer that is written already."""
         self.waiting += 1
+        self._last = end_offset
 
         def flushed(error: BaseException | None) -> None:
             self.waiting -= 1
@@ -62,6 +66,13 @@ class DurableReplies:
                 connection.reply(request, flush_failed(error, decode_command(frame[FRAME_LENGTH_BYTES:])))
 
         self._store.when_durable(end_offset, flushed)
+
+    async def all_answered(self) -> None:
+        """Return when all who wait now for nothing but the disk have their answer."""
+        try:
+            await self._store.durable(self._last)
+        except (StoreError, TimeoutError) as error:
+            _log.debug("the last answers say that the flush failed: %s", error)
 
     async def answer_when_known(self, topic: str, response: RemotingCommand, end_offset: int | None) -> RemotingCommand:
         """The response, once the name servers know the (new) topic and, given an end_offset, the record is durable.
