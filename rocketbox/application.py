@@ -25,7 +25,6 @@ from rocketbox.autoconfigure.log_setup import set_up_logging
 from rocketbox.autoconfigure.spark_listening import spark_container, spark_runtime
 from rocketbox.boot.beans import DynamicContainer
 from rocketbox.boot.failures import render_failure
-from rocketbox.boot.hints import parameters_of, resolve_hint
 from rocketbox.boot.lifecycle import Lifecycle
 from rocketbox.boot.marks import Phase
 from rocketbox.boot.report import ConditionsReport
@@ -33,6 +32,7 @@ from rocketbox.client import MQClientInstance
 from rocketbox.clock import RealClock
 from rocketbox.errors import ClientStateError, ConfigurationError, Finding, NotStartedError
 from rocketbox.handoff import call_soon_from_thread
+from rocketbox.hints import parameters_of, resolve_hint
 from rocketbox.listeners import ListenerContainer
 from rocketbox.listeners.registrar import describe
 from rocketbox.tasks import Supervisor

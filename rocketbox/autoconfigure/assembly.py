@@ -23,12 +23,13 @@ from rocketbox.autoconfigure.scan import Marked, load_modules, marked_in
 from rocketbox.autoconfigure.service import Service
 from rocketbox.autoconfigure.spark_listening import SparkPlan, plan_spark_listener
 from rocketbox.boot.beans import BeanContainer
-from rocketbox.boot.hints import Wanted, parameters_of, place_of, resolve_hint
 from rocketbox.boot.marks import BEAN, PROPERTIES, Qualifier, bean_mark
 from rocketbox.boot.settings import Settings, find_settings_file, load_settings
+from rocketbox.boot.wanted import Wanted
 from rocketbox.client import MQClientInstance
 from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.hints import parameters_of, place_of, resolve_hint
 from rocketbox.listeners import Beans
 from rocketbox.listeners.container import ContainerPlan
 from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_containers

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from rocketbox.autoconfigure.properties import ClusterProperties, ListenerProperties, MarkProperties, listener_options
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.listeners.hints import place_of
+from rocketbox.hints import place_of
 from rocketbox.listeners.options import Said
 from rocketbox.listeners.registrar import Candidate, ClusterSettings
 from rocketbox.marks import rocketmq_listener, send_to

@@ -16,8 +16,8 @@ from rocketbox.autoconfigure.properties import SparkProperties
 from rocketbox.autoconfigure.service import Service
 from rocketbox.boot.units import parse_duration
 from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.hints import place_of
 from rocketbox.listeners.binding import Beans, type_name
-from rocketbox.listeners.hints import place_of
 from rocketbox.listeners.options import Said
 from rocketbox.listeners.registrar import ClusterSettings
 from rocketbox.marks import rocketmq_spark_listener

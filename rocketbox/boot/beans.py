@@ -16,10 +16,10 @@ from typing import Any, TypeVar, cast
 from dependency_injector import containers, providers
 
 from rocketbox.boot.definitions import BeanDefinition, Source, Style, define, given
-from rocketbox.boot.hints import Wanted, hint_name, wanted
 from rocketbox.boot.marks import Cluster, Phase
 from rocketbox.boot.planning import Argument, Plan, SettingsView, make_plan
 from rocketbox.boot.report import ConditionsReport
+from rocketbox.boot.wanted import Wanted, hint_name, wanted
 from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, Finding, NotStartedError
 

@@ -15,18 +15,10 @@ from enum import Enum
 from typing import Any
 
 from rocketbox.boot.conditions import Condition
-from rocketbox.boot.hints import (
-    Wanted,
-    hint_name,
-    parameters_of,
-    place_of,
-    provided_type,
-    resolve_hint,
-    return_annotation,
-    wanted,
-)
 from rocketbox.boot.marks import BeanMark, Cluster, Phase, bean_mark
+from rocketbox.boot.wanted import Wanted, hint_name, provided_type, wanted
 from rocketbox.errors import Finding
+from rocketbox.hints import parameters_of, place_of, resolve_hint, return_annotation
 
 __all__ = ["BeanDefinition", "BeanParameter", "Source", "Style", "define", "given"]
 

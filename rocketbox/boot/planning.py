@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from rocketbox.boot.conditions import Verdict
 from rocketbox.boot.definitions import BeanDefinition, BeanParameter, Source
-from rocketbox.boot.hints import Wanted, fits, hint_name
 from rocketbox.boot.marks import Cluster, Phase
 from rocketbox.boot.report import ConditionsReport, ReportEntry
+from rocketbox.boot.wanted import Wanted, fits, hint_name
 from rocketbox.errors import Finding
 
 __all__ = ["Argument", "Plan", "SettingsView", "make_plan"]

@@ -22,7 +22,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from rocketbox.client import Producer
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.listeners.hints import UnresolvedHintError, hint_of, parameters_of, place_of
+from rocketbox.hints import UnresolvedHintError, hint_of, parameters_of, place_of
 from rocketbox.marks import Header
 from rocketbox.message import RESERVED_PROPERTIES, Message, MessageExt
 from rocketbox.template import MessageConverter, PayloadError, RocketMQTemplate

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.hints import place_of
 from rocketbox.listeners.binding import Beans, HandlerSignature, read_signature
 from rocketbox.listeners.container import ContainerPlan, ListenerFunction
-from rocketbox.listeners.hints import place_of
 from rocketbox.listeners.options import DEFAULTS, FUNCTION_OPTIONS, GROUP_OPTIONS, GroupOptions, Said
 from rocketbox.marks import send_to
 from rocketbox.message import ConsumeMode, MessageModel

@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.handoff import WorkerPool
-from rocketbox.listeners.hints import UnresolvedHintError, hint_of, parameters_of, place_of
+from rocketbox.hints import UnresolvedHintError, hint_of, parameters_of, place_of
 from rocketbox.spark.schema import SchemaError, body_schema
 from rocketbox.spark.session import JavaNotFoundError, SparkRuntime, local_folder, log_query_errors
 from rocketbox.tasks import Supervisor

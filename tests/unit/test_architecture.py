@@ -18,6 +18,7 @@ PACKAGE = ROOT / "rocketbox"
 LADDER: dict[str, str] = {
     "errors": "message",  # for the type of NotDurableError.result alone, under TYPE_CHECKING
     "clock": "",
+    "hints": "",
     "tasks": "errors clock",
     "handoff": "errors",
     "message": "errors",
@@ -26,7 +27,7 @@ LADDER: dict[str, str] = {
     "remoting": "errors clock tasks handoff message protocol",
     "client": "errors clock tasks handoff message protocol remoting",
     "template": "errors clock tasks handoff message protocol remoting client",
-    "listeners": "errors clock tasks handoff message marks protocol remoting client template",
+    "listeners": "errors clock tasks hints handoff message marks protocol remoting client template",
     "nameserver": "errors clock tasks handoff message protocol remoting",
     "broker": "errors clock tasks handoff message protocol remoting",
     "embedded": "errors clock tasks handoff message protocol remoting nameserver broker",
@@ -37,12 +38,12 @@ LADDER: dict[str, str] = {
     "spark.readers": "errors message client spark.offsets spark.options spark.rows spark.worker_client",
     "spark.source": "spark.options spark.readers",
     "spark.discovery": "spark.source",
-    "spark": "errors clock tasks handoff message marks protocol remoting client template listeners spark",
-    "boot": "errors clock tasks",
-    "autoconfigure": "errors clock tasks handoff message marks protocol remoting client template listeners spark boot "
-    "embedded",
-    "application": "errors clock tasks handoff message marks protocol remoting client template listeners spark boot "
-    "autoconfigure",
+    "spark": "errors clock tasks hints handoff message marks protocol remoting client template listeners spark",
+    "boot": "errors clock tasks hints",
+    "autoconfigure": "errors clock tasks hints handoff message marks protocol remoting client template listeners spark "
+    "boot embedded",
+    "application": "errors clock tasks hints handoff message marks protocol remoting client template listeners spark "
+    "boot autoconfigure",
     "cli": "errors clock tasks handoff message marks protocol remoting client template listeners spark boot embedded "
     "autoconfigure application broker nameserver",
     "": "errors clock tasks message marks client template listeners spark boot application",  # rocketbox/__init__.py

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import pytest
 
 from rocketbox.boot.definitions import Source, Style, define
-from rocketbox.boot.hints import Wanted, wanted
 from rocketbox.boot.marks import Qualifier, bean
+from rocketbox.boot.wanted import Wanted, wanted
 
 if TYPE_CHECKING:
     from decimal import Decimal  # not there at run time

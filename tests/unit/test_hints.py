@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rocketbox.listeners.hints import hint_of, parameters_of
+from rocketbox.hints import hint_of, parameters_of
 
 
 def test_a_function_may_use_a_variable_that_is_assigned_after_it() -> None:

@@ -1,90 +1,19 @@
-"""The types that functions and classes are annotated with, resolved one by one when they are asked for.
+"""What hints ask the container for, what bean functions provide by theirs, and whether one fits the other.
 
-Resolving all at once (``typing.get_type_hints``) fails as a whole when one name exists for type checkers only.
+How annotations become types is in ``rocketbox.hints``.
 """
 
 from __future__ import annotations
 
 import collections.abc
 import contextlib
-import inspect
-import os
-import sys
 import typing
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from rocketbox.boot.marks import Qualifier
 
-__all__ = [
-    "Wanted",
-    "fits",
-    "hint_name",
-    "parameters_of",
-    "place_of",
-    "provided_type",
-    "resolve_hint",
-    "return_annotation",
-    "wanted",
-]
-
-
-def place_of(target: Any) -> str:
-    """``file:line`` where a function or class stands; the file is relative when it is below the working directory."""
-    plain = inspect.unwrap(target)
-    plain = getattr(plain, "__func__", plain)
-    code = getattr(plain, "__code__", None)
-    if code is not None:
-        path, line = code.co_filename, code.co_firstlineno
-    else:
-        try:
-            path, line = inspect.getsourcefile(plain) or "", inspect.getsourcelines(plain)[1]
-        except (TypeError, OSError):
-            path, line = "", 0
-    if not path:
-        return f"{getattr(plain, '__module__', '?')}.{getattr(plain, '__qualname__', plain)}"
-    return f"{path.removeprefix(os.getcwd() + os.sep)}:{line}"
-
-
-def _signature(target: Any) -> inspect.Signature:
-    if sys.version_info >= (3, 14):  # else looking at the signature would evaluate every annotation
-        import annotationlib
-
-        return inspect.signature(target, annotation_format=annotationlib.Format.FORWARDREF)
-    return inspect.signature(target)
-
-
-def parameters_of(target: Any) -> list[inspect.Parameter]:
-    """The parameters of a function, or of a class's constructor; ``*args`` and ``**kwargs`` left out."""
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [parameter for parameter in _signature(target).parameters.values() if parameter.kind not in variadic]
-
-
-def return_annotation(function: Any) -> Any:
-    """What a function says that it returns, unresolved; ``inspect.Signature.empty`` when it says nothing."""
-    return _signature(function).return_annotation
-
-
-def resolve_hint(target: Any, annotation: Any) -> Any:
-    """The annotation as a type, with its ``Annotated`` extras; raises NameError and its kin when there is none."""
-    function = vars(target).get("__init__", target) if isinstance(target, type) else target
-    plain = inspect.unwrap(function)
-    plain = getattr(plain, "__func__", plain)
-    names: dict[str, Any] = dict(getattr(plain, "__globals__", {}))
-    if not names and isinstance(target, type):  # a generated constructor
-        names = {name: value for base in reversed(target.__mro__) for name, value in _module_of(base).items()}
-    enclosing = dict(inspect.getclosurevars(plain).nonlocals) if inspect.isfunction(plain) else {}
-
-    def probe() -> None:
-        """Carries the one annotation through typing.get_type_hints, which resolves nested text as well."""
-
-    probe.__annotations__ = {"it": annotation}
-    return typing.get_type_hints(probe, names, enclosing, include_extras=True)["it"]
-
-
-def _module_of(class_: type) -> dict[str, Any]:
-    module = sys.modules.get(class_.__module__)
-    return vars(module) if module is not None else {}
+__all__ = ["Wanted", "fits", "hint_name", "provided_type", "wanted"]
 
 
 @dataclass(frozen=True)
