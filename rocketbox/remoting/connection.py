@@ -40,6 +40,7 @@ from rocketbox.handoff import Waiter
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand, encode_command, encode_response
 from rocketbox.protocol.framing import FrameReader
+from rocketbox.protocol.headers import HeaderError
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.tasks import Supervisor
 
@@ -393,7 +394,10 @@ class Connection:
             except RemoteProtocolError as garbage:  # not the handler's fault: headers are parsed when first looked at
                 self._refuse(garbage)
                 return
-        _log.error("the handler of request %d of %s failed", request.code, self.remote_address, exc_info=error)
+        if isinstance(error, HeaderError | RemoteProtocolError):  # the peer's fault, which it may repeat many times
+            _log.warning("request %d of %s cannot be read: %s", request.code, self.remote_address, error)
+        else:
+            _log.error("the handler of request %d of %s failed", request.code, self.remote_address, exc_info=error)
         remark = f"{type(error).__name__}: {error}"
         self.reply(request, RemotingCommand.response(ResponseCode.SYSTEM_ERROR, remark))
 

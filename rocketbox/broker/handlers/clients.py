@@ -14,7 +14,7 @@ from rocketbox.broker.locks import QueueLocks
 from rocketbox.broker.registration import Registration
 from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock
-from rocketbox.errors import StoreError
+from rocketbox.errors import RemoteProtocolError, StoreError
 from rocketbox.protocol.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -102,7 +102,10 @@ class ClientHandler:
 
     def check_config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Whether a subscription could be served: by tags, yes; by SQL92, no (as with enablePropertyFilter=false)."""
-        body = loads_loose(request.body)
+        try:
+            body = loads_loose(request.body)
+        except ValueError as error:
+            raise RemoteProtocolError(f"a subscription cannot be read: {error}") from None
         subscription = body.get("subscriptionData") if isinstance(body, dict) else None
         kind = (subscription.get("expressionType") if isinstance(subscription, dict) else None) or "TAG"
         if kind == "TAG":

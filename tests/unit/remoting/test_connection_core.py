@@ -18,9 +18,11 @@ from rocketbox.errors import (
     TooManyRequestsError,
 )
 from rocketbox.handoff import make_waiter
+from rocketbox.protocol.bodies import decode_heartbeat
 from rocketbox.protocol.codes import SerializeType
 from rocketbox.protocol.command import RemotingCommand, encode_command, encode_response
 from rocketbox.protocol.framing import FrameReader
+from rocketbox.protocol.headers import ViewMessageRequestHeader
 from rocketbox.remoting.connection import MAX_OPAQUE, Connection, RemotingOptions, RequestHandler, Role
 from rocketbox.tasks import Supervisor
 from tests.clocks import VirtualClock, settle
@@ -456,6 +458,24 @@ async def test_a_failing_handler_is_answered_1(caplog: pytest.LogCaptureFixture)
             (response,) = bench.sent()
             assert (response.code, response.remark) == (1, "ValueError: no such thing")
         assert len(caplog.records) == 2
+        assert not bench.connection.closed
+
+
+async def test_a_request_that_cannot_be_read_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def read_header(_: Connection, request: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand.response(remark=str(ViewMessageRequestHeader.decode(request.ext_fields)))
+
+    def read_body(_: Connection, request: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand.response(remark=str(decode_heartbeat(request.body)))
+
+    async with benches() as (make, _):
+        bench = make(accepted=True, handlers={33: read_header, 34: read_body})
+        for code, said in ((33, "field offset is missing"), (34, "a heartbeat cannot be read")):
+            bench.ask(code)
+            (response,) = bench.sent()
+            assert response.code == 1
+            assert said in (response.remark or "")
+        assert [record.exc_info for record in caplog.records] == [None, None]
         assert not bench.connection.closed
 
 
