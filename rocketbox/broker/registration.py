@@ -157,6 +157,7 @@ class Registration:
         server.changed = set()
         known = self._topics.all()
         topics = known.values() if server.wants_all else [known[name] for name in changed]
+        server.wants_all = False  # before the request: a connection that closes behind its answer says so meanwhile
         if not topics:
             return
         header = RegisterBrokerRequestHeader(
@@ -178,7 +179,6 @@ class Registration:
         response = await self._client.request(server.address, request, timeout=REGISTER_TIMEOUT)
         if response.code != ResponseCode.SUCCESS:
             raise BrokerError(response.code, response.remark, server.address)
-        server.wants_all = False
         server.told = change
 
     def _permitted(self, topic: TopicConfig) -> TopicConfig:
