@@ -99,11 +99,12 @@ class Registration:
             return False
         return True
 
-    async def announced(self, topic: str) -> None:
-        """Return when every name server that can be reached knows the topic, after 3 s at most."""
+    async def announced(self, *topics: str) -> None:
+        """Return when every name server that can be reached knows the topics, after 3 s at most."""
         with self._clock.move_on_after(ANNOUNCE_TIMEOUT):
-            while self.is_pending(topic):
-                await self._progress.wait()
+            for topic in topics:
+                while self.is_pending(topic):
+                    await self._progress.wait()
 
     async def registered(self) -> None:
         """Return when every name server was told of this broker, or has turned out not to answer."""

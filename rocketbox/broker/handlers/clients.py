@@ -156,8 +156,7 @@ class ClientHandler:
         return topic
 
     async def _answer_when_known(self, topics: list[str], response: RemotingCommand) -> RemotingCommand:
-        for topic in topics:
-            await self._registration.announced(topic)
+        await self._registration.announced(*topics)
         return response
 
 

@@ -56,3 +56,34 @@ async def test_a_name_server_that_closes_behind_its_answer_is_told_again_at_once
         await settle()
         await clock.advance(2)
         assert seen == [len(topics.all())] * 2
+
+
+async def test_a_silent_name_server_delays_an_answer_once_and_not_for_each_topic() -> None:
+    clock, network = VirtualClock(), MemoryNetwork()
+    options = BrokerOptions(store_path_root_dir=Path("store"))
+    topics = TopicTable(options, clock, keep, told)
+    known: list[float] = []
+
+    def say_nothing(connection: Connection, request: RemotingCommand) -> None:
+        """Leave the broker waiting."""
+
+    async with (
+        RemotingServer(
+            {RequestCode.REGISTER_BROKER: say_nothing}, host="names", port=0, clock=clock, network=network
+        ) as server,
+        RemotingClient(clock=clock, network=network) as client,
+        Supervisor("test", clock) as tasks,
+    ):
+        registration = Registration(options, topics, client, [server.address], clock=clock)
+        registration.start(tasks, "127.0.0.1:10911")
+        names = ["%RETRY%a", "%RETRY%b", "%RETRY%c"]
+        for name in names:
+            registration.topic_changed(topics.create_for_group(name, 1))
+
+        async def wait() -> None:
+            await registration.announced(*names)
+            known.append(clock.monotonic())
+
+        tasks.start("wait", wait)
+        await clock.advance(10)
+        assert known == [3.0]
