@@ -17,33 +17,36 @@ __all__ = ["VirtualClock", "settle"]
 START_MS = 1_700_000_000_000
 
 
-async def settle(turns: int = 25) -> None:
+async def settle(turns: int = 60) -> None:
     """Let the other tasks run on until they wait for something."""
     for _ in range(turns):
         await anyio.lowlevel.checkpoint()
 
 
 class VirtualClock:
-    """Time for tests: :meth:`advance` moves it from timer to timer and lets tasks run in between."""
+    """Time for tests: :meth:`advance` moves it from timer to timer and lets tasks run in between.
+
+    Where nobody waits, ``now`` (seconds) may be set as well.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self.random = random.Random(seed)
-        self._now = 0.0
+        self.now = 0.0
         self._order = itertools.count()
         self._timers: list[tuple[float, int, Callable[[], object]]] = []
 
     def time_ms(self) -> int:
-        return START_MS + round(self._now * 1000)
+        return START_MS + round(self.now * 1000)
 
     def monotonic(self) -> float:
-        return self._now
+        return self.now
 
     async def sleep(self, seconds: float) -> None:
         if seconds <= 0:
             await anyio.lowlevel.checkpoint()
             return
         woken = anyio.Event()
-        timer = self._call_at(self._now + seconds, woken.set)
+        timer = self._call_at(self.now + seconds, woken.set)
         try:
             await woken.wait()
         finally:
@@ -54,7 +57,7 @@ class VirtualClock:
         with anyio.CancelScope() as scope:
             if seconds <= 0:
                 scope.cancel()
-            timer = self._call_at(self._now + seconds, scope.cancel)
+            timer = self._call_at(self.now + seconds, scope.cancel)
             try:
                 yield scope
             finally:
@@ -72,15 +75,15 @@ class VirtualClock:
 
     async def advance(self, seconds: float) -> None:
         """Move the time by so much; what is due on the way runs at its own time."""
-        end = self._now + seconds
+        end = self.now + seconds
         await settle()
         while self._timers and self._timers[0][0] <= end:
             when, _, call = heapq.heappop(self._timers)
-            self._now = max(self._now, when)
+            self.now = max(self.now, when)
             call()
-            if not self._timers or self._timers[0][0] > self._now:
+            if not self._timers or self._timers[0][0] > self.now:
                 await settle()
-        self._now = end
+        self.now = end
         await settle()
 
     def _call_at(self, when: float, call: Callable[[], object]) -> tuple[float, int, Callable[[], object]]:

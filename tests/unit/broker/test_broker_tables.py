@@ -13,7 +13,7 @@ from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.topics import TopicTable
 from rocketbox.errors import StoreCorruptError
 from rocketbox.protocol.bodies import TopicConfig
-from tests.unit.broker.virtual_clock import VirtualClock
+from tests.clocks import VirtualClock
 
 
 class Topics:

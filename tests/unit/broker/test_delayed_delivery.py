@@ -17,7 +17,7 @@ from rocketbox.broker.store.storage import MemoryStorage
 from rocketbox.errors import StoreCorruptError
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.tasks import Supervisor
-from tests.unit.broker.virtual_clock import VirtualClock, settle
+from tests.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ import pytest
 
 from rocketbox.broker.pull_hold import HeldPull, PullHold
 from rocketbox.tasks import Supervisor
-from tests.unit.broker.virtual_clock import VirtualClock, settle
+from tests.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 

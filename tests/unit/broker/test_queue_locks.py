@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rocketbox.broker.locks import QueueLocks
 from rocketbox.message import MessageQueue
-from tests.unit.broker.virtual_clock import VirtualClock
+from tests.clocks import VirtualClock
 
 ONE, TWO = MessageQueue("t", "b", 0), MessageQueue("t", "b", 1)
 

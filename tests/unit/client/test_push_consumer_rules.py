@@ -24,7 +24,7 @@ from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageExt, Message
 from rocketbox.protocol.bodies import decode_heartbeat
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
-from tests.manual_clock import ManualClock, settle
+from tests.clocks import VirtualClock, settle
 from tests.unit.client.scripted_broker import BROKER, ScriptedBroker
 
 pytestmark = pytest.mark.anyio
@@ -66,7 +66,7 @@ class Setting:
     """A clock, a broker with topic T of one queue and the group's retry topic, and one consumer."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
+        self.clock = VirtualClock()
         self.broker = ScriptedBroker(self.clock)
         self.broker.topics = {"T": 1, "%RETRY%g": 1}
 

@@ -9,7 +9,7 @@ from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.client.workers import Worker, Workers
 from rocketbox.message import MessageQueue
 from rocketbox.tasks import Supervisor
-from tests.manual_clock import ManualClock, settle
+from tests.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +19,7 @@ def queues(count: int) -> list[ProcessQueue]:
 
 
 async def test_what_is_scheduled_is_worked_on_once_and_in_order(anyio_backend: str) -> None:
-    clock = ManualClock()
+    clock = VirtualClock()
     done: list[int] = []
 
     async def work(worker: Worker, queue: ProcessQueue) -> None:
@@ -40,7 +40,7 @@ async def test_what_is_scheduled_is_worked_on_once_and_in_order(anyio_backend: s
 
 
 async def test_as_many_run_at_once_as_there_are_workers(anyio_backend: str) -> None:
-    clock = ManualClock()
+    clock = VirtualClock()
     running = most = ended = 0
 
     async def work(worker: Worker, queue: ProcessQueue) -> None:
@@ -65,7 +65,7 @@ async def test_as_many_run_at_once_as_there_are_workers(anyio_backend: str) -> N
 
 
 async def test_a_worker_cancelled_while_it_is_woken_passes_the_wake_up_on(anyio_backend: str) -> None:
-    clock = ManualClock()
+    clock = VirtualClock()
     done = anyio.Event()
 
     async def work(worker: Worker, queue: ProcessQueue) -> None:
@@ -84,7 +84,7 @@ async def test_a_worker_cancelled_while_it_is_woken_passes_the_wake_up_on(anyio_
 
 
 async def test_drained_waits_for_what_is_in_hand_and_begins_nothing_more(anyio_backend: str) -> None:
-    clock = ManualClock()
+    clock = VirtualClock()
     begun: list[int] = []
 
     async def work(worker: Worker, queue: ProcessQueue) -> None:
@@ -116,7 +116,7 @@ async def test_drained_waits_for_what_is_in_hand_and_begins_nothing_more(anyio_b
 
 
 async def test_workers_that_never_wait_let_others_run(anyio_backend: str) -> None:
-    clock = ManualClock()
+    clock = VirtualClock()
     turns = 0
     other_ran_at: list[int] = []
     queue = queues(1)[0]

@@ -12,7 +12,7 @@ from rocketbox.listeners.container import ContainerStatus, ListenerContainer
 from rocketbox.listeners.options import Said
 from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_containers
 from rocketbox.template import JsonMessageConverter, RocketMQTemplate
-from tests.manual_clock import ManualClock, settle
+from tests.clocks import VirtualClock, settle
 from tests.unit.client.scripted_broker import ScriptedBroker
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +45,7 @@ def container_of(instance: MQClientInstance, **options: Any) -> ListenerContaine
 
 
 async def test_invalid_payloads_pause_a_container_that_is_still_starting() -> None:
-    clock = ManualClock()
+    clock = VirtualClock()
     broker = ScriptedBroker(clock)
     broker.topics = {"A": 1, "T": 8, "%RETRY%g": 1}
     broker.committed["A", 0] = 0

@@ -7,7 +7,7 @@ import pytest
 from rocketbox.nameserver.route_info import RegisterResult, RouteInfoManager
 from rocketbox.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigSerializeWrapper
 from rocketbox.protocol.headers import RegisterBrokerRequestHeader, UnregisterBrokerRequestHeader
-from tests.unit.broker.virtual_clock import VirtualClock
+from tests.clocks import VirtualClock
 
 
 def header(
