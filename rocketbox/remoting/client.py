@@ -231,6 +231,8 @@ class RemotingClient:
                 reason = f"no answer within {self.options.connect_timeout:g} s"
         except OSError as error:
             reason = reason_of(error)
+        except UnicodeError:  # from asyncio's look-up of a name with an empty or too long part
+            reason = f"{host!r} is not a host name"
         finally:
             del self._connecting[address]
             if connection is not None:

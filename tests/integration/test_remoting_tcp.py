@@ -447,3 +447,11 @@ async def test_a_cancelled_stop_still_closes_everything(network: TcpNetwork) -> 
     assert scope.cancelled_caught
     assert desk.opened[0].gone
     gc.collect()
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70 + ".com"])
+async def test_what_can_be_no_host_name_is_not_taken_for_a_closed_client(host: str) -> None:
+    async with RemotingClient(clock=RealClock()) as client:
+        with pytest.raises(ConnectError) as caught:
+            await client.request(f"{host}:80", RemotingCommand.request(1), timeout=3)
+        assert "the client was closed" not in caught.value.reason
