@@ -246,8 +246,10 @@ class ServersInThread:
             self.broker_address = servers.broker_address
             self._stop = lambda: call_soon(stopped.set)
             self._ready.set()
-            await stopped.wait()
-        self._stop = _nothing
+            try:
+                await stopped.wait()
+            finally:  # what fails from here on must not be hidden by a call into a loop that has ended
+                self._stop = _nothing
 
 
 def _nothing() -> None:
