@@ -33,6 +33,7 @@ __all__ = ["QueueAssignment"]
 _log = logging.getLogger(__name__)
 
 HALF_AN_HOUR_MS = 30 * 60 * 1000
+COMMIT_SHARE = 0.6  # of the time for the end
 ORDERLY_HANDOVER = 0.5  # seconds a rebalance waits for an orderly queue's running batch before it tries again
 
 
@@ -107,8 +108,9 @@ class QueueAssignment:
 
     async def release(self, timeout: float) -> None:
         """Commit for the last time and give locks back, within timeout seconds; then forget all queues."""
-        with self._clock.move_on_after(timeout):
+        with self._clock.move_on_after(timeout * COMMIT_SHARE):  # a silent broker leaves time for the locks of others
             await self.persist(final=True)
+        with self._clock.move_on_after(timeout * (1 - COMMIT_SHARE)):
             if self._locks is not None:
                 await self._locks.unlock_all()
         for held in self._table.values():

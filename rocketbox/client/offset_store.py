@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -22,9 +23,10 @@ from anyio.to_thread import run_sync
 from rocketbox.client.api.offsets import query_consumer_offset, update_consumer_offset
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.process_queue import ProcessQueue
-from rocketbox.errors import ClientError, RemoteProtocolError, RocketBoxError
+from rocketbox.errors import ClientError, RemoteProtocolError, RemotingError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.loose_json import loads_loose
+from rocketbox.tasks import Supervisor
 
 __all__ = [
     "LocalOffsetStore",
@@ -74,13 +76,27 @@ class RemoteOffsetStore:
         return offset
 
     async def persist(self, queues: Iterable[ProcessQueue], *, final: bool = False) -> None:
+        by_broker: dict[str, list[ProcessQueue]] = defaultdict(list)
+        for held in queues:
+            by_broker[held.queue.broker_name].append(held)
+        if len(by_broker) <= 1:
+            for some in by_broker.values():
+                await self._persist_at_one(some, final)
+            return
+        async with Supervisor(f"offsets of {self._group}", self._instance.clock) as tasks:
+            brokers = [  # side by side: a silent one must not use up the time of the others
+                tasks.start(name, self._persist_at_one, some, final, restart=False) for name, some in by_broker.items()
+            ]
+            for broker in brokers:
+                await broker.wait()
+
+    async def _persist_at_one(self, queues: Sequence[ProcessQueue], final: bool) -> None:
         instance = self._instance
-        silent: set[str] = set()
         for held in queues:
             # Read now, not before: a queue may have been given up while its neighbours were written, and an old offset
             # would overwrite what its next owner has committed.
             queue, offset = held.queue, held.commit_offset
-            if queue.broker_name in silent or self._acknowledged.get(queue) == offset or (held.dropped and not final):
+            if self._acknowledged.get(queue) == offset or (held.dropped and not final):
                 continue
             try:
                 await update_consumer_offset(
@@ -93,7 +109,8 @@ class RemoteOffsetStore:
                 )
             except RocketBoxError as error:
                 _log.warning("group %s: offset %d of %s is not committed yet: %s", self._group, offset, queue, error)
-                silent.add(queue.broker_name)  # the others of this broker would only wait as long
+                if isinstance(error, RemotingError):
+                    return  # its other queues would only wait as long
             else:
                 self._acknowledged[queue] = offset
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketbox.client.offset_store import LocalOffsetStore, decode_offsets, encode_offsets
+from rocketbox.client.instance import MQClientInstance
+from rocketbox.client.offset_store import LocalOffsetStore, RemoteOffsetStore, decode_offsets, encode_offsets
+from rocketbox.client.options import ClientOptions
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.errors import ClientError
 from rocketbox.message import MessageQueue
+from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.command import RemotingCommand
+from tests.clocks import VirtualClock
+from tests.scripted_cluster import ScriptedCluster
 
 WRITTEN_BY_JAVA = (
     b'{\n\t"offsetTable":{\n\t\t{\n\t\t\t"brokerName":"broker-a",\n\t\t\t"queueId":2,\n'
@@ -110,3 +117,29 @@ async def test_a_disk_that_refuses_costs_nothing_but_the_commit(
     (tmp_path / "c").unlink()
     await store.persist([at(5)])
     assert await LocalOffsetStore(tmp_path, "c", "g").read(QUEUE) == 5
+
+
+@pytest.mark.anyio
+async def test_a_silent_broker_does_not_keep_the_others_from_their_commits(anyio_backend: str) -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, ["broker-a", "broker-b"]) as cluster:
+        cluster.add_topic("T555")
+        cluster.brokers["broker-a"].scripts[RequestCode.UPDATE_CONSUMER_OFFSET] = lambda connection, request: None
+        cluster.brokers["broker-b"].scripts[RequestCode.UPDATE_CONSUMER_OFFSET] = lambda connection, request: (
+            RemotingCommand.response()
+        )
+        for broker in cluster.brokers.values():
+            await broker.stop()
+            await cluster.restart(broker)  # with the new scripts
+        options = ClientOptions(client_ip="192.0.2.7")
+        name_server = cluster.name_server.address
+        async with MQClientInstance(name_server, options=options, clock=clock, network=cluster.network) as instance:
+            await instance.route("T555")
+            store = RemoteOffsetStore("g", instance)
+            other = MessageQueue("T555", "broker-b", 0)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(store.persist, [at(5), at(6, other)])
+                await clock.advance(1)
+                (commit,) = cluster.brokers["broker-b"].requested(RequestCode.UPDATE_CONSUMER_OFFSET)
+                assert commit.ext_fields["commitOffset"] == "6"
+                await clock.advance(5)

@@ -438,6 +438,26 @@ async def test_offsets_are_committed_every_five_seconds_and_only_when_they_moved
         assert commits() == ["3"]
 
 
+async def test_a_refused_commit_does_not_keep_other_queues_from_theirs(setting: Setting, anyio_backend: str) -> None:
+    broker = setting.broker
+    broker.topics["A"] = 1
+    broker.committed.update({("A", 0): 0, ("T", 0): 0})
+
+    def refuse_one(request: RemotingCommand) -> RemotingCommand | None:
+        if request.ext_fields["topic"] == "A":  # deleted meanwhile
+            return RemotingCommand.response(ResponseCode.TOPIC_NOT_EXIST, "no topic A")
+        return None
+
+    broker.overrides[RequestCode.UPDATE_CONSUMER_OFFSET] = refuse_one
+    async with setting.consumer() as consumer:
+        await consumer.subscribe("A", "*", Recorder())
+        await consumer.subscribe("T", "*", Recorder())
+        broker.store("A", b"0")
+        broker.store("T", b"0")
+        await setting.advance(6)
+        assert broker.committed == {("A", 0): 0, ("T", 0): 1, ("%RETRY%g", 0): 0}
+
+
 async def test_a_pull_carries_the_commit_offset(setting: Setting, anyio_backend: str) -> None:
     broker = setting.broker
     async with setting.consumer() as consumer:
