@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import PurePath
 from typing import Any
@@ -102,7 +103,7 @@ class Converter:
         if text is None:
             return None if shape.nullable else UNSET
         parts = [part.strip() for part in text.split(",") if part.strip()]
-        return [self.value(shape.item, Scalar(part, raw.origin, raw.plain, open_=False), key) for part in parts]
+        return [self.value(shape.item, replace(raw, text=part, open_=False), key) for part in parts]
 
     def _leaf(self, leaf: Leaf, raw: Raw, key: str) -> Any:
         if isinstance(raw, Listing | Group):
@@ -117,7 +118,7 @@ class Converter:
         if text is None:
             return None if leaf.nullable or leaf.is_any else UNSET
         if leaf.is_any:
-            return self._natural(Scalar(text, raw.origin, raw.plain, open_=False), key)
+            return self._natural(replace(raw, text=text, open_=False), key)
         takes_text = any(is_class(kind, _TEXT_KINDS) for kind in leaf.kinds)
         if not text.strip() and leaf.nullable and not takes_text:
             return None

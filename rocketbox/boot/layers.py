@@ -15,13 +15,15 @@ from typing import Any
 
 from dotenv.parser import parse_stream
 
+from rocketbox.boot.imports import imports_in
 from rocketbox.boot.origins import Group, Item, Listing, Origin, Raw, Ready, Scalar, file_label, split_key
 from rocketbox.boot.shapes import Leaf, Schema, Section, Shape, Table, key_text
-from rocketbox.boot.wording import example, unknown_key
+from rocketbox.boot.wording import example, is_secret, unknown_key
 from rocketbox.boot.yaml_documents import Document, read_documents
 from rocketbox.errors import Finding
 
 __all__ = [
+    "IMPORT",
     "ConditionalDocument",
     "Entry",
     "Layer",
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 ON_PROFILE = ("rocketbox", "config", "activate", "on-profile")
+IMPORT = ("rocketbox", "config", "import")
 
 _FOREIGN_SCHEMES = ("tcp://", "udp://", "sctp://")
 
@@ -56,6 +59,11 @@ class Entry:
     def origin(self) -> Origin:
         return self.raw.origin
 
+    @property
+    def is_secret(self) -> bool:
+        """Whether its value must never be shown: by its source, its type, or the name of its key."""
+        return is_secret(self.path, self.shape, self.raw)
+
 
 @dataclass
 class Layer:
@@ -67,29 +75,38 @@ class Layer:
 
 @dataclass(frozen=True)
 class ConditionalDocument:
-    """A document of a settings file; ``on_profile`` is empty for one that always counts."""
+    """A document of a settings file; ``on_profile`` is empty for one that always counts.
+
+    ``imports`` are the locations that it brings in, as they were written.
+    """
 
     items: tuple[Item, ...]
     on_profile: tuple[str, ...] = ()
+    imports: tuple[Scalar, ...] = ()
 
 
 def conditional_documents(file: Path, findings: list[Finding]) -> list[ConditionalDocument]:
-    """The documents of a file with their activation taken out of them."""
-    return [_conditional(document) for document in read_documents(file, findings)]
+    """The documents of a file with their activation and imports taken out of them."""
+    return [_conditional(document, findings) for document in read_documents(file, findings)]
 
 
-def _conditional(document: Document) -> ConditionalDocument:
+def _conditional(document: Document, findings: list[Finding]) -> ConditionalDocument:
     rest = []
     on_profile: list[str] = []
+    imports: list[Scalar] = []
     for item in document.items:
-        if tuple(part.replace("_", "-").lower() for part in item.parts) != ON_PROFILE:
+        key = tuple(part.replace("_", "-").lower() for part in item.parts)
+        if key == IMPORT:
+            imports += imports_in(item.raw, findings)
+            continue
+        if key != ON_PROFILE:
             rest.append(item)
             continue
         scalars = item.raw.items if isinstance(item.raw, Listing) else (item.raw,)
         for scalar in scalars:
             if isinstance(scalar, Scalar) and scalar.text is not None:
                 on_profile += [name.strip() for name in scalar.text.split(",") if name.strip()]
-    return ConditionalDocument(tuple(rest), tuple(on_profile))
+    return ConditionalDocument(tuple(rest), tuple(on_profile), tuple(imports))
 
 
 @dataclass

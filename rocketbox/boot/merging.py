@@ -35,8 +35,11 @@ _ABOVE_ENVIRONMENT = ("arguments", "overrides")
 
 @dataclass(frozen=True)
 class FileLayer:
+    """What counts of one file; None for no file at all."""
+
     name: str
     documents: tuple[ConditionalDocument, ...]
+    file: Path | None
 
 
 def file_layer(
@@ -48,7 +51,7 @@ def file_layer(
         for document in documents
         if bool(document.on_profile) is conditional and (not conditional or accepts(document.on_profile, active))
     )
-    return FileLayer(f"{label} (profile documents)" if conditional else label, chosen)
+    return FileLayer(f"{label} (profile documents)" if conditional else label, chosen, file)
 
 
 @dataclass
@@ -80,6 +83,13 @@ class Sources:
 
     def read(self, file: Path | None) -> list[ConditionalDocument]:
         return [] if file is None else conditional_documents(file, self.findings)
+
+    def merge_quietly(self, files: Sequence[FileLayer]) -> Merged:
+        """The same, before all is known: what is wrong is not noted, for it is found again in the end."""
+        before = len(self.findings), len(self.warnings)
+        merged = self.merge(files)
+        del self.findings[before[0] :], self.warnings[before[1] :]
+        return merged
 
     def merge(self, files: Sequence[FileLayer]) -> Merged:
         """All layers, and for each key the entry of the highest."""

@@ -26,12 +26,16 @@ class Origin:
 
 @dataclass(frozen=True)
 class Scalar:
-    """Text; None is YAML's null. ``plain``: it was written without quotes. ``open_``: ``${...}`` in it counts."""
+    """Text; None is YAML's null. ``plain``: it was written without quotes. ``open_``: ``${...}`` in it counts.
+
+    ``secret``: it comes from where secrets are kept, and is never shown, whatever its key.
+    """
 
     text: str | None = field(repr=False)  # it may be a secret
     origin: Origin
     plain: bool = True
     open_: bool = True
+    secret: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """The settings of an application: all sources in one order, every value with its origin, models validated together.
 
 Sources, lowest first: the models' defaults, the settings file (``rocketbox.yaml``), its documents for active profiles,
-the files of active profiles (``rocketbox-<profile>.yaml``), ``.env``, environment variables, ``--key=value`` arguments,
-overrides of a program or test. Keys may be written in kebab, snake and camel case everywhere, variables as
-``ROCKETMQ_NAME_SERVER``, ``ROCKETMQ_NAMESERVER`` or ``ROCKETMQ__NAME_SERVER``.
+the files of active profiles (``rocketbox-<profile>.yaml``), what these import, ``.env``, environment variables,
+``--key=value`` arguments, overrides of a program or test. Keys may be written in kebab, snake and camel case
+everywhere, variables as ``ROCKETMQ_NAME_SERVER``, ``ROCKETMQ_NAMESERVER`` or ``ROCKETMQ__NAME_SERVER``.
 
 The only module that knows pydantic-settings: one root ``BaseSettings``, composed from the models at run time, with one
 source of our own for each layer. Each source gives what its layer won, so that merging them cannot mix up spellings.
@@ -13,9 +13,11 @@ Source: Spring Boot 3 externalized configuration.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,16 +26,18 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from rocketbox.boot.conversion import UNSET, Converter
-from rocketbox.boot.failures import MASK
+from rocketbox.boot.failures import MASK, mask
+from rocketbox.boot.files import SettingsFiles, exposed_secrets, idle_keys
+from rocketbox.boot.imports import ConfigProperties
 from rocketbox.boot.layers import ConditionalDocument, Entry
 from rocketbox.boot.merging import Merged, Sources, Texts, file_layer
 from rocketbox.boot.origins import Origin, Scalar, file_label, split_key
 from rocketbox.boot.placeholders import PlaceholderError, resolve_placeholders
-from rocketbox.boot.profiles import ProfilesProperties, active_profiles, profile_file
+from rocketbox.boot.profiles import ProfilesProperties, active_profiles
 from rocketbox.boot.shapes import Leaf, Schema, Section, Shape, Table
 from rocketbox.boot.units import DataSize, Duration, DurationWithUnit
 from rocketbox.boot.validation import validation_findings
-from rocketbox.boot.wording import is_secret
+from rocketbox.boot.wording import is_secret, secrets_in
 from rocketbox.errors import ConfigurationError, Finding
 
 __all__ = [
@@ -51,7 +55,9 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 FILE_NAMES = ("rocketbox.yaml", "config/rocketbox.yaml")
 FILE_VARIABLE = "ROCKETBOX_CONFIG"
+MIN_SECRET = 6  # what is short and only lies among secrets, such as "true", would hide every text it is part of
 PROFILES_PREFIX = "rocketbox.profiles"
+CONFIG_PREFIX = "rocketbox.config"
 
 
 def find_settings_file(
@@ -163,10 +169,10 @@ class Settings:
     def explain(self, key: str) -> list[Said]:
         """Every source that says something under a key, the winner first."""
         said = []
+        secrets = self.secrets
         for entry in reversed(self._history.get(self._path(key), ())):
-            secret = is_secret(entry.path, entry.shape)
-            text = MASK if secret else self._texts.of_raw(entry.raw, entry.key)
-            said.append(Said(entry.origin, entry.layer, "" if text is None else text))
+            text = MASK if entry.is_secret else self._texts.of_raw(entry.raw, entry.key)
+            said.append(Said(entry.origin, entry.layer, mask(text or "", secrets)))
         return said
 
     def resolve(self, text: str, *, subject: str, where: str | None = None) -> str:
@@ -180,15 +186,21 @@ class Settings:
             raise ConfigurationError(error.finding) from error
 
     @property
+    def written(self) -> Iterator[Entry]:
+        """What the sources say, the losers included."""
+        return itertools.chain.from_iterable(self._history.values())
+
+    @property
     def secrets(self) -> frozenset[str]:
-        """The texts that must never be shown."""
-        texts = (
-            self._texts.of_raw(entry.raw, entry.key)
-            for entries in self._history.values()
-            for entry in entries
-            if is_secret(entry.path, entry.shape)
-        )
-        return frozenset(text for text in texts if text)
+        """The texts that must never be shown, as they were written and as they are."""
+        found: set[str] = set()
+        for entry in self.written:
+            for raw in secrets_in(entry.path, entry.shape, entry.raw):
+                with contextlib.suppress(PlaceholderError):
+                    text = self._texts.of_raw(raw, entry.key) or ""
+                    if len(text) >= MIN_SECRET or is_secret(entry.path, entry.shape):
+                        found.add(text)
+        return frozenset(text for text in found if text.strip())
 
     def _path(self, key: str) -> tuple[str, ...]:
         located = self._schema.locate(split_key(key))
@@ -213,28 +225,33 @@ def load_settings(
 
     Raises ConfigurationError with everything that is wrong.
     """
-    schema = Schema({PROFILES_PREFIX: ProfilesProperties, **models}, strict_prefixes)
+    models = {PROFILES_PREFIX: ProfilesProperties, CONFIG_PREFIX: ConfigProperties, **models}
+    schema = Schema(models, strict_prefixes)
     variables = os.environ if environ is None else environ
     loader = Sources(schema, variables, env_file, arguments, overrides or {})
     documents = loader.read(file)
     active = _active_profiles(loader, schema, documents, profiles)
-    files = [file] if file is not None else []
-    layers = [file_layer(file, documents, active, conditional=conditional) for conditional in (False, True)]
-    for name in active if file is not None else ():
-        assert file is not None
-        beside = profile_file(file, name)
-        if beside.is_file():
-            files.append(beside)
-            layers += [
-                file_layer(beside, loader.read(beside), active, conditional=conditional)
-                for conditional in (False, True)
-            ]
+    files = SettingsFiles(loader, active)
+    layers = [] if file is None else files.of_file(file, documents)
+    layers += files.imported(layers)
     merged = loader.merge(layers)
-    bound = _bind(schema, merged, {PROFILES_PREFIX: ProfilesProperties, **models}, file, loader.findings)
+    loader.findings += idle_keys(merged.layers[file is not None : len(layers)])
+    bound = _bind(schema, merged, models, file, loader.findings)
+    settings = Settings(active, tuple(files.paths), (), bound, schema, merged.winners, merged.history, merged.texts)
     if loader.findings:
-        raise ConfigurationError(list(dict.fromkeys(loader.findings)))
-    return Settings(
-        active, tuple(files), tuple(loader.warnings), bound, schema, merged.winners, merged.history, merged.texts
+        raise ConfigurationError(_without_secrets(loader.findings, settings))
+    readable = [*files.paths, *([] if env_file is None else [env_file])]
+    loader.warnings += exposed_secrets(settings.written, readable)
+    return replace(settings, warnings=tuple(loader.warnings))
+
+
+def _without_secrets(findings: Sequence[Finding], settings: Settings) -> list[Finding]:
+    """Findings are made of keys and masked values; a validator of the user's may say anything."""
+    secrets = settings.secrets
+    return list(
+        dict.fromkeys(
+            Finding(mask(each.what, secrets), each.where, mask(each.fix or "", secrets) or None) for each in findings
+        )
     )
 
 
@@ -242,9 +259,7 @@ def _active_profiles(
     loader: Sources, schema: Schema, documents: Sequence[ConditionalDocument], asked: Sequence[str]
 ) -> tuple[str, ...]:
     """What the sources say of profiles, before documents and files of profiles come in."""
-    before = len(loader.findings), len(loader.warnings)
-    merged = loader.merge([file_layer(None, documents, (), conditional=False)])
-    del loader.findings[before[0] :], loader.warnings[before[1] :]  # they come again with all sources
+    merged = loader.merge_quietly([file_layer(None, documents, (), conditional=False)])
     bound = _bind(schema, merged, {PROFILES_PREFIX: ProfilesProperties}, None, [])
     said = bound.get(PROFILES_PREFIX)
     if not isinstance(said, ProfilesProperties):  # what is wrong with them is found again as well

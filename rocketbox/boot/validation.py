@@ -80,7 +80,7 @@ def _finding(
     for index in indices:
         if isinstance(raw, Listing):
             raw = raw.items[int(index)]
-    secret = is_secret(path, shape)
+    secret = is_secret(path, shape, raw)
     value = shown(raw, merged.texts.of_raw(raw, key), secret)
     if not isinstance(shape, Leaf):
         return Finding(f"{key} is {value}: {'' if secret else _message(error)}", str(raw.origin), None)
