@@ -97,16 +97,16 @@ class Said:
 
 @dataclass(repr=False, eq=False)
 class Settings:
-    """What was loaded. Keys may be written in any spelling."""
+    """What was loaded. Keys may be written in any spelling; ``winners`` are what is written, by their paths."""
 
     profiles: tuple[str, ...]
     files: tuple[Path, ...]
     warnings: tuple[Finding, ...]
     models: Mapping[str, BaseModel]
-    _schema: Schema
-    _winners: Mapping[tuple[str, ...], Entry]
+    schema: Schema
+    winners: Mapping[tuple[str, ...], Entry]
+    texts: Texts
     _history: Mapping[tuple[str, ...], Sequence[Entry]]
-    _texts: Texts
 
     def __repr__(self) -> str:  # no values: some are secrets
         return f"Settings(profiles={self.profiles}, files={[file_label(file) for file in self.files]})"
@@ -127,43 +127,43 @@ class Settings:
 
         Raises KeyError for a key that a model would have to declare and does not.
         """
-        located = self._schema.locate(split_key(key))
+        located = self.schema.locate(split_key(key))
         if located.unknown is not None:
             raise KeyError(key)
         path = (*located.path, *located.rest)
         for prefix in sorted(self.models, key=len, reverse=True):
             parts = tuple(split_key(prefix))
             if path[: len(parts)] == parts:
-                found, value = _walk(self.models[prefix], self._schema.sections[prefix], path[len(parts) :])
+                found, value = _walk(self.models[prefix], self.schema.sections[prefix], path[len(parts) :])
                 if found:
                     return value
         return self.text(key)
 
     def text(self, key: str) -> str | None:
         """What is written under a key as text, placeholders replaced; None when nothing is. Defaults do not count."""
-        entry = self._winners.get(self._path(key))
-        return None if entry is None else self._texts.of_raw(entry.raw, entry.key)
+        entry = self.winners.get(self._path(key))
+        return None if entry is None else self.texts.of_raw(entry.raw, entry.key)
 
     def has(self, key: str) -> bool:
         """Whether a source says something under a key or below it; defaults do not count."""
         path = self._path(key)
         return any(
             written[: len(path)] == path and not (isinstance(entry.raw, Scalar) and entry.raw.text is None)
-            for written, entry in self._winners.items()
+            for written, entry in self.winners.items()
         )
 
     def origin(self, key: str) -> Origin | None:
         """Where the value of a key was written; None for a default. For a group: where the first key below it was."""
         path = self._path(key)
-        entry = self._winners.get(path)
+        entry = self.winners.get(path)
         if entry is None:
-            entry = next((entry for written, entry in self._winners.items() if written[: len(path)] == path), None)
+            entry = next((entry for written, entry in self.winners.items() if written[: len(path)] == path), None)
         return None if entry is None else entry.origin
 
     def names(self, key: str) -> list[str]:
         """The keys that are written directly below a key, such as the names of a table."""
         path = self._path(key)
-        below = (written[len(path)] for written in self._winners if written[: len(path)] == path != written)
+        below = (written[len(path)] for written in self.winners if written[: len(path)] == path != written)
         return list(dict.fromkeys(below))
 
     def explain(self, key: str) -> list[Said]:
@@ -171,7 +171,7 @@ class Settings:
         said = []
         secrets = self.secrets
         for entry in reversed(self._history.get(self._path(key), ())):
-            text = MASK if entry.is_secret else self._texts.of_raw(entry.raw, entry.key)
+            text = MASK if entry.is_secret else self.texts.of_raw(entry.raw, entry.key)
             said.append(Said(entry.origin, entry.layer, mask(text or "", secrets)))
         return said
 
@@ -181,7 +181,7 @@ class Settings:
         Raises ConfigurationError naming ``subject``, ``where`` and the chain for one that cannot be.
         """
         try:
-            return resolve_placeholders(text, self._texts.lookup, subject=subject, where=where or subject)
+            return resolve_placeholders(text, self.texts.lookup, subject=subject, where=where or subject)
         except PlaceholderError as error:
             raise ConfigurationError(error.finding) from error
 
@@ -197,13 +197,13 @@ class Settings:
         for entry in self.written:
             for raw in secrets_in(entry.path, entry.shape, entry.raw):
                 with contextlib.suppress(PlaceholderError):
-                    text = self._texts.of_raw(raw, entry.key) or ""
+                    text = self.texts.of_raw(raw, entry.key) or ""
                     if len(text) >= MIN_SECRET or is_secret(entry.path, entry.shape):
                         found.add(text)
         return frozenset(text for text in found if text.strip())
 
     def _path(self, key: str) -> tuple[str, ...]:
-        located = self._schema.locate(split_key(key))
+        located = self.schema.locate(split_key(key))
         return (*located.path, *located.rest)
 
 
@@ -225,7 +225,7 @@ def load_settings(
 
     Raises ConfigurationError with everything that is wrong.
     """
-    models = {PROFILES_PREFIX: ProfilesProperties, CONFIG_PREFIX: ConfigProperties, **models}
+    models = {**models, PROFILES_PREFIX: ProfilesProperties, CONFIG_PREFIX: ConfigProperties}
     schema = Schema(models, strict_prefixes)
     variables = os.environ if environ is None else environ
     loader = Sources(schema, variables, env_file, arguments, overrides or {})
@@ -237,7 +237,7 @@ def load_settings(
     merged = loader.merge(layers)
     loader.findings += idle_keys(merged.layers[file is not None : len(layers)])
     bound = _bind(schema, merged, models, file, loader.findings)
-    settings = Settings(active, tuple(files.paths), (), bound, schema, merged.winners, merged.history, merged.texts)
+    settings = Settings(active, tuple(files.paths), (), bound, schema, merged.winners, merged.texts, merged.history)
     if loader.findings:
         raise ConfigurationError(_without_secrets(loader.findings, settings))
     readable = [*files.paths, *([] if env_file is None else [env_file])]

@@ -22,6 +22,8 @@ __all__ = [
     "DataSize",
     "Duration",
     "DurationWithUnit",
+    "format_duration",
+    "format_size",
     "parse_data_size",
     "parse_duration",
 ]
@@ -78,6 +80,25 @@ def parse_data_size(value: Any) -> int:
     if match is None:
         raise ValueError(f"not a size such as {SIZE_EXAMPLE}")
     return int(match[1]) * _BYTES[(match[2] or "B").upper()]
+
+
+def format_duration(value: timedelta) -> str:
+    """A time as text with units: ``15m``, ``1m30s``, ``500ms``, ``0s``; parts below a millisecond are left out."""
+    rest = round(abs(value) / timedelta(milliseconds=1))
+    parts = []
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, rest = divmod(rest, _MS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return ("-" if value < timedelta(0) else "") + ("".join(parts) or "0s")
+
+
+def format_size(value: int) -> str:
+    """A number of bytes as text, with the largest unit that leaves a whole number: ``4MB``, ``1000``."""
+    for unit in ("TB", "GB", "MB", "KB"):
+        if value and value % _BYTES[unit] == 0:
+            return f"{value // _BYTES[unit]}{unit}"
+    return str(value)
 
 
 def _duration_with_unit(value: Any) -> timedelta:

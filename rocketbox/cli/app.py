@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from rocketbox.cli import service
+from rocketbox.cli import service, settings
 from rocketbox.cli.broker import CONTEXT_SETTINGS, broker
 
 __all__ = ["app", "main"]
@@ -22,7 +22,7 @@ def root() -> None:
     """Declarative Python services over Apache RocketMQ."""
 
 
-for command in (service.run, service.check, service.conditions):
+for command in (service.run, service.check, service.conditions, settings.config):
     app.command(command.__name__, context_settings=service.CONTEXT_SETTINGS)(command)
 app.command("broker", context_settings=CONTEXT_SETTINGS)(broker)
 
