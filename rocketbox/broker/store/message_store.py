@@ -369,31 +369,39 @@ class MessageStore(StoreReader):
             waiter.set_result(None)
 
     async def _write_log(self) -> None:
-        """Write what was appended, again and again; with SYNC_FLUSH sync it too."""
-        while self.failure is None:
-            if not self._log.has_unwritten:
-                if self._stopping:
+        """Write what was appended, again and again; with SYNC_FLUSH sync it too.
+
+        Only the stop ends it, no cancellation from outside: what is in the writing thread's hands must be done before
+        the files are closed and the lock is given back.
+        """
+        with anyio.CancelScope(shield=True):
+            while self.failure is None:
+                if self._log.has_unwritten:
+                    await self._write_appended()
+                elif self._stopping:
                     break
-                self._idle = make_waiter()
-                await self._idle
-                continue
-            appended, self._appended = self._appended, []
-            segments, end = self._log.take(), self._log.end
-            try:
-                if self._sync:
-                    await self._pool.run(self._write_and_sync, segments, end, appended[-1][2])
-                    self._log.synced = end
-                elif self._log.is_plain(segments, end):
-                    self._log.write(segments)
                 else:
-                    await self._pool.run(self._log.write, segments)
-            except Exception as error:
-                self._fail("writing the commit log", error)
-                return
-            self._log.written = end
-            self._dispatch(appended)
-            self._durable = end
-            self._waiters.release(end)
+                    self._idle = make_waiter()
+                    await self._idle
+
+    async def _write_appended(self) -> None:
+        appended, self._appended = self._appended, []
+        segments, end = self._log.take(), self._log.end
+        try:
+            if self._sync:
+                await self._pool.run(self._write_and_sync, segments, end, appended[-1][2])
+                self._log.synced = end
+            elif self._log.is_plain(segments, end):
+                self._log.write(segments)
+            else:
+                await self._pool.run(self._log.write, segments)
+        except Exception as error:
+            self._fail("writing the commit log", error)
+            return
+        self._log.written = end
+        self._dispatch(appended)
+        self._durable = end
+        self._waiters.release(end)
 
     def _write_and_sync(self, segments: list[Segment], end: int, store_timestamp: int) -> None:
         self._log.write(segments)

@@ -336,3 +336,25 @@ async def test_cancelling_the_one_who_waits_leaves_the_store_whole() -> None:
         storage.may_sync.set()
         await put_all(store, message(2))
         assert numbers(store) == [0, 1, 2]
+
+
+async def test_a_cancellation_from_outside_closes_nothing_under_a_running_sync() -> None:
+    storage = SlowStorage()
+    told: list[BaseException | None] = []
+    with anyio.CancelScope() as scope:
+        async with opened(storage) as store:
+            await store.durable(store.put(message(0)).end_offset)
+            storage.may_sync.clear()
+            begun = storage.syncs_begun
+            for number in (1, 2):  # the first is in the sync when the cancellation comes, the second behind it
+                store.when_durable(store.put(message(number)).end_offset, told.append)
+                while storage.syncs_begun == begun:
+                    await settle()
+            threading.Timer(0.1, storage.may_sync.set).start()
+            scope.cancel()
+    assert told == [None, None]
+    assert not storage.locked
+    async with opened(storage) as store:
+        assert store.report is not None
+        assert store.report.clean
+        assert store.report.records == 3
