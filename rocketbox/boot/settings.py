@@ -49,6 +49,7 @@ __all__ = [
     "Settings",
     "find_settings_file",
     "load_settings",
+    "schema_of",
 ]
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -58,6 +59,8 @@ FILE_VARIABLE = "ROCKETBOX_CONFIG"
 MIN_SECRET = 6  # what is short and only lies among secrets, such as "true", would hide every text it is part of
 PROFILES_PREFIX = "rocketbox.profiles"
 CONFIG_PREFIX = "rocketbox.config"
+OWN_MODELS: Mapping[str, type[BaseModel]] = {PROFILES_PREFIX: ProfilesProperties, CONFIG_PREFIX: ConfigProperties}
+STRICT_PREFIXES = ("rocketmq", "rocketbox")
 
 
 def find_settings_file(
@@ -207,6 +210,11 @@ class Settings:
         return (*located.path, *located.rest)
 
 
+def schema_of(models: Mapping[str, type[BaseModel]], strict_prefixes: Sequence[str] = STRICT_PREFIXES) -> Schema:
+    """The keys that :func:`load_settings` knows for these models, its own about profiles and imports included."""
+    return Schema({**models, **OWN_MODELS}, strict_prefixes)
+
+
 def load_settings(
     models: Mapping[str, type[BaseModel]],
     *,
@@ -216,7 +224,7 @@ def load_settings(
     env_file: Path | None = None,
     arguments: Sequence[str] | Mapping[str, str] = (),
     overrides: Mapping[str, Any] | None = None,
-    strict_prefixes: Sequence[str] = ("rocketmq", "rocketbox"),
+    strict_prefixes: Sequence[str] = STRICT_PREFIXES,
 ) -> Settings:
     """Read all sources and bind them to ``models``, which stand below their prefixes (``{"desk": DeskProperties}``).
 
@@ -225,7 +233,7 @@ def load_settings(
 
     Raises ConfigurationError with everything that is wrong.
     """
-    models = {**models, PROFILES_PREFIX: ProfilesProperties, CONFIG_PREFIX: ConfigProperties}
+    models = {**models, **OWN_MODELS}
     schema = Schema(models, strict_prefixes)
     variables = os.environ if environ is None else environ
     loader = Sources(schema, variables, env_file, arguments, overrides or {})

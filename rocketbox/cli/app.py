@@ -22,7 +22,7 @@ def root() -> None:
     """Declarative Python services over Apache RocketMQ."""
 
 
-for command in (service.run, service.check, service.conditions, settings.config):
+for command in (service.run, service.check, service.conditions, settings.config, settings.schema):
     app.command(command.__name__, context_settings=service.CONTEXT_SETTINGS)(command)
 app.command("broker", context_settings=CONTEXT_SETTINGS)(broker)
 

@@ -1,21 +1,25 @@
-"""``rocketbox config [module:app]``: what settings hold in the end.
+"""``rocketbox config | schema [module:app]``: what settings hold in the end, and which there are.
 
-Without an application it knows the keys of rocketbox alone.
+Without an application they know the keys of rocketbox alone.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rocketbox.cli.service import Config, Debug, Profile, load_application
+from rocketbox.errors import ConfigurationError, Finding
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from rocketbox.boot.settings import Settings
 
-__all__ = ["config"]
+__all__ = ["config", "schema"]
 
 Target = Annotated[
     str | None, typer.Argument(metavar="[MODULE:APP]", help="Where the RocketBox is, if keys of yours count.")
@@ -47,6 +51,52 @@ def config(
     except Exception as error:
         RocketBox.print_failure(error, debug=debug)
         raise typer.Exit(1) from error
+
+
+def schema(
+    target: Target = None,
+    output: Annotated[Path | None, typer.Option(help="The file to write instead of stdout.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Write a JSON Schema of the settings, by which editors of YAML complete keys and mark what is wrong.
+
+    Status 1 when the application's modules cannot be read or FILE cannot be written, else 0.
+    """
+    from rocketbox.application import RocketBox
+    from rocketbox.boot.json_schema import json_schema
+
+    try:
+        text = json.dumps(json_schema(_models(target)), indent=2, ensure_ascii=False)
+        if output is None:
+            print(text)  # noqa: T201
+        else:
+            _write(output, text + "\n")
+    except Exception as error:
+        RocketBox.print_failure(error, debug=debug)
+        raise typer.Exit(1) from error
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            Finding(f"{file} cannot be written: {error.strerror}", "--output", "name a file in a folder that exists")
+        ) from error
+
+
+def _models(target: str | None) -> dict[str, type[BaseModel]]:
+    from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties
+    from rocketbox.autoconfigure.scan import load_modules, marked_in
+    from rocketbox.boot.marks import PROPERTIES
+
+    models: dict[str, type[BaseModel]] = {"rocketmq": RocketMQProperties, "rocketbox": RocketBoxProperties}
+    if target is not None:
+        application = load_application(target)
+        for marked in marked_in(load_modules(application._home, application._scan), PROPERTIES):
+            (prefix,) = marked.marks
+            models.setdefault(str(prefix), marked.target)
+    return models
 
 
 def _settings(

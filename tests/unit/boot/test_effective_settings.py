@@ -121,6 +121,7 @@ def test_the_command_prints_the_settings_of_rocketbox_without_an_application() -
     assert (result.exit_code, result.output) == (
         0,
         "rocketmq.producer.group: x\n"
+        "  the producer group; switches producer and template on\n"
         "  takes text\n"
         "  from argument --rocketmq.producer.group\n"
         "  over desk from rocketbox.yaml:1:50\n",
