@@ -1,0 +1,94 @@
+"""Auto-configurations of other distributions: installed packages that name modules of ``@bean`` functions.
+
+A distribution says so by an entry point of the group ``rocketbox.autoconfigure``::
+
+    [project.entry-points."rocketbox.autoconfigure"]
+    audit = "audit_kit.autoconfigure"          # a module, or module:function
+
+What its beans are built for is decided by their conditions, as with our own (``boot.planning``).
+
+Source: Spring Boot 3 ``AutoConfiguration.imports``.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+from typing import Any
+
+from rocketbox.boot.marks import bean_mark, properties_prefix
+from rocketbox.errors import ConfigurationError, Finding
+
+__all__ = ["GROUP", "AutoconfigurationModule", "discover_autoconfigurations"]
+
+GROUP = "rocketbox.autoconfigure"
+
+
+@dataclass(frozen=True)
+class AutoconfigurationModule:
+    """What one entry point brings: bean functions and classes, and models of settings by their prefixes.
+
+    ``origin`` is the distribution with its version. With a ``problem`` it brings nothing.
+    """
+
+    name: str
+    origin: str
+    target: str
+    beans: tuple[Callable[..., Any], ...] = ()
+    properties: Mapping[str, type] = field(default_factory=dict)
+    problem: Finding | None = None
+
+    @property
+    def where(self) -> str:
+        """The place of the entry point, for findings and reports."""
+        return f"{self.origin}, entry point {self.name} = {self.target}"
+
+
+def discover_autoconfigurations(exclude: Collection[str] = ()) -> list[AutoconfigurationModule]:
+    """What the installed distributions bring, in the order of their names; modules are imported here.
+
+    ``exclude`` are names of entry points, modules or distributions that are not imported at all. A module that cannot
+    be imported, or has no beans and settings, is in the result with its ``problem``.
+    """
+    found: dict[tuple[str, str, str], EntryPoint] = {}  # an editable installation may be listed twice
+    for point in entry_points(group=GROUP):
+        distribution = point.dist.name if point.dist is not None else "an unknown distribution"
+        found.setdefault((distribution, point.name, point.value), point)
+    return [
+        _load(point)
+        for (distribution, name, target), point in sorted(found.items(), key=lambda entry: entry[0])
+        if not {distribution, name, target, point.module} & set(exclude)
+    ]
+
+
+def _load(point: EntryPoint) -> AutoconfigurationModule:
+    origin = f"{point.dist.name} {point.dist.version}" if point.dist is not None else "an unknown distribution"
+    result = AutoconfigurationModule(point.name, origin, point.value)
+
+    def broken(what: str, fix: str) -> AutoconfigurationModule:
+        problem = Finding(f"the auto-configuration {point.name} of {origin} {what}", result.where, fix)
+        return AutoconfigurationModule(point.name, origin, point.value, problem=problem)
+
+    leave_out = f"update or remove {origin.partition(' ')[0]}, or set rocketbox.autoconfigure.exclude: {point.name}"
+    try:
+        loaded = point.load()
+    except ConfigurationError as error:
+        return broken(f"cannot be used: {error.findings[0].what}", leave_out)
+    except Exception as error:  # an import can raise anything
+        frames = [each for each in traceback.extract_tb(error.__traceback__) if "importlib" not in each.filename]
+        line = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames[1:] else ""  # the first is our own
+        return broken(f"cannot be imported: {type(error).__name__}: {error}{line}", leave_out)
+    targets = [loaded] if not isinstance(loaded, ModuleType) else _defined_in(loaded)
+    beans = tuple(target for target in targets if bean_mark(target) is not None)
+    properties = {prefix: target for target in targets if (prefix := properties_prefix(target)) is not None}
+    if not beans and not properties:
+        return broken("has no @bean and no @configuration_properties", leave_out)
+    return AutoconfigurationModule(point.name, origin, point.value, beans, properties)
+
+
+def _defined_in(module: ModuleType) -> list[Any]:
+    """Objects of the module itself; what it imports from elsewhere belongs to others."""
+    return [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
