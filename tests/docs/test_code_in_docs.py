@@ -2,8 +2,8 @@
 
 A page is one little project: blocks marked ``file=NAME`` are its files, written in their order; a block marked ``run``
 is run then. Python blocks run as scripts. In console blocks each line after ``$`` is a command; the lines below it must
-be printed by it, in their order (``...`` stands for anything). ``rocketbox run`` is stopped by SIGTERM when its lines
-have come, and must end with status 0.
+be printed by it, in any order: messages of different queues have none (``...`` stands for anything). ``rocketbox run``
+is stopped by SIGTERM when its lines have come, and must end with status 0.
 """
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ def run_until(command: str, wanted: list[str], folder: Path) -> None:
     try:
         for line in process.stdout:
             printed.append(line)
-            if missing and missing[0].strip() in line:
-                missing.pop(0)
+            found = next((text for text in missing if text.strip() in line), None)
+            if found is not None:
+                missing.remove(found)
             if not missing and is_service and not stopped:
                 process.send_signal(signal.SIGTERM)
                 stopped = True
