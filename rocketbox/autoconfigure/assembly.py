@@ -20,13 +20,13 @@ from rocketbox.autoconfigure import embedded, rocketmq
 from rocketbox.autoconfigure.listening import ResolveText, candidate_of, cluster_settings
 from rocketbox.autoconfigure.properties import ClusterProperties, RocketBoxProperties, RocketMQProperties
 from rocketbox.autoconfigure.scan import Marked, load_modules, marked_in
-from rocketbox.autoconfigure.service import Service
+from rocketbox.autoconfigure.service import ProducerLookup, Service
 from rocketbox.autoconfigure.spark_listening import SparkPlan, plan_spark_listener
 from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.marks import BEAN, PROPERTIES, Qualifier, bean_mark
 from rocketbox.boot.settings import Settings, find_settings_file, load_settings
 from rocketbox.boot.wanted import Wanted
-from rocketbox.client import MQClientInstance
+from rocketbox.client import MQClientInstance, Producer
 from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import parameters_of, place_of, resolve_hint
@@ -118,7 +118,8 @@ def assemble(
     own: RocketBoxProperties = settings.get("rocketbox")
     prefixes = {cluster: f"rocketmq.clusters.{cluster}" for cluster in properties.clusters}
     container = BeanContainer(settings, clock, prefix="rocketmq", clusters=prefixes)
-    for instance in (*instances, service, *settings.models.values()):
+    producers = ProducerLookup(lambda cluster: container.get(Producer, cluster))
+    for instance in (*instances, service, producers, *settings.models.values()):
         container.add_instance(instance)
     for marked in marked_in(modules, BEAN):
         if marked.owner is None:

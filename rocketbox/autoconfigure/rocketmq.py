@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from rocketbox.autoconfigure.properties import RocketMQProperties
-from rocketbox.autoconfigure.service import Service
+from rocketbox.autoconfigure.service import ProducerLookup, Service
 from rocketbox.boot.conditions import on_bean, on_missing_bean, on_property
 from rocketbox.boot.marks import Cluster, Phase, bean
 from rocketbox.client import MQClientInstance, Producer
@@ -97,6 +97,6 @@ def producer(properties: RocketMQProperties, cluster: Cluster, instance: MQClien
 
 
 @bean(on_bean(Producer), on_missing_bean(RocketMQTemplate), per_cluster=True, phase=Phase.TEMPLATE)
-def rocketmq_template(producer: Producer, converter: MessageConverter) -> RocketMQTemplate:
+def rocketmq_template(producer: Producer, converter: MessageConverter, producers: ProducerLookup) -> RocketMQTemplate:
     """The cluster's template; a user's own RocketMQTemplate bean takes its place."""
-    return RocketMQTemplate(producer, converter=converter)
+    return RocketMQTemplate(producer, converter=converter, producer_of=producers.of)

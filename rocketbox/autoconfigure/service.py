@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rocketbox.client import Producer
 from rocketbox.clock import Clock
 
-__all__ = ["Service"]
+__all__ = ["ProducerLookup", "Service"]
 
 
 @dataclass(frozen=True)
@@ -23,3 +24,10 @@ class Service:
     def folder(self) -> Path:
         """Where the service keeps what it keeps, below the current folder."""
         return Path(".rocketbox") / self.name
+
+
+@dataclass(frozen=True)
+class ProducerLookup:
+    """``of(cluster)`` is the producer of a further cluster; ConfigurationError, with what would mend it, for none."""
+
+    of: Callable[[str], Producer]

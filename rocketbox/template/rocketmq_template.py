@@ -8,12 +8,12 @@ Source: rocketmq-spring 2.3 ``RocketMQTemplate`` (its send overloads as four ver
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 from rocketbox.client import Producer
-from rocketbox.errors import InvalidMessageError
+from rocketbox.errors import ConfigurationError, Finding, InvalidMessageError
 from rocketbox.message import Message, SendResult
 from rocketbox.template.converters import JsonMessageConverter, MessageConverter
 from rocketbox.template.headers import delay_level, keys_of, split_destination, to_properties
@@ -27,18 +27,29 @@ class RocketMQTemplate:
     Options are the same for every verb: ``keys`` (one or several words by which the message is found), ``tag`` (the
     same as in the destination), ``hash_key`` (messages of one key go to one queue; their order holds when each send is
     awaited before the next), ``delay`` (a timedelta that is one of RocketMQ's delay levels), ``timeout`` (float
-    seconds, over all tries), ``headers`` (properties of the message).
+    seconds, over all tries), ``headers`` (properties of the message), ``cluster`` (the name of a further cluster that
+    the message goes to, ``rocketmq.clusters.<name>``; the template's own when it is not said).
 
     A payload that is a :class:`~rocketbox.Message` is taken as it is: the destination takes the place of its topic,
     and an option that is given that of its own.
 
     All verbs raise InvalidMessageError (nothing was sent), NoRouteError, NotDurableError (it is stored: do not send
-    again), RequestTimeoutError (it may be stored), BrokerError, ConnectError.
+    again), RequestTimeoutError (it may be stored), BrokerError, ConnectError; with ``cluster`` ConfigurationError too,
+    when that cluster has no producer.
     """
 
-    def __init__(self, producer: Producer, *, converter: MessageConverter | None = None) -> None:
+    def __init__(
+        self,
+        producer: Producer,
+        *,
+        converter: MessageConverter | None = None,
+        producer_of: Callable[[str], Producer] | None = None,
+    ) -> None:
+        """``producer_of`` finds the producer of a further cluster by its name, and raises for one that has none."""
         self.producer = producer
         self.converter: MessageConverter = converter or JsonMessageConverter()
+        self._producer_of = producer_of
+        self._producers: dict[str, Producer] = {}
 
     async def send(
         self,
@@ -51,12 +62,13 @@ class RocketMQTemplate:
         delay: timedelta | None = None,
         timeout: float | None = None,
         headers: Mapping[str, object] | None = None,
+        cluster: str | None = None,
     ) -> SendResult:
         """Send one payload and return what the broker answered."""
         message = self.to_message(
             destination, payload, keys=keys, tag=tag, hash_key=hash_key, delay=delay, headers=headers
         )
-        return await self.producer.send(message, timeout=timeout)
+        return await self._to(cluster).send(message, timeout=timeout)
 
     async def send_one_way(
         self,
@@ -68,12 +80,13 @@ class RocketMQTemplate:
         hash_key: str | None = None,
         delay: timedelta | None = None,
         headers: Mapping[str, object] | None = None,
+        cluster: str | None = None,
     ) -> None:
         """Send one payload without an answer: it may be lost, and nobody is told."""
         message = self.to_message(
             destination, payload, keys=keys, tag=tag, hash_key=hash_key, delay=delay, headers=headers
         )
-        await self.producer.send_one_way(message)
+        await self._to(cluster).send_one_way(message)
 
     async def send_batch(
         self,
@@ -84,10 +97,11 @@ class RocketMQTemplate:
         tag: str | None = None,
         timeout: float | None = None,
         headers: Mapping[str, object] | None = None,
+        cluster: str | None = None,
     ) -> SendResult:
         """Send the payloads in one request, stored together or not at all; the broker takes no delay on a batch."""
         messages = [self.to_message(destination, payload, keys=keys, tag=tag, headers=headers) for payload in payloads]
-        return await self.producer.send_batch(messages, timeout=timeout)
+        return await self._to(cluster).send_batch(messages, timeout=timeout)
 
     async def send_many(
         self,
@@ -100,6 +114,7 @@ class RocketMQTemplate:
         delay: timedelta | None = None,
         timeout: float | None = None,
         headers: Mapping[str, object] | None = None,
+        cluster: str | None = None,
     ) -> list[SendResult]:
         """Send the payloads each on its own, many at once (pipelined), and return the results in their order.
 
@@ -110,7 +125,22 @@ class RocketMQTemplate:
             self.to_message(destination, payload, keys=keys, tag=tag, hash_key=hash_key, delay=delay, headers=headers)
             for payload in payloads
         ]
-        return await self.producer.send_many(messages, timeout=timeout)
+        return await self._to(cluster).send_many(messages, timeout=timeout)
+
+    def _to(self, cluster: str | None) -> Producer:
+        if cluster is None:
+            return self.producer
+        known = self._producers.get(cluster)
+        if known is None:
+            if self._producer_of is None:
+                raise ConfigurationError(
+                    Finding(
+                        f"this template has a producer of its own alone, and none of cluster {cluster!r}",
+                        fix="take the template from RocketBox, or give it producer_of=",
+                    )
+                )
+            known = self._producers[cluster] = self._producer_of(cluster)
+        return known
 
     def to_message(
         self,

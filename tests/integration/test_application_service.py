@@ -385,6 +385,13 @@ async def test_further_clusters_have_their_own_template_and_listeners(service: S
             assert set(app.listeners) == {"desk", ("audit", "desk")}
             await app.template.send("departures", module.Departure(flight="UA1"))
             await until(lambda: seen.departures == ["UA1"])
+            await app.template.send("audits", module.Departure(flight="UA2"), cluster="audit")
+            await app.template.send_one_way("audits", module.Departure(flight="UA3"), cluster="audit")
+            await app.template.send_batch("audits", [module.Departure(flight="UA4")], cluster="audit")
+            await app.template.send_many("audits", [module.Departure(flight="UA5")], cluster="audit")
+            await until(lambda: sorted(seen.departures) == ["UA1", "UA2", "UA3", "UA4", "UA5"])
+            with pytest.raises(ConfigurationError, match=r"Producer named 'lake', and there is none"):
+                await app.template.send("audits", b"x", cluster="lake")
             async with Admin(instance=app.get(MQClientInstance, "audit")) as admin:
                 with anyio.fail_after(10):
                     while not await admin.queues("proofs"):

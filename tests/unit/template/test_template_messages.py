@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from rocketbox.client import Producer
-from rocketbox.errors import InvalidMessageError
+from rocketbox.errors import ConfigurationError, InvalidMessageError
 from rocketbox.message import Message
 from rocketbox.template import RocketMQTemplate
 from rocketbox.template.headers import delay_level, keys_of, split_destination, to_properties
@@ -110,3 +110,9 @@ def test_keys_are_words() -> None:
 def test_headers_that_would_be_lost_are_refused(headers: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidMessageError, match=says):
         to_properties(headers)
+
+
+@pytest.mark.anyio
+async def test_a_template_of_one_producer_says_that_it_knows_no_further_cluster(template: RocketMQTemplate) -> None:
+    with pytest.raises(ConfigurationError, match="none of cluster 'audit'"):
+        await template.send("departures", b"x", cluster="audit")
