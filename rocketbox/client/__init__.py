@@ -11,16 +11,18 @@ from rocketbox.client.admin import Admin
 from rocketbox.client.api.pull import PullResult, PullStatus
 from rocketbox.client.consume import ConsumerOptions
 from rocketbox.client.instance import ConsumerMember, MQClientInstance
-from rocketbox.client.options import ClientOptions, ProducerOptions
+from rocketbox.client.options import AccessChannel, ClientOptions, LitePullConsumerOptions, ProducerOptions
 from rocketbox.client.producer import Producer
 from rocketbox.client.push_consumer import PushConsumer
 from rocketbox.client.routes import TopicRoute
 
 __all__ = [
+    "AccessChannel",
     "Admin",
     "ClientOptions",
     "ConsumerMember",
     "ConsumerOptions",
+    "LitePullConsumerOptions",
     "MQClientInstance",
     "Producer",
     "ProducerOptions",

@@ -18,6 +18,7 @@ from pathlib import Path
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
+from rocketbox.client.options import MemberOptions
 from rocketbox.client.outcomes import (
     BROKER_DECIDES,
     DEAD_LETTER,
@@ -49,7 +50,7 @@ SHORTEST_PAUSE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumerOptions:
+class ConsumerOptions(MemberOptions):
     """How a group consumes; every member of the group should have the same. Times in seconds.
 
     ``concurrency`` is the number of handlers that run at once. ``max_reconsume_times`` -1 is 16 retries for a
@@ -86,6 +87,7 @@ class ConsumerOptions:
     wait_for_servers: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         levels = len(DELAY_LEVEL_SECONDS)
         ranges: dict[str, tuple[float, float]] = {
             "concurrency": (1, 1000),

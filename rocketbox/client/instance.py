@@ -27,6 +27,7 @@ from rocketbox.client.name_servers import NameServers, parse_name_servers
 from rocketbox.client.options import ClientOptions
 from rocketbox.client.routes import BrokerTable, TopicRoute, broker_table, make_route, same_route_data
 from rocketbox.client.sending import Sender
+from rocketbox.client.unbuilt import refuse_unbuilt
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import (
     ClientError,
@@ -97,7 +98,8 @@ class _Round:
 class MQClientInstance:
     """One client of a cluster. ``async with MQClientInstance("127.0.0.1:9876") as instance: ...``.
 
-    ``name_server`` is ``host:port``, several separated by ``;``. Raises ConfigurationError for anything else.
+    ``name_server`` is ``host:port``, several separated by ``;``. Raises ConfigurationError for anything else, and for
+    options that ask for what is not built yet (``unbuilt``).
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class MQClientInstance:
         network: Network | None = None,
     ) -> None:
         self.options = options or ClientOptions()
+        refuse_unbuilt(self.options)
         self.clock: Clock = clock or RealClock()
         self.remoting = RemotingClient(clock=self.clock, network=network, options=self.options.remoting)
         self._name_servers = NameServers(parse_name_servers(name_server), self.remoting, self.clock)

@@ -1,23 +1,44 @@
-"""The settings of a client instance and of a producer; those of a consumer stand beside its engine in ``consume``.
+"""The settings of a client instance, a producer and a pull consumer; a push consumer's stand beside its engine.
 
-Durations are float seconds. Values are checked when they are made, all at once.
+Durations are float seconds. Values are checked when they are made, all at once. Which of them ask for something that
+this client does not do is said in ``unbuilt``.
 
-Source: Apache RocketMQ 5.x ``ClientConfig`` and ``DefaultMQProducer`` (names in snake_case, defaults as there).
+Source: Apache RocketMQ 5.x ``ClientConfig``, ``DefaultMQProducer``, ``DefaultLitePullConsumer`` (names in snake_case,
+defaults as there).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 
 from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.message import MessageModel, SelectorType
 from rocketbox.protocol.codes import TBW102
 from rocketbox.remoting.options import RemotingOptions
 
-__all__ = ["ClientOptions", "ProducerOptions"]
+__all__ = [
+    "SYSTEM_TRACE_TOPIC",
+    "AccessChannel",
+    "ClientOptions",
+    "LitePullConsumerOptions",
+    "MemberOptions",
+    "ProducerOptions",
+    "member_findings",
+]
 
 DEFAULT_INSTANCE_NAME = "DEFAULT"
 MAX_BODY_BYTES = 4 * 1024 * 1024
+MAX_PULL_BATCH = 1024  # messages; what a broker gives at most
+SYSTEM_TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+
+
+class AccessChannel(Enum):
+    """Where the servers are: LOCAL, or in a vendor's CLOUD, which marks traces and names in its own way."""
+
+    LOCAL = "LOCAL"
+    CLOUD = "CLOUD"
 
 
 def _check(owner: str, rules: Iterable[tuple[bool, str, object, str]]) -> None:
@@ -28,6 +49,45 @@ def _check(owner: str, rules: Iterable[tuple[bool, str, object, str]]) -> None:
     ]
     if findings:
         raise ConfigurationError(findings)
+
+
+def member_findings(
+    *, access_key: bool, secret_key: bool, namespace: bool, namespace_v2: bool
+) -> list[tuple[str, str]]:
+    """What is wrong in which of these options are set, each with what to do."""
+    findings = []
+    if access_key != secret_key:
+        given, missing = ("access_key", "secret_key") if access_key else ("secret_key", "access_key")
+        findings.append((f"{given} is set and {missing} is not", "set both of them, or none"))
+    if namespace and namespace_v2:
+        findings.append(("namespace and namespace_v2 are both set", "keep one of them"))
+    return findings
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberOptions:
+    """What producers and consumers say alike: their namespace, the keys they sign requests with, message trace.
+
+    ``namespace`` is written into the names of topics and groups, ``namespace_v2`` goes in a header; ``access_key`` and
+    ``secret_key`` belong together. The keys are in no ``repr``.
+    """
+
+    namespace: str | None = None
+    namespace_v2: str | None = None
+    access_key: str | None = field(default=None, repr=False)
+    secret_key: str | None = field(default=None, repr=False)
+    enable_msg_trace: bool = False
+    customized_trace_topic: str = SYSTEM_TRACE_TOPIC
+
+    def __post_init__(self) -> None:
+        wrong = member_findings(
+            access_key=self.access_key is not None,
+            secret_key=self.secret_key is not None,
+            namespace=self.namespace is not None,
+            namespace_v2=self.namespace_v2 is not None,
+        )
+        if wrong:
+            raise ConfigurationError([Finding(f"{type(self).__name__}: {what}", fix=fix) for what, fix in wrong])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +103,8 @@ class ClientOptions:
     instance_name: str = DEFAULT_INSTANCE_NAME
     client_ip: str | None = None
     unit_name: str | None = None
+    access_channel: AccessChannel = AccessChannel.LOCAL
+    tls_enable: bool = False
     api_timeout: float = 3.0
     poll_name_server_interval: float = 30.0
     missing_route_interval: float = 1.0
@@ -70,27 +132,33 @@ class ClientOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProducerOptions:
+class ProducerOptions(MemberOptions):
     """How a producer sends.
 
     ``send_message_timeout`` is over all tries of one send; ``send_msg_max_timeout_per_request`` ends a try earlier, so
     that a silent broker leaves time for another one (None: it may use up all of it). ``accept_weak_ack`` returns
     results other than SEND_OK instead of raising NotDurableError; ``retry_another_broker_when_not_store_ok`` first
-    tries for a better one on another broker, which stores the message twice. ``send_many_window`` is how many messages
-    ``send_many`` has in flight at once.
+    tries for a better one on another broker, which stores the message twice. ``retry_times_when_send_failed`` is how
+    often ``send`` and ``send_batch`` try again, ``retry_times_when_send_async_failed`` how often each message of
+    ``send_many`` is tried again, which is how this client sends asynchronously. ``send_many_window`` is how many
+    messages ``send_many`` has in flight at once. Bodies of ``compress_message_body_threshold`` bytes and more are to be
+    compressed.
     """
 
     send_message_timeout: float = 3.0
     send_msg_max_timeout_per_request: float | None = None
     retry_times_when_send_failed: int = 2
+    retry_times_when_send_async_failed: int = 2
     retry_another_broker_when_not_store_ok: bool = False
     accept_weak_ack: bool = False
     max_message_size: int = MAX_BODY_BYTES
+    compress_message_body_threshold: int = 4096
     create_topic_key: str = TBW102
     default_topic_queue_nums: int = 4
     send_many_window: int = 256
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         per_request = self.send_msg_max_timeout_per_request
         positive = "more than 0 seconds"
         _check(
@@ -109,6 +177,18 @@ class ProducerOptions:
                     self.retry_times_when_send_failed,
                     "0 or more",
                 ),
+                (
+                    self.retry_times_when_send_async_failed >= 0,
+                    "retry_times_when_send_async_failed",
+                    self.retry_times_when_send_async_failed,
+                    "0 or more",
+                ),
+                (
+                    self.compress_message_body_threshold >= 0,
+                    "compress_message_body_threshold",
+                    self.compress_message_body_threshold,
+                    "0 bytes or more",
+                ),
                 (self.max_message_size > 0, "max_message_size", self.max_message_size, "more than 0 bytes"),
                 (
                     self.default_topic_queue_nums > 0,
@@ -119,3 +199,22 @@ class ProducerOptions:
                 (self.send_many_window > 0, "send_many_window", self.send_many_window, "at least 1"),
             ],
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LitePullConsumerOptions(MemberOptions):
+    """How a pull consumer pulls: what it selects of its topic, and ``pull_batch_size`` messages at once.
+
+    Its group and topic stand beside them.
+    """
+
+    message_model: MessageModel = MessageModel.CLUSTERING
+    selector_type: SelectorType = SelectorType.TAG
+    selector_expression: str = "*"
+    pull_batch_size: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        size = self.pull_batch_size
+        right = f"from 1 to {MAX_PULL_BATCH}"
+        _check("LitePullConsumerOptions", [(1 <= size <= MAX_PULL_BATCH, "pull_batch_size", size, right)])

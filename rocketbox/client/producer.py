@@ -13,6 +13,7 @@ from rocketbox.client.checks import check_group
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.options import ClientOptions, ProducerOptions
 from rocketbox.client.sending import Sender
+from rocketbox.client.unbuilt import refuse_unbuilt
 from rocketbox.clock import Clock
 from rocketbox.errors import ClientStateError, NotStartedError
 from rocketbox.remoting.network import Network
@@ -27,7 +28,8 @@ class Producer(Sender):
     With ``name_server`` it has a client instance of its own, with ``instance`` it shares one that is started already;
     ``client_options``, ``clock`` and ``network`` are for its own one. Any number of tasks may send at once.
 
-    Raises InvalidGroupError for a group that RocketMQ does not take or that another producer of the instance has.
+    Raises InvalidGroupError for a group that RocketMQ does not take or that another producer of the instance has,
+    ConfigurationError for options that ask for what is not built yet (``unbuilt``).
     """
 
     def __init__(
@@ -44,6 +46,8 @@ class Producer(Sender):
         check_group(group, "producer")
         if (name_server is None) == (instance is None):
             raise ClientStateError(f"producer {group} needs either name_server= or instance=")
+        options = options or ProducerOptions()
+        refuse_unbuilt(options)
         self._own: MQClientInstance | None = None
         if instance is None:
             assert name_server is not None

@@ -30,6 +30,7 @@ from rocketbox.client.queue_locks import QueueLocks
 from rocketbox.client.rebalance import Rebalancer
 from rocketbox.client.routes import TopicRoute
 from rocketbox.client.send_back import SendBack
+from rocketbox.client.unbuilt import refuse_unbuilt
 from rocketbox.clock import Clock
 from rocketbox.errors import ClientError, ClientStateError, RocketBoxError
 from rocketbox.message import MessageExt, MessageQueue, SelectorType
@@ -96,6 +97,9 @@ class PushConsumer:
 
     Leaving the block stops pulling, lets running handlers finish for up to ``await_termination`` seconds, commits,
     gives locks back and leaves the group. What was cancelled by then is not committed.
+
+    Raises InvalidGroupError for a group that RocketMQ does not take, ConfigurationError for options that ask for what
+    is not built yet (``unbuilt``).
     """
 
     def __init__(
@@ -110,6 +114,8 @@ class PushConsumer:
         network: Network | None = None,
     ) -> None:
         check_group(group, "consumer")
+        options = options or ConsumerOptions()
+        refuse_unbuilt(options)
         if instance is None:
             if name_server is None:
                 raise ClientError(f"consumer {group!r} needs a name_server or an instance")
@@ -119,7 +125,7 @@ class PushConsumer:
             self._owns_instance = False
         self._group = group
         self._instance = instance
-        self._options = options or ConsumerOptions()
+        self._options = options
         self._clock = instance.clock
         self._retry_topic = retry_topic(group)
         self._subscriptions: dict[str, Subscription] = {}

@@ -177,31 +177,20 @@ class Sender:
         otherwise. SendTimeoutError, ConnectionClosedError: it may have been stored. NotDurableError: it is stored, do
         not send it again. BrokerError: the broker refused it.
         """
-        topic = message.topic
-        if not self._open:
-            raise NotStartedError(f"producer {self.group}")
-        if topic not in self._topics:
-            self._check_topic(topic)
-        check_body(topic, message.body, self.options.max_message_size)
-        msg_id = self._ids.next()
-        outgoing = _Outgoing(
-            topic, message.body, message_properties(message, msg_id), msg_id, message.flag, message.hash_key
+        options = self.options
+        return await self._deliver(
+            self._outgoing(message),
+            queue,
+            timeout or options.send_message_timeout,
+            options.retry_times_when_send_failed,
         )
-        return await self._deliver(outgoing, queue, timeout or self.options.send_message_timeout)
 
     async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send one message without an answer: a broker that fails loses it, and nobody is told.
 
         A broker that cannot be connected is no loss: another one is tried, and ConnectError raised when there is none.
         """
-        if not self._open:
-            raise NotStartedError(f"producer {self.group}")
-        if message.topic not in self._topics:
-            self._check_topic(message.topic)
-        check_body(message.topic, message.body, self.options.max_message_size)
-        msg_id = self._ids.next()
-        properties = message_properties(message, msg_id)
-        outgoing = _Outgoing(message.topic, message.body, properties, msg_id, message.flag, message.hash_key)
+        outgoing = self._outgoing(message)
         timeout = self.options.send_message_timeout
         deadline = self._clock.monotonic() + timeout
         lanes = self._lanes.get(message.topic)
@@ -223,7 +212,7 @@ class Sender:
                 self._instance.suspect_route(message.topic)
             else:
                 return
-        raise failure.final(msg_id, timeout)
+        raise failure.final(outgoing.msg_id, timeout)
 
     async def send_batch(
         self, messages: Iterable[Message], *, timeout: float | None = None, queue: MessageQueue | None = None
@@ -256,17 +245,22 @@ class Sender:
         properties = encode_properties({Property.WAIT: "true" if first.wait_store_ok else "false"})
         outgoing = _Outgoing(first.topic, body, properties, ",".join(ids), 0, first.hash_key)
         outgoing.batch, outgoing.is_plain = True, False
-        return await self._deliver(outgoing, queue, timeout or self.options.send_message_timeout)
+        return await self._deliver(
+            outgoing, queue, timeout or self.options.send_message_timeout, self.options.retry_times_when_send_failed
+        )
 
     async def send_many(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[SendResult]:
         """Send messages each on its own, up to ``send_many_window`` of them in flight, and return results in order.
 
-        ``timeout`` is that of each message. Messages are not stored in the order in which they stand. All are tried
-        whatever happens to others; raises SendManyError with every result and error when one of them fails.
+        ``timeout`` is that of each message, which is tried ``retry_times_when_send_async_failed`` more times. They are
+        not stored in the order in which they stand. All are tried whatever happens to others; raises SendManyError with
+        every result and error when one of them fails.
         """
         if not self._open:
             raise NotStartedError(f"producer {self.group}")
         batch = list(messages)
+        timeout = timeout or self.options.send_message_timeout
+        retries = self.options.retry_times_when_send_async_failed
         outcomes: list[SendResult | Exception | None] = [None] * len(batch)
         queue = iter(enumerate(batch))
         failed = False
@@ -275,7 +269,7 @@ class Sender:
             nonlocal failed
             for index, message in queue:
                 try:
-                    outcomes[index] = await self.send(message, timeout=timeout)
+                    outcomes[index] = await self._deliver(self._outgoing(message), None, timeout, retries)
                 except Exception as error:  # whatever it is: a message without an outcome would be lost silently
                     outcomes[index] = error
                     failed = True
@@ -311,9 +305,24 @@ class Sender:
                 max_reconsume = int(most)
         outgoing = _Outgoing(topic, body, encode_checked(complete), msg_id, flag)
         outgoing.reconsume, outgoing.max_reconsume, outgoing.is_plain = reconsume, max_reconsume, False
-        return await self._deliver(outgoing, None, timeout or self.options.send_message_timeout)
+        return await self._deliver(
+            outgoing, None, timeout or self.options.send_message_timeout, self.options.retry_times_when_send_failed
+        )
 
     # --- checks ------------------------------------------------------------------------------------------------------
+
+    def _outgoing(self, message: Message) -> _Outgoing:
+        """A message with an id of its own, checked."""
+        topic = message.topic
+        if not self._open:
+            raise NotStartedError(f"producer {self.group}")
+        if topic not in self._topics:
+            self._check_topic(topic)
+        check_body(topic, message.body, self.options.max_message_size)
+        msg_id = self._ids.next()
+        return _Outgoing(
+            topic, message.body, message_properties(message, msg_id), msg_id, message.flag, message.hash_key
+        )
 
     def _check_topic(self, topic: str) -> None:
         check_topic(topic)
@@ -340,14 +349,16 @@ class Sender:
 
     # --- tries -------------------------------------------------------------------------------------------------------
 
-    async def _deliver(self, outgoing: _Outgoing, queue: MessageQueue | None, timeout: float) -> SendResult:
-        """Try until a broker has the message, the tries are used up, or the time is."""
+    async def _deliver(
+        self, outgoing: _Outgoing, queue: MessageQueue | None, timeout: float, retries: int
+    ) -> SendResult:
+        """Try until a broker has the message, the first try and all retries are used up, or the time is."""
         options, clock, topic = self.options, self._clock, outgoing.topic
         deadline = clock.monotonic() + timeout
         fixed = queue is not None or outgoing.hash_key is not None
         failure: _Failure | None = None
         failed: _Lane | None = None
-        for left in range(options.retry_times_when_send_failed, -1, -1):
+        for left in range(retries, -1, -1):
             lanes = self._lanes.get(topic)
             if lanes is None or lanes.version != self._instance.table_version:
                 try:
@@ -397,7 +408,7 @@ class Sender:
             if failure.weak is not None and not options.retry_another_broker_when_not_store_ok:
                 break
             if left and (fixed or lanes.brokers == 1):  # the same broker again: give it a moment
-                pause = PAUSE_BEFORE_SAME_BROKER * 2 ** (options.retry_times_when_send_failed - left)
+                pause = PAUSE_BEFORE_SAME_BROKER * 2 ** (retries - left)
                 await clock.sleep(max(0.0, min(pause, deadline - clock.monotonic())))
             failed = lane
         assert failure is not None

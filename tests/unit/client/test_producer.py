@@ -293,6 +293,27 @@ async def test_all_tries_share_one_deadline() -> None:
         assert sum(len(broker.sends) for broker in cluster.brokers.values()) == 3
 
 
+async def test_messages_of_send_many_have_a_number_of_tries_of_their_own() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, TWO) as cluster:
+        cluster.add_topic("T")
+        for broker in cluster.brokers.values():
+            broker.on_send = refuse(ResponseCode.SYSTEM_BUSY)
+
+        def tries() -> int:
+            return sum(len(broker.sends) for broker in cluster.brokers.values())
+
+        async with producer_of(
+            cluster, retry_times_when_send_failed=1, retry_times_when_send_async_failed=4
+        ) as producer:
+            with pytest.raises(SendManyError):
+                await in_time(clock, 1.0, lambda: producer.send_many([message(), message()]))
+            assert tries() == 2 * (1 + 4)
+            with pytest.raises(BrokerError):
+                await in_time(clock, 1.0, lambda: producer.send(message()))
+            assert tries() == 10 + (1 + 1)
+
+
 async def test_time_limit_of_one_try_leaves_time_for_the_other_broker() -> None:
     clock = VirtualClock()
     async with ScriptedCluster(clock, TWO) as cluster:

@@ -1,0 +1,99 @@
+"""Options that ask for what is not built are checked, keep their secrets, and are refused when somebody starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rocketbox.client import (
+    AccessChannel,
+    ClientOptions,
+    ConsumerOptions,
+    LitePullConsumerOptions,
+    MQClientInstance,
+    Producer,
+    ProducerOptions,
+    PushConsumer,
+)
+from rocketbox.client.unbuilt import UNBUILT, unbuilt_in
+from rocketbox.errors import ConfigurationError
+
+SECRET = "hunter2-of-the-bank"
+MEMBERS = (ProducerOptions, ConsumerOptions, LitePullConsumerOptions)
+
+ASKING: list[tuple[Any, dict[str, Any]]] = [
+    (ClientOptions, {"access_channel": AccessChannel.CLOUD, "tls_enable": True}),
+    *(
+        (options, said)
+        for options in MEMBERS
+        for said in (
+            {"namespace": "MQ_INST_1", "access_key": "AK-of-me", "secret_key": SECRET},
+            {"namespace_v2": "MQ_INST_1", "enable_msg_trace": True, "customized_trace_topic": "traces"},
+        )
+    ),
+    (ProducerOptions, {"compress_message_body_threshold": 100}),
+]
+
+
+def start(options: Any) -> object:
+    """What is made with these options."""
+    if isinstance(options, ClientOptions):
+        return MQClientInstance("ns:9876", options=options)
+    if isinstance(options, ProducerOptions):
+        return Producer("desk", name_server="ns:9876", options=options)
+    return PushConsumer("desk", name_server="ns:9876", options=options)
+
+
+@pytest.mark.parametrize(("kind", "said"), ASKING)
+def test_each_option_that_asks_for_what_is_not_built_is_named(kind: Any, said: dict[str, Any]) -> None:
+    options = kind(**said)
+    assert dict(unbuilt_in(options)).keys() == said.keys()
+    if kind is LitePullConsumerOptions:
+        return
+    with pytest.raises(ConfigurationError) as caught:
+        start(options)
+    told = [finding.what.partition(" ")[0] for finding in caught.value.findings]
+    assert sorted(told) == sorted(f"{kind.__name__}.{name}" for name in said)
+    assert all(finding.fix for finding in caught.value.findings)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [ClientOptions, *MEMBERS])
+def test_defaults_ask_for_nothing(kind: Any) -> None:
+    assert list(unbuilt_in(kind())) == []
+
+
+def test_every_option_of_the_table_is_tried_here() -> None:
+    of_listeners_alone = {"reply_timeout"}
+    assert {name for _, said in ASKING for name in said} == UNBUILT.keys() - of_listeners_alone
+
+
+@pytest.mark.parametrize("kind", MEMBERS)
+def test_keys_are_in_no_repr(kind: Any) -> None:
+    options = kind(access_key="AK-of-me", secret_key=SECRET)
+    assert options.secret_key == SECRET
+    assert SECRET not in repr(options)
+    assert "AK-of-me" not in repr(options)
+
+
+@pytest.mark.parametrize("kind", MEMBERS)
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"access_key": "AK-of-me"}, "access_key is set and secret_key is not"),
+        ({"secret_key": SECRET}, "secret_key is set and access_key is not"),
+        ({"namespace": "a", "namespace_v2": "a"}, "namespace and namespace_v2 are both set"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(kind: Any, said: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told) as caught:
+        kind(**said)
+    assert SECRET not in str(caught.value)
+    assert "AK-of-me" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [0, 1025])
+def test_a_pull_consumers_batch_has_bounds(size: int) -> None:
+    with pytest.raises(ConfigurationError, match=r"pull_batch_size is .*\n.*from 1 to 1024"):
+        LitePullConsumerOptions(pull_batch_size=size)
