@@ -6,12 +6,11 @@ What can be known before the start is found out in ``autoconfigure.assembly``; p
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -19,24 +18,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import anyio
+from pydantic import BaseModel
 
-from rocketbox.autoconfigure.assembly import Assembly, AssemblyError, Launch, assemble, of_cluster
+from rocketbox.autoconfigure.assembly import Assembly, AssemblyError, Launch, assemble, settings_models
 from rocketbox.autoconfigure.log_setup import set_up_logging
-from rocketbox.autoconfigure.spark_listening import spark_container, spark_runtime
+from rocketbox.autoconfigure.scan import load_modules
+from rocketbox.background import Background
 from rocketbox.boot.beans import DynamicContainer
 from rocketbox.boot.failures import render_failure
-from rocketbox.boot.lifecycle import Lifecycle
-from rocketbox.boot.marks import Phase
 from rocketbox.boot.report import ConditionsReport
-from rocketbox.client import MQClientInstance
 from rocketbox.clock import RealClock
-from rocketbox.errors import ClientStateError, ConfigurationError, Finding, NotStartedError
-from rocketbox.handoff import call_soon_from_thread
-from rocketbox.hints import parameters_of, resolve_hint
-from rocketbox.listeners import ListenerContainer
+from rocketbox.errors import ClientStateError, ForkedError, NotStartedError
 from rocketbox.listeners.registrar import describe
+from rocketbox.running import Listeners, Run
 from rocketbox.tasks import Supervisor
-from rocketbox.template import MessageConverter, RocketMQTemplate
+from rocketbox.template import RocketMQTemplate
 
 if TYPE_CHECKING:
     from rocketbox.spark.listener import SparkListenerContainer
@@ -48,148 +44,7 @@ _log = logging.getLogger(__name__)
 BeanT = TypeVar("BeanT")
 HookT = TypeVar("HookT", bound=Callable[..., Any])
 
-DRAIN_SHARE = 0.75  # of the time for the stop: running handlers have this much
 STOPPED, FAILED, STOP_CUT_SHORT = 0, 1, 3  # exit codes; 128 + n is a second signal n
-
-
-class Listeners(Mapping["str | tuple[str, str]", ListenerContainer]):
-    """The listener containers by group; those of a further cluster by ``(cluster, group)``."""
-
-    def __init__(self) -> None:
-        self._containers: dict[str | tuple[str, str], ListenerContainer] = {}
-
-    def _add(self, container: ListenerContainer) -> None:
-        key = (container.cluster, container.group) if container.cluster else container.group
-        self._containers[key] = container
-
-    def __getitem__(self, key: str | tuple[str, str]) -> ListenerContainer:
-        try:
-            return self._containers[key]
-        except KeyError:
-            known = ", ".join(map(repr, self._containers)) or "none"
-            raise KeyError(f"no listeners of group {key!r} run here; there are: {known}") from None
-
-    def __iter__(self) -> Iterator[str | tuple[str, str]]:
-        return iter(self._containers)
-
-    def __len__(self) -> int:
-        return len(self._containers)
-
-
-class _Run:
-    """One start of an application, from its assembly to its stop."""
-
-    def __init__(self, assembly: Assembly) -> None:
-        self.assembly = assembly
-        self.listeners = Listeners()
-        self.spark_listeners: dict[str, SparkListenerContainer] = {}
-        self.is_started = False
-        self.stopping = False
-        self.wanted = anyio.Event()
-        self.call_soon = call_soon_from_thread()
-        self.drain_timeout = assembly.rocketbox.shutdown.timeout.total_seconds() * DRAIN_SHARE
-        self.lifecycle = Lifecycle(
-            assembly.service.name,
-            assembly.service.clock,
-            stop_timeout=assembly.rocketbox.shutdown.timeout.total_seconds(),
-        )
-        for phase in Phase:
-            self.lifecycle.add(phase, partial(assembly.container.start, phase))
-        self.lifecycle.add(Phase.STARTUP, self._tell_templates)  # a template of the user's may start as late as this
-        self.lifecycle.add(Phase.STARTUP, self._run_hooks)
-        self.lifecycle.add(Phase.LISTENERS, self._start_listeners)
-
-    async def _tell_templates(self, stack: AsyncExitStack) -> None:
-        container = self.assembly.container
-        for cluster in (None, *self.assembly.rocketmq.clusters):
-            if container.has(of_cluster(RocketMQTemplate, cluster)):
-                producer = container.resolve(of_cluster(RocketMQTemplate, cluster)).producer
-                _log.info(
-                    "template%s: producer group %s, name server %s, send timeout %g s",
-                    f" of cluster {cluster}" if cluster else "",
-                    producer.group,
-                    ";".join(producer.instance.name_servers),
-                    producer.options.send_message_timeout,
-                )
-
-    async def _run_hooks(self, stack: AsyncExitStack) -> None:
-        container = self.assembly.container
-        for hook in self.assembly.hooks:
-            given = {}
-            for parameter in parameters_of(hook):
-                hint = resolve_hint(hook, parameter.annotation)
-                if parameter.default is parameter.empty or container.has(hint):
-                    given[parameter.name] = container.resolve(hint)
-            if inspect.iscoroutinefunction(hook):
-                await hook(**given)
-            else:
-                await anyio.to_thread.run_sync(partial(hook, **given))
-
-    async def _start_listeners(self, stack: AsyncExitStack) -> None:
-        assembly = self.assembly
-        for plan in assembly.plans:
-            for line in describe(plan):
-                _log.info("%s", line)
-            cluster = assembly.rocketmq.cluster(plan.cluster or "")
-            container = ListenerContainer(
-                plan,
-                instance=assembly.container.resolve(of_cluster(MQClientInstance, plan.cluster)),
-                beans=assembly.beans,
-                converter=assembly.container.resolve(MessageConverter),
-                template_of=lambda name: assembly.container.resolve(of_cluster(RocketMQTemplate, name)),
-                clock=assembly.service.clock,
-                await_termination=self.drain_timeout,
-                wait_for_servers=cluster.startup == "retry",
-            )
-            if cluster.consumer.missing_topic == "fail":  # type: ignore[attr-defined]  # its model is made at run time
-                await self._expect_topics(container)
-            await stack.enter_async_context(container)
-            self.listeners._add(container)
-        if assembly.spark_plans:
-            await self._start_spark(stack)
-        stack.push_async_callback(self._drain)  # first of all at the stop: everybody drains at the same time
-
-    async def _expect_topics(self, container: ListenerContainer) -> None:
-        instance: MQClientInstance = self.assembly.container.resolve(of_cluster(MQClientInstance, container.cluster))
-        findings = [
-            Finding(
-                f"topic {function.topic} of listener {function.signature.name} does not exist at name server "
-                f"{', '.join(instance.name_servers)}",
-                function.signature.where,
-                "create it, or set rocketmq.consumer.missing-topic: wait",
-            )
-            for function in container.plan.functions
-            if await instance.find_route(function.topic) is None
-        ]
-        if findings:
-            raise ConfigurationError(findings)
-
-    async def _start_spark(self, stack: AsyncExitStack) -> None:
-        assembly = self.assembly
-        runtime = await stack.enter_async_context(spark_runtime(assembly.service.name, assembly.rocketbox.spark))
-        for plan in assembly.spark_plans:
-            _log.info("%s", plan.describe())
-            instance: MQClientInstance = assembly.container.resolve(of_cluster(MQClientInstance, plan.cluster))
-            container = spark_container(
-                plan,
-                runtime,
-                name_server=";".join(instance.name_servers),
-                resolve=assembly.container.resolve,
-                service=assembly.service,
-                drain_timeout=self.drain_timeout,
-            )
-            self.spark_listeners[plan.group] = await stack.enter_async_context(container)
-
-    async def _drain(self) -> None:
-        self.stopping = True
-        _log.info("%s is stopping", self.assembly.service.name)
-        async with Supervisor("drain", self.assembly.service.clock) as tasks:
-            drains = [
-                tasks.start(f"group {container.group}", container.drain, self.drain_timeout, restart=False)
-                for container in self.listeners.values()
-            ]
-            for drain in drains:
-                await drain.wait()
 
 
 class RocketBox:
@@ -216,7 +71,7 @@ class RocketBox:
         self._config = config
         self._exclude = tuple(exclude)
         self._hooks: list[Callable[..., Any]] = []
-        self._run: _Run | None = None
+        self._run: Run | None = None
 
     def __repr__(self) -> str:
         return f"RocketBox({self.name!r}, {'running' if self._run is not None else 'not started'})"
@@ -238,22 +93,51 @@ class RocketBox:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        run = self._running
-        run.stopping = True
         try:
-            return await run.lifecycle.__aexit__(kind, error, trace)
+            return await self._running.__aexit__(kind, error, trace)
         finally:
             self._run = None
 
     @asynccontextmanager
     async def started(
-        self, *, config: Path | str | None = None, profiles: Sequence[str] = (), arguments: Sequence[str] = ()
+        self,
+        *,
+        config: Path | str | None = None,
+        profiles: Sequence[str] = (),
+        arguments: Sequence[str] = (),
+        settings: Mapping[str, object] | None = None,
+        beans: Mapping[Any, object] | None = None,
     ) -> AsyncIterator[Self]:
-        """``async with app:`` with a settings file, profiles and settings (``--key=value``) of its own: for jobs."""
-        await self._start(self._assemble(Launch(config, profiles, arguments)))
+        """``async with app:`` with a settings file, profiles and ``--key=value`` arguments of its own: for jobs, tests.
+
+        ``settings`` win over all others. ``beans`` maps what a parameter's type would be (``Desk``, or
+        ``Annotated[Desk, Qualifier("night")]``) to the object that takes the place of that bean, which is then not
+        built, started or closed.
+        """
+        launch = Launch(config, profiles, arguments, settings or {}, beans or {})
+        await self._start(self._assemble(launch))
         async with AsyncExitStack() as stack:
             stack.push_async_exit(self.__aexit__)
             yield self
+
+    @asynccontextmanager
+    async def lifespan(self, asgi: object = None) -> AsyncIterator[None]:
+        """The application as the lifespan of an ASGI framework: ``FastAPI(lifespan=app.lifespan)``.
+
+        It starts before the first request and stops after the last one. Signals and logging are the server's.
+        """
+        async with self:
+            yield
+
+    def background(
+        self, *, config: Path | str | None = None, profiles: Sequence[str] = (), arguments: Sequence[str] = ()
+    ) -> Background:
+        """The application on a loop of its own, in a thread: for Flask, Django, Celery and scripts.
+
+        ``with app.background() as background: background.call(app.template.send, "departures", departure)``, or
+        :meth:`Background.start` where there is no block to stand around.
+        """
+        return Background(self.name, partial(self.started, config=config, profiles=profiles, arguments=arguments))
 
     def _assemble(self, launch: Launch) -> Assembly:
         assembly = self._look(launch)
@@ -273,24 +157,15 @@ class RocketBox:
             clock=RealClock(),
         )
 
-    async def _start(self, assembly: Assembly) -> _Run:
-        if self._run is not None:
+    async def _start(self, assembly: Assembly) -> Run:
+        if self._run is not None and self._run.process == os.getpid():
             raise ClientStateError(f"{self.name} is running already")
-        files = ", ".join(map(str, assembly.settings.files)) or "none"
-        profiles = ", ".join(assembly.settings.profiles) or "none"
-        _log.info("%s is starting; settings: %s; profiles: %s", self.name, files, profiles)
-        for warning in assembly.warnings:
-            where, fix = (f" ({text})" if text else "" for text in (warning.where, warning.fix))
-            _log.warning("%s%s%s", warning.what, where, fix)
-        since = assembly.service.clock.monotonic()
-        run = self._run = _Run(assembly)
+        run = self._run = Run(assembly)
         try:
-            await run.lifecycle.__aenter__()
+            await run.__aenter__()
         except BaseException:
             self._run = None
             raise
-        run.is_started = True
-        _log.info("%s is ready after %.2f s", self.name, assembly.service.clock.monotonic() - since)
         return run
 
     def shutdown(self) -> None:
@@ -305,9 +180,11 @@ class RocketBox:
     # --- what it has -------------------------------------------------------------------------------------------------
 
     @property
-    def _running(self) -> _Run:
+    def _running(self) -> Run:
         if self._run is None:
             raise NotStartedError(f"RocketBox {self.name}")
+        if self._run.process != os.getpid():
+            raise ForkedError(self.name, self._run.process)
         return self._run
 
     @property
@@ -318,6 +195,18 @@ class RocketBox:
     def get(self, kind: type[BeanT], qualifier: str | None = None) -> BeanT:
         """The bean of a type; ``qualifier`` is a bean's or cluster's name. ConfigurationError for none or several."""
         return self._running.assembly.container.get(kind, qualifier)
+
+    def provider(self, kind: type[BeanT], qualifier: str | None = None) -> Callable[[], Coroutine[Any, Any, BeanT]]:
+        """A coroutine function without parameters that returns the bean: FastAPI's ``Depends(app.provider(T))``.
+
+        It asks when it is called, so it may be written before the application runs. Code that is not async asks by
+        :meth:`get`.
+        """
+
+        async def provide() -> BeanT:
+            return self.get(kind, qualifier)
+
+        return provide
 
     @property
     def container(self) -> DynamicContainer:
@@ -337,18 +226,29 @@ class RocketBox:
     @property
     def is_ready(self) -> bool:
         """Whether it runs, does not stop, and every listener container does its work."""
-        run = self._run
-        return (
-            run is not None
-            and run.is_started
-            and not run.stopping
-            and all(each.state().ready for each in run.listeners.values())
-        )
+        return self._run is not None and self._run.process == os.getpid() and self._run.is_ready
 
     def report(self) -> ConditionsReport:
         """Which auto-configurations were taken, which were not, and why; without a start, as it would be now."""
-        assembly = self._run.assembly if self._run is not None else self._look(Launch())
+        assembly = self._run.assembly if self._run is not None else self.look()
         return assembly.container.report
+
+    def look(
+        self,
+        *,
+        config: Path | str | None = None,
+        profiles: Sequence[str] = (),
+        arguments: Sequence[str] = (),
+    ) -> Assembly:
+        """All that can be known without a start: settings, beans, listeners, and what is wrong (``findings``).
+
+        Connects to nothing. Raises ConfigurationError when not even modules or settings can be read.
+        """
+        return self._look(Launch(config, profiles, arguments))
+
+    def settings_models(self) -> dict[str, type[BaseModel]]:
+        """The models of all settings of the application, by their prefixes; ConfigurationError if modules fail."""
+        return settings_models(load_modules(self._home, self._scan))
 
     # --- running as a program ----------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ __all__ = [
     "ConnectError",
     "ConnectionClosedError",
     "Finding",
+    "ForkedError",
     "InvalidGroupError",
     "InvalidMessageError",
     "NoRouteError",
@@ -181,6 +182,18 @@ class NotStartedError(ClientStateError):
     def __init__(self, what: str) -> None:
         self.what = what
         super().__init__(f"{what} is not started; use it inside 'async with'")
+
+
+class ForkedError(ClientStateError):
+    """A service was used in a fork of the process that started it: threads and connections do not come along."""
+
+    def __init__(self, name: str, process: int) -> None:
+        self.name = name
+        self.process = process
+        super().__init__(
+            f"{name} was started in process {process}, and this is a fork of it, without its threads and connections; "
+            "start it after the fork: in gunicorn's post_fork, in Celery's worker_process_init"
+        )
 
 
 class SendTimeoutError(RequestTimeoutError):

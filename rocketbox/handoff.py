@@ -13,6 +13,7 @@ import asyncio
 import contextvars
 import logging
 import queue
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
@@ -24,7 +25,7 @@ import anyio.lowlevel
 
 from rocketbox.errors import NotStartedError
 
-__all__ = ["Waiter", "WorkerPool", "call_soon_from_thread", "make_waiter"]
+__all__ = ["Waiter", "WorkerPool", "call_soon_from_thread", "in_event_loop", "make_waiter"]
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
@@ -76,6 +77,16 @@ def make_waiter() -> Waiter:
         return asyncio.get_running_loop().create_future()
     except RuntimeError:
         return EventWaiter()
+
+
+def in_event_loop() -> bool:
+    """Whether an event loop runs in this thread, which a blocking call would stop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        trio = sys.modules.get("trio")
+        return trio is not None and bool(trio.lowlevel.in_trio_run())
+    return True
 
 
 def call_soon_from_thread() -> Callable[[Callable[[], object]], object]:

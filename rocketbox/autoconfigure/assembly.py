@@ -7,7 +7,7 @@ is ``application``'s business; the rules themselves are those of ``boot`` and ``
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_conta
 from rocketbox.marks import MARKS, rocketmq_listener, rocketmq_spark_listener, send_to
 from rocketbox.template import JsonMessageConverter, RocketMQTemplate
 
-__all__ = ["Assembly", "AssemblyError", "Launch", "assemble", "of_cluster"]
+__all__ = ["Assembly", "AssemblyError", "Launch", "assemble", "of_cluster", "settings_models"]
 
 _log = logging.getLogger(__name__)
 
@@ -54,11 +54,16 @@ class AssemblyError(ConfigurationError):
 
 @dataclass(frozen=True)
 class Launch:
-    """What a start is told from outside: settings file, profiles, ``--key=value`` arguments."""
+    """What a start is told from outside: settings file, profiles, ``--key=value`` arguments; what a test replaces.
+
+    ``settings`` win over all others; ``beans`` are objects by the hint of the bean whose place they take.
+    """
 
     config: Path | str | None = None
     profiles: Sequence[str] = ()
     arguments: Sequence[str] = ()
+    settings: Mapping[str, object] = field(default_factory=dict)
+    beans: Mapping[Any, object] = field(default_factory=dict)
 
 
 @dataclass
@@ -133,13 +138,19 @@ def assemble(
     assembly = Assembly(service, settings, container, properties, own, hooks=list(hooks))
     assembly.warnings += settings.warnings
     assembly.findings += container.plan()
+    for hint, value in launch.beans.items():
+        assembly.findings += container.override(hint, value)
     _Listeners(assembly, list(marked_in(modules, MARKS))).plan()
     _check_hooks(assembly)
     _warn_of_absence(assembly)
     return assembly
 
 
-def _load(modules: Sequence[ModuleType], home: str, launch: Launch, config: Path | str | None) -> Settings:
+def settings_models(modules: Sequence[ModuleType]) -> dict[str, type[BaseModel]]:
+    """The models of all settings by their prefixes, those of the modules' ``@configuration_properties`` with them.
+
+    Raises ConfigurationError when two want the same prefix.
+    """
     models: dict[str, type[BaseModel]] = {"rocketmq": RocketMQProperties, "rocketbox": RocketBoxProperties}
     findings = []
     for marked in marked_in(modules, PROPERTIES):
@@ -157,15 +168,20 @@ def _load(modules: Sequence[ModuleType], home: str, launch: Launch, config: Path
             models[prefix] = marked.target
     if findings:
         raise ConfigurationError(findings)
+    return models
+
+
+def _load(modules: Sequence[ModuleType], home: str, launch: Launch, config: Path | str | None) -> Settings:
     beside = next((getattr(module, "__file__", None) for module in modules if module.__name__ == home), None)
     file = find_settings_file(launch.config or config, beside=Path(beside) if beside else None)
     dotenv = Path(".env")
     return load_settings(
-        models,
+        settings_models(modules),
         file=file,
         profiles=launch.profiles,
         env_file=dotenv if dotenv.is_file() else None,
         arguments=launch.arguments,
+        overrides=launch.settings,
     )
 
 

@@ -111,6 +111,16 @@ class BeanContainer:
             self.container.set_provider(self._key(bean), self._providers[bean])
         return findings
 
+    def override(self, hint: Any, value: Any) -> list[Finding]:
+        """Put ``value`` in the place of the bean that this hint asks for; findings when there is not exactly one."""
+        asked = wanted(hint)
+        found = self.planned.candidates(asked)
+        if len(found) != 1:
+            finding = self.finding(hint, "an override")
+            return [] if finding is None else [finding]
+        self._providers[found[0]].override(providers.Object(value))
+        return []
+
     @property
     def planned(self) -> Plan:
         """The plan; NotStartedError before :meth:`plan`."""

@@ -86,31 +86,21 @@ def _write(file: Path, text: str) -> None:
 
 
 def _models(target: str | None) -> dict[str, type[BaseModel]]:
-    from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties
-    from rocketbox.autoconfigure.scan import load_modules, marked_in
-    from rocketbox.boot.marks import PROPERTIES
+    from rocketbox.autoconfigure.assembly import settings_models
 
-    models: dict[str, type[BaseModel]] = {"rocketmq": RocketMQProperties, "rocketbox": RocketBoxProperties}
-    if target is not None:
-        application = load_application(target)
-        for marked in marked_in(load_modules(application._home, application._scan), PROPERTIES):
-            (prefix,) = marked.marks
-            models.setdefault(str(prefix), marked.target)
-    return models
+    return settings_models([]) if target is None else load_application(target).settings_models()
 
 
 def _settings(
     target: str | None, config: Path | None, profiles: tuple[str, ...], arguments: tuple[str, ...]
 ) -> Settings:
-    from rocketbox.autoconfigure.assembly import Launch
-    from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties
     from rocketbox.boot.settings import find_settings_file, load_settings
 
     if target is not None:
-        return load_application(target)._look(Launch(config, profiles, arguments)).settings
+        return load_application(target).look(config=config, profiles=profiles, arguments=arguments).settings
     dotenv = Path(".env")
     return load_settings(
-        {"rocketmq": RocketMQProperties, "rocketbox": RocketBoxProperties},
+        _models(None),
         file=find_settings_file(config),
         profiles=profiles,
         env_file=dotenv if dotenv.is_file() else None,

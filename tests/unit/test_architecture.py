@@ -42,8 +42,11 @@ LADDER: dict[str, str] = {
     "boot": "errors clock tasks hints",
     "autoconfigure": "errors clock tasks hints handoff message marks protocol remoting client template listeners spark "
     "boot embedded",
-    "application": "errors clock tasks hints handoff message marks protocol remoting client template listeners spark "
+    "background": "errors handoff",
+    "running": "errors clock tasks hints handoff message marks protocol remoting client template listeners spark "
     "boot autoconfigure",
+    "application": "errors clock tasks hints handoff message marks protocol remoting client template listeners spark "
+    "boot autoconfigure background running",
     "cli": "errors clock tasks handoff message marks protocol remoting client template listeners spark boot embedded "
     "autoconfigure application broker nameserver",
     "": "errors clock tasks message marks client template listeners spark boot application",  # rocketbox/__init__.py

@@ -1,0 +1,148 @@
+"""A service on a loop of its own, in a thread of its own, for code that has no loop: Flask, Django, Celery, scripts.
+
+What runs there is handed in as a context manager; calls are handed over by anyio's blocking portal.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
+from types import TracebackType
+from typing import ParamSpec, Self, TypeVar
+
+import anyio
+from anyio.from_thread import BlockingPortal
+
+from rocketbox.errors import ClientStateError, ForkedError, NotStartedError
+from rocketbox.handoff import in_event_loop
+
+__all__ = ["Background"]
+
+ResultT = TypeVar("ResultT")
+P = ParamSpec("P")
+
+
+class Background:
+    """``with Background(...) as background:`` is started inside; any thread may :meth:`call` into its loop.
+
+    Without a block to stand around, :meth:`start` and :meth:`stop`; a process that ends stops it in order by itself.
+    Entering blocks until the service is ready and raises what its start raises; leaving blocks until it has stopped.
+    A process that is forked has to start one of its own, after the fork.
+    """
+
+    def __init__(self, name: str, service: Callable[[], AbstractAsyncContextManager[object]]) -> None:
+        self.name = name
+        self._service = service
+        self._thread: _ServiceThread | None = None
+
+    def start(self) -> Self:
+        """Start the service; ClientStateError when it runs already."""
+        if self._thread is not None and self._thread.process == os.getpid():
+            raise ClientStateError(f"the background of {self.name} is running already")
+        self._refuse_in_loop("start")
+        thread = _ServiceThread(self.name, self._service)
+        thread.start()
+        self._thread = thread
+        atexit.register(self.stop)
+        return self
+
+    def stop(self) -> None:
+        """Stop the service in order and end its thread. What is not started, or was before a fork, is left alone."""
+        thread = self._thread
+        if thread is None or thread.process != os.getpid():
+            return
+        self._refuse_in_loop("stop")
+        atexit.unregister(self.stop)
+        self._thread = None
+        thread.stop()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def call(self, function: Callable[P, Awaitable[ResultT]], *args: P.args, **kwargs: P.kwargs) -> ResultT:
+        """The result of a coroutine function, which runs in the service's loop while the caller waits.
+
+        Raises what it raises; NotStartedError; ForkedError in a fork of the process that started it; ClientStateError
+        where an event loop runs, which the wait would block. A stop of the service cancels the calls that still wait:
+        ``concurrent.futures.CancelledError``.
+        """
+        future = self.submit(function, *args, **kwargs)
+        try:
+            return future.result()
+        except BaseException:  # KeyboardInterrupt above all
+            future.cancel()
+            raise
+
+    def submit(self, function: Callable[P, Awaitable[ResultT]], *args: P.args, **kwargs: P.kwargs) -> Future[ResultT]:
+        """As :meth:`call`, without waiting. Cancelling the future cancels the call."""
+        if self._thread is None:
+            raise NotStartedError(f"the background of {self.name}")
+        if self._thread.process != os.getpid():
+            raise ForkedError(self.name, self._thread.process)
+        self._refuse_in_loop("call")
+        return self._thread.portal.start_task_soon(partial(function, *args, **kwargs))
+
+    def _refuse_in_loop(self, verb: str) -> None:
+        if in_event_loop():
+            raise ClientStateError(
+                f"background.{verb}() of {self.name} would block the event loop that runs in this thread; "
+                "use 'async with app:' and await there"
+            )
+
+
+class _ServiceThread:
+    """One run of the service. Not a generator that waits for its end: in a fork, collecting that would hang."""
+
+    portal: BlockingPortal
+
+    def __init__(self, name: str, service: Callable[[], AbstractAsyncContextManager[object]]) -> None:
+        self.process = os.getpid()
+        self._service = service
+        self._ready: Future[None] = Future()
+        self._ended: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name=f"rocketbox {name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._ready.result()
+
+    def stop(self) -> None:
+        with suppress(RuntimeError):  # it has ended by itself; what it ended with is raised below
+            self.portal.start_task_soon(self._stop.set)
+        self._thread.join()
+        self._ended.result()
+
+    def _run(self) -> None:
+        try:
+            anyio.run(self._serve)
+        except BaseException as error:  # it belongs to the thread that started this one
+            self._failed(error)
+        else:
+            if not self._ended.done():
+                self._ended.set_result(None)
+
+    async def _serve(self) -> None:
+        self._stop = anyio.Event()
+        async with BlockingPortal() as self.portal:
+            try:
+                async with self._service():
+                    self._ready.set_result(None)
+                    await self._stop.wait()
+            except Exception as error:  # here, before the portal's task group wraps it
+                self._failed(error)
+            await self.portal.stop(cancel_remaining=True)
+
+    def _failed(self, error: BaseException) -> None:
+        future = self._ended if self._ready.done() else self._ready
+        if not future.done():
+            future.set_exception(error)

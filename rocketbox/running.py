@@ -1,0 +1,210 @@
+"""One run of an application: from what was found out about it, through the phases of its start, to its stop.
+
+The phases and their order are those of ``boot.lifecycle``; what is started in each was decided in
+``autoconfigure.assembly``. Who asks for a run, and when it ends, is ``application``'s business.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import anyio
+
+from rocketbox.autoconfigure.assembly import Assembly, of_cluster
+from rocketbox.autoconfigure.spark_listening import spark_container, spark_runtime
+from rocketbox.boot.lifecycle import Lifecycle
+from rocketbox.boot.marks import Phase
+from rocketbox.client import MQClientInstance
+from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.handoff import call_soon_from_thread
+from rocketbox.hints import parameters_of, resolve_hint
+from rocketbox.listeners import ListenerContainer
+from rocketbox.listeners.registrar import describe
+from rocketbox.tasks import Supervisor
+from rocketbox.template import MessageConverter, RocketMQTemplate
+
+if TYPE_CHECKING:
+    from rocketbox.spark.listener import SparkListenerContainer
+
+__all__ = ["Listeners", "Run"]
+
+_log = logging.getLogger(__name__)
+
+DRAIN_SHARE = 0.75  # of the time for the stop: running handlers have this much
+
+
+class Listeners(Mapping["str | tuple[str, str]", ListenerContainer]):
+    """The listener containers by group; those of a further cluster by ``(cluster, group)``."""
+
+    def __init__(self) -> None:
+        self._containers: dict[str | tuple[str, str], ListenerContainer] = {}
+
+    def add(self, container: ListenerContainer) -> None:
+        """Take a container that has started."""
+        key = (container.cluster, container.group) if container.cluster else container.group
+        self._containers[key] = container
+
+    def __getitem__(self, key: str | tuple[str, str]) -> ListenerContainer:
+        try:
+            return self._containers[key]
+        except KeyError:
+            known = ", ".join(map(repr, self._containers)) or "none"
+            raise KeyError(f"no listeners of group {key!r} run here; there are: {known}") from None
+
+    def __iter__(self) -> Iterator[str | tuple[str, str]]:
+        return iter(self._containers)
+
+    def __len__(self) -> int:
+        return len(self._containers)
+
+
+class Run:
+    """``async with Run(assembly):`` is started inside, and has stopped in order outside.
+
+    ``wanted`` is set when somebody has asked for the end.
+    """
+
+    def __init__(self, assembly: Assembly) -> None:
+        self.assembly = assembly
+        self.process = os.getpid()
+        self.listeners = Listeners()
+        self.spark_listeners: dict[str, SparkListenerContainer] = {}
+        self.is_started = False
+        self.stopping = False
+        self.wanted = anyio.Event()
+        self.call_soon = call_soon_from_thread()
+        self.drain_timeout = assembly.rocketbox.shutdown.timeout.total_seconds() * DRAIN_SHARE
+        self.lifecycle = Lifecycle(
+            assembly.service.name,
+            assembly.service.clock,
+            stop_timeout=assembly.rocketbox.shutdown.timeout.total_seconds(),
+        )
+        for phase in Phase:
+            self.lifecycle.add(phase, partial(assembly.container.start, phase))
+        self.lifecycle.add(Phase.STARTUP, self._tell_templates)  # a template of the user's may start as late as this
+        self.lifecycle.add(Phase.STARTUP, self._run_hooks)
+        self.lifecycle.add(Phase.LISTENERS, self._start_listeners)
+
+    async def __aenter__(self) -> Self:
+        service, settings = self.assembly.service, self.assembly.settings
+        files = ", ".join(map(str, settings.files)) or "none"
+        profiles = ", ".join(settings.profiles) or "none"
+        _log.info("%s is starting; settings: %s; profiles: %s", service.name, files, profiles)
+        for warning in self.assembly.warnings:
+            where, fix = (f" ({text})" if text else "" for text in (warning.where, warning.fix))
+            _log.warning("%s%s%s", warning.what, where, fix)
+        since = service.clock.monotonic()
+        await self.lifecycle.__aenter__()
+        self.is_started = True
+        _log.info("%s is ready after %.2f s", service.name, service.clock.monotonic() - since)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self.stopping = True
+        return await self.lifecycle.__aexit__(kind, error, trace)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has started, does not stop, and every listener container does its work."""
+        return self.is_started and not self.stopping and all(each.state().ready for each in self.listeners.values())
+
+    async def _tell_templates(self, stack: AsyncExitStack) -> None:
+        container = self.assembly.container
+        for cluster in (None, *self.assembly.rocketmq.clusters):
+            if container.has(of_cluster(RocketMQTemplate, cluster)):
+                producer = container.resolve(of_cluster(RocketMQTemplate, cluster)).producer
+                _log.info(
+                    "template%s: producer group %s, name server %s, send timeout %g s",
+                    f" of cluster {cluster}" if cluster else "",
+                    producer.group,
+                    ";".join(producer.instance.name_servers),
+                    producer.options.send_message_timeout,
+                )
+
+    async def _run_hooks(self, stack: AsyncExitStack) -> None:
+        container = self.assembly.container
+        for hook in self.assembly.hooks:
+            given = {}
+            for parameter in parameters_of(hook):
+                hint = resolve_hint(hook, parameter.annotation)
+                if parameter.default is parameter.empty or container.has(hint):
+                    given[parameter.name] = container.resolve(hint)
+            if inspect.iscoroutinefunction(hook):
+                await hook(**given)
+            else:
+                await anyio.to_thread.run_sync(partial(hook, **given))
+
+    async def _start_listeners(self, stack: AsyncExitStack) -> None:
+        assembly = self.assembly
+        for plan in assembly.plans:
+            for line in describe(plan):
+                _log.info("%s", line)
+            cluster = assembly.rocketmq.cluster(plan.cluster or "")
+            container = ListenerContainer(
+                plan,
+                instance=assembly.container.resolve(of_cluster(MQClientInstance, plan.cluster)),
+                beans=assembly.beans,
+                converter=assembly.container.resolve(MessageConverter),
+                template_of=lambda name: assembly.container.resolve(of_cluster(RocketMQTemplate, name)),
+                clock=assembly.service.clock,
+                await_termination=self.drain_timeout,
+                wait_for_servers=cluster.startup == "retry",
+            )
+            if cluster.consumer.missing_topic == "fail":  # type: ignore[attr-defined]  # its model is made at run time
+                await self._expect_topics(container)
+            await stack.enter_async_context(container)
+            self.listeners.add(container)
+        if assembly.spark_plans:
+            await self._start_spark(stack)
+        stack.push_async_callback(self._drain)  # first of all at the stop: everybody drains at the same time
+
+    async def _expect_topics(self, container: ListenerContainer) -> None:
+        instance: MQClientInstance = self.assembly.container.resolve(of_cluster(MQClientInstance, container.cluster))
+        findings = [
+            Finding(
+                f"topic {function.topic} of listener {function.signature.name} does not exist at name server "
+                f"{', '.join(instance.name_servers)}",
+                function.signature.where,
+                "create it, or set rocketmq.consumer.missing-topic: wait",
+            )
+            for function in container.plan.functions
+            if await instance.find_route(function.topic) is None
+        ]
+        if findings:
+            raise ConfigurationError(findings)
+
+    async def _start_spark(self, stack: AsyncExitStack) -> None:
+        assembly = self.assembly
+        runtime = await stack.enter_async_context(spark_runtime(assembly.service.name, assembly.rocketbox.spark))
+        for plan in assembly.spark_plans:
+            _log.info("%s", plan.describe())
+            instance: MQClientInstance = assembly.container.resolve(of_cluster(MQClientInstance, plan.cluster))
+            container = spark_container(
+                plan,
+                runtime,
+                name_server=";".join(instance.name_servers),
+                resolve=assembly.container.resolve,
+                service=assembly.service,
+                drain_timeout=self.drain_timeout,
+            )
+            self.spark_listeners[plan.group] = await stack.enter_async_context(container)
+
+    async def _drain(self) -> None:
+        self.stopping = True
+        _log.info("%s is stopping", self.assembly.service.name)
+        async with Supervisor("drain", self.assembly.service.clock) as tasks:
+            drains = [
+                tasks.start(f"group {container.group}", container.drain, self.drain_timeout, restart=False)
+                for container in self.listeners.values()
+            ]
+            for drain in drains:
+                await drain.wait()
