@@ -8,7 +8,7 @@ rocketmq-spring's ``@RocketMQMessageListener`` in snake_case.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -36,6 +36,11 @@ class rocketmq_listener:  # noqa: N801 - used as a decorator
     """Marks a function as a listener; options are declared here and nowhere else.
 
     Text may hold ``${key:default}``. Times are a timedelta or text with a unit (``"15m"``), never a bare number.
+
+    ``concurrency`` stands for rocketmq-spring's ``consumeThreadNumber`` and ``consumeThreadMax``. Its
+    ``nameServer``, ``accessChannel``, ``tlsEnable`` and ``instanceName`` are those of a cluster: write them under
+    ``rocketmq.clusters.<name>`` and say ``cluster="<name>"``. ``secret_key`` should be ``${...}``, so that it does not
+    stand in the code; it is never shown.
     """
 
     topic: str | None = None
@@ -56,6 +61,13 @@ class rocketmq_listener:  # noqa: N801 - used as a decorator
     await_termination_when_shutdown: timedelta | str | None = None
     on_invalid: str | None = None
     invalid_limit: int | None = None
+    reply_timeout: timedelta | str | None = None
+    namespace: str | None = None
+    namespace_v2: str | None = None
+    access_key: str | None = field(default=None, repr=False)
+    secret_key: str | None = field(default=None, repr=False)
+    enable_msg_trace: bool | None = None
+    customized_trace_topic: str | None = None
     cluster: str | None = None
     enabled: bool | None = None
 

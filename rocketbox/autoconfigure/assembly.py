@@ -17,6 +17,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel
 
 from rocketbox.autoconfigure import embedded, rocketmq
+from rocketbox.autoconfigure.key_rules import key_findings
 from rocketbox.autoconfigure.listening import ResolveText, candidate_of, cluster_settings
 from rocketbox.autoconfigure.properties import ClusterProperties, RocketBoxProperties, RocketMQProperties
 from rocketbox.autoconfigure.scan import Marked, load_modules, marked_in
@@ -206,10 +207,11 @@ class _Listeners:
             prefix = "rocketmq" if name is None else f"rocketmq.clusters.{name}"
             self.collect(partial(self.read_cluster, name, prefix, own))
         candidates = [candidate for marked in self.marked for candidate in self.candidates(marked)]
-        if not properties.enabled:
-            _log.info("rocketmq.enabled is false: nothing of RocketMQ starts")
+        if properties.off_by is not None:
+            _log.info("%s is false: nothing of RocketMQ starts", properties.off_by)
             return
         self.plan_groups(candidates)
+        self.findings += key_findings(properties, self.assembly.plans, self.assembly.service.where)
         for marked in self.marked:
             for mark in marked.marks:
                 if isinstance(mark, rocketmq_spark_listener):
@@ -317,7 +319,7 @@ def _check_hooks(assembly: Assembly) -> None:
 
 def _warn_of_absence(assembly: Assembly) -> None:
     """What is not there and nobody needs is told, because a template that is silently missing costs hours."""
-    if not assembly.rocketmq.enabled or assembly.findings:
+    if assembly.rocketmq.off_by is not None or assembly.findings:
         return
     for type_ in (MQClientInstance, RocketMQTemplate):
         if not assembly.container.has(type_):

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from rocketbox.autoconfigure.properties import ClusterProperties, ListenerProperties, MarkProperties, listener_options
+from rocketbox.boot.failures import MASK
+from rocketbox.boot.shapes import uniform
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import place_of
-from rocketbox.listeners.options import Said
+from rocketbox.listeners.options import SECRET_OPTIONS, Said
 from rocketbox.listeners.registrar import Candidate, ClusterSettings
 from rocketbox.marks import rocketmq_listener, send_to
 
@@ -58,7 +60,7 @@ def cluster_settings(prefix: str, properties: ClusterProperties, where: Where) -
         defaults = Said({**defaults.values, "group": consumer.group}, defaults.where)
     return ClusterSettings(
         prefix=prefix,
-        enabled=consumer.enabled,
+        off_by=_off_by(prefix, properties),
         defaults=defaults,
         groups=groups,
         switches=switches,
@@ -66,14 +68,35 @@ def cluster_settings(prefix: str, properties: ClusterProperties, where: Where) -
     )
 
 
+def _off_by(prefix: str, properties: Any) -> str | None:
+    if properties.is_off:
+        return f"{prefix}.name-server"
+    return None if properties.consumer.enabled else f"{prefix}.consumer.enabled"
+
+
+_SPRING_NAMES = {
+    "consumethreadnumber": "concurrency",
+    "consumethreadmax": "concurrency",
+    "consumethreadmin": "concurrency",
+    "suspendcurrentqueuetimemillis": "suspend-current-queue-time",
+    "awaitterminationmilliswhenshutdown": "await-termination-when-shutdown",
+}
+"""What rocketmq-spring or Java's client calls an option, in one spelling, and its name here."""
+
+_OF_A_CLUSTER = ("nameserver", "accesschannel", "tlsenable", "instancename")
+
+
 def _unknown(path: str, name: str, value: object, where: Where) -> Finding:
     known = [field.alias or field_name for field_name, field in ListenerProperties.model_fields.items()]
-    near = difflib.get_close_matches(name, known, n=1)
-    return Finding(
-        f"{path}.{name} is no option of a listener (value {value!r})",
-        where(f"{path}.{name}"),
-        f"did you mean {path}.{near[0]}?" if near else f"options are: {', '.join(sorted(known))}",
-    )
+    spelled = uniform(name)
+    near = [_SPRING_NAMES[spelled]] if spelled in _SPRING_NAMES else difflib.get_close_matches(name, known, n=1)
+    if spelled in _OF_A_CLUSTER:
+        fix = "put the cluster under rocketmq.clusters.<name> and name it in the decorator, by cluster="
+    elif near:
+        fix = f"did you mean {path}.{near[0]}?"
+    else:
+        fix = f"options are: {', '.join(sorted(known))}"
+    return Finding(f"{path}.{name} is no option of a listener (value {value!r})", where(f"{path}.{name}"), fix)
 
 
 def candidate_of(
@@ -104,8 +127,7 @@ def candidate_of(
     except ValidationError as error:
         findings += [
             Finding(
-                f"{problem['loc'][0]} of listener {name} is {given.get(str(problem['loc'][0]).replace('-', '_'))!r}: "
-                f"{problem['msg'].removeprefix('Value error, ')}",
+                f"{_shown(str(problem['loc'][0]), name, given)}: {problem['msg'].removeprefix('Value error, ')}",
                 here,
                 "correct the decorator",
             )
@@ -123,6 +145,11 @@ def candidate_of(
     if findings:
         raise ConfigurationError(findings)
     return Candidate(function, Said(values, lambda option: here), sent_on, owner)
+
+
+def _shown(key: str, name: str, given: Mapping[str, Any]) -> str:
+    option = key.replace("-", "_")
+    return f"{key} of listener {name} is {MASK if option in SECRET_OPTIONS else repr(given.get(option))}"
 
 
 def _resolved(text: str, what: str, here: str, resolve_text: ResolveText, findings: list[Finding]) -> str:

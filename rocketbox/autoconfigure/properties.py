@@ -16,12 +16,23 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StringConstraints,
+    create_model,
+)
 
 from rocketbox.boot.units import DataSize, Duration, DurationWithUnit, format_duration
-from rocketbox.client import ProducerOptions
-from rocketbox.listeners.options import DEFAULTS, OnInvalid
+from rocketbox.client import AccessChannel, ClientOptions, LitePullConsumerOptions, ProducerOptions
+from rocketbox.client.options import SYSTEM_TRACE_TOPIC, MemberOptions
+from rocketbox.listeners.options import DEFAULTS, SECRET_OPTIONS, OnInvalid
 from rocketbox.marks import rocketmq_listener
+from rocketbox.message import MessageModel, SelectorType
 
 __all__ = [
     "ClusterProperties",
@@ -30,6 +41,7 @@ __all__ = [
     "ListenerProperties",
     "LoggingProperties",
     "ProducerProperties",
+    "PullConsumerProperties",
     "RocketBoxProperties",
     "RocketMQProperties",
     "SparkProperties",
@@ -37,6 +49,15 @@ __all__ = [
 ]
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+def _not_blank(secret: SecretStr) -> SecretStr:
+    if not secret.get_secret_value().strip():
+        raise ValueError("a key cannot be blank; leave it out instead")
+    return secret
+
+
+Secret = Annotated[SecretStr, AfterValidator(_not_blank)]
 
 
 class Properties(BaseModel):
@@ -51,8 +72,8 @@ class Properties(BaseModel):
     )
 
 
-def _any_spelling(enum: type[Enum]) -> Any:
-    """An enum that may be written as its name or value, in any case, with - or _."""
+def _any_spelling(enum: type[Enum]) -> BeforeValidator:
+    """Lets an enum be written as its name or value, in any case, with - or _."""
 
     def plain(text: object) -> str:
         return str(text).replace("-", "").replace("_", "").lower()
@@ -63,7 +84,7 @@ def _any_spelling(enum: type[Enum]) -> Any:
                 return member
         raise ValueError(f"{value!r} is none of {', '.join(str(member.value) for member in enum)}")
 
-    return Annotated[enum, BeforeValidator(read)]
+    return BeforeValidator(read)
 
 
 def _type_in_settings(name: str, hint: Any) -> Any:
@@ -72,20 +93,38 @@ def _type_in_settings(name: str, hint: Any) -> Any:
     if timedelta in kinds:
         return DurationWithUnit | None
     if name == "on_invalid":
-        return _any_spelling(OnInvalid) | None
+        return Annotated[OnInvalid, _any_spelling(OnInvalid)] | None
+    if name in SECRET_OPTIONS:
+        return Secret | None
     (kind,) = kinds
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return _any_spelling(kind) | None
+        return Annotated[kind, _any_spelling(kind)] | None
     return (Text if kind is str else kind) | None
 
+
+_NAMESPACE = "the namespace, written before the names of topics and groups; not together with namespace-v2"
+_NAMESPACE_V2 = "the namespace, sent in a header; not together with namespace"
+_ACCESS_KEY = "whose requests these are (ACL); together with secret-key"
+_SECRET_KEY = "what requests are signed with (ACL); together with access-key"
+_TRACE = "true: what becomes of each message is sent to the trace topic"
+_TRACE_TOPIC = "the topic of the trace"
+_TLS = "true: connections are encrypted; the same wherever a cluster says it"
+_INSTANCE_NAME = (
+    "the client's name, the same wherever a cluster says it; DEFAULT becomes <process id>#<number>, another name must "
+    "be one process's on a machine"
+)
+_MESSAGE_MODEL = "CLUSTERING: one of the group gets a message; BROADCASTING: each of them"
+_SELECTOR_TYPE = "how the expression is meant: TAG or SQL92"
+_SELECTOR = "which messages are taken: tags such as UA || AA"
+_PULL_BATCH = "messages asked for at once"
 
 _DESCRIPTIONS = {
     "topic": "the topic that is listened to",
     "consumer_group": "the consumer group",
-    "selector_type": "how the expression is meant: TAG or SQL92",
-    "selector_expression": "which messages are taken: tags such as UA || AA",
+    "selector_type": _SELECTOR_TYPE,
+    "selector_expression": _SELECTOR,
     "consume_mode": "CONCURRENTLY, or ORDERLY: one message of a queue after the other",
-    "message_model": "CLUSTERING: one of the group gets a message; BROADCASTING: each of them",
+    "message_model": _MESSAGE_MODEL,
     "consume_from_where": "where a new group begins: at the messages to come, or at the oldest",
     "concurrency": "handlers at once",
     "consume_message_batch_max_size": "messages of a batch, for handlers that take a list",
@@ -93,11 +132,18 @@ _DESCRIPTIONS = {
     "consume_timeout": "a message that is held longer comes back",
     "suspend_current_queue_time": "pause of an orderly queue after a failure",
     "delay_level_when_next_consume": "0: the broker's own delays; 1 to 18: that level; -1: dead-letter queue",
-    "pull_batch_size": "messages asked for at once",
+    "pull_batch_size": _PULL_BATCH,
     "pull_interval": "pause between two pulls",
     "await_termination_when_shutdown": "how long running handlers may take at the stop",
     "on_invalid": "what happens to a payload that cannot be read",
     "invalid_limit": "payloads a minute that cannot be read before the listener pauses",
+    "reply_timeout": "for sending what the listener of a request returns",
+    "namespace": _NAMESPACE,
+    "namespace_v2": _NAMESPACE_V2,
+    "access_key": _ACCESS_KEY,
+    "secret_key": _SECRET_KEY,
+    "enable_msg_trace": _TRACE,
+    "customized_trace_topic": _TRACE_TOPIC,
     "cluster": "the cluster whose messages are taken; none: the main one",
     "enabled": "false: it does not start",
 }
@@ -135,20 +181,47 @@ ListenerProperties = create_model("ListenerProperties", __base__=_Listener, **_I
 
 
 def listener_options(properties: BaseModel) -> dict[str, Any]:
-    """The listener options that a model was given, by name."""
+    """The listener options that a model was given, by name; secrets as plain text."""
     return {
-        name: value
+        name: _plain(value)
         for name in properties.model_fields_set
         if name in _OPTIONS and (value := getattr(properties, name)) is not None
     }
 
 
-class ProducerProperties(Properties):
+def _plain(value: Any) -> Any:
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
+class _Member(Properties):
+    """What producer and pull consumer have alike."""
+
+    namespace: Text | None = Field(default=None, description=_NAMESPACE)
+    namespace_v2: Text | None = Field(default=None, description=_NAMESPACE_V2)
+    access_key: Secret | None = Field(default=None, description=_ACCESS_KEY)
+    secret_key: Secret | None = Field(default=None, description=_SECRET_KEY)
+    enable_msg_trace: bool = Field(default=False, description=_TRACE)
+    customized_trace_topic: Text = Field(default=SYSTEM_TRACE_TOPIC, description=_TRACE_TOPIC)
+    tls_enable: bool = Field(default=False, description=_TLS)
+    instance_name: Text = Field(default="DEFAULT", description=_INSTANCE_NAME)
+
+    def member_options(self) -> dict[str, Any]:
+        """The options of the client that both have, secrets as plain text."""
+        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(MemberOptions)}
+
+
+class ProducerProperties(_Member):
     """``rocketmq.producer``: its ``group`` switches producer and template on."""
 
     group: Text | None = Field(default=None, description="the producer group; switches producer and template on")
     send_message_timeout: Duration = Field(default=timedelta(seconds=3), description="for a send with all its tries")
+    compress_message_body_threshold: DataSize = Field(
+        default=4096, ge=0, description="bodies of this size and more are compressed"
+    )
     retry_times_when_send_failed: int = Field(default=2, ge=0, description="tries after the first one")
+    retry_times_when_send_async_failed: int = Field(
+        default=2, ge=0, description="tries after the first one for each message of send_many"
+    )
     retry_next_server: bool = Field(
         default=False, description="try another broker when a message was stored less safely than asked"
     )
@@ -162,11 +235,39 @@ class ProducerProperties(Properties):
     def options(self) -> ProducerOptions:
         """The same for the client."""
         return ProducerOptions(
+            **self.member_options(),
             send_message_timeout=self.send_message_timeout.total_seconds(),
+            compress_message_body_threshold=self.compress_message_body_threshold,
             retry_times_when_send_failed=self.retry_times_when_send_failed,
+            retry_times_when_send_async_failed=self.retry_times_when_send_async_failed,
             retry_another_broker_when_not_store_ok=self.retry_next_server,
             max_message_size=self.max_message_size,
             accept_weak_ack=self.accept_weak_ack,
+        )
+
+
+class PullConsumerProperties(_Member):
+    """``rocketmq.pull-consumer``: its ``group`` and ``topic`` together switch the pull consumer on."""
+
+    group: Text | None = Field(default=None, description="the group of the pull consumer, which needs a topic as well")
+    topic: Text | None = Field(default=None, description="the topic that is pulled from")
+    message_model: Annotated[MessageModel, _any_spelling(MessageModel)] = Field(
+        default=MessageModel.CLUSTERING, description=_MESSAGE_MODEL
+    )
+    selector_type: Annotated[SelectorType, _any_spelling(SelectorType)] = Field(
+        default=SelectorType.TAG, description=_SELECTOR_TYPE
+    )
+    selector_expression: Text = Field(default="*", description=_SELECTOR)
+    pull_batch_size: int = Field(default=10, ge=1, le=1024, description=_PULL_BATCH)
+
+    def options(self) -> LitePullConsumerOptions:
+        """The same for the client."""
+        return LitePullConsumerOptions(
+            **self.member_options(),
+            message_model=self.message_model,
+            selector_type=self.selector_type,
+            selector_expression=self.selector_expression,
+            pull_batch_size=self.pull_batch_size,
         )
 
 
@@ -176,6 +277,8 @@ _DEFAULTS_OF_LISTENERS = {name: option for name, option in _IN_SETTINGS.items() 
 class _Consumer(Properties):
     enabled: bool = Field(default=True, description="false: no listener starts")
     group: Text | None = Field(default=None, description="the consumer group of listeners that name none")
+    tls_enable: bool = Field(default=False, description=_TLS)
+    instance_name: Text = Field(default="DEFAULT", description=_INSTANCE_NAME)
     missing_topic: Literal["wait", "fail"] = Field(
         default="wait", description="what happens at the start when a topic does not exist"
     )
@@ -191,12 +294,43 @@ ConsumerProperties = create_model("ConsumerProperties", __base__=_Consumer, **_D
 class ClusterProperties(Properties):
     """``rocketmq.clusters.<name>``, and what ``rocketmq`` itself has of a cluster."""
 
-    name_server: Text | None = Field(default=None, description="host:port, several with ;, or embedded")
+    name_server: Text | None = Field(
+        default=None, description="host:port, several with ;, or embedded; false: nothing of it starts"
+    )
+    access_channel: Annotated[AccessChannel, _any_spelling(AccessChannel)] | None = Field(
+        default=None, description="LOCAL, or CLOUD for the servers of a vendor"
+    )
     startup: Literal["fail", "retry"] = Field(
         default="fail", description="what happens when no name server answers: fail, or retry until one does"
     )
     producer: ProducerProperties = Field(default_factory=ProducerProperties)
+    pull_consumer: PullConsumerProperties = Field(default_factory=PullConsumerProperties)
     consumer: ConsumerProperties = Field(default_factory=ConsumerProperties)  # type: ignore[valid-type]  # made above
+
+    @property
+    def is_off(self) -> bool:
+        """Whether ``name-server: false`` switches it off, which is what the word means to rocketmq-spring."""
+        return self.name_server is not None and self.name_server.lower() == "false"
+
+    def said_of_the_client(self, option: str) -> dict[str, Any]:
+        """Who says something about an option of the cluster's one client (``instance_name``), and what."""
+        sections: dict[str, Any] = {
+            "producer": self.producer,
+            "consumer": self.consumer,
+            "pull-consumer": self.pull_consumer,
+        }
+        return {
+            name: getattr(section, option) for name, section in sections.items() if option in section.model_fields_set
+        }
+
+    def client_options(self) -> ClientOptions:
+        """The options of its one client, as whoever says something about them says it."""
+        names, encryption = (self.said_of_the_client(option) for option in ("instance_name", "tls_enable"))
+        return ClientOptions(
+            instance_name=next(iter(names.values()), "DEFAULT"),
+            tls_enable=next(iter(encryption.values()), False),
+            access_channel=self.access_channel or AccessChannel.LOCAL,
+        )
 
 
 class RocketMQProperties(ClusterProperties):
@@ -206,6 +340,13 @@ class RocketMQProperties(ClusterProperties):
     clusters: dict[str, ClusterProperties] = Field(
         default_factory=dict, description="further clusters by their names, with the same keys"
     )
+
+    @property
+    def off_by(self) -> str | None:
+        """The key that switches all of RocketMQ off, if one does."""
+        if not self.enabled:
+            return "rocketmq.enabled"
+        return "rocketmq.name-server" if self.is_off else None
 
     def cluster(self, name: str) -> ClusterProperties:
         """The cluster of that name; the empty name is the main one."""

@@ -11,13 +11,20 @@ from rocketbox.autoconfigure.properties import RocketMQProperties
 from rocketbox.autoconfigure.service import ProducerLookup, Service
 from rocketbox.boot.conditions import on_bean, on_missing_bean, on_property
 from rocketbox.boot.marks import Cluster, Phase, bean
-from rocketbox.client import MQClientInstance, Producer
+from rocketbox.client import LitePullConsumerOptions, MQClientInstance, Producer
 from rocketbox.embedded import ServersInThread
-from rocketbox.errors import ConfigurationError, Finding, RemotingError
+from rocketbox.errors import (
+    ConfigurationError,
+    ConnectError,
+    Finding,
+    NoNameServerError,
+    RemotingError,
+    RequestTimeoutError,
+)
 from rocketbox.protocol.codes import TBW102
 from rocketbox.template import JsonMessageConverter, MessageConverter, RocketMQTemplate
 
-__all__ = ["client_instance", "message_converter", "producer", "rocketmq_template"]
+__all__ = ["client_instance", "message_converter", "producer", "pull_consumer_options", "rocketmq_template"]
 
 
 @bean(on_missing_bean(MessageConverter))
@@ -55,7 +62,7 @@ async def client_instance(
             )
         address = servers.name_server_address
     try:
-        instance = MQClientInstance(address, clock=service.clock)
+        instance = MQClientInstance(address, options=own.client_options(), clock=service.clock)
     except ConfigurationError as error:
         place = service.where(key)
         raise ConfigurationError(
@@ -72,13 +79,21 @@ async def _expect_an_answer(instance: MQClientInstance, key: str, service: Servi
         await instance.find_route(TBW102)  # any topic would do: whoever answers is there
     except RemotingError as error:
         prefix = key.removesuffix(".name-server")
+        failures = error.failures if isinstance(error, NoNameServerError) else {instance.name_servers[0]: error}
+        reasons = ", ".join(f"{address} ({_reason(each)})" for address, each in sorted(failures.items()))
         raise ConfigurationError(
             Finding(
-                f"no name server answers at {', '.join(instance.name_servers)}: {error}",
+                f"no name server answers: {reasons}",
                 service.where(key),
                 f"start it, correct {key}, set it to embedded, or let {prefix}.startup be retry",
             )
         ) from error
+
+
+def _reason(error: RemotingError) -> str:
+    if isinstance(error, RequestTimeoutError):
+        return f"no answer within {error.timeout:.2g} s"
+    return error.reason if isinstance(error, ConnectError) else str(error)
 
 
 @bean(
@@ -100,3 +115,17 @@ def producer(properties: RocketMQProperties, cluster: Cluster, instance: MQClien
 def rocketmq_template(producer: Producer, converter: MessageConverter, producers: ProducerLookup) -> RocketMQTemplate:
     """The cluster's template; a user's own RocketMQTemplate bean takes its place."""
     return RocketMQTemplate(producer, converter=converter, producer_of=producers.of)
+
+
+@bean(
+    on_property("rocketmq.enabled", missing=True),
+    on_property("rocketmq.name-server"),
+    on_property("rocketmq.pull-consumer.group"),
+    on_property("rocketmq.pull-consumer.topic"),
+    on_missing_bean(LitePullConsumerOptions),
+    per_cluster=True,
+    phase=Phase.CLIENT,
+)
+def pull_consumer_options(properties: RocketMQProperties, cluster: Cluster) -> LitePullConsumerOptions:
+    """How the cluster's pull consumer pulls; its group and topic stand in the properties."""
+    return properties.cluster(cluster.name).pull_consumer.options()

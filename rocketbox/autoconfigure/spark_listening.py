@@ -95,7 +95,7 @@ def plan_spark_listener(
         )
         if not value
     ]
-    if not settings.enabled or said.get("enabled", mark.enabled) is False:
+    if settings.off_by is not None or said.get("enabled", mark.enabled) is False:
         return None
     if settings.switches.get(group or "", {}).get(topic or "") is False:
         return None

@@ -9,8 +9,8 @@ defaults as there).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from rocketbox.errors import ConfigurationError, Finding
@@ -24,8 +24,9 @@ __all__ = [
     "ClientOptions",
     "LitePullConsumerOptions",
     "MemberOptions",
+    "Mismatch",
     "ProducerOptions",
-    "member_findings",
+    "mismatches",
 ]
 
 DEFAULT_INSTANCE_NAME = "DEFAULT"
@@ -51,17 +52,29 @@ def _check(owner: str, rules: Iterable[tuple[bool, str, object, str]]) -> None:
         raise ConfigurationError(findings)
 
 
-def member_findings(
-    *, access_key: bool, secret_key: bool, namespace: bool, namespace_v2: bool
-) -> list[tuple[str, str]]:
-    """What is wrong in which of these options are set, each with what to do."""
-    findings = []
-    if access_key != secret_key:
-        given, missing = ("access_key", "secret_key") if access_key else ("secret_key", "access_key")
-        findings.append((f"{given} is set and {missing} is not", "set both of them, or none"))
-    if namespace and namespace_v2:
-        findings.append(("namespace and namespace_v2 are both set", "keep one of them"))
-    return findings
+@dataclass(frozen=True)
+class Mismatch:
+    """Options that do not go together: those that are set, those that would have to be too, and what to do."""
+
+    given: tuple[str, ...]
+    missing: tuple[str, ...]
+    fix: str
+
+    def told(self, key: Callable[[str], str] = str) -> str:
+        """It in words; ``key`` tells how an option is called where it was written."""
+        given = " and ".join(map(key, self.given)) + (" is set" if len(self.given) == 1 else " are both set")
+        return given + "".join(f" and {key(name)} is not" for name in self.missing)
+
+
+def mismatches(given: Collection[str]) -> list[Mismatch]:
+    """What is wrong with which of the options that members share are set."""
+    found = []
+    if ("access_key" in given) != ("secret_key" in given):
+        one, other = ("access_key", "secret_key") if "access_key" in given else ("secret_key", "access_key")
+        found.append(Mismatch((one,), (other,), "set both of them, or none"))
+    if "namespace" in given and "namespace_v2" in given:
+        found.append(Mismatch(("namespace", "namespace_v2"), (), "keep one of them"))
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +93,10 @@ class MemberOptions:
     customized_trace_topic: str = SYSTEM_TRACE_TOPIC
 
     def __post_init__(self) -> None:
-        wrong = member_findings(
-            access_key=self.access_key is not None,
-            secret_key=self.secret_key is not None,
-            namespace=self.namespace is not None,
-            namespace_v2=self.namespace_v2 is not None,
-        )
-        if wrong:
-            raise ConfigurationError([Finding(f"{type(self).__name__}: {what}", fix=fix) for what, fix in wrong])
+        given = [each.name for each in fields(MemberOptions) if getattr(self, each.name) is not None]
+        if wrong := mismatches(given):
+            owner = type(self).__name__
+            raise ConfigurationError([Finding(f"{owner}: {each.told()}", fix=each.fix) for each in wrong])
 
 
 @dataclass(frozen=True, kw_only=True)

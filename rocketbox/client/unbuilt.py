@@ -17,7 +17,7 @@ from typing import Any
 from rocketbox.client.options import SYSTEM_TRACE_TOPIC, AccessChannel
 from rocketbox.errors import ConfigurationError, Finding
 
-__all__ = ["UNBUILT", "Unbuilt", "refuse_unbuilt", "unbuilt_in"]
+__all__ = ["PULL_CONSUMER", "UNBUILT", "Unbuilt", "refuse_unbuilt", "unbuilt_in"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,9 @@ UNBUILT: Mapping[str, Unbuilt] = {
     ),
     "reply_timeout": Unbuilt("replies to requests", (None, timedelta(seconds=3)), "leave it out"),
 }
-"""By the name of the option. Time and size are idle at their defaults, which ask for nothing that can be missed."""
+"""By the name of the option."""
+
+PULL_CONSUMER = Unbuilt("a pull consumer", (None,), "leave them out, and consume with a listener")
 
 
 def unbuilt_in(options: object) -> Iterator[tuple[str, Unbuilt]]:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from typing import Any
 
 from rocketbox.client import ConsumerOptions
+from rocketbox.client.options import MemberOptions
 from rocketbox.marks import rocketmq_listener
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageModel, SelectorType
 
@@ -25,6 +26,7 @@ __all__ = [
     "FUNCTION_OPTIONS",
     "GROUP_OPTIONS",
     "GroupOptions",
+    "SECRET_OPTIONS",
     "OnInvalid",
     "Said",
     "consumer_options",
@@ -40,12 +42,13 @@ class OnInvalid(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupOptions:
+class GroupOptions(MemberOptions):
     """What belongs to a consumer group as a whole, with the defaults of ``@RocketMQMessageListener``.
 
     ``max_reconsume_times`` -1 is 16 for concurrent groups and without end for orderly ones.
     ``delay_level_when_next_consume``: 0 the broker decides, -1 dead-letter at once, 1..18 that level.
-    ``invalid_limit``: so many payloads a minute that cannot be read are tolerated.
+    ``invalid_limit``: so many payloads a minute that cannot be read are tolerated. ``reply_timeout`` is for sending
+    what the listener of a request returns.
     """
 
     consume_mode: ConsumeMode = ConsumeMode.CONCURRENTLY
@@ -60,9 +63,13 @@ class GroupOptions:
     pull_interval: timedelta = timedelta(0)
     await_termination_when_shutdown: timedelta | None = None  # None: as long as the application's stop allows
     invalid_limit: int = 100
+    reply_timeout: timedelta = timedelta(seconds=3)
 
 
 GROUP_OPTIONS = tuple(field.name for field in dataclasses.fields(GroupOptions))
+
+SECRET_OPTIONS = tuple(field.name for field in dataclasses.fields(rocketmq_listener) if not field.repr)
+"""Those whose values are never shown."""
 
 FUNCTION_OPTIONS = tuple(
     field.name
@@ -82,9 +89,12 @@ DEFAULTS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Said:
-    """Options that somebody said: by name, in their final types, and where each was written."""
+    """Options that somebody said: by name, in their final types, and where each was written.
 
-    values: Mapping[str, Any]
+    Values are in no ``repr``: keys are among them.
+    """
+
+    values: Mapping[str, Any] = field(repr=False)
     where: Callable[[str], str]
 
     @staticmethod
@@ -107,4 +117,5 @@ def consumer_options(options: GroupOptions, *, wait_for_servers: bool = False) -
         suspend_current_queue_time=options.suspend_current_queue_time.total_seconds(),
         await_termination=0.0,
         wait_for_servers=wait_for_servers,
+        **{each.name: getattr(options, each.name) for each in dataclasses.fields(MemberOptions)},
     )

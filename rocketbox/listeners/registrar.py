@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rocketbox.client.options import mismatches
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import place_of
 from rocketbox.listeners.binding import Beans, HandlerSignature, read_signature
 from rocketbox.listeners.container import ContainerPlan, ListenerFunction
-from rocketbox.listeners.options import DEFAULTS, FUNCTION_OPTIONS, GROUP_OPTIONS, GroupOptions, Said
+from rocketbox.listeners.options import DEFAULTS, FUNCTION_OPTIONS, GROUP_OPTIONS, SECRET_OPTIONS, GroupOptions, Said
 from rocketbox.marks import send_to
 from rocketbox.message import ConsumeMode, MessageModel
 from rocketbox.template import MessageConverter
@@ -56,11 +57,12 @@ class Candidate:
 class ClusterSettings:
     """What the settings say about the listeners of one cluster; ``prefix`` is ``rocketmq`` or a cluster's own.
 
+    ``off_by`` is the key that switches all of them off, if one does.
     ``switches`` are rocketmq-spring's ``<group>.<topic>: false``, with the place of each as ``<group>.<topic>``.
     """
 
     prefix: str = "rocketmq"
-    enabled: bool = True
+    off_by: str | None = None
     defaults: Said = field(default_factory=Said.nothing)
     groups: Mapping[str, Said] = field(default_factory=dict)
     switches: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
@@ -162,7 +164,7 @@ class _Registrar:
     ) -> bool:
         switched = settings.switches.get(group, {}).get(topic)
         reasons = [
-            (settings.enabled, f"{settings.prefix}.consumer.enabled"),
+            (settings.off_by is None, settings.off_by),
             (switched is not False, f"{settings.prefix}.consumer.listeners.{group}.{topic}"),
             (group_said.values.get("enabled") is not False, f"{settings.prefix}.consumer.listeners.{group}.enabled"),
         ]
@@ -282,16 +284,26 @@ class _Registrar:
                 continue
             self.check_bound(group, name, layer)
             values[name], said[name] = layer.values[name], layer.where(name)
+        self.check_member(group, values, said)
         return GroupOptions(**values), said
+
+    def check_member(self, group: str, values: dict[str, Any], said: Mapping[str, str]) -> None:
+        """Tell of keys and namespaces that do not go together, and take them out of values."""
+        for mismatch in mismatches(values):
+            where = " and ".join(said[name] for name in mismatch.given)
+            self.wrong(f"{mismatch.told()}, for group {group!r}", where, mismatch.fix)
+            for name in mismatch.given:
+                del values[name]
 
     def check_agreement(self, group: str, name: str, members: Sequence[_Member]) -> None:
         first, *others = members
         for other in others:
             mine, theirs = first.candidate.said.values[name], other.candidate.said.values[name]
             if mine != theirs:
+                mine, theirs = ("a value", "another") if name in SECRET_OPTIONS else (_text(mine), _text(theirs))
                 self.wrong(
                     f"{name} belongs to the whole group {group!r}, and two of its functions differ: "
-                    f"{first.signature.name} says {_text(mine)}, {other.signature.name} says {_text(theirs)}",
+                    f"{first.signature.name} says {mine}, {other.signature.name} says {theirs}",
                     f"{first.signature.where} and {other.signature.where}",
                     "say it in one of them only, or give one of them another consumer group",
                 )

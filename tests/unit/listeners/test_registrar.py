@@ -98,7 +98,7 @@ def test_a_batch_is_as_large_as_a_pull_unless_said_otherwise() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"enabled": False},
+        {"off_by": "rocketmq.consumer.enabled"},
         {"groups": {"desk": said(enabled=False)}},
         {"switches": {"desk": {"departures": False}}},
     ],

@@ -1,0 +1,105 @@
+"""Rules about the keys of a cluster that no model can hold by itself, told with the place of each key.
+
+What has to agree because producer and consumers share one client, what goes together or not, and what asks for a
+feature that is not built (the table of these is ``client.unbuilt``'s). The same for groups of listeners is
+``listeners.registrar``'s.
+
+Source: rocketmq-spring 2.3 ``RocketMQProperties``, ``RocketMQAutoConfiguration`` (there each producer and consumer has
+a client of its own).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rocketbox.autoconfigure.properties import ClusterProperties, RocketMQProperties
+from rocketbox.client.options import MemberOptions, mismatches
+from rocketbox.client.unbuilt import PULL_CONSUMER, unbuilt_in
+from rocketbox.errors import Finding
+from rocketbox.listeners.container import ContainerPlan
+
+__all__ = ["key_findings"]
+
+Where = Callable[[str], str | None]
+
+_OF_THE_CLIENT = ("instance_name", "tls_enable")
+
+
+def key_findings(properties: RocketMQProperties, plans: Sequence[ContainerPlan], where: Where) -> list[Finding]:
+    """Everything wrong with the keys of all clusters that start, and with the decorators of the ``plans``."""
+    if properties.off_by is not None:
+        return []
+    findings: list[Finding] = []
+    for name, cluster in {"": properties, **properties.clusters}.items():
+        if cluster.name_server is not None and not cluster.is_off:
+            prefix = f"rocketmq.clusters.{name}" if name else "rocketmq"
+            findings += [
+                *_not_alike(prefix, cluster, where),
+                *_not_together(prefix, cluster, where),
+                *_unbuilt(prefix, cluster, where),
+            ]
+    for plan in plans:
+        findings += _unbuilt_in_decorators(plan)
+    return findings
+
+
+def _kebab(option: str) -> str:
+    return option.replace("_", "-")
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _places(keys: Sequence[str], where: Where) -> str | None:
+    return " and ".join(place for key in keys if (place := where(key))) or None
+
+
+def _not_alike(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[Finding]:
+    for option in _OF_THE_CLIENT:
+        said = cluster.said_of_the_client(option)
+        if len(set(said.values())) > 1:
+            keys = {f"{prefix}.{section}.{_kebab(option)}": value for section, value in said.items()}
+            told = " and ".join(f"{key} is {_text(value)}" for key, value in keys.items())
+            yield Finding(
+                f"{told}, and a cluster has one client, which producer and consumers share",
+                _places(list(keys), where),
+                "say it once, or alike; for a second client write the same name-server under rocketmq.clusters.<name>",
+            )
+
+
+def _not_together(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[Finding]:
+    for section, properties in (("producer", cluster.producer), ("pull-consumer", cluster.pull_consumer)):
+        below = f"{prefix}.{section}."
+        keys = {each.name: below + _kebab(each.name) for each in dataclasses.fields(MemberOptions)}
+        for mismatch in mismatches([name for name in keys if getattr(properties, name) is not None]):
+            places = _places([keys[name] for name in mismatch.given], where)
+            yield Finding(mismatch.told(keys.__getitem__), places, mismatch.fix)
+
+
+def _unbuilt(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[Finding]:
+    consumer: Any = cluster.consumer  # its fields are made from the decorator's
+    sections: dict[str, object] = {
+        prefix: cluster,
+        f"{prefix}.producer": cluster.producer,
+        f"{prefix}.consumer": consumer,
+        **{f"{prefix}.consumer.listeners.{group}": listener for group, listener in consumer.listeners.items()},
+        f"{prefix}.pull-consumer": cluster.pull_consumer,
+    }
+    for path, section in sections.items():
+        for option, unbuilt in unbuilt_in(section):
+            key = f"{path}.{_kebab(option)}"
+            yield unbuilt.finding(key, where(key))
+    pull = cluster.pull_consumer
+    if pull.group is not None and pull.topic is not None:
+        keys = [f"{prefix}.pull-consumer.group", f"{prefix}.pull-consumer.topic"]
+        yield PULL_CONSUMER.finding(" with ".join(keys), _places(keys, where))
+
+
+def _unbuilt_in_decorators(plan: ContainerPlan) -> Iterator[Finding]:
+    decorators = {function.signature.where for function in plan.functions}
+    for option, unbuilt in unbuilt_in(plan.options):
+        if plan.said.get(option) in decorators:  # what the settings say is told already
+            yield unbuilt.finding(f"{option} of group {plan.group!r}", plan.said[option])
