@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 from rocketbox.autoconfigure.properties import RocketMQProperties
 from rocketbox.autoconfigure.service import ProducerLookup, Service
-from rocketbox.boot.conditions import on_bean, on_missing_bean, on_property
+from rocketbox.boot.conditions import Condition, ConditionContext, Verdict, on_bean, on_missing_bean, on_property
 from rocketbox.boot.marks import Cluster, Phase, bean
 from rocketbox.client import LitePullConsumerOptions, MQClientInstance, Producer
 from rocketbox.embedded import ServersInThread
@@ -27,6 +27,18 @@ from rocketbox.template import JsonMessageConverter, MessageConverter, RocketMQT
 __all__ = ["client_instance", "message_converter", "producer", "pull_consumer_options", "rocketmq_template"]
 
 
+class _SwitchedOn:
+    def evaluate(self, context: ConditionContext) -> Verdict:
+        for key, on in (("rocketmq.enabled", "true"), ("rocketmq.name-server", "an address")):
+            if (context.text(key) or "").strip().lower() == "false":  # written out: of the main cluster, for each
+                return Verdict(False, f"{key} is false", key, f"set {key} to {on}")
+        return Verdict(True, "RocketMQ is not switched off")
+
+
+SWITCHED_ON: Condition = _SwitchedOn()
+"""Holds unless ``rocketmq.enabled`` or ``rocketmq.name-server`` is false, which switches off every cluster."""
+
+
 @bean(on_missing_bean(MessageConverter))
 def message_converter() -> MessageConverter:
     """JSON by pydantic; a user's own MessageConverter bean takes its place."""
@@ -34,7 +46,7 @@ def message_converter() -> MessageConverter:
 
 
 @bean(
-    on_property("rocketmq.enabled", missing=True),
+    SWITCHED_ON,
     on_property("rocketmq.name-server"),
     on_missing_bean(MQClientInstance),
     per_cluster=True,
@@ -97,7 +109,7 @@ def _reason(error: RemotingError) -> str:
 
 
 @bean(
-    on_property("rocketmq.enabled", missing=True),
+    SWITCHED_ON,
     on_property("rocketmq.name-server"),
     on_property("rocketmq.producer.group"),
     on_missing_bean(Producer),
@@ -118,7 +130,7 @@ def rocketmq_template(producer: Producer, converter: MessageConverter, producers
 
 
 @bean(
-    on_property("rocketmq.enabled", missing=True),
+    SWITCHED_ON,
     on_property("rocketmq.name-server"),
     on_property("rocketmq.pull-consumer.group"),
     on_property("rocketmq.pull-consumer.topic"),
