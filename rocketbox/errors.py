@@ -8,7 +8,7 @@ The codes a broker answers with are those of Apache RocketMQ 5.x, ``ResponseCode
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ __all__ = [
     "ForkedError",
     "InvalidGroupError",
     "InvalidMessageError",
+    "NoNameServerError",
     "NoRouteError",
     "NotDurableError",
     "NotStartedError",
@@ -114,6 +115,14 @@ class RequestTimeoutError(RemotingError):
         self.what = what
         self.timeout = timeout
         super().__init__(f"{what} to {address} was not answered within {timeout:g} s; it may have been carried out")
+
+
+class NoNameServerError(RemotingError):
+    """None of several name servers answered; ``failures`` says why, by their addresses."""
+
+    def __init__(self, failures: Mapping[str, RemotingError]) -> None:
+        self.failures = dict(failures)
+        super().__init__(f"no name server answers: {'; '.join(map(str, failures.values()))}")
 
 
 class RemoteProtocolError(RemotingError):

@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 
 from rocketbox.clock import Clock
-from rocketbox.errors import ConfigurationError, Finding, RemotingError, RequestTimeoutError
+from rocketbox.errors import ConfigurationError, Finding, NoNameServerError, RemotingError, RequestTimeoutError
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
 
@@ -56,10 +56,10 @@ class NameServers:
     async def request(self, command: RemotingCommand, *, timeout: float) -> tuple[str, RemotingCommand]:
         """The first server's address that answers within timeout seconds, and its answer.
 
-        Raises the last server's RemotingError when none does.
+        Raises RemotingError when none does: NoNameServerError, if several were asked.
         """
         deadline = self._clock.monotonic() + timeout
-        failure: RemotingError | None = None
+        failures: dict[str, RemotingError] = {}
         candidates = list(self.addresses)
         for tried, address in enumerate(candidates):
             remaining = deadline - self._clock.monotonic()
@@ -69,11 +69,13 @@ class NameServers:
             try:
                 answer = await self._remoting.request(address, command, timeout=share)
             except RemotingError as error:
-                failure = error
+                failures[address] = error
                 _log.debug("name server %s: %s", address, error)
                 continue
             if self.addresses[0] != address and address in self.addresses:
                 self.addresses.remove(address)
                 self.addresses.insert(0, address)
             return address, answer
-        raise failure or RequestTimeoutError(candidates[0], f"request {command.code}", timeout)
+        for address in candidates:
+            failures.setdefault(address, RequestTimeoutError(address, f"request {command.code}", timeout))
+        raise NoNameServerError(failures) if len(failures) > 1 else failures[candidates[0]]

@@ -17,9 +17,9 @@ from rocketbox.errors import (
     ClientStateError,
     ConfigurationError,
     InvalidGroupError,
+    NoNameServerError,
     NoRouteError,
     NotStartedError,
-    RemotingError,
 )
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.bodies import ConsumerData
@@ -148,8 +148,9 @@ async def test_second_name_server_answers_for_a_dead_one_and_is_kept() -> None:
             assert instance.name_servers[0] == left.address
             assert left.asked("B") == left.asked("C") == 1
             await left.stop()
-            with pytest.raises(RemotingError):
+            with pytest.raises(NoNameServerError, match=r"no name server answers: .*; ") as caught:
                 await instance.route("D")
+            assert caught.value.failures.keys() == {kept.address, left.address}
 
 
 async def test_silent_name_server_leaves_time_for_the_other_one() -> None:
