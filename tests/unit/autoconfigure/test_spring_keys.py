@@ -1,0 +1,514 @@
+"""Every key of rocketmq-spring: its type, its default, and what it does to the object that it configures.
+
+Source: rocketmq-spring 2.3 ``RocketMQProperties``, ``@ExtRocketMQTemplateConfiguration``,
+``@ExtRocketMQConsumerConfiguration``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from rocketbox.autoconfigure.assembly import Assembly, of_cluster
+from rocketbox.boot.marks import Phase
+from rocketbox.boot.shapes import Leaf
+from rocketbox.client import (
+    AccessChannel,
+    ClientOptions,
+    ConsumerOptions,
+    LitePullConsumerOptions,
+    MQClientInstance,
+    Producer,
+    ProducerOptions,
+)
+from rocketbox.errors import InvalidMessageError
+from rocketbox.listeners.container import ListenerFunction
+from rocketbox.listeners.options import DEFAULTS, consumer_options
+from rocketbox.message import Message, MessageModel, SelectorType
+from rocketbox.template import RocketMQTemplate
+from tests.services import ServiceMaker, service_maker
+
+SERVICE = """
+from rocketbox import RocketBox, rocketmq_listener
+
+app = RocketBox("desk", scan=[__name__])
+
+@rocketmq_listener()  # group and topic come from the settings
+async def on_departure(body: bytes) -> None: ...
+"""
+
+BASE = {  # with "retry" nothing is connected at the start
+    "rocketmq.name-server": "127.0.0.1:1",
+    "rocketmq.startup": "retry",
+    "rocketmq.producer.group": "desk",
+    "rocketmq.consumer.group": "desk",
+    "rocketmq.consumer.topic": "departures",
+}
+SECRET = "hunter2-of-the-bank"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
+    yield from service_maker(tmp_path, monkeypatch)
+
+
+def look(service: ServiceMaker, **settings: str | None) -> Assembly:
+    """What is known of the service with these settings beside the base; None takes one of the base away."""
+    merged = {key: text for key, text in {**BASE, **settings}.items() if text is not None}
+    assembly = service(SERVICE, "".join(f"{key}: {text}\n" for key, text in merged.items())).app.look()
+    assert isinstance(assembly, Assembly)
+    return assembly
+
+
+@asynccontextmanager
+async def running(assembly: Assembly) -> AsyncIterator[Callable[[Any], Any]]:
+    """Clients, producers and templates, started; gives what finds a bean by its hint."""
+    assembly.check()
+    async with AsyncExitStack() as stack:
+        for phase in (Phase.INFRASTRUCTURE, Phase.CLIENT, Phase.TEMPLATE):
+            await assembly.container.start(phase, stack)
+        yield assembly.container.resolve
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def client(assembly: Assembly) -> ClientOptions:
+    return assembly.rocketmq.client_options()
+
+
+def producer(assembly: Assembly) -> ProducerOptions:
+    return assembly.rocketmq.producer.options()
+
+
+def pull(assembly: Assembly) -> LitePullConsumerOptions:
+    return assembly.rocketmq.pull_consumer.options()
+
+
+def consumer(assembly: Assembly) -> ConsumerOptions:
+    """The options that the container of the only group gives its push consumer."""
+    (plan,) = assembly.plans
+    return consumer_options(plan.options)
+
+
+def function(assembly: Assembly) -> ListenerFunction:
+    (plan,) = assembly.plans
+    return plan.functions[0]
+
+
+def has(kind: type, assembly: Assembly) -> bool:
+    return assembly.container.has(kind)
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key: Spring's type and default, what a test writes, and what is then so, read by ``effect``.
+
+    ``is_built`` False: starting with it is refused so far. ``beside`` is what it needs to have an effect, or be right.
+    """
+
+    name: str
+    kind: str
+    default: Any
+    written: str
+    effect: Callable[[Assembly], Any]
+    expected: Any
+    is_built: bool = True
+    beside: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {self.name: self.written, **self.beside}
+
+
+def member(section: str, options: Callable[[Assembly], Any]) -> list[Key]:
+    """The keys that producer, consumer and pull consumer have alike; none of their features is built."""
+
+    def key(name: str, kind: str, default: Any, written: str, expected: Any, **beside: str) -> Key:
+        option = name.replace("-", "_")
+        return Key(
+            f"{section}.{name}", kind, default, written, lambda seen: getattr(options(seen), option), expected, False,
+            {f"{section}.{each.replace('_', '-')}": text for each, text in beside.items()},
+        )  # fmt: skip
+
+    return [
+        key("namespace", "string", None, "MQ_INST_1", "MQ_INST_1"),
+        key("namespace-v2", "string", None, "MQ_INST_1", "MQ_INST_1"),
+        key("access-key", "string", None, "AK", "AK", secret_key=SECRET),
+        key("secret-key", "string", None, SECRET, SECRET, access_key="AK"),
+        key("enable-msg-trace", "bool", False, "true", True),
+        key("customized-trace-topic", "string", TRACE_TOPIC, "traces", "traces"),
+        Key(f"{section}.tls-enable", "bool", False, "true", lambda seen: client(seen).tls_enable, True, False),
+        Key(f"{section}.instance-name", "string", "DEFAULT", "gate", lambda seen: client(seen).instance_name, "gate"),
+    ]
+
+
+KEYS = [
+    Key(
+        "rocketmq.name-server", "string", None, "a:1;b:2",
+        lambda seen: MQClientInstance(seen.rocketmq.name_server or "").name_servers, ("a:1", "b:2"),
+    ),
+    Key(
+        "rocketmq.access-channel", "enum", None, "cloud",
+        lambda seen: client(seen).access_channel, AccessChannel.CLOUD, is_built=False,
+    ),
+    Key("rocketmq.producer.group", "string", None, "desk", lambda seen: has(RocketMQTemplate, seen), True),
+    Key(
+        "rocketmq.producer.send-message-timeout", "int ms", timedelta(milliseconds=3000), "1500",
+        lambda seen: producer(seen).send_message_timeout, 1.5,
+    ),
+    Key(
+        "rocketmq.producer.compress-message-body-threshold", "int bytes", 4096, "1024",
+        lambda seen: producer(seen).compress_message_body_threshold, 1024, is_built=False,
+    ),
+    Key(
+        "rocketmq.producer.retry-times-when-send-failed", "int", 2, "5",
+        lambda seen: producer(seen).retry_times_when_send_failed, 5,
+    ),
+    Key(
+        "rocketmq.producer.retry-times-when-send-async-failed", "int", 2, "5",
+        lambda seen: producer(seen).retry_times_when_send_async_failed, 5,
+    ),
+    Key(
+        "rocketmq.producer.retry-next-server", "bool", False, "true",
+        lambda seen: producer(seen).retry_another_broker_when_not_store_ok, True,
+    ),
+    Key(
+        "rocketmq.producer.max-message-size", "int bytes", 4194304, "10",
+        lambda seen: producer(seen).max_message_size, 10,
+    ),
+    *member("rocketmq.producer", producer),
+    Key(
+        "rocketmq.pull-consumer.group", "string", None, "puller", lambda seen: has(LitePullConsumerOptions, seen), True,
+        is_built=False, beside={"rocketmq.pull-consumer.topic": "departures"},
+    ),
+    Key(
+        "rocketmq.pull-consumer.topic", "string", None, "departures",
+        lambda seen: has(LitePullConsumerOptions, seen), True,
+        is_built=False, beside={"rocketmq.pull-consumer.group": "puller"},
+    ),
+    Key(
+        "rocketmq.pull-consumer.message-model", "enum", MessageModel.CLUSTERING, "BROADCASTING",
+        lambda seen: pull(seen).message_model, MessageModel.BROADCASTING,
+    ),
+    Key(
+        "rocketmq.pull-consumer.selector-type", "enum", SelectorType.TAG, "SQL92",
+        lambda seen: pull(seen).selector_type, SelectorType.SQL92,
+    ),
+    Key(
+        "rocketmq.pull-consumer.selector-expression", "string", "*", "UA || AA",
+        lambda seen: pull(seen).selector_expression, "UA || AA",
+    ),
+    Key("rocketmq.pull-consumer.pull-batch-size", "int", 10, "3", lambda seen: pull(seen).pull_batch_size, 3),
+    *member("rocketmq.pull-consumer", pull),
+    Key("rocketmq.consumer.listeners.desk.departures", "bool", True, "false", lambda seen: seen.plans, []),
+    Key("rocketmq.consumer.group", "string", None, "lake", lambda seen: seen.plans[0].group, "lake"),
+    Key("rocketmq.consumer.topic", "string", None, "arrivals", lambda seen: function(seen).topic, "arrivals"),
+    Key(
+        "rocketmq.consumer.message-model", "enum", MessageModel.CLUSTERING, "broadcasting",
+        lambda seen: consumer(seen).message_model, MessageModel.BROADCASTING,
+    ),
+    Key(
+        "rocketmq.consumer.selector-type", "enum", SelectorType.TAG, "sql92",
+        lambda seen: function(seen).selector_type, SelectorType.SQL92,
+    ),
+    Key(
+        "rocketmq.consumer.selector-expression", "string", "*", "UA || AA",
+        lambda seen: function(seen).selector_expression, "UA || AA",
+    ),
+    Key("rocketmq.consumer.pull-batch-size", "int", 32, "3", lambda seen: consumer(seen).pull_batch_size, 3),
+    *member("rocketmq.consumer", consumer),
+]  # fmt: skip
+
+# rocketmq-spring's own list, as its documentation and source have it.
+OF_SPRING = """
+rocketmq.name-server
+rocketmq.access-channel
+
+rocketmq.producer.group
+rocketmq.producer.namespace
+rocketmq.producer.namespace-v2
+rocketmq.producer.send-message-timeout
+rocketmq.producer.compress-message-body-threshold
+rocketmq.producer.retry-times-when-send-failed
+rocketmq.producer.retry-times-when-send-async-failed
+rocketmq.producer.retry-next-server
+rocketmq.producer.max-message-size
+rocketmq.producer.access-key
+rocketmq.producer.secret-key
+rocketmq.producer.enable-msg-trace
+rocketmq.producer.customized-trace-topic
+rocketmq.producer.tls-enable
+rocketmq.producer.instance-name
+
+rocketmq.pull-consumer.group
+rocketmq.pull-consumer.topic
+rocketmq.pull-consumer.namespace
+rocketmq.pull-consumer.namespace-v2
+rocketmq.pull-consumer.message-model
+rocketmq.pull-consumer.selector-type
+rocketmq.pull-consumer.selector-expression
+rocketmq.pull-consumer.access-key
+rocketmq.pull-consumer.secret-key
+rocketmq.pull-consumer.pull-batch-size
+rocketmq.pull-consumer.enable-msg-trace
+rocketmq.pull-consumer.customized-trace-topic
+rocketmq.pull-consumer.tls-enable
+rocketmq.pull-consumer.instance-name
+
+rocketmq.consumer.listeners.desk.departures
+rocketmq.consumer.group
+rocketmq.consumer.topic
+rocketmq.consumer.namespace
+rocketmq.consumer.namespace-v2
+rocketmq.consumer.message-model
+rocketmq.consumer.selector-type
+rocketmq.consumer.selector-expression
+rocketmq.consumer.access-key
+rocketmq.consumer.secret-key
+rocketmq.consumer.pull-batch-size
+rocketmq.consumer.enable-msg-trace
+rocketmq.consumer.customized-trace-topic
+rocketmq.consumer.tls-enable
+rocketmq.consumer.instance-name
+""".split()
+
+each_key = pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+
+
+def test_the_table_has_every_key_of_rocketmq_spring() -> None:
+    assert sorted(key.name for key in KEYS) == sorted(OF_SPRING)
+    assert len(OF_SPRING) == 46
+
+
+@each_key
+def test_a_key_has_springs_type_and_default(service: ServiceMaker, key: Key) -> None:
+    assembly = look(service, **{name: None for name in BASE if name == key.name})
+    located = assembly.settings.schema.locate(key.name.split("."))
+    assert located.unknown is None
+    if key.name == "rocketmq.consumer.listeners.desk.departures":
+        assert (key.kind, key.default) == ("bool", bool(assembly.plans))  # the keys of this table are the user's
+        return
+    shape = located.shape
+    assert isinstance(shape, Leaf)
+    (kind,) = shape.kinds
+    match key.kind:
+        case "string":
+            assert kind in (str, SecretStr)
+            assert kind is SecretStr or not key.name.endswith(("access-key", "secret-key"))
+        case "int ms":
+            assert kind is timedelta
+        case "int bytes":
+            assert kind is int
+            assert shape.description.startswith("a size")
+        case "enum":
+            assert issubclass(kind, Enum)
+        case plain:
+            assert kind.__name__ == plain
+    default = assembly.settings.value(key.name)
+    if default is None and key.name.startswith("rocketmq.consumer."):  # an option of listeners that nobody said
+        default = DEFAULTS.get(key.name.rpartition(".")[2].replace("-", "_"))
+    assert default == key.default
+
+
+@each_key
+def test_a_key_does_what_it_says(service: ServiceMaker, key: Key) -> None:
+    assert key.effect(look(service, **key.settings)) == key.expected
+
+
+@each_key
+def test_without_it_the_same_is_otherwise(service: ServiceMaker, key: Key) -> None:
+    """So that the effect above is the key's."""
+    if key.name in BASE:
+        absent = look(service, **{key.name: None})
+        needs_it = {"rocketmq.consumer.group": "has no consumer group", "rocketmq.consumer.topic": "has no topic"}
+        if key.name in needs_it:
+            assert needs_it[key.name] in absent.findings[0].what
+        else:
+            assert not has(RocketMQTemplate, absent)
+    else:
+        assert key.effect(look(service)) != key.expected
+
+
+@each_key
+def test_only_what_is_not_built_is_refused_and_told_with_its_place(service: ServiceMaker, key: Key) -> None:
+    findings = look(service, **key.settings).findings
+    if key.is_built:
+        assert findings == []
+        return
+    line = list({**BASE, **key.settings}).index(key.name) + 1
+    place = f"rocketbox.yaml:{line}:{len(key.name) + 3}"
+    (finding,) = (each for each in findings if place in (each.where or "").split(" and "))
+    assert key.name in finding.what
+    assert "which rocketbox does not have yet" in finding.what
+    assert finding.fix
+    assert SECRET not in str(finding)
+
+
+def test_defaults_may_be_written_out(service: ServiceMaker) -> None:
+    idle = {
+        key.name: str(key.default).lower() if isinstance(key.default, bool) else str(key.default)
+        for key in KEYS
+        if not key.is_built and key.default is not None
+    }
+    assert len(idle) == 10
+    assert look(service, **{"rocketmq.access-channel": "LOCAL"}, **idle).findings == []
+
+
+# --- started -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_the_options_are_those_of_the_producer_and_client_that_start(service: ServiceMaker) -> None:
+    keys = [key for key in KEYS if key.is_built and key.name.startswith("rocketmq.producer.")]
+    assembly = look(service, **{key.name: key.written for key in keys})
+    async with running(assembly) as get:
+        started: Producer = get(Producer)
+        assert started.options == ProducerOptions(
+            send_message_timeout=1.5,
+            retry_times_when_send_failed=5,
+            retry_times_when_send_async_failed=5,
+            retry_another_broker_when_not_store_ok=True,
+            max_message_size=10,
+        )
+        assert started.group == "desk"
+        assert started.instance.client_id.endswith("@gate")
+        assert started.instance.name_servers == ("127.0.0.1:1",)
+        with pytest.raises(InvalidMessageError, match="10 are allowed"):
+            await started.send(Message("departures", b"eleven byte"))
+
+
+@pytest.mark.anyio
+async def test_the_default_instance_name_makes_each_client_its_own(service: ServiceMaker) -> None:
+    async with running(look(service)) as get, running(look(service)) as of_another:
+        first, second = get(MQClientInstance), of_another(MQClientInstance)
+        assert "#" in first.client_id
+        assert first.client_id != second.client_id
+
+
+# --- further clusters, instead of rocketmq-spring's marker classes ---------------------------------------------------
+
+# Attribute of @ExtRocketMQTemplateConfiguration -> the key below rocketmq.clusters.audit, and what is written there.
+EXT_TEMPLATE = {
+    "nameServer": ("name-server", "127.0.0.1:2"),
+    "group": ("producer.group", "auditors"),
+    "sendMessageTimeout": ("producer.send-message-timeout", "700"),
+    "compressMessageBodyThreshold": ("producer.compress-message-body-threshold", "100"),
+    "retryTimesWhenSendFailed": ("producer.retry-times-when-send-failed", "6"),
+    "retryTimesWhenSendAsyncFailed": ("producer.retry-times-when-send-async-failed", "7"),
+    "retryNextServer": ("producer.retry-next-server", "true"),
+    "maxMessageSize": ("producer.max-message-size", "1MB"),
+    "accessKey": ("producer.access-key", "AK"),
+    "secretKey": ("producer.secret-key", SECRET),
+    "enableMsgTrace": ("producer.enable-msg-trace", "true"),
+    "customizedTraceTopic": ("producer.customized-trace-topic", "traces"),
+    "tlsEnable": ("producer.tls-enable", "true"),
+    "namespace": ("producer.namespace", "MQ_INST_1"),
+    "namespaceV2": ("producer.namespace-v2", "MQ_INST_1"),
+    "instanceName": ("producer.instance-name", "gate"),
+}
+
+# The same for @ExtRocketMQConsumerConfiguration.
+EXT_CONSUMER = {
+    "nameServer": ("name-server", "127.0.0.1:2"),
+    "accessChannel": ("access-channel", "CLOUD"),
+    "group": ("pull-consumer.group", "auditors"),
+    "topic": ("pull-consumer.topic", "departures"),
+    "messageModel": ("pull-consumer.message-model", "BROADCASTING"),
+    "selectorType": ("pull-consumer.selector-type", "SQL92"),
+    "selectorExpression": ("pull-consumer.selector-expression", "a > 5"),
+    "accessKey": ("pull-consumer.access-key", "AK"),
+    "secretKey": ("pull-consumer.secret-key", SECRET),
+    "pullBatchSize": ("pull-consumer.pull-batch-size", "3"),
+    "tlsEnable": ("pull-consumer.tls-enable", "true"),
+    "enableMsgTrace": ("pull-consumer.enable-msg-trace", "true"),
+    "customizedTraceTopic": ("pull-consumer.customized-trace-topic", "traces"),
+    "namespace": ("pull-consumer.namespace", "MQ_INST_1"),
+    "namespaceV2": ("pull-consumer.namespace-v2", "MQ_INST_1"),
+    "instanceName": ("pull-consumer.instance-name", "gate"),
+}
+
+
+def of_audit(attributes: dict[str, tuple[str, str]], *without: str) -> dict[str, str]:
+    return {f"rocketmq.clusters.audit.{key}": text for name, (key, text) in attributes.items() if name not in without}
+
+
+def test_every_attribute_of_an_extra_template_has_its_key(service: ServiceMaker) -> None:
+    assert len(EXT_TEMPLATE) == 16  # all but "value", which is the cluster's name here
+    audit = look(service, **of_audit(EXT_TEMPLATE, "namespaceV2")).rocketmq.clusters["audit"]
+    assert audit.producer.options() == ProducerOptions(
+        send_message_timeout=0.7,
+        compress_message_body_threshold=100,
+        retry_times_when_send_failed=6,
+        retry_times_when_send_async_failed=7,
+        retry_another_broker_when_not_store_ok=True,
+        max_message_size=1 << 20,
+        access_key="AK",
+        secret_key=SECRET,
+        enable_msg_trace=True,
+        customized_trace_topic="traces",
+        namespace="MQ_INST_1",
+    )
+    assert audit.client_options() == ClientOptions(tls_enable=True, instance_name="gate")
+    other = look(service, **of_audit(EXT_TEMPLATE, "namespace")).rocketmq.clusters["audit"]
+    assert other.producer.options().namespace_v2 == "MQ_INST_1"
+
+
+@pytest.mark.anyio
+async def test_an_extra_template_has_a_client_and_a_producer_of_its_own(service: ServiceMaker) -> None:
+    not_built = ("compressMessageBodyThreshold", "accessKey", "secretKey", "enableMsgTrace", "customizedTraceTopic",
+                 "tlsEnable", "namespace", "namespaceV2")  # fmt: skip
+    settings = {**of_audit(EXT_TEMPLATE, *not_built), "rocketmq.clusters.audit.startup": "retry"}
+    async with running(look(service, **settings)) as get:
+        main, audit = get(RocketMQTemplate).producer, get(of_cluster(RocketMQTemplate, "audit")).producer
+        assert (main.group, main.instance.name_servers) == ("desk", ("127.0.0.1:1",))
+        assert (audit.group, audit.instance.name_servers) == ("auditors", ("127.0.0.1:2",))
+        assert audit.options.send_message_timeout == 0.7
+        assert main.options == ProducerOptions()
+        assert audit.instance.client_id.endswith("@gate")
+        assert not main.instance.client_id.endswith("@gate")
+
+
+def test_every_attribute_of_an_extra_pull_consumer_has_its_key(service: ServiceMaker) -> None:
+    assert len(EXT_CONSUMER) == 16
+    assembly = look(service, **of_audit(EXT_CONSUMER, "namespaceV2"))
+    audit = assembly.rocketmq.clusters["audit"]
+    assert audit.pull_consumer.options() == LitePullConsumerOptions(
+        message_model=MessageModel.BROADCASTING,
+        selector_type=SelectorType.SQL92,
+        selector_expression="a > 5",
+        access_key="AK",
+        secret_key=SECRET,
+        pull_batch_size=3,
+        enable_msg_trace=True,
+        customized_trace_topic="traces",
+        namespace="MQ_INST_1",
+    )
+    assert audit.client_options() == ClientOptions(
+        tls_enable=True, instance_name="gate", access_channel=AccessChannel.CLOUD
+    )
+    assert (audit.pull_consumer.group, audit.pull_consumer.topic) == ("auditors", "departures")
+    assert assembly.container.has(of_cluster(LitePullConsumerOptions, "audit"))
+    other = look(service, **of_audit(EXT_CONSUMER, "namespace")).rocketmq.clusters["audit"]
+    assert other.pull_consumer.options().namespace_v2 == "MQ_INST_1"
+
+
+def test_what_is_not_built_is_told_with_the_keys_of_its_cluster(service: ServiceMaker) -> None:
+    assembly = look(service, **of_audit(EXT_CONSUMER, "namespaceV2"))
+    told = sorted(finding.what.partition(" asks for ")[0] for finding in assembly.findings)
+    names = ("access-key", "customized-trace-topic", "enable-msg-trace",
+             "group with rocketmq.clusters.audit.pull-consumer.topic", "namespace", "secret-key",
+             "tls-enable")  # fmt: skip
+    assert told == [
+        "rocketmq.clusters.audit.access-channel",
+        *(f"rocketmq.clusters.audit.pull-consumer.{name}" for name in names),
+    ]
