@@ -155,7 +155,7 @@ def member(section: str, options: Callable[[Assembly], Any]) -> list[Key]:
 KEYS = [
     Key(
         "rocketmq.name-server", "string", None, "a:1;b:2",
-        lambda seen: MQClientInstance(seen.rocketmq.name_server or "").name_servers, ("a:1", "b:2"),
+        lambda seen: sorted(MQClientInstance(seen.rocketmq.name_server or "").name_servers), ["a:1", "b:2"],
     ),
     Key(
         "rocketmq.access-channel", "enum", None, "cloud",
