@@ -63,8 +63,9 @@ PULL_CONSUMER = Unbuilt("a pull consumer", (None,), "leave them out, and consume
 
 def unbuilt_in(options: object) -> Iterator[tuple[str, Unbuilt]]:
     """The options of an object that ask for what is not built, by name."""
+    said = vars(options)
     for name, unbuilt in UNBUILT.items():
-        if unbuilt.is_asked_for_by(getattr(options, name, None)):
+        if unbuilt.is_asked_for_by(said.get(name)):
             yield name, unbuilt
 
 
