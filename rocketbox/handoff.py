@@ -16,7 +16,8 @@ import queue
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -25,7 +26,15 @@ import anyio.lowlevel
 
 from rocketbox.errors import NotStartedError
 
-__all__ = ["Waiter", "WorkerPool", "call_soon_from_thread", "in_event_loop", "make_waiter"]
+_library: contextvars.ContextVar[str | None] | None
+try:
+    from sniffio import current_async_library_cvar
+except ImportError:  # then anyio looks at asyncio itself
+    _library = None
+else:
+    _library = current_async_library_cvar
+
+__all__ = ["Waiter", "WorkerPool", "call_soon_from_thread", "callbacks_in_asyncio", "in_event_loop", "make_waiter"]
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
@@ -87,6 +96,23 @@ def in_event_loop() -> bool:
         trio = sys.modules.get("trio")
         return trio is not None and bool(trio.lowlevel.in_trio_run())
     return True
+
+
+@contextmanager
+def callbacks_in_asyncio() -> Iterator[None]:
+    """What the loop calls back, of the transports that are made inside, may use anyio.
+
+    Where sniffio is installed anyio asks it which loop runs, and outside of tasks sniffio knows only what it was told:
+    ``anyio.run`` tells it, ``asyncio.run`` and web servers do not.
+    """
+    if _library is None:
+        yield
+        return
+    token = _library.set("asyncio")
+    try:
+        yield
+    finally:
+        _library.reset(token)
 
 
 def call_soon_from_thread() -> Callable[[Callable[[], object]], object]:
@@ -152,6 +178,8 @@ class WorkerPool:
             raise self._closed()
         waiter = make_waiter()
         context = contextvars.copy_context()
+        if _library is not None:
+            context.run(_library.set, None)  # no loop runs in the thread: a function may start one of its own
         job = _Job(waiter, lambda: context.run(function, *args))
         self._jobs.put(job)
         if len(self._threads) < self._count:

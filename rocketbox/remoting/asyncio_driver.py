@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from rocketbox.handoff import Waiter
+from rocketbox.handoff import Waiter, callbacks_in_asyncio
 from rocketbox.remoting.connection import Connection
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ async def connect(host: str, port: int, opened: Opened) -> Connection:
     loop = asyncio.get_running_loop()
     # For a single address there is nothing to race, and a race that is cancelled as it is won leaks its socket (3.11).
     delay = None if _is_address(host) else HAPPY_EYEBALLS_DELAY
-    _, driver = await loop.create_connection(lambda: AsyncioDriver(opened), host, port, happy_eyeballs_delay=delay)
+    with callbacks_in_asyncio():
+        _, driver = await loop.create_connection(lambda: AsyncioDriver(opened), host, port, happy_eyeballs_delay=delay)
     return driver.connection
 
 
@@ -141,6 +142,7 @@ def _is_address(host: str) -> bool:
 async def listen(bound: socket.socket, opened: Opened) -> AsyncioListener:
     """Accept connections on a bound socket, which the listener then owns."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: AsyncioDriver(opened), sock=bound, backlog=BACKLOG)
+    with callbacks_in_asyncio():
+        server = await loop.create_server(lambda: AsyncioDriver(opened), sock=bound, backlog=BACKLOG)
     host, port = bound.getsockname()[:2]
     return AsyncioListener(server, (host, port))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import os
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from rocketbox import (
@@ -22,7 +24,9 @@ from rocketbox import (
     Qualifier,
     RocketMQTemplate,
 )
+from rocketbox.client import MQClientInstance, PushConsumer
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers, ServersInThread
+from rocketbox.handoff import WorkerPool
 from rocketbox.template import JsonMessageConverter
 from tests.services import SETTINGS, ServiceMaker, service_maker
 
@@ -259,3 +263,35 @@ async def test_an_override_of_a_bean_that_is_not_there_is_refused(service: Servi
     with pytest.raises(ConfigurationError, match=r"an override needs a bean of type Desk named 'night'"):
         async with module.app.started(beans={hint: object()}):
             raise AssertionError("it has started")
+
+
+# --- loops that anyio did not start ----------------------------------------------------------------------------------
+
+
+def test_a_service_runs_in_a_loop_that_anyio_did_not_start(
+    service: ServiceMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = service(DESK)
+
+    async def main() -> None:
+        async with module.app as app:
+            desk = app.get(module.Desk)
+            async with PushConsumer("audit", instance=app.get(MQClientInstance)) as other:
+                await other.subscribe("departures", "*", lambda messages: anyio.lowlevel.checkpoint())
+                await app.template.send("departures", "UA1545")
+                assert await asyncio.to_thread(desk.came.wait, 10)
+
+    asyncio.run(main())  # as uvicorn and most programs do
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_a_function_in_a_worker_thread_may_run_a_loop_of_its_own() -> None:
+    async def main() -> str:
+        async with WorkerPool(1, "desk") as pool:
+            return await pool.run(lambda: anyio.run(told))
+
+    async def told() -> str:
+        await anyio.lowlevel.checkpoint()
+        return "told"
+
+    assert anyio.run(main) == "told"
