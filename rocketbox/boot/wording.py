@@ -96,9 +96,9 @@ def secrets_in(path: Sequence[str], shape: Shape | None, raw: Raw) -> Iterator[S
 
 
 def shown(raw: Raw, text: str | None, secret: bool) -> str:
-    """A value in a finding."""
+    """A value in a finding; of a secret only whether it is empty."""
     if secret:
-        return MASK
+        return "empty" if isinstance(raw, Scalar) and text is not None and not text.strip() else MASK
     if isinstance(raw, Listing):
         return "a list"
     if isinstance(raw, Group):

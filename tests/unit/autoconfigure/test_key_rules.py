@@ -14,7 +14,7 @@ from rocketbox.autoconfigure.assembly import of_cluster
 from rocketbox.boot.failures import MASK
 from rocketbox.cli.app import app as cli
 from rocketbox.client import LitePullConsumerOptions, MQClientInstance
-from rocketbox.errors import Finding
+from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners.options import consumer_options
 from rocketbox.listeners.registrar import describe
 from rocketbox.marks import rocketmq_listener
@@ -241,6 +241,11 @@ def test_a_secret_that_cannot_be_is_not_shown(service: ServiceMaker, written: st
     (finding,) = findings(service(source, settings("")))
     assert finding.what.startswith(f"secret_key of listener on_departure is {MASK}: ")
     assert SECRET not in str(finding)
+
+
+def test_a_blank_secret_in_the_settings_is_called_so(service: ServiceMaker) -> None:
+    with pytest.raises(ConfigurationError, match=r"rocketmq\.producer\.secret-key is empty, which is not allowed"):
+        service(HEAD, settings("rocketmq.producer: {access-key: AK, secret-key: '  '}\n")).app.look()
 
 
 def test_two_secrets_in_one_group_are_refused_and_not_shown(service: ServiceMaker) -> None:
