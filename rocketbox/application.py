@@ -28,13 +28,14 @@ from rocketbox.boot.beans import DynamicContainer
 from rocketbox.boot.failures import render_failure
 from rocketbox.boot.report import ConditionsReport
 from rocketbox.clock import RealClock
-from rocketbox.errors import ClientStateError, ForkedError, NotStartedError
+from rocketbox.errors import ClientStateError, ConfigurationError, ForkedError, NotStartedError
 from rocketbox.listeners.registrar import describe
 from rocketbox.running import Listeners, Run
 from rocketbox.tasks import Supervisor
 from rocketbox.template import RocketMQTemplate
 
 if TYPE_CHECKING:
+    from rocketbox.boot.settings import Settings
     from rocketbox.spark.listener import SparkListenerContainer
 
 __all__ = ["Listeners", "RocketBox"]
@@ -244,7 +245,10 @@ class RocketBox:
 
         Connects to nothing. Raises ConfigurationError when not even modules or settings can be read.
         """
-        return self._look(Launch(config, profiles, arguments))
+        assembly = self._look(Launch(config, profiles, arguments))
+        if assembly.wrong_settings:
+            raise ConfigurationError(assembly.wrong_settings)
+        return assembly
 
     def settings_models(self) -> dict[str, type[BaseModel]]:
         """The models of all settings of the application, by their prefixes; ConfigurationError if modules fail."""
@@ -259,11 +263,13 @@ class RocketBox:
         profiles: Sequence[str] = (),
         arguments: Sequence[str] = (),
         debug: bool = False,
+        on_ready: Callable[[Settings], object] | None = None,
     ) -> None:
         """Run until :meth:`shutdown`, SIGTERM or SIGINT, then stop in order; a second signal ends the process at once.
 
-        ``arguments`` are settings as ``--key=value``. Sets up logging as ``rocketbox.logging.*`` says. Raises
-        SystemExit with 1 when the start fails, 3 when the stop took longer than ``rocketbox.shutdown.timeout``.
+        ``arguments`` are settings as ``--key=value``. Sets up logging as ``rocketbox.logging.*`` says. ``on_ready`` is
+        called when everything has started. Raises SystemExit with 1 when the start fails, 3 when the stop took longer
+        than ``rocketbox.shutdown.timeout``.
         """
         try:
             assembly = self._assemble(Launch(config, profiles, arguments))
@@ -271,11 +277,11 @@ class RocketBox:
             self.print_failure(error, debug=debug)
             raise SystemExit(FAILED) from None
         set_up_logging(assembly.rocketbox.logging, debug=debug)
-        code = anyio.run(self._serve, assembly, debug)
+        code = anyio.run(self._serve, assembly, debug, on_ready)
         if code:
             raise SystemExit(code)
 
-    async def _serve(self, assembly: Assembly, debug: bool) -> int:
+    async def _serve(self, assembly: Assembly, debug: bool, on_ready: Callable[[Settings], object] | None) -> int:
         clock = assembly.service.clock
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with Supervisor(f"{self.name} signals", clock) as tasks:
@@ -288,6 +294,8 @@ class RocketBox:
                         return FAILED
                     failure: BaseException | None = None
                     try:
+                        if on_ready is not None:
+                            on_ready(assembly.settings)
                         await run.wanted.wait()
                     except BaseException as error:
                         failure = error
@@ -350,7 +358,7 @@ class RocketBox:
     ) -> int:
         """Print the conditions report; 1 when modules or settings cannot be read, else 0."""
         try:
-            assembly = self._look(Launch(config, profiles, arguments))
+            assembly = self.look(config=config, profiles=profiles, arguments=arguments)
         except Exception as error:
             self.print_failure(error, debug=debug)
             return FAILED

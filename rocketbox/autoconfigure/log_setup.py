@@ -11,18 +11,31 @@ import sys
 
 from rocketbox.autoconfigure.properties import LoggingProperties
 
-__all__ = ["JsonFormatter", "set_up_logging"]
+__all__ = ["JsonFormatter", "TextFormatter", "set_up_logging"]
 
 TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+TEXT_OF_PROCESS = "%(asctime)s %(levelname)-7s [%(processName)s] %(name)s: %(message)s"
+
+
+class TextFormatter(logging.Formatter):
+    """One line of text, with the name of the process where it is not the main one, such as ``worker 2``."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT)
+        self._of_process = logging.Formatter(TEXT_OF_PROCESS)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        return self._of_process.formatMessage(record) if _process_of(record) else super().formatMessage(record)
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and the traceback if there is one."""
+    """One JSON object a line: time, level, process if it has a name, logger, message, the traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
             "level": record.levelname,
+            **({"process": process} if (process := _process_of(record)) else {}),
             "logger": record.name,
             "message": record.getMessage(),
         }
@@ -31,12 +44,16 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+def _process_of(record: logging.LogRecord) -> str | None:
+    return None if record.processName == "MainProcess" else record.processName
+
+
 def set_up_logging(properties: LoggingProperties, *, debug: bool = False) -> None:
     """Set the levels, and a handler if there is none; ``debug`` shows what rocketbox does in detail."""
     root = logging.getLogger()
     if not root.handlers:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(JsonFormatter() if properties.format == "json" else logging.Formatter(TEXT))
+        handler.setFormatter(JsonFormatter() if properties.format == "json" else TextFormatter())
         root.addHandler(handler)
         root.setLevel(logging.INFO)
     if debug:

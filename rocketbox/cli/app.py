@@ -6,6 +6,7 @@ import typer
 
 from rocketbox.cli import service, settings
 from rocketbox.cli.broker import CONTEXT_SETTINGS, broker
+from rocketbox.cli.run import run
 
 __all__ = ["app", "main"]
 
@@ -22,7 +23,7 @@ def root() -> None:
     """Declarative Python services over Apache RocketMQ."""
 
 
-for command in (service.run, service.check, service.conditions, settings.config, settings.schema):
+for command in (run, service.check, service.conditions, settings.config, settings.schema):
     app.command(command.__name__, context_settings=service.CONTEXT_SETTINGS)(command)
 app.command("broker", context_settings=CONTEXT_SETTINGS)(broker)
 

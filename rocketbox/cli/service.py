@@ -1,10 +1,12 @@
-"""``rocketbox run | check | conditions module:app``: the commands about a service.
+"""``rocketbox check | conditions module:app``: what is said about a service without a start; and how commands find it.
 
 They find the application and hand over to it; what they print and which status they end with is told by their help.
+``rocketbox run`` is in ``cli.run``.
 """
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from pathlib import Path
@@ -17,55 +19,88 @@ from rocketbox.errors import ConfigurationError, Finding
 if TYPE_CHECKING:
     from rocketbox.application import RocketBox
 
-__all__ = ["CONTEXT_SETTINGS", "check", "conditions", "load_application", "run"]
+__all__ = [
+    "CONTEXT_SETTINGS",
+    "Config",
+    "Debug",
+    "Profile",
+    "Target",
+    "application_of",
+    "check",
+    "conditions",
+    "load_application",
+    "sort_out",
+]
 
 CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """What the commands must be registered with: settings are options that they do not know by name."""
 
+LIKE_AN_OPTION = 0.75  # similarity from which on an unknown name without a dot is an option that is misspelt
+
 Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the RocketBox is: flight_desk.app:app.")]
 Config = Annotated[Path | None, typer.Option(help="The settings file instead of ./rocketbox.yaml.")]
 Profile = Annotated[list[str] | None, typer.Option(help="A profile to activate; may be given several times.")]
-Debug = Annotated[bool, typer.Option(help="Show tracebacks, and log at level debug.")]
-
-
-def run(
-    context: typer.Context, target: Target, config: Config = None, profile: Profile = None, debug: Debug = False
-) -> None:
-    """Run a service until SIGTERM, SIGINT, or its own wish to end.
-
-    Any setting may follow as --KEY=VALUE, such as --rocketmq.name-server=127.0.0.1:9876.
-
-    Status: 0 stopped in order; 1 not started, or failed; 3 the stop took longer than rocketbox.shutdown.timeout;
-    128 + number of the signal when a second one ended it at once.
-    """
-    _application(target, debug).run(
-        config=config, profiles=tuple(profile or ()), arguments=tuple(context.args), debug=debug
-    )
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks, and log at level debug.")]
 
 
 def check(
     context: typer.Context, target: Target, config: Config = None, profile: Profile = None, debug: Debug = False
 ) -> None:
-    """Look for everything that can be wrong, without connecting. Status 0 if there is nothing, else 1."""
-    application = _application(target, debug)
-    raise typer.Exit(
-        application.check(config=config, profiles=tuple(profile or ()), arguments=tuple(context.args), debug=debug)
-    )
+    """Look for everything that can be wrong, without connecting.
+
+    Any setting may follow as --KEY=VALUE. Status: 0 nothing is wrong; 1 something is, and all of it is printed.
+    """
+    target, arguments = sort_out(context, target)
+    application = application_of(target, debug)
+    raise typer.Exit(application.check(config=config, profiles=tuple(profile or ()), arguments=arguments, debug=debug))
 
 
 def conditions(
     context: typer.Context, target: Target, config: Config = None, profile: Profile = None, debug: Debug = False
 ) -> None:
-    """Print which auto-configurations were taken, which were not, and why."""
-    application = _application(target, debug)
+    """Print which auto-configurations were taken, which were not, and why.
+
+    Any setting may follow as --KEY=VALUE. Status: 0; 1 when modules or settings cannot be read.
+    """
+    target, arguments = sort_out(context, target)
+    application = application_of(target, debug)
     raise typer.Exit(
-        application.print_conditions(
-            config=config, profiles=tuple(profile or ()), arguments=tuple(context.args), debug=debug
-        )
+        application.print_conditions(config=config, profiles=tuple(profile or ()), arguments=arguments, debug=debug)
     )
 
 
-def _application(target: str, debug: bool) -> RocketBox:
+def sort_out(context: typer.Context, target: str) -> tuple[str, tuple[str, ...]]:
+    """The application and the settings among what a command was given besides its options, in whatever order.
+
+    An option that is misspelt would be taken for a setting; prints so, and ends the command.
+    """
+    arguments = [target, *context.args]
+    first = next((argument for argument in arguments if not argument.startswith("-")), target)
+    arguments.remove(first)
+    options = [option for each in context.command.params for option in each.opts if not getattr(each, "hidden", False)]
+    findings = []
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        near = difflib.get_close_matches(name, options, 1, LIKE_AN_OPTION)
+        if not name.startswith("--") or "." in name or (equals and not near):
+            continue
+        findings.append(
+            Finding(
+                f"{name} is neither an option of {context.command_path} nor a setting",
+                None,
+                f"did you mean {near[0]}?" if near else "settings are written --KEY=VALUE; --help shows the options",
+            )
+        )
+    if findings:
+        from rocketbox.application import RocketBox
+
+        RocketBox.print_failure(ConfigurationError(findings))
+        raise typer.Exit(1)
+    return first, tuple(arguments)
+
+
+def application_of(target: str, debug: bool) -> RocketBox:
+    """The application at ``module:name``; prints what is wrong, and ends the command, when there is none."""
     from rocketbox.application import RocketBox  # here: other commands start without loading all of it
 
     try:

