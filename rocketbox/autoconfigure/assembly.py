@@ -25,7 +25,7 @@ from rocketbox.autoconfigure.service import ProducerLookup, Service
 from rocketbox.autoconfigure.spark_listening import SparkPlan, plan_spark_listener
 from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.marks import BEAN, PROPERTIES, Qualifier, bean_mark
-from rocketbox.boot.settings import Settings, find_settings_file, load_settings
+from rocketbox.boot.settings import Settings, SettingsError, find_settings_file, load_settings
 from rocketbox.boot.wanted import Wanted
 from rocketbox.client import MQClientInstance, Producer
 from rocketbox.clock import Clock
@@ -69,7 +69,11 @@ class Launch:
 
 @dataclass
 class Assembly:
-    """What was found out, ready to be started; ``findings`` is everything that is wrong."""
+    """What was found out, ready to be started; ``findings`` is everything that is wrong.
+
+    ``wrong_settings`` are those of them that are about settings. The rest was found out without the wrong ones, and is
+    no more than what is wrong whatever they should be.
+    """
 
     service: Service
     settings: Settings
@@ -81,11 +85,17 @@ class Assembly:
     hooks: list[Callable[..., Any]] = field(default_factory=list)
     warnings: list[Finding] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    wrong_settings: Sequence[Finding] = ()
 
     @property
     def beans(self) -> Beans:
         """The container as listeners see it."""
-        return Beans(self.container.has, self.container.resolve, self.container.why_missing)
+        return Beans(self._may_have, self.container.resolve, self.container.why_missing)
+
+    def _may_have(self, hint: Any) -> bool:
+        if self.container.has(hint):
+            return True
+        return bool(self.wrong_settings) and self.container.why_missing(hint) is not None
 
     def check(self) -> None:
         """Raise AssemblyError with all findings, if there are any."""
@@ -118,7 +128,13 @@ def assemble(
     modules or settings can be read; all other findings stand in the result.
     """
     modules = load_modules(home, scan)
-    settings = _load(modules, home, launch, config)
+    wrong_settings: Sequence[Finding] = ()
+    try:
+        settings = _load(modules, home, launch, config)
+    except SettingsError as error:
+        if error.settings is None:
+            raise
+        settings, wrong_settings = error.settings, error.findings
     service = Service(name, clock, lambda key: _where(settings, key))
     properties: RocketMQProperties = settings.get("rocketmq")
     own: RocketBoxProperties = settings.get("rocketbox")
@@ -138,12 +154,20 @@ def assemble(
     container.exclude(own.autoconfigure.exclude, service.where("rocketbox.autoconfigure.exclude"))
     assembly = Assembly(service, settings, container, properties, own, hooks=list(hooks))
     assembly.warnings += settings.warnings
-    assembly.findings += container.plan()
-    for hint, value in launch.beans.items():
-        assembly.findings += container.override(hint, value)
-    _Listeners(assembly, list(marked_in(modules, MARKS))).plan()
-    _check_hooks(assembly)
-    _warn_of_absence(assembly)
+    assembly.wrong_settings = wrong_settings
+    assembly.findings += wrong_settings
+    of_beans = container.plan()
+    listeners = _Listeners(assembly, list(marked_in(modules, MARKS)))
+    if wrong_settings:  # what is missing may be there when the settings are right
+        listeners.plan()
+    else:
+        assembly.findings += of_beans
+        listeners.plan()
+        listeners.check_needs()
+        for hint, value in launch.beans.items():
+            assembly.findings += container.override(hint, value)
+        _check_hooks(assembly)
+        _warn_of_absence(assembly)
     return assembly
 
 
@@ -216,7 +240,6 @@ class _Listeners:
             for mark in marked.marks:
                 if isinstance(mark, rocketmq_spark_listener):
                     self.collect(partial(self.plan_spark, marked.target, mark))
-        self.check_needs()
         self.warn_of_unknown_groups(candidates)
 
     def collect(self, step: Callable[[], None]) -> None:

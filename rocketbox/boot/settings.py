@@ -47,6 +47,7 @@ __all__ = [
     "Origin",
     "Said",
     "Settings",
+    "SettingsError",
     "find_settings_file",
     "load_settings",
     "schema_of",
@@ -210,6 +211,14 @@ class Settings:
         return (*located.path, *located.rest)
 
 
+class SettingsError(ConfigurationError):
+    """Settings that are wrong. ``settings`` is what holds without what is wrong; None when models lack values then."""
+
+    def __init__(self, findings: Sequence[Finding], settings: Settings | None) -> None:
+        super().__init__(findings)
+        self.settings = settings
+
+
 def schema_of(models: Mapping[str, type[BaseModel]], strict_prefixes: Sequence[str] = STRICT_PREFIXES) -> Schema:
     """The keys that :func:`load_settings` knows for these models, its own about profiles and imports included."""
     return Schema({**models, **OWN_MODELS}, strict_prefixes)
@@ -231,7 +240,7 @@ def load_settings(
     ``profiles`` take the place of ``rocketbox.profiles.active``. ``environ`` is the process's own when it is None.
     Below ``strict_prefixes``, and in models that forbid extra keys, an unknown key is an error; elsewhere a warning.
 
-    Raises ConfigurationError with everything that is wrong.
+    Raises SettingsError with everything that is wrong.
     """
     models = {**models, **OWN_MODELS}
     schema = Schema(models, strict_prefixes)
@@ -247,10 +256,20 @@ def load_settings(
     bound = _bind(schema, merged, models, file, loader.findings)
     settings = Settings(active, tuple(files.paths), (), bound, schema, merged.winners, merged.texts, merged.history)
     if loader.findings:
-        raise ConfigurationError(_without_secrets(loader.findings, settings))
+        readable_winners = {path: entry for path, entry in merged.winners.items() if _is_readable(entry, merged.texts)}
+        rest = replace(settings, winners=readable_winners) if bound else None
+        raise SettingsError(_without_secrets(loader.findings, settings), rest)
     readable = [*files.paths, *([] if env_file is None else [env_file])]
     loader.warnings += exposed_secrets(settings.written, readable)
     return replace(settings, warnings=tuple(loader.warnings))
+
+
+def _is_readable(entry: Entry, texts: Texts) -> bool:
+    try:
+        texts.of_raw(entry.raw, entry.key)
+    except PlaceholderError:
+        return False
+    return True
 
 
 def _without_secrets(findings: Sequence[Finding], settings: Settings) -> list[Finding]:
@@ -299,7 +318,10 @@ def _bind(
     file: Path | None,
     findings: list[Finding],
 ) -> dict[str, BaseModel]:
-    """The models by their prefixes; empty when something is wrong, which is then in ``findings``."""
+    """The models by their prefixes, without the values that are wrong, which are then in ``findings``.
+
+    Empty when models lack values without them.
+    """
     names = {prefix: f"section_{index}" for index, prefix in enumerate(models)}
     converter = Converter(findings, _collecting(merged.texts, findings))
     nothing: dict[str, Any] = {name: {} for name in names.values()}  # so that defaults and missing keys are found
@@ -327,13 +349,31 @@ def _bind(
             return tuple(_LayerSource(settings_cls, source) for source in reversed(sources))
 
     fields: dict[str, Any] = {name: (models[prefix], ...) for prefix, name in names.items()}
+    model = create_model("RootSettings", __base__=Root, **fields)
     try:
-        root = create_model("RootSettings", __base__=Root, **fields)()
+        root = model()
     except ValidationError as error:
         prefixes = {name: prefix for prefix, name in names.items()}
         findings += validation_findings(error, prefixes, schema, merged, refused, file)
-        return {}
+        for problem in error.errors(include_url=False, include_context=False, include_input=False):
+            for source in sources:
+                _drop(source, problem["loc"])
+        try:
+            root = model()
+        except ValidationError:
+            return {}
     return {prefix: getattr(root, name) for prefix, name in names.items()}
+
+
+def _drop(values: dict[str, Any], path: Sequence[int | str]) -> None:
+    """Take the value at a path away, or the nearest one above it."""
+    for step in path[:-1]:
+        below = values.get(str(step))
+        if not isinstance(below, dict):
+            values.pop(str(step), None)
+            return
+        values = below
+    values.pop(str(path[-1]), None)
 
 
 def _collecting(texts: Texts, findings: list[Finding]) -> Any:

@@ -1,0 +1,84 @@
+"""What is wrong in settings and what is wrong in listeners is told at once, and nothing that only follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rocketbox.errors import ConfigurationError
+from tests.services import ServiceMaker, service_maker
+
+LISTENERS = """
+    from typing import Annotated
+
+    from rocketbox import Qualifier, RocketBox, RocketMQTemplate, bean, rocketmq_listener, send_to
+
+    class Desk:
+        def __init__(self, template: RocketMQTemplate) -> None:
+            self.template = template
+
+    @bean
+    def desk(template: RocketMQTemplate) -> Desk:
+        return Desk(template)
+
+    @rocketmq_listener(topic="departures", consumer_group="desk", consume_timeout="15")
+    async def no_unit(departure: str) -> None: ...
+
+    @rocketmq_listener(topic="departures", consumer_group="audit")
+    @send_to("alerts")
+    async def fine(departure: str, template: RocketMQTemplate, desk: Desk) -> str:
+        return departure
+
+    @rocketmq_listener(topic="departures", consumer_group="lake")
+    async def two(first: str, second: str) -> None: ...
+
+    app = RocketBox("flight-desk", scan=[__name__])
+"""
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
+    yield from service_maker(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        ("rocketmq: {name-serve: embedded, producer: {group: desk}}", "unknown key rocketmq.name-serve"),
+        ("rocketmq: {name-server: '${NOBODY}', producer: {group: desk}}", "rocketmq.name-server needs ${NOBODY}"),
+        ("rocketmq: {name-server: embedded, producer: {group: desk, send-message-timeout: soon}}", "'soon'"),
+        ("rocketmq: {name-server: embedded, producer: {group: '', max-message-size: 1MB}}", "rocketmq.producer.group"),
+        ("rocketmq: {name-server: embedded}\nrocketbox: {embedded: {port: 70000}}", "rocketbox.embedded.port"),
+    ],
+)
+@pytest.mark.anyio
+async def test_wrong_settings_do_not_hide_wrong_listeners(service: ServiceMaker, settings: str, wrong: str) -> None:
+    module = service(LISTENERS, settings)
+    with pytest.raises(ConfigurationError) as caught:
+        await module.app.__aenter__()
+    first, *others = [finding.what for finding in caught.value.findings]
+    assert wrong in first
+    assert len(others) == 2, others
+    assert others[0].startswith("consume_timeout of listener no_unit is '15'")
+    assert others[1].startswith("listener two has more than one payload")
+
+
+@pytest.mark.anyio
+async def test_settings_that_lack_values_are_told_alone(service: ServiceMaker) -> None:
+    source = LISTENERS.replace(
+        "class Desk:",
+        """from pydantic import BaseModel
+    from rocketbox import configuration_properties
+
+    @configuration_properties("desk")
+    class DeskProperties(BaseModel):
+        threshold_minutes: int
+
+    class Desk:""",
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        await service(source, "rocketmq: {name-server: embedded}").app.__aenter__()
+    (finding,) = caught.value.findings
+    assert "desk.threshold-minutes" in finding.what
