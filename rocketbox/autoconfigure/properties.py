@@ -152,11 +152,9 @@ _DESCRIPTIONS = {
 def _option(name: str, hint: Any) -> Any:
     default = DEFAULTS.get(name)
     words = format_duration(default) if isinstance(default, timedelta) else getattr(default, "name", default)
-    said = (
-        _DESCRIPTIONS[name]
-        if words is None
-        else f"{_DESCRIPTIONS[name]} (default {str(words).replace('True', 'true')})"
-    )
+    if isinstance(words, bool):
+        words = str(words).lower()
+    said = _DESCRIPTIONS[name] if words is None else f"{_DESCRIPTIONS[name]} (default {words})"
     return _type_in_settings(name, hint), Field(default=None, description=said)
 
 

@@ -53,6 +53,8 @@ SHORTEST_PAUSE = 0.01
 class ConsumerOptions(MemberOptions):
     """How a group consumes; every member of the group should have the same. Times in seconds.
 
+    Namespace, keys and trace are those of :class:`MemberOptions`.
+
     ``concurrency`` is the number of handlers that run at once. ``max_reconsume_times`` -1 is 16 retries for a
     concurrent group and no limit for an orderly one. ``await_termination`` bounds the wait for running handlers at the
     end. ``consume_timestamp_ms`` is where ConsumeFromWhere.TIMESTAMP begins (None: half an hour before the start).

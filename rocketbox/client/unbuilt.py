@@ -22,43 +22,41 @@ __all__ = ["PULL_CONSUMER", "UNBUILT", "Unbuilt", "refuse_unbuilt", "unbuilt_in"
 
 @dataclass(frozen=True)
 class Unbuilt:
-    """What an option asks for, the values that do not ask for it, and what to do instead."""
+    """What an option asks for, what to do instead, and the value that does not ask for it, beside None."""
 
     feature: str
-    idle: tuple[Any, ...]
     fix: str
+    idle: Any = None
 
     def is_asked_for_by(self, value: Any) -> bool:
-        return value not in self.idle
+        return value is not None and value != self.idle
 
     def finding(self, said: str, where: str | None = None) -> Finding:
         """The error about an option; ``said`` tells of it and its value, and of no secret."""
         return Finding(f"{said} asks for {self.feature}, which rocketbox does not have yet", where, self.fix)
 
 
-_NO_NAMESPACE = "leave it out and write the full names of topics and groups, as name%topic"
 _NO_KEYS = "leave out access-key and secret-key, and use a cluster that asks for none"
-_NO_TRACE = "leave it out"
 
 UNBUILT: Mapping[str, Unbuilt] = {
     "access_channel": Unbuilt(
-        "the ways of a vendor's cloud", (None, AccessChannel.LOCAL), "leave it out, or set it to LOCAL"
+        "the ways of a vendor's cloud", "leave it out, or set it to LOCAL", idle=AccessChannel.LOCAL
     ),
-    "tls_enable": Unbuilt("encrypted connections (TLS)", (None, False), "leave it out, and use a port without TLS"),
-    "namespace": Unbuilt("a namespace", (None,), _NO_NAMESPACE),
-    "namespace_v2": Unbuilt("a namespace", (None,), _NO_NAMESPACE),
-    "access_key": Unbuilt("signed requests (ACL)", (None,), _NO_KEYS),
-    "secret_key": Unbuilt("signed requests (ACL)", (None,), _NO_KEYS),
-    "enable_msg_trace": Unbuilt("message trace", (None, False), _NO_TRACE),
-    "customized_trace_topic": Unbuilt("message trace", (None, SYSTEM_TRACE_TOPIC), _NO_TRACE),
-    "compress_message_body_threshold": Unbuilt(
-        "compressed bodies", (None, 4096), "leave it out: bodies go as they are"
+    "tls_enable": Unbuilt("encrypted connections (TLS)", "leave it out, and use a port without TLS", idle=False),
+    "namespace": Unbuilt(
+        "a namespace", "leave it out, and write the whole names of topics and groups, as namespace%topic"
     ),
-    "reply_timeout": Unbuilt("replies to requests", (None, timedelta(seconds=3)), "leave it out"),
+    "namespace_v2": Unbuilt("a namespace in the header", "leave it out, and use topics outside of namespaces"),
+    "access_key": Unbuilt("signed requests (ACL)", _NO_KEYS),
+    "secret_key": Unbuilt("signed requests (ACL)", _NO_KEYS),
+    "enable_msg_trace": Unbuilt("message trace", "leave it out", idle=False),
+    "customized_trace_topic": Unbuilt("message trace", "leave it out", idle=SYSTEM_TRACE_TOPIC),
+    "compress_message_body_threshold": Unbuilt("compressed bodies", "leave it out: bodies go as they are", idle=4096),
+    "reply_timeout": Unbuilt("replies to requests", "leave it out", idle=timedelta(seconds=3)),
 }
 """By the name of the option."""
 
-PULL_CONSUMER = Unbuilt("a pull consumer", (None,), "leave them out, and consume with a listener")
+PULL_CONSUMER = Unbuilt("a pull consumer", "leave them out, and consume with a listener")
 
 
 def unbuilt_in(options: object) -> Iterator[tuple[str, Unbuilt]]:

@@ -68,7 +68,7 @@ class GroupOptions(MemberOptions):
 
 GROUP_OPTIONS = tuple(field.name for field in dataclasses.fields(GroupOptions))
 
-SECRET_OPTIONS = tuple(field.name for field in dataclasses.fields(rocketmq_listener) if not field.repr)
+SECRET_OPTIONS = tuple(each.name for each in dataclasses.fields(rocketmq_listener) if not each.repr)
 """Those whose values are never shown."""
 
 FUNCTION_OPTIONS = tuple(
