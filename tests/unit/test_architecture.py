@@ -43,10 +43,11 @@ LADDER: dict[str, str] = {
     "autoconfigure": "errors clock tasks hints handoff message marks protocol remoting client template listeners spark "
     "boot embedded",
     "background": "errors handoff",
+    "watchdog": "errors clock handoff",
     "running": "errors clock tasks hints handoff message marks protocol remoting client template listeners spark "
-    "boot autoconfigure",
+    "boot autoconfigure watchdog",
     "application": "errors clock tasks hints handoff message marks protocol remoting client template listeners spark "
-    "boot autoconfigure background running",
+    "boot autoconfigure background running watchdog",
     "cli": "errors clock tasks handoff message marks protocol remoting client template listeners spark boot embedded "
     "autoconfigure application broker nameserver",
     "__main__": "cli",

@@ -1,0 +1,246 @@
+"""The watchdog of the event loop: names the line that blocks it, and says that the application is ill if it goes on.
+
+A thread asks the loop four times a second to show that it turns; what holds the loop up is found in the frames of the
+loop's thread. All of an application waits for code that blocks its loop, so such code belongs in a ``def`` handler.
+
+The thread looks at itself as well. When it comes late although the process did not use that time (a laptop that slept,
+SIGSTOP, a machine without time to give), nobody has blocked anything. When the process did use it, some code held the
+interpreter lock (GIL), as one long call into C does, and loop and thread waited together.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import sys
+import sysconfig
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import PurePath
+from types import FrameType, TracebackType
+from typing import Self
+
+from rocketbox.clock import Clock, RealClock
+from rocketbox.handoff import call_soon_from_thread
+
+__all__ = ["DOWN_AFTER", "WARN_AFTER", "LoopWatchdog", "blocking_frame"]
+
+_log = logging.getLogger(__name__)
+
+WARN_AFTER = 1.0  # seconds without a turn of the loop until the line is named
+DOWN_AFTER = 20.0  # seconds until health is down
+LOOKS = 4  # in WARN_AFTER: each costs the loop one wake-up, some 20 us
+STACK_LINES = 6
+RUN_SHARE = 0.2  # of the time in which the thread did not run; with less of the processor the process stood still
+
+MACHINERY = frozenset({"rocketbox", "anyio", "asyncio", "trio", "outcome", "sniffio", "uvloop"})
+DEBUGGERS = frozenset({"bdb", "pdb", "code", "pydevd", "_pydevd_bundle", "debugpy", "IPython"})
+
+STDLIB = ("<frozen ", *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")))
+INSTALLED = {"site-packages", "dist-packages"}
+
+
+class LoopWatchdog:
+    """``async with LoopWatchdog(clock) as watchdog:`` watches the loop that enters it.
+
+    Warns once a block after ``warn_after`` seconds, with the place and a short stack, and says when it is over; after
+    ``down_after`` seconds ``healthy`` is False until the loop turns again. Time in which the process itself did not
+    run does not count, nor does the time that somebody spends in a debugger. Any other clock than the machine's own
+    stands still at times that no thread can know: under such a one nothing is watched.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        warn_after: float = WARN_AFTER,
+        down_after: float = DOWN_AFTER,
+        cpu_time: Callable[[], float] = time.process_time,
+    ) -> None:
+        self.warn_after = warn_after
+        self.down_after = down_after
+        self.interval = warn_after / LOOKS
+        self._clock = clock
+        self._cpu_time = cpu_time
+        self._thread: threading.Thread | None = None
+        self._end = threading.Event()
+        self._call_soon: Callable[[Callable[[], object]], object] = _no_loop
+        self._loop_thread = 0
+        self._outside = 0  # outermost frames of the loop's thread that are not run by the loop: they run it
+        # written by the loop
+        self._turned = True
+        self._turned_at = 0.0
+        # written by the thread
+        self._since = 0.0  # the loop has not turned since, as far as it was looked at
+        self._looked_at = 0.0
+        self._cpu_at_look = 0.0
+        self._blocked_for = 0.0
+        self._warned = self._down = False
+
+    async def __aenter__(self) -> Self:
+        if isinstance(self._clock, RealClock):
+            self.watch(threading.get_ident(), call_soon_from_thread())
+            self._end.clear()
+            self._thread = threading.Thread(target=self._run, name="rocketbox-watchdog", daemon=True)
+            self._thread.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join(self.interval)  # it ends at once, unless its log record waits for somebody
+            self._thread = None
+        self._turned = True
+
+    @property
+    def blocked_for(self) -> float:
+        """Seconds for which the loop has not turned, at the last look; 0 when it turns."""
+        return 0.0 if self._turned else self._blocked_for
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the loop has turned within ``down_after`` seconds."""
+        return self.blocked_for < self.down_after
+
+    def watch(self, loop_thread: int, call_soon: Callable[[Callable[[], object]], object]) -> None:
+        """Look from now on at the loop of that thread (its ident), which is reached by ``call_soon``."""
+        self._loop_thread = loop_thread
+        self._call_soon = call_soon
+        self._turned = True
+        self._turned_at = self._since = self._looked_at = self._clock.monotonic()
+        self._cpu_at_look = self._cpu_time()
+        self._warned = self._down = False
+
+    def look(self) -> None:
+        """Look once, ``interval`` seconds after the last time. Raises RuntimeError when the loop has ended."""
+        now, cpu = self._clock.monotonic(), self._cpu_time()
+        late = now - self._looked_at - self.interval
+        lost = late if late > self.interval else 0.0  # what only came a little late says nothing
+        was_run = cpu - self._cpu_at_look > lost * RUN_SHARE
+        self._looked_at, self._cpu_at_look = now, cpu
+        if not was_run:
+            self._since += lost
+        ask = self._turned
+        if ask:
+            self._over(self._turned_at - self._since)
+            self._since = max(now - lost, self._turned_at) if was_run else now
+            self._blocked_for = 0.0
+            self._turned = False
+        self._judge(now)
+        if ask:  # behind the look at the frames: this call can give the interpreter lock back to the loop's thread
+            self._call_soon(self._turn)
+
+    # --- in the loop -------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        if not self._outside:
+            frames = list(_outwards(sys._getframe(1)))
+            # trio calls back from a task of its own, three calls deep; asyncio from the loop itself.
+            own = next((n for n, each in enumerate(frames[:4], 1) if each.f_code.co_flags & inspect.CO_COROUTINE), 0)
+            self._outside = len(frames) - own
+        self._turned_at = self._clock.monotonic()
+        self._turned = True
+
+    # --- in the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        # The end of the loop ends this: a closed asyncio loop and a finished trio run refuse the call.
+        with suppress(RuntimeError):
+            while not self._end.wait(self.interval):
+                self.look()
+
+    def _judge(self, now: float) -> None:
+        blocked_for = now - self._since
+        if blocked_for < self.warn_after:
+            return
+        frame = sys._current_frames().get(self._loop_thread)
+        if frame is not None and _in_debugger(frame):
+            self._since = now
+            return
+        self._blocked_for = blocked_for
+        if not self._warned:
+            self._warned = True
+            _log.warning("%s", _explain(frame, self._outside, blocked_for))
+        if blocked_for >= self.down_after and not self._down:
+            self._down = True
+            _log.error("the event loop has not turned for %.1f s: health is down until it does", blocked_for)
+
+    def _over(self, blocked_for: float) -> None:
+        if self._warned:
+            _log.warning("the event loop turns again, after %.1f s", blocked_for)
+        elif blocked_for >= self.warn_after:
+            _log.warning("the event loop did not turn for %.1f s; it was over before its place was seen", blocked_for)
+        self._warned = self._down = False
+
+
+def blocking_frame(frame: FrameType, outside: int = 0) -> FrameType | None:
+    """Of a thread's frames, given its innermost one, that of the user's code which keeps the thread.
+
+    It is the innermost one of the handler's own package or of code that is not installed: not that of a library the
+    handler calls, nor of Python. None when the loop runs no code but its own. The ``outside`` outermost frames are
+    left out.
+    """
+    code: list[FrameType] = []
+    for each in _inside(frame, outside):
+        if _package(each) in MACHINERY:
+            if code:
+                break
+        elif _is_installed(each) or not each.f_code.co_filename.startswith(STDLIB):
+            code.append(each)
+    if not code:
+        return None
+    own = _package(code[-1])  # what rocketbox has called; it may be installed as its libraries are
+    return next(each for each in code if _package(each) == own or not _is_installed(each))
+
+
+def _explain(frame: FrameType | None, outside: int, blocked_for: float) -> str:
+    found = blocking_frame(frame, outside) if frame is not None else None
+    if frame is None or found is None:
+        return (
+            f"the event loop has not turned for {blocked_for:.1f} s, and now it runs no code of the application's: "
+            "a call, perhaps in another thread, has held the interpreter lock (GIL), or rocketbox itself blocks"
+            + (f"\n{_stack(frame, outside)}" if frame is not None else "")
+        )
+    return (
+        f"the event loop has not turned for {blocked_for:.1f} s: {found.f_code.co_filename}:{found.f_lineno} in "
+        f"{found.f_code.co_qualname} blocks it, and with it all listeners and sends; blocking code belongs in a def "
+        f"handler, or in anyio.to_thread.run_sync\n{_stack(frame, outside)}"
+    )
+
+
+def _stack(frame: FrameType, outside: int) -> str:
+    frames = [(each, each.f_lineno) for each in _inside(frame, outside)][:STACK_LINES]
+    return "".join(traceback.StackSummary.extract(reversed(frames)).format()).rstrip()
+
+
+def _inside(frame: FrameType, outside: int) -> list[FrameType]:
+    frames = list(_outwards(frame))
+    return frames[: max(len(frames) - outside, 0)]
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _is_installed(frame: FrameType) -> bool:
+    return not INSTALLED.isdisjoint(PurePath(frame.f_code.co_filename).parts)
+
+
+def _in_debugger(frame: FrameType) -> bool:
+    return any(_package(each) in DEBUGGERS for each in _outwards(frame))
+
+
+def _no_loop(callback: Callable[[], object]) -> None:
+    raise RuntimeError("no loop is watched")

@@ -1,0 +1,113 @@
+"""The watchdog at its work: handlers that block a running loop, under every kind of loop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from rocketbox.clock import RealClock
+from rocketbox.watchdog import LoopWatchdog
+
+pytestmark = pytest.mark.anyio
+
+
+async def block(seconds: float) -> None:
+    time.sleep(seconds)  # noqa: ASYNC251 - that is what is tested
+
+
+async def heard(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    with anyio.fail_after(10):
+        while text not in caplog.text:
+            await anyio.sleep(0.01)
+
+
+async def test_a_task_that_blocks_is_named_by_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    async with LoopWatchdog(RealClock(), warn_after=0.2, down_after=0.4) as watchdog:
+        await anyio.sleep(0.2)
+        assert caplog.messages == []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(block, 0.9)
+        await heard(caplog, "turns again")
+        assert watchdog.healthy
+    named, down, again = caplog.records
+    line = block.__code__.co_firstlineno + 1
+    assert f"{__file__}:{line} in block blocks it" in named.message
+    assert "time.sleep(seconds)" in named.message
+    assert (down.levelno, "health is down" in down.message) == (logging.ERROR, True)
+    took = re.search(r"turns again, after (\d\.\d) s", again.message)
+    assert took is not None
+    assert 0.7 <= float(took[1]) <= 2
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # tests under trio have a thread more that wants the lock
+async def test_a_call_into_c_that_holds_the_interpreter_lock_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    async def search() -> None:
+        re.match(r"(a+)+$", "a" * 24 + "b")
+
+    async with LoopWatchdog(RealClock(), warn_after=0.1):
+        await anyio.sleep(0.1)
+        started = time.monotonic()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(search)
+        assert time.monotonic() - started > 0.4, "the expression is not slow enough to test with"
+        await heard(caplog, "turns again")
+    assert f"{__file__}:{search.__code__.co_firstlineno + 1} in " in caplog.text
+
+
+async def test_a_def_function_in_a_thread_blocks_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async with LoopWatchdog(RealClock(), warn_after=0.2):
+        await anyio.to_thread.run_sync(time.sleep, 0.6)
+    assert caplog.messages == []
+
+
+async def test_the_thread_ends_with_the_block() -> None:
+    async with LoopWatchdog(RealClock()):
+        assert "rocketbox-watchdog" in {thread.name for thread in threading.enumerate()}
+        await anyio.lowlevel.checkpoint()
+    assert "rocketbox-watchdog" not in {thread.name for thread in threading.enumerate()}
+
+
+STOPPED = """
+import logging, anyio
+from rocketbox.clock import RealClock
+from rocketbox.watchdog import LoopWatchdog
+
+async def main():
+    async with LoopWatchdog(RealClock(), warn_after=0.2):
+        print("watching", flush=True)
+        await anyio.to_thread.run_sync(input)
+        await anyio.sleep(0.3)
+
+logging.basicConfig(level=logging.DEBUG)
+anyio.run(main)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGSTOP")
+def test_a_process_that_is_stopped_for_a_while_warns_of_nothing() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPPED],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "watching\n"
+    time.sleep(0.3)
+    os.kill(process.pid, signal.SIGSTOP)
+    time.sleep(1)
+    os.kill(process.pid, signal.SIGCONT)
+    _, errors = process.communicate("\n", timeout=30)
+    assert process.returncode == 0
+    assert "event loop" not in errors
