@@ -1,18 +1,22 @@
-"""Services for tests: written to a folder as a user writes them, module and YAML, and imported from there."""
+"""Services for tests: written to a folder as a user writes them, module and YAML; imported from there, or run by the
+command ``rocketbox``."""
 
 from __future__ import annotations
 
 import importlib
 import itertools
+import os
+import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-__all__ = ["SETTINGS", "ServiceMaker", "service_maker"]
+__all__ = ["SETTINGS", "Service", "ServiceMaker", "service_maker"]
 
 SETTINGS = """
 rocketmq:
@@ -21,6 +25,8 @@ rocketmq:
 rocketbox:
   embedded: {port: 0, name-server-port: 0, data-dir: %(folder)s/store, mapped-file-size-commit-log: 1MB}
 """
+
+SECONDS = 60  # that a command may take
 
 _numbers = itertools.count(1)
 
@@ -45,3 +51,36 @@ def service_maker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ser
     yield make
     for name in made:
         sys.modules.pop(name, None)
+
+
+class Service:
+    """A running ``rocketbox`` command; lines of stdout and stderr are collected together."""
+
+    def __init__(self, folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "rocketbox", *arguments],
+            cwd=folder,
+            env={**os.environ, **(environment or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.output = ""
+        self._watchdog = threading.Timer(SECONDS, self.process.kill)
+        self._watchdog.start()
+
+    def wait_for(self, text: str, times: int = 1) -> None:
+        """Return when a text has been printed, so many times since the beginning."""
+        assert self.process.stdout is not None
+        while self.output.count(text) < times:
+            line = self.process.stdout.readline()
+            assert line, f"{text!r} was not printed {times} times:\n{self.output}"
+            self.output += line
+
+    def finish(self) -> int:
+        """Its exit code, when it and all its children have ended."""
+        try:
+            self.output += self.process.communicate()[0]
+        finally:
+            self._watchdog.cancel()
+        return self.process.returncode

@@ -7,6 +7,7 @@ watched, not files: editors and deployments put a new file in the place of the o
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,8 @@ from watchfiles import Change, DefaultFilter, awatch
 from rocketbox.tasks import SupervisedTask, Supervisor
 
 __all__ = ["Place", "Watch", "places_of_code", "places_of_settings"]
+
+_log = logging.getLogger(__name__)
 
 CODE = ("*.py",)
 SETTINGS = ("*.yaml", "*.yml", "*.env")  # .env itself is one of the last
@@ -85,20 +88,24 @@ class Watch:
         self._closing = anyio.Event()
 
     async def follow(self, places: Iterable[Place]) -> None:
-        """Watch these places as well; when this returns, no change in them is missed. Those that are not there are not.
+        """Watch these places as well, if they are there; when this returns, no change in them is missed.
 
         What is watched once stays so: a file that is no longer used costs a restart at most.
         """
+        fresh = []
         for place in places:
             folder = place.folder.resolve()
             if not folder.is_dir():
                 continue
             names = self._names.setdefault((folder, place.deep), set())
             if not names:
+                fresh.append(f"{folder} and all below it" if place.deep else str(folder))
                 name = f"watch {folder}"
                 self._watchers.append(self._tasks.start(name, self._follow, folder, place.deep, names))
             names.update(place.names)
         await anyio.lowlevel.checkpoint()  # each new task has come as far as its first wait, and watches from there on
+        for each in fresh:
+            _log.info("watches %s", each)
 
     async def close(self) -> None:
         """Watch nothing any longer."""

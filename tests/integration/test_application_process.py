@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import textwrap
-import threading
 from pathlib import Path
 
 import pytest
 
-from tests.services import SETTINGS
-
-SECONDS = 60
+from tests.services import SETTINGS, Service
 
 SERVICE = """
 from __future__ import annotations
@@ -46,36 +41,6 @@ def on_arrival(arrival: Departure) -> None:
 async def send(template: RocketMQTemplate) -> None:
     await template.send(TOPIC, Departure(flight="UA1", seconds=SECONDS))
 """
-
-
-class Service:
-    """A running ``rocketbox`` command; lines of stdout and stderr are collected together."""
-
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", "from rocketbox.cli.app import main; main()", *arguments],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.output = ""
-        self._watchdog = threading.Timer(SECONDS, self.process.kill)
-        self._watchdog.start()
-
-    def wait_for(self, text: str) -> None:
-        assert self.process.stdout is not None
-        while text not in self.output:
-            line = self.process.stdout.readline()
-            assert line, f"{text!r} was not printed:\n{self.output}"
-            self.output += line
-
-    def finish(self) -> int:
-        try:
-            self.output += self.process.communicate()[0]
-        finally:
-            self._watchdog.cancel()
-        return self.process.returncode
 
 
 @pytest.fixture

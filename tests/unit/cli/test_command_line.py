@@ -1,0 +1,75 @@
+"""What is written on the command line: options, settings, and what is misspelt; and the help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rocketbox.cli.app import app
+
+COMMANDS = ("run", "check", "config", "conditions", "schema", "broker", "new")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", "desk:app", "--relaod"], "did you mean --reload?"),
+        (["run", "--relaod", "desk:app"], "did you mean --reload?"),
+        (["run", "desk:app", "--worker=4"], "did you mean --workers?"),
+        (["run", "desk:app", "--confg=x.yaml"], "did you mean --config?"),
+        (["check", "desk:app", "--profiles=late"], "did you mean --profile?"),
+        (["conditions", "desk:app", "--debgu"], "did you mean --debug?"),
+        (["check", "desk:app", "--reload"], "--reload is neither an option of rocketbox check nor a setting"),
+        (["run", "desk:app", "--chidl"], "settings are written --KEY=VALUE"),  # what is hidden is not recommended
+    ],
+)
+def test_an_option_that_is_misspelt_is_not_taken_for_a_setting(arguments: list[str], says: str) -> None:
+    result = CliRunner().invoke(app, arguments, prog_name="rocketbox")
+    assert result.exit_code == 1
+    assert says in result.output
+
+
+def test_all_options_that_are_misspelt_are_told_together() -> None:
+    result = CliRunner().invoke(app, ["run", "desk:app", "--relaod", "--worker=4"], prog_name="rocketbox")
+    assert "1. --relaod" in result.output
+    assert "2. --worker " in result.output
+
+
+@pytest.mark.parametrize("setting", ["--stage=late", "--desk.late", "--rocketmq.enabled=false"])
+@pytest.mark.parametrize("first", [False, True])
+def test_settings_may_stand_before_and_behind_the_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, first: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["check", *([setting, "nowhere:app"] if first else ["nowhere:app", setting])]
+    result = CliRunner().invoke(app, arguments, prog_name="rocketbox")
+    assert result.exit_code == 1
+    assert "module nowhere cannot be imported" in result.output
+    assert "neither an option" not in result.output
+
+
+@pytest.mark.parametrize("workers", ["0", "-1", "many"])
+def test_the_number_of_workers_is_checked(workers: str) -> None:
+    result = CliRunner().invoke(app, ["run", "desk:app", f"--workers={workers}"], prog_name="rocketbox")
+    assert result.exit_code == 2
+    assert "--workers" in result.output
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_explains_each_option(command: str) -> None:
+    result = CliRunner().invoke(app, [command, "--help"], prog_name="rocketbox", env={"COLUMNS": "120", "TERM": "dumb"})
+    assert result.exit_code == 0
+    assert "--KEY=VALUE" in result.output or command in ("schema", "new")
+    assert "--child" not in result.output
+    boxes = [line.strip("│* ") for line in result.output.splitlines() if line.startswith("│")]
+    options = [line.split() for line in boxes if line.startswith("--")]
+    assert options
+    assert [words for words in options if len(words) < 4] == []  # name, type, and some words
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_tells_its_exit_codes(command: str) -> None:
+    result = CliRunner().invoke(app, [command, "--help"], prog_name="rocketbox", env={"COLUMNS": "120", "TERM": "dumb"})
+    assert "Status" in result.output
