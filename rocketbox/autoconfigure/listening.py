@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from rocketbox.autoconfigure.properties import ClusterProperties, ListenerProperties, MarkProperties, listener_options
-from rocketbox.boot.failures import MASK
+from rocketbox.boot.masking import MASK
 from rocketbox.boot.shapes import uniform
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import place_of
@@ -52,7 +52,7 @@ def cluster_settings(prefix: str, properties: ClusterProperties, where: Where) -
             if isinstance(value, bool) or value in ("true", "false"):
                 switches.setdefault(group, {})[name] = value in (True, "true")
             else:
-                findings.append(_unknown(f"{listeners}.{group}", name, value, where))
+                findings.append(_unknown(f"{listeners}.{group}", name, where))
     if findings:
         raise ConfigurationError(findings)
     defaults = said(f"{prefix}.consumer", consumer)
@@ -86,7 +86,7 @@ _SPRING_NAMES = {
 _OF_A_CLUSTER = ("nameserver", "accesschannel", "tlsenable", "instancename")
 
 
-def _unknown(path: str, name: str, value: object, where: Where) -> Finding:
+def _unknown(path: str, name: str, where: Where) -> Finding:
     known = [field.alias or field_name for field_name, field in ListenerProperties.model_fields.items()]
     spelled = uniform(name)
     near = [_SPRING_NAMES[spelled]] if spelled in _SPRING_NAMES else difflib.get_close_matches(name, known, n=1)
@@ -96,7 +96,7 @@ def _unknown(path: str, name: str, value: object, where: Where) -> Finding:
         fix = f"did you mean {path}.{near[0]}?"
     else:
         fix = f"options are: {', '.join(sorted(known))}"
-    return Finding(f"{path}.{name} is no option of a listener (value {value!r})", where(f"{path}.{name}"), fix)
+    return Finding(f"{path}.{name} is no option of a listener", where(f"{path}.{name}"), fix)
 
 
 def candidate_of(
@@ -134,14 +134,7 @@ def candidate_of(
             for problem in error.errors(include_url=False)
         ]
         values = {}
-    sent_on = tuple(
-        dataclasses.replace(
-            reply, destination=_resolved(reply.destination, f"send_to of {name}", here, resolve_text, findings)
-        )
-        if "${" in reply.destination
-        else reply
-        for reply in replies
-    )
+    sent_on = tuple(_resolved_reply(reply, name, here, resolve_text, findings) for reply in replies)
     if findings:
         raise ConfigurationError(findings)
     return Candidate(function, Said(values, lambda option: here), sent_on, owner)
@@ -150,6 +143,17 @@ def candidate_of(
 def _shown(key: str, name: str, given: Mapping[str, Any]) -> str:
     option = key.replace("-", "_")
     return f"{key} of listener {name} is {MASK if option in SECRET_OPTIONS else repr(given.get(option))}"
+
+
+def _resolved_reply(
+    reply: send_to, name: str, here: str, resolve_text: ResolveText, findings: list[Finding]
+) -> send_to:
+    texts: dict[str, Any] = {
+        field.name: _resolved(value, f"send_to of {name}", here, resolve_text, findings)
+        for field in dataclasses.fields(reply)
+        if isinstance(value := getattr(reply, field.name), str) and "${" in value
+    }
+    return dataclasses.replace(reply, **texts) if texts else reply
 
 
 def _resolved(text: str, what: str, here: str, resolve_text: ResolveText, findings: list[Finding]) -> str:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterable
 
 from rocketbox.autoconfigure.properties import LoggingProperties
+from rocketbox.boot.masking import MaskingFilter
 
 __all__ = ["JsonFormatter", "TextFormatter", "set_up_logging"]
 
@@ -40,7 +42,7 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
+            line["error"] = record.exc_text or self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
 
 
@@ -48,14 +50,20 @@ def _process_of(record: logging.LogRecord) -> str | None:
     return None if record.processName == "MainProcess" else record.processName
 
 
-def set_up_logging(properties: LoggingProperties, *, debug: bool = False) -> None:
-    """Set the levels, and a handler if there is none; ``debug`` shows what rocketbox does in detail."""
+def set_up_logging(properties: LoggingProperties, *, debug: bool = False, secrets: Iterable[str] = ()) -> None:
+    """Set the levels, and a handler if there is none; ``debug`` shows what rocketbox does in detail.
+
+    ``secrets`` are masked in whatever the handlers of the root logger get.
+    """
     root = logging.getLogger()
     if not root.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(JsonFormatter() if properties.format == "json" else TextFormatter())
-        root.addHandler(handler)
+        own = logging.StreamHandler(sys.stderr)
+        own.setFormatter(JsonFormatter() if properties.format == "json" else TextFormatter())
+        root.addHandler(own)
         root.setLevel(logging.INFO)
+    masking = MaskingFilter(secrets)
+    for handler in root.handlers:
+        masking.install(handler)
     if debug:
         logging.getLogger("rocketbox").setLevel(logging.DEBUG)
     for name, level in properties.level.items():

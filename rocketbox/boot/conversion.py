@@ -15,7 +15,9 @@ from typing import Any
 
 from pydantic import SecretBytes, SecretStr
 
+from rocketbox.boot.masking import MASK
 from rocketbox.boot.origins import Group, Listing, Raw, Ready, Scalar, split_key
+from rocketbox.boot.secrets import is_secret
 from rocketbox.boot.shapes import ANY, UNDECLARED, Leaf, Many, Section, Shape, Table, key_text, uniform
 from rocketbox.boot.units import parse_duration
 from rocketbox.boot.wording import example, is_class, members_of, unknown_key
@@ -123,8 +125,9 @@ class Converter:
         if not text.strip() and leaf.nullable and not takes_text:
             return None
         if raw.plain and not takes_text and _OCTAL.fullmatch(text) and _is_numeric(leaf):
+            said = MASK if is_secret(split_key(key), leaf, raw) else text
             return self.wrong(
-                f"{key} is {text}, which some readers of YAML take for an octal number", raw, "write it without the 0"
+                f"{key} is {said}, which some readers of YAML take for an octal number", raw, "write it without the 0"
             )
         if leaf.validated:
             return text
@@ -147,13 +150,14 @@ class Converter:
         text = self._text(raw, key)
         if text is None or not raw.plain:
             return text
+        said = MASK if is_secret(split_key(key), None, raw) else text
         if text.lower() in _YAML_TRUTHS:
             truth = str(_YAML_TRUTHS[text.lower()]).lower()
-            what = f"{key} is {text}, which some readers of YAML take for {truth}"
-            return self.wrong(what, raw, f'write {truth}, or "{text}" for the text')
+            what = f"{key} is {said}, which some readers of YAML take for {truth}"
+            return self.wrong(what, raw, f'write {truth}, or "{said}" for the text')
         if _OCTAL.fullmatch(text) or _SEXAGESIMAL.fullmatch(text):
-            what = f"{key} is {text}, which readers of YAML take for different numbers"
-            return self.wrong(what, raw, f'write "{text}" for the text, or a plain decimal number')
+            what = f"{key} is {said}, which readers of YAML take for different numbers"
+            return self.wrong(what, raw, f'write "{said}" for the text, or a plain decimal number')
         for kind in (bool, int, float):
             value = _read(kind, text)
             if value is not UNSET:

@@ -16,12 +16,13 @@ from typing import Any
 from pydantic import BaseModel, SecretBytes, SecretStr
 from pydantic_core import PydanticUndefined
 
-from rocketbox.boot.failures import MASK, mask
+from rocketbox.boot.masking import MASK, mask
 from rocketbox.boot.origins import Group, Listing, Raw, Ready, file_label, split_key
+from rocketbox.boot.secrets import is_secret
 from rocketbox.boot.settings import Said, Settings
 from rocketbox.boot.shapes import Field, Leaf, Many, Section, Shape, Table, key_text
 from rocketbox.boot.units import format_duration, format_size
-from rocketbox.boot.wording import expected, is_secret, unknown_key
+from rocketbox.boot.wording import expected, unknown_key
 from rocketbox.errors import ConfigurationError
 
 __all__ = ["Effective", "effective", "explain", "format_value", "render_tree"]

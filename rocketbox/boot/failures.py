@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from rocketbox.boot.masking import mask
 from rocketbox.errors import ConfigurationError, Finding, RocketBoxError
 
-__all__ = ["MASK", "findings_of", "mask", "render_failure"]
-
-MASK = "******"
-
-
-def mask(text: str, secrets: Iterable[str]) -> str:
-    """The text with every secret in it replaced; longer ones first, so that no rest of one stays."""
-    for secret in sorted({secret for secret in secrets if secret.strip()}, key=len, reverse=True):
-        text = text.replace(secret, MASK)
-    return text
+__all__ = ["findings_of", "render_failure", "without_secrets"]
 
 
 def findings_of(error: BaseException) -> list[Finding]:
@@ -31,13 +23,25 @@ def findings_of(error: BaseException) -> list[Finding]:
     return [Finding(f"{name}: {text}" if text else name, None, "--debug shows the traceback")]
 
 
+def without_secrets(findings: Iterable[Finding], secrets: Iterable[str]) -> list[Finding]:
+    """The findings as they may be shown, each once: what is wrong may quote what a user's own code said."""
+    known = frozenset(secrets)
+
+    def masked(text: str | None) -> str | None:
+        return text and mask(text, known)
+
+    return list(
+        dict.fromkeys(Finding(mask(each.what, known), masked(each.where), masked(each.fix)) for each in findings)
+    )
+
+
 def render_failure(
     error: BaseException | Sequence[Finding], *, report: str | None = None, secrets: Iterable[str] = ()
 ) -> str:
-    """``APPLICATION FAILED TO START`` with all findings; ``report`` is put behind them."""
+    """``APPLICATION FAILED TO START`` with all findings; ``report`` is put behind them. Secrets are masked."""
     findings = findings_of(error) if isinstance(error, BaseException) else list(error)
     lines = ["", "APPLICATION FAILED TO START", ""]
-    for number, finding in enumerate(findings, 1):
+    for number, finding in enumerate(without_secrets(findings, secrets), 1):
         margin = f"{number}. "
         lines.append(margin + finding.what.replace("\n", "\n" + " " * len(margin)))
         if finding.where:
@@ -46,5 +50,5 @@ def render_failure(
             lines.append(f"   fix:   {finding.fix}")
         lines.append("")
     if report:
-        lines += [report, ""]
-    return mask("\n".join(lines), secrets)
+        lines += [mask(report, secrets), ""]
+    return "\n".join(lines)

@@ -17,10 +17,10 @@ from pathlib import Path
 from rocketbox.boot.imports import Import, circle_finding, import_location, imports_in, tree_items
 from rocketbox.boot.layers import IMPORT, ConditionalDocument, Entry, Layer
 from rocketbox.boot.merging import FileLayer, Merged, Sources, file_layer
-from rocketbox.boot.origins import Origin, Scalar, file_label
+from rocketbox.boot.origins import Origin, Raw, Scalar, file_label
 from rocketbox.boot.placeholders import PlaceholderError
 from rocketbox.boot.profiles import profile_file
-from rocketbox.boot.wording import secrets_in
+from rocketbox.boot.secrets import credentials_in, secrets_in
 from rocketbox.errors import Finding
 
 __all__ = ["SettingsFiles", "exposed_secrets", "idle_keys"]
@@ -129,7 +129,10 @@ def exposed_secrets(entries: Iterable[Entry], files: Iterable[Path]) -> list[Fin
     paths = {file_label(file): file for file in files}
     held: dict[str, dict[str, Origin]] = {}
     for entry in entries:
-        for each in secrets_in(entry.path, entry.shape, entry.raw):
+        found: list[Raw] = [*secrets_in(entry.path, entry.shape, entry.raw)]
+        if isinstance(entry.raw, Scalar) and any(credentials_in(entry.raw.text or "")):
+            found.append(entry.raw)
+        for each in found:
             written = each.text if isinstance(each, Scalar) else None
             if each.origin.source in paths and written and not _ONLY_PLACEHOLDERS.fullmatch(written):
                 held.setdefault(each.origin.source, {}).setdefault(entry.key, each.origin)

@@ -20,9 +20,10 @@ from typing import Any
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from rocketbox.boot.effective import format_value
+from rocketbox.boot.secrets import is_secret
 from rocketbox.boot.settings import schema_of
 from rocketbox.boot.shapes import Field, Leaf, Many, Section, Shape, Table, uniform
-from rocketbox.boot.wording import is_class, is_secret, members_of
+from rocketbox.boot.wording import is_class, members_of
 
 __all__ = ["json_schema"]
 

@@ -17,8 +17,9 @@ from dotenv.parser import parse_stream
 
 from rocketbox.boot.imports import imports_in
 from rocketbox.boot.origins import Group, Item, Listing, Origin, Raw, Ready, Scalar, file_label, split_key
+from rocketbox.boot.secrets import is_secret
 from rocketbox.boot.shapes import Leaf, Schema, Section, Shape, Table, key_text
-from rocketbox.boot.wording import example, is_secret, unknown_key
+from rocketbox.boot.wording import example, unknown_key
 from rocketbox.boot.yaml_documents import Document, read_documents
 from rocketbox.errors import Finding
 
@@ -244,12 +245,18 @@ def argument_items(arguments: Sequence[str] | Mapping[str, str], findings: list[
     if isinstance(arguments, Mapping):
         texts.update(arguments)
     else:
+        before = ""
         for argument in arguments:
             name, separator, value = argument.removeprefix("--").partition("=")
-            if not argument.startswith("--") or not name:
-                findings.append(Finding(f"the argument {argument!r} is no setting", None, "write --key=value"))
-            else:
+            if argument.startswith("--") and name:
                 texts[name] = value if separator else "true"
+            elif before.startswith("--") and "=" not in before:  # it is not told, for it may be a password
+                what = f"the value of {before} is an argument of its own"
+                findings.append(Finding(what, "the command line", f"write {before}=value"))
+            else:
+                what = f"the argument {name!r} is no setting"
+                findings.append(Finding(what, "the command line", "write --key=value"))
+            before = argument
     return [_item(name, Scalar(text, Origin(f"argument --{name}"))) for name, text in texts.items()]
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import Secret, SecretBytes, SecretStr
+
 from rocketbox.boot.layers import (
     ConditionalDocument,
     Entry,
@@ -25,6 +27,7 @@ from rocketbox.boot.layers import (
 from rocketbox.boot.origins import Listing, Origin, Raw, Ready, Scalar, file_label, split_key
 from rocketbox.boot.placeholders import Found, resolve_placeholders
 from rocketbox.boot.profiles import accepts
+from rocketbox.boot.secrets import has_secret_name, secret_values
 from rocketbox.boot.shapes import Schema
 from rocketbox.errors import Finding
 
@@ -120,12 +123,16 @@ class Sources:
 
 @dataclass
 class Texts:
-    """The texts of the winning entries with their placeholders replaced."""
+    """The texts of the winning entries with their placeholders replaced.
+
+    ``secrets`` are those of variables that were asked for and have the name of a secret.
+    """
 
     schema: Schema
     winners: Mapping[tuple[str, ...], Entry]
     variables: Mapping[str, Scalar]
-    _done: dict[Scalar, str] = field(default_factory=dict)
+    secrets: set[str] = field(default_factory=set, repr=False)
+    _done: dict[Scalar, str] = field(default_factory=dict, repr=False)
 
     def lookup(self, name: str) -> Found | None:
         """What ``${name}`` stands for: an argument or override, a variable of just that name, then any key."""
@@ -134,7 +141,10 @@ class Texts:
         if entry is not None and entry.layer in _ABOVE_ENVIRONMENT:
             return _found(entry.raw)
         if name in self.variables:
-            return _found(self.variables[name])
+            variable = self.variables[name]
+            if has_secret_name(name) and variable.text:
+                self.secrets.add(variable.text)
+            return _found(variable)
         return None if entry is None else _found(entry.raw)
 
     def of_scalar(self, scalar: Scalar, subject: str) -> str | None:
@@ -153,7 +163,7 @@ class Texts:
         if isinstance(raw, Listing):
             return ",".join(self.of_raw(item, subject) or "" for item in raw.items)
         if isinstance(raw, Ready):
-            return str(raw.value).lower() if isinstance(raw.value, bool) else str(raw.value)
+            return _text_of(raw.value)
         return ""
 
 
@@ -164,6 +174,11 @@ def _found(raw: Raw) -> Found | None:
         texts = [item.text or "" for item in raw.items if isinstance(item, Scalar)]
         return Found(",".join(texts), str(raw.origin))
     if isinstance(raw, Ready):
-        text = str(raw.value).lower() if isinstance(raw.value, bool) else str(raw.value)
-        return Found(text, str(raw.origin), open_=False)
+        return Found(_text_of(raw.value), str(raw.origin), open_=False)
     return None
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, SecretStr | SecretBytes | Secret):
+        return next(secret_values(value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -8,7 +8,7 @@ Source: Spring ``PlaceholderResolutionSupport``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rocketbox.errors import Finding
 
@@ -19,7 +19,7 @@ __all__ = ["Found", "Lookup", "PlaceholderError", "resolve_placeholders"]
 class Found:
     """What a name stands for, itself perhaps with placeholders, and where that was written."""
 
-    text: str
+    text: str = field(repr=False)  # it may be a secret
     where: str
     open_: bool = True
 

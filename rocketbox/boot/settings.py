@@ -18,26 +18,28 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError, create_model
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from rocketbox.boot.conversion import UNSET, Converter
-from rocketbox.boot.failures import MASK, mask
+from rocketbox.boot.failures import without_secrets
 from rocketbox.boot.files import SettingsFiles, exposed_secrets, idle_keys
 from rocketbox.boot.imports import ConfigProperties
 from rocketbox.boot.layers import ConditionalDocument, Entry
+from rocketbox.boot.masking import MASK, mask
 from rocketbox.boot.merging import Merged, Sources, Texts, file_layer
-from rocketbox.boot.origins import Origin, Scalar, file_label, split_key
+from rocketbox.boot.origins import Origin, Ready, Scalar, file_label, split_key
 from rocketbox.boot.placeholders import PlaceholderError, resolve_placeholders
 from rocketbox.boot.profiles import ProfilesProperties, active_profiles
-from rocketbox.boot.shapes import Leaf, Schema, Section, Shape, Table
+from rocketbox.boot.secrets import credentials_in, is_guessable, is_secret, secret_values, secrets_in
+from rocketbox.boot.shapes import Leaf, Many, Schema, Section, Shape, Table
 from rocketbox.boot.units import DataSize, Duration, DurationWithUnit
 from rocketbox.boot.validation import validation_findings
-from rocketbox.boot.wording import is_secret, secrets_in
 from rocketbox.errors import ConfigurationError, Finding
 
 __all__ = [
@@ -97,6 +99,14 @@ class Said:
     origin: Origin
     layer: str
     text: str
+
+
+@dataclass(frozen=True, repr=False)
+class _Known:
+    """What is looked for in text before it is shown, and what is not because everybody sees it anyway."""
+
+    secrets: frozenset[str]
+    public: frozenset[str]
 
 
 @dataclass(repr=False, eq=False)
@@ -197,14 +207,51 @@ class Settings:
     @property
     def secrets(self) -> frozenset[str]:
         """The texts that must never be shown, as they were written and as they are."""
+        known = self._known
+        return known.secrets | {each for each in self.texts.secrets if not is_guessable(each, known.public)}
+
+    @cached_property
+    def _known(self) -> _Known:
         found: set[str] = set()
         for entry in self.written:
             for raw in secrets_in(entry.path, entry.shape, entry.raw):
-                with contextlib.suppress(PlaceholderError):
-                    text = self.texts.of_raw(raw, entry.key) or ""
-                    if len(text) >= MIN_SECRET or is_secret(entry.path, entry.shape):
-                        found.add(text)
-        return frozenset(text for text in found if text.strip())
+                said = list(self._texts_of_secret(entry, raw))
+                if is_secret(entry.path, entry.shape):
+                    found.update(said)
+                else:
+                    found.update(text for text in said if len(text) >= MIN_SECRET)
+            if isinstance(entry.raw, Scalar):
+                for text in (entry.raw.text or "", self._resolved(entry) or ""):
+                    found.update(credentials_in(text))
+        for model in self.models.values():  # defaults, and what validators made of what was written
+            found.update(secret_values(model))
+        public = frozenset(self._public())
+        return _Known(frozenset(text for text in found if text.strip() and not is_guessable(text, public)), public)
+
+    def _texts_of_secret(self, entry: Entry, raw: Scalar | Ready) -> Iterator[str]:
+        if isinstance(raw, Ready):
+            yield from secret_values(raw.value)
+            if not isinstance(raw.value, list | tuple | Mapping | BaseModel):
+                yield self.texts.of_raw(raw, entry.key) or ""
+            return
+        with contextlib.suppress(PlaceholderError):
+            text = self.texts.of_scalar(raw, entry.key) or ""
+            yield text
+            if isinstance(entry.shape, Many):  # several with commas
+                yield from (part.strip() for part in text.split(","))
+
+    def _resolved(self, entry: Entry) -> str | None:
+        with contextlib.suppress(PlaceholderError):
+            return self.texts.of_raw(entry.raw, entry.key)
+        return None
+
+    def _public(self) -> Iterator[str]:
+        """Words that stand in keys, and texts that are written as values and are no secret."""
+        for entry in self.written:
+            for part in entry.path:
+                yield from (part, *part.split("-"))
+            if isinstance(entry.raw, Scalar) and entry.raw.text and not entry.is_secret:
+                yield entry.raw.text
 
     def _path(self, key: str) -> tuple[str, ...]:
         located = self.schema.locate(split_key(key))
@@ -258,7 +305,7 @@ def load_settings(
     if loader.findings:
         readable_winners = {path: entry for path, entry in merged.winners.items() if _is_readable(entry, merged.texts)}
         rest = replace(settings, winners=readable_winners) if bound else None
-        raise SettingsError(_without_secrets(loader.findings, settings), rest)
+        raise SettingsError(without_secrets(loader.findings, settings.secrets), rest)
     readable = [*files.paths, *([] if env_file is None else [env_file])]
     loader.warnings += exposed_secrets(settings.written, readable)
     return replace(settings, warnings=tuple(loader.warnings))
@@ -270,16 +317,6 @@ def _is_readable(entry: Entry, texts: Texts) -> bool:
     except PlaceholderError:
         return False
     return True
-
-
-def _without_secrets(findings: Sequence[Finding], settings: Settings) -> list[Finding]:
-    """Findings are made of keys and masked values; a validator of the user's may say anything."""
-    secrets = settings.secrets
-    return list(
-        dict.fromkeys(
-            Finding(mask(each.what, secrets), each.where, mask(each.fix or "", secrets) or None) for each in findings
-        )
-    )
 
 
 def _active_profiles(
@@ -342,6 +379,8 @@ def _bind(
     sources = [nothing, *(values[layer.name] for layer in merged.layers if layer.name in values)]
 
     class Root(BaseSettings):
+        model_config = SettingsConfigDict(hide_input_in_errors=True)  # an input may be a secret
+
         @classmethod
         def settings_customise_sources(
             cls, settings_cls: type[BaseSettings], *own: Any, **kwargs: Any

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, SecretBytes, SecretStr, WithJsonSchema
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Secret, SecretBytes, SecretStr, WithJsonSchema
 
 from rocketbox.errors import ConfigurationError, Finding
 
@@ -66,7 +66,8 @@ class Leaf:
 
     @property
     def is_secret(self) -> bool:
-        return any(kind in (SecretStr, SecretBytes) for kind in self.kinds)
+        classes = [typing.get_origin(kind) or kind for kind in self.kinds]
+        return any(isinstance(each, type) and issubclass(each, SecretStr | SecretBytes | Secret) for each in classes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,9 @@ from pydantic import ValidationError
 
 from rocketbox.boot.merging import Merged
 from rocketbox.boot.origins import Listing, Raw, file_label, split_key
+from rocketbox.boot.secrets import is_secret
 from rocketbox.boot.shapes import Leaf, Many, Schema, Section, Shape, Table, key_text
-from rocketbox.boot.wording import example, expected, is_secret, shown
+from rocketbox.boot.wording import example, expected, shown
 from rocketbox.errors import Finding
 
 __all__ = ["validation_findings"]

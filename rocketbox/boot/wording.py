@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import re
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from enum import Enum
 from pathlib import PurePath
@@ -13,15 +12,13 @@ from typing import Any, Literal
 
 from pydantic import SecretBytes, SecretStr
 
-from rocketbox.boot.failures import MASK
+from rocketbox.boot.masking import MASK
 from rocketbox.boot.origins import Group, Listing, Raw, Ready, Scalar
-from rocketbox.boot.shapes import Field, Leaf, Many, Section, Shape, Table, key_text, uniform
+from rocketbox.boot.shapes import Field, Leaf, Section, key_text, uniform
 from rocketbox.boot.units import DURATION_EXAMPLE
 from rocketbox.errors import Finding
 
-__all__ = ["example", "expected", "is_class", "is_secret", "members_of", "secrets_in", "shown", "unknown_key"]
-
-_SECRET_NAME = re.compile(r"secret|password|passwd|token|credential|access-?key|private-?key", re.IGNORECASE)
+__all__ = ["example", "expected", "is_class", "members_of", "shown", "unknown_key"]
 
 
 def is_class(kind: Any, classes: tuple[type, ...]) -> bool:
@@ -72,27 +69,6 @@ def example(leaf: Leaf) -> str:
         return DURATION_EXAMPLE
     words = expected(leaf)
     return words + {"a whole number": ", such as 3", "a number": ", such as 0.5"}.get(words, "")
-
-
-def is_secret(path: Sequence[str], shape: Shape | None, raw: Raw | None = None) -> bool:
-    """Whether a value must never be shown: by its source, its type, or the name of its key."""
-    if isinstance(raw, Scalar) and raw.secret:
-        return True
-    return (isinstance(shape, Leaf) and shape.is_secret) or bool(path and _SECRET_NAME.search(path[-1]))
-
-
-def secrets_in(path: Sequence[str], shape: Shape | None, raw: Raw) -> Iterator[Scalar | Ready]:
-    """The values in a raw value that must never be shown; it is one itself, or has some in its lists and groups."""
-    if isinstance(raw, Listing):
-        for item in raw.items:
-            yield from secrets_in(path, shape.item if isinstance(shape, Many) else None, item)
-    elif isinstance(raw, Group):
-        for name, _, inner in raw.entries:
-            known = shape.by_key(name) if isinstance(shape, Section) else None
-            value = shape.value if isinstance(shape, Table) else None
-            yield from secrets_in((*path, name), value if known is None else known.shape, inner)
-    elif is_secret(path, shape, raw):
-        yield raw
 
 
 def shown(raw: Raw, text: str | None, secret: bool) -> str:

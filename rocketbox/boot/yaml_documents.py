@@ -61,8 +61,11 @@ class _Reader:
     def has_plain_tag(self, node: yaml.Node) -> bool:
         if node.tag in _PLAIN_TAGS:
             return True
-        tag = node.tag.replace(_TAG, "!!")
-        self.wrong(f"the tag {tag} is not allowed in settings", node, f"leave {tag} out")
+        if node.tag.startswith(_TAG):
+            tag = node.tag.replace(_TAG, "!!")
+            self.wrong(f"the tag {tag} is not allowed in settings", node, f"leave {tag} out")
+        else:  # it is not told, for it may be a password
+            self.wrong("a tag (!...) is not allowed in settings", node, "put text that begins with ! in quotes")
         return False
 
     def read(self, node: yaml.Node, parts: tuple[str, ...], places: tuple[Origin, ...]) -> None:
@@ -168,5 +171,8 @@ def _not_yaml(error: yaml.YAMLError, text: str, label: str) -> Finding:
     line = lines[mark.line] if mark.line < len(lines) else ""
     if "\t" in line[: mark.column + 1]:
         return Finding(f"{label} has a tab where YAML takes spaces only", where, "indent with spaces")
+    if "undefined alias" in str(getattr(error, "problem", "")):  # it is not told, for it may be a password
+        what = f"{label} refers to an anchor (*...) that is nowhere above"
+        return Finding(what, where, "put text that begins with * in quotes, or write &name before what is meant")
     reason = " ".join(part for part in (getattr(error, "context", None), getattr(error, "problem", None)) if part)
     return Finding(f"{label} is not valid YAML: {reason}", where, "correct this line or the one before it")

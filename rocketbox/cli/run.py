@@ -109,7 +109,7 @@ def _run_workers(application: RocketBox, launch: _Launch, count: int, parent: Pa
     except Exception as error:
         application.print_failure(error, debug=launch.debug)
         return 1
-    set_up_logging(assembly.rocketbox.logging, debug=launch.debug)
+    set_up_logging(assembly.rocketbox.logging, debug=launch.debug, secrets=assembly.settings.secrets)
 
     def failed(error: Exception) -> None:
         application.print_failure(error, debug=launch.debug, secrets=assembly.settings.secrets)

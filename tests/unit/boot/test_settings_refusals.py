@@ -47,7 +47,19 @@ def test_an_unknown_argument_is_refused(argument: str) -> None:
 
 
 def test_an_argument_that_is_no_setting_is_refused() -> None:
-    assert refused(arguments=["desk"]) == ["the argument 'desk' is no setting\n    fix:   write --key=value"]
+    assert refused(arguments=["desk"]) == [
+        "the argument 'desk' is no setting\n    where: the command line\n    fix:   write --key=value"
+    ]
+
+
+def test_a_value_apart_from_its_argument_is_refused_and_not_shown() -> None:
+    assert refused(arguments=["--rocketmq.producer.secret-key", "hunter2"]) == [
+        "the value of --rocketmq.producer.secret-key is an argument of its own\n"
+        "    where: the command line\n"
+        "    fix:   write --rocketmq.producer.secret-key=value"
+    ]
+    (finding,) = refused(arguments=["rocketmq.producer.secret-key=hunter2"])
+    assert finding.startswith("the argument 'rocketmq.producer.secret-key' is no setting\n")
 
 
 def test_unknown_keys_of_users_are_told_and_not_refused() -> None:

@@ -1,0 +1,135 @@
+"""Secrets in text: what is replaced by ``******`` before a text is shown, in failures, commands and logs.
+
+Which values are secret is known in ``boot.secrets``. A secret is found as it is, as ``repr`` and JSON write it,
+percent-encoded as in a URL, each long line of one that has several lines (keys in PEM), and the ends of one that was
+cut to ``abcd...wxyz``, as pydantic cuts values. Other parts of it, base64, hashes and other encodings are not found:
+looking for them would cost too much, and hide what is no secret.
+
+A short secret would hide text that has nothing to do with it. So below ``MIN_INSIDE`` letters it is found as a whole
+word only, a word of letters alone only where values stand (behind a quote, ``=``, ``:``), and below ``MIN_SEARCHED``
+not at all: there only the value of its own key is masked.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import traceback
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from urllib.parse import quote, quote_plus
+
+__all__ = ["MASK", "MaskingFilter", "mask", "masked_traceback"]
+
+MASK = "******"
+MIN_SEARCHED = 4
+MIN_INSIDE = 8
+MIN_LINE = 16  # of a line of a secret that has several
+MIN_CUT = 4  # letters beside the dots of a text that was cut
+
+_DOTS = re.compile(r"\.\.\.|\u2026")
+_BEFORE_VALUES = r"(?:^|(?<=['\"=:/@(\[,])|(?<=[:=] ))"
+
+
+def mask(text: str, secrets: Iterable[str]) -> str:
+    """The text with every secret in it replaced."""
+    known = frozenset(secrets)
+    pattern = _pattern(known)
+    if pattern is None:
+        return text
+    return _mask_ends(pattern.sub(MASK, text), known)
+
+
+@lru_cache(maxsize=16)
+def _pattern(secrets: frozenset[str]) -> re.Pattern[str] | None:
+    forms = {form for secret in secrets for form in _forms(secret)}
+    longest_first = sorted(forms, key=lambda form: (-len(form), form))  # so that no rest of one stays
+    return re.compile("|".join(map(_found_as, longest_first)), re.MULTILINE) if forms else None
+
+
+def _forms(secret: str) -> Iterator[str]:
+    written = (
+        secret,
+        secret.strip(),
+        repr(secret)[1:-1],
+        json.dumps(secret)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        quote(secret),
+        quote(secret, safe=""),
+        quote_plus(secret),
+    )
+    yield from (form for form in written if len(form) >= MIN_SEARCHED and form.strip())
+    lines = secret.splitlines()
+    if len(lines) > 1:
+        yield from (line.strip() for line in lines if len(line.strip()) >= MIN_LINE)
+
+
+def _found_as(form: str) -> str:
+    escaped = re.escape(form)
+    if len(form) >= MIN_INSIDE:
+        return escaped
+    before = _BEFORE_VALUES if form.isalpha() else r"(?<![A-Za-z0-9])" if form[0].isalnum() else ""
+    return before + escaped + (r"(?![A-Za-z0-9])" if form[-1].isalnum() else "")
+
+
+def _mask_ends(text: str, secrets: frozenset[str]) -> str:
+    """Replace the beginning of a secret before dots, and the end of one behind them."""
+    done: list[str] = []
+    position = 0
+    for dots in _DOTS.finditer(text):
+        start, end = dots.span()
+        head = max((_ends_with_start_of(text, position, start, secret) for secret in secrets), default=0)
+        tail = max((_starts_with_end_of(text, end, secret) for secret in secrets), default=0)
+        done += [text[position : start - head], MASK if head else "", dots.group(), MASK if tail else ""]
+        position = end + tail
+    return "".join((*done, text[position:])) if done else text
+
+
+def _ends_with_start_of(text: str, begin: int, end: int, secret: str) -> int:
+    longest = min(len(secret), end - begin)
+    return next((size for size in range(longest, MIN_CUT - 1, -1) if text.endswith(secret[:size], begin, end)), 0)
+
+
+def _starts_with_end_of(text: str, begin: int, secret: str) -> int:
+    longest = min(len(secret), len(text) - begin)
+    return next((size for size in range(longest, MIN_CUT - 1, -1) if text.startswith(secret[-size:], begin)), 0)
+
+
+def masked_traceback(error: BaseException, secrets: Iterable[str]) -> str:
+    """The traceback of an error, with those of its causes, and without secrets."""
+    return mask("".join(traceback.format_exception(error)).rstrip(), secrets)
+
+
+class MaskingFilter(logging.Filter):
+    """Takes secrets out of what a logging handler gets: message, arguments and traceback.
+
+    One handler has one of them, :meth:`install` sees to that; a record in which there is no secret stays as it is.
+    """
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        super().__init__()
+        self.secrets = frozenset(secrets)
+
+    def install(self, handler: logging.Handler) -> None:
+        """Put it into a handler, in the place of an earlier one."""
+        for earlier in [each for each in handler.filters if isinstance(each, MaskingFilter)]:
+            handler.removeFilter(earlier)
+        handler.addFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = _message_of(record)
+        if message is not None and (masked := mask(message, self.secrets)) != message:
+            record.msg, record.args = masked, ()
+        if record.exc_info and record.exc_info[1] is not None:  # another handler may have put it into words already
+            written = record.exc_text or "".join(traceback.format_exception(*record.exc_info)).rstrip()
+            if (masked := mask(written, self.secrets)) != written:
+                record.exc_text = masked  # formatters take it in place of writing one themselves
+        return True
+
+
+def _message_of(record: logging.LogRecord) -> str | None:
+    try:
+        return record.getMessage()
+    except Exception:  # arguments that do not fit: the handler tells of it in its own way
+        return None

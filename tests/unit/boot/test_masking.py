@@ -1,0 +1,103 @@
+"""Secrets are taken out of text, in whatever form they stand there; text that has nothing to do with them stays."""
+
+from __future__ import annotations
+
+import json
+import logging
+from urllib.parse import quote, quote_plus
+
+import pytest
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from rocketbox.boot.masking import MASK, MaskingFilter, mask, masked_traceback
+
+SECRET = "p4ss/w0rd &\n'of' the bänk"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        SECRET,
+        repr(SECRET),
+        json.dumps(SECRET),
+        json.dumps(SECRET, ensure_ascii=False),
+        quote(SECRET),
+        quote(SECRET, safe=""),
+        quote_plus(SECRET),
+    ],
+)
+def test_a_secret_is_found_in_each_form_that_it_is_written_in(form: str) -> None:
+    masked = mask(f"it was {form}!", {SECRET})
+    assert masked in (f"it was {MASK}!", f"it was '{MASK}'!", f'it was "{MASK}"!')
+
+
+def test_the_longer_of_two_secrets_is_found_first() -> None:
+    assert mask("abcdefgh-ijkl and abcdefgh", {"abcdefgh", "abcdefgh-ijkl"}) == f"{MASK} and {MASK}"
+
+
+def test_long_lines_of_a_secret_with_several_are_found_alone() -> None:
+    key = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0\nabc\n-----END PRIVATE KEY-----\n"
+    assert mask("read MIIEvQIBADANBgkqhkiG9w0 and abc", {key}) == f"read {MASK} and abc"
+    assert mask(f"it is {key}", {key}) == f"it is {MASK}"
+    assert mask(f"it is {key.strip()}.", {key}) == f"it is {MASK}."
+
+
+def test_the_ends_of_a_secret_that_was_cut_are_found() -> None:
+    secret = "".join(chr(ord("a") + number % 26) + str(number) for number in range(60))
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(int).validate_python(secret)
+    text = mask(str(caught.value), {secret})
+    assert f"input_value='{MASK}...{MASK}'" in text
+    assert "a0b1" not in text
+    assert "59" not in text
+
+
+def test_what_is_short_is_found_as_a_whole_word_only() -> None:
+    assert mask("port 9876 of 127.0.0.1:9876, not 98765 or x9876", {"9876"}) == (
+        f"port {MASK} of 127.0.0.1:{MASK}, not 98765 or x9876"
+    )
+    assert mask("a1 in data1", {"a1"}) == "a1 in data1"
+
+
+def test_a_short_word_is_found_only_where_values_stand() -> None:
+    text = "it must be a time: 'time', time=time and desk:time\ntime"
+    assert mask(text, {"time"}) == f"it must be a time: '{MASK}', time={MASK} and desk:{MASK}\n{MASK}"
+
+
+def test_blank_secrets_are_none() -> None:
+    assert mask("a    b", {"", "    "}) == "a    b"
+
+
+def test_a_traceback_is_masked_with_its_causes() -> None:
+    class Bank(BaseModel):
+        password: int
+
+    try:
+        try:
+            Bank.model_validate({"password": "hunter2-of-the-bank"})
+        except ValidationError as error:
+            raise RuntimeError("hunter2-" + "of-the-bank is wrong") from error
+    except RuntimeError as error:
+        text = masked_traceback(error, {"hunter2-of-the-bank"})
+    assert f"RuntimeError: {MASK} is wrong" in text
+    assert f"input_value='{MASK}'" in text
+    assert "direct cause" in text
+    assert "hunter2-of-the-bank" not in text
+
+
+def test_a_handler_gets_records_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("tests.masking")
+    for secrets in (["first-secret"], ["second-secret"]):  # the later one takes the place of the earlier one
+        MaskingFilter(secrets).install(caplog.handler)
+    try:
+        log.warning("it is %s, %d", "second-secret", 7)
+        log.warning("it is %s", "first-secret")
+        try:
+            raise ValueError("second-" + "secret")
+        except ValueError:
+            log.exception("it failed")
+    finally:
+        MaskingFilter([]).install(caplog.handler)
+    assert caplog.messages == [f"it is {MASK}, 7", "it is first-secret", "it failed"]
+    assert f"ValueError: {MASK}" in caplog.text
+    assert "second-secret" not in caplog.text
