@@ -145,6 +145,8 @@ class Run:
 
     async def _start_listeners(self, stack: AsyncExitStack) -> None:
         assembly = self.assembly
+        if assembly.plans:
+            assembly.check_payloads(assembly.container.resolve(MessageConverter))
         for plan in assembly.plans:
             for line in describe(plan):
                 _log.info("%s", line)

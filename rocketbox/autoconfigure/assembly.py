@@ -7,37 +7,37 @@ is ``application``'s business; the rules themselves are those of ``boot`` and ``
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
-from pydantic import BaseModel
-
 from rocketbox.autoconfigure import embedded, rocketmq
 from rocketbox.autoconfigure.key_rules import key_findings
 from rocketbox.autoconfigure.listening import ResolveText, candidate_of, cluster_settings
+from rocketbox.autoconfigure.loading import Launch, find_others, load, settings_models
 from rocketbox.autoconfigure.properties import ClusterProperties, RocketBoxProperties, RocketMQProperties
 from rocketbox.autoconfigure.scan import Marked, load_modules, marked_in
 from rocketbox.autoconfigure.service import ProducerLookup, Service
 from rocketbox.autoconfigure.spark_listening import SparkPlan, plan_spark_listener
-from rocketbox.boot.beans import BeanContainer
-from rocketbox.boot.marks import BEAN, PROPERTIES, Qualifier, bean_mark
-from rocketbox.boot.settings import Settings, SettingsError, find_settings_file, load_settings
+from rocketbox.boot.beans import BeanContainer, Bundle
+from rocketbox.boot.marks import BEAN, Qualifier, bean_mark
+from rocketbox.boot.settings import Settings, SettingsError
 from rocketbox.boot.wanted import Wanted
 from rocketbox.client import MQClientInstance, Producer
 from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import parameters_of, place_of, resolve_hint
 from rocketbox.listeners import Beans
+from rocketbox.listeners.binding import unreadable_payload
 from rocketbox.listeners.container import ContainerPlan
 from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_containers
 from rocketbox.marks import MARKS, rocketmq_listener, rocketmq_spark_listener, send_to
-from rocketbox.template import JsonMessageConverter, RocketMQTemplate
+from rocketbox.template import JsonMessageConverter, MessageConverter, RocketMQTemplate
 
-__all__ = ["Assembly", "AssemblyError", "Launch", "assemble", "of_cluster", "settings_models"]
+__all__ = ["Assembly", "AssemblyError", "assemble", "of_cluster"]
 
 _log = logging.getLogger(__name__)
 
@@ -51,20 +51,6 @@ class AssemblyError(ConfigurationError):
         super().__init__(list(dict.fromkeys(findings)))
         self.report = report
         self.secrets = secrets
-
-
-@dataclass(frozen=True)
-class Launch:
-    """What a start is told from outside: settings file, profiles, ``--key=value`` arguments; what a test replaces.
-
-    ``settings`` win over all others; ``beans`` are objects by the hint of the bean whose place they take.
-    """
-
-    config: Path | str | None = None
-    profiles: Sequence[str] = ()
-    arguments: Sequence[str] = ()
-    settings: Mapping[str, object] = field(default_factory=dict)
-    beans: Mapping[Any, object] = field(default_factory=dict)
 
 
 @dataclass
@@ -90,12 +76,19 @@ class Assembly:
     @property
     def beans(self) -> Beans:
         """The container as listeners see it."""
-        return Beans(self._may_have, self.container.resolve, self.container.why_missing)
+        return Beans(self._may_have, self.container.resolve, self.container.left_out)
 
     def _may_have(self, hint: Any) -> bool:
         if self.container.has(hint):
             return True
-        return bool(self.wrong_settings) and self.container.why_missing(hint) is not None
+        return bool(self.wrong_settings) and self.container.left_out(hint, "it") is not None
+
+    def check_payloads(self, converter: MessageConverter) -> None:
+        """Raise ConfigurationError for what the listeners want and the converter, a bean that runs now, cannot read."""
+        functions = [function for plan in self.plans for function in plan.functions]
+        findings = [each for function in functions if (each := unreadable_payload(function.signature, converter))]
+        if findings:
+            raise ConfigurationError(findings)
 
     def check(self) -> None:
         """Raise AssemblyError with all findings, if there are any."""
@@ -128,9 +121,10 @@ def assemble(
     modules or settings can be read; all other findings stand in the result.
     """
     modules = load_modules(home, scan)
+    others = find_others(modules, home, launch, config, exclude)
     wrong_settings: Sequence[Finding] = ()
     try:
-        settings = _load(modules, home, launch, config)
+        settings = load(settings_models(modules, others), modules, home, launch, config)
     except SettingsError as error:
         if error.settings is None:
             raise
@@ -143,20 +137,28 @@ def assemble(
     producers = ProducerLookup(lambda cluster: container.get(Producer, cluster))
     for instance in (*instances, service, producers, *settings.models.values()):
         container.add_instance(instance)
-    for marked in marked_in(modules, BEAN):
-        if marked.owner is None:
-            container.add(marked.target)
+    users = [marked.target for marked in marked_in(modules, BEAN) if marked.owner is None]
+    for target in users:
+        container.add(target)
     for module in AUTO_CONFIGURATIONS:
         for target in vars(module).values():
             if bean_mark(target) is not None and target.__module__ == module.__name__:
                 container.add(target, automatic=True)
+    for other in others:
+        container.add_bundle(Bundle(other.names, other.where, loaded=not other.excluded))
+        for target in other.beans:
+            if target not in users:  # who scans the package of another takes what is there for their own
+                container.add(target, automatic=True, origin=other.origin)
     container.exclude(exclude, f"RocketBox({name!r}, exclude=...)")
     container.exclude(own.autoconfigure.exclude, service.where("rocketbox.autoconfigure.exclude"))
     assembly = Assembly(service, settings, container, properties, own, hooks=list(hooks))
     assembly.warnings += settings.warnings
     assembly.wrong_settings = wrong_settings
     assembly.findings += wrong_settings
+    assembly.findings += [other.problem for other in others if other.problem is not None]
     of_beans = container.plan()
+    for hint, value in launch.beans.items():
+        of_beans += container.override(hint, value)
     listeners = _Listeners(assembly, list(marked_in(modules, MARKS)))
     if wrong_settings:  # what is missing may be there when the settings are right
         listeners.plan()
@@ -164,50 +166,9 @@ def assemble(
         assembly.findings += of_beans
         listeners.plan()
         listeners.check_needs()
-        for hint, value in launch.beans.items():
-            assembly.findings += container.override(hint, value)
         _check_hooks(assembly)
         _warn_of_absence(assembly)
     return assembly
-
-
-def settings_models(modules: Sequence[ModuleType]) -> dict[str, type[BaseModel]]:
-    """The models of all settings by their prefixes, those of the modules' ``@configuration_properties`` with them.
-
-    Raises ConfigurationError when two want the same prefix.
-    """
-    models: dict[str, type[BaseModel]] = {"rocketmq": RocketMQProperties, "rocketbox": RocketBoxProperties}
-    findings = []
-    for marked in marked_in(modules, PROPERTIES):
-        (prefix,) = marked.marks
-        assert isinstance(prefix, str)
-        if prefix in models:
-            findings.append(
-                Finding(
-                    f"{marked.target.__qualname__} wants the keys of {prefix!r}, which {models[prefix].__name__} has",
-                    place_of(marked.target),
-                    "choose another prefix for one of them",
-                )
-            )
-        else:
-            models[prefix] = marked.target
-    if findings:
-        raise ConfigurationError(findings)
-    return models
-
-
-def _load(modules: Sequence[ModuleType], home: str, launch: Launch, config: Path | str | None) -> Settings:
-    beside = next((getattr(module, "__file__", None) for module in modules if module.__name__ == home), None)
-    file = find_settings_file(launch.config or config, beside=Path(beside) if beside else None)
-    dotenv = Path(".env")
-    return load_settings(
-        settings_models(modules),
-        file=file,
-        profiles=launch.profiles,
-        env_file=dotenv if dotenv.is_file() else None,
-        arguments=launch.arguments,
-        overrides=launch.settings,
-    )
 
 
 def _where(settings: Settings, key: str) -> str | None:
@@ -278,11 +239,20 @@ class _Listeners:
         return found
 
     def plan_groups(self, candidates: list[Candidate]) -> None:
-        converter = JsonMessageConverter()  # to check payload types; a converter bean of the user comes to life later
         self.assembly.plans, findings = plan_containers(
-            candidates, self.clusters, beans=self.assembly.beans, converter=converter
+            candidates, self.clusters, beans=self.assembly.beans, converter=self.converter()
         )
         self.findings += findings
+
+    def converter(self) -> MessageConverter | None:
+        """What to check payload types by; None: a converter of the user's, which comes to life at the start."""
+        container = self.assembly.container
+        known: MessageConverter | None = container.known(MessageConverter)
+        if known is not None:
+            return known
+        found = container.planned.candidates(Wanted(MessageConverter))
+        ours = not found or any(each.target is rocketmq.message_converter for each in found)
+        return JsonMessageConverter() if ours else None
 
     def plan_spark(self, function: Callable[..., Any], mark: rocketmq_spark_listener) -> None:
         plan = plan_spark_listener(
@@ -298,14 +268,16 @@ class _Listeners:
             self.assembly.spark_plans.append(plan)
 
     def check_needs(self) -> None:
-        """A listener needs a client, a ``send_to`` a template."""
+        """A listener needs a client and a converter, a ``send_to`` a template."""
         for plan in self.assembly.plans:
             for function in plan.functions:
                 name, where = f"listener {function.signature.name}", function.signature.where
                 self.need(MQClientInstance, plan.cluster, name, where)
+                self.need(MessageConverter, None, name, where)
                 for reply in function.replies:
                     cluster = reply.cluster or plan.cluster
-                    self.need(RocketMQTemplate, cluster, f"@send_to({reply.destination!r}) of {name}", where)
+                    if cluster in self.clusters:  # else it is told already
+                        self.need(RocketMQTemplate, cluster, f"@send_to({reply.destination!r}) of {name}", where)
         for spark in self.assembly.spark_plans:
             name = f"Spark listener {spark.signature.function.__qualname__}"
             self.need(MQClientInstance, spark.cluster, name, spark.signature.where)
@@ -342,12 +314,22 @@ def _check_hooks(assembly: Assembly) -> None:
 
 def _warn_of_absence(assembly: Assembly) -> None:
     """What is not there and nobody needs is told, because a template that is silently missing costs hours."""
-    if assembly.rocketmq.off_by is not None or assembly.findings:
+    container, properties = assembly.container, assembly.rocketmq
+    if properties.off_by is not None or assembly.findings:
         return
-    for type_ in (MQClientInstance, RocketMQTemplate):
-        if not assembly.container.has(type_):
-            verdict = assembly.container.planned.why_missing(type_)
-            if verdict is not None:
-                what = Wanted(type_)
-                assembly.warnings.append(Finding(f"there is no {what}: {verdict.reason}", None, verdict.fix))
-                return
+    for cluster, own in {"": properties, **properties.clusters}.items():
+        key = f"rocketmq.clusters.{cluster}.name-server" if cluster else "rocketmq.name-server"
+        if own.name_server is None and not container.has(of_cluster(MQClientInstance, cluster)):
+            skipped = [
+                bean.label
+                for bean, verdict in container.planned.left_out
+                if bean.mark.per_cluster and bean.cluster_name == cluster and verdict.key == key
+            ]
+            what = f"{key} is not set, so that the beans of RocketMQ are skipped: {', '.join(skipped)}"
+            assembly.warnings.append(Finding(what, None, f"set {key} to an address, or to embedded"))
+    verdict = container.planned.why_missing(RocketMQTemplate)
+    if verdict is None or container.has(RocketMQTemplate):
+        return
+    if verdict.key not in (None, "rocketmq.name-server"):  # None: it is excluded; the other is told above
+        what = f"there is no {Wanted(RocketMQTemplate)}: {verdict.reason}"
+        assembly.warnings.append(Finding(what, None, verdict.fix))

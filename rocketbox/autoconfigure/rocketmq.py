@@ -38,16 +38,21 @@ class _SwitchedOn:
 SWITCHED_ON: Condition = _SwitchedOn()
 """Holds unless ``rocketmq.enabled`` or ``rocketmq.name-server`` is false, which switches off every cluster."""
 
+NAME_SERVER = on_property("rocketmq.name-server", to="an address, or to embedded")
 
-@bean(on_missing_bean(MessageConverter))
+
+@bean(on_missing_bean(MessageConverter), before=["client_instance"])
 def message_converter() -> MessageConverter:
-    """JSON by pydantic; a user's own MessageConverter bean takes its place."""
+    """JSON by pydantic; a user's own MessageConverter bean takes its place.
+
+    Converters come first, then RocketMQ, then transactions: that order is rocketmq-spring's.
+    """
     return JsonMessageConverter()
 
 
 @bean(
     SWITCHED_ON,
-    on_property("rocketmq.name-server"),
+    NAME_SERVER,
     on_missing_bean(MQClientInstance),
     per_cluster=True,
     phase=Phase.CLIENT,
@@ -110,7 +115,7 @@ def _reason(error: RemotingError) -> str:
 
 @bean(
     SWITCHED_ON,
-    on_property("rocketmq.name-server"),
+    NAME_SERVER,
     on_property("rocketmq.producer.group"),
     on_missing_bean(Producer),
     per_cluster=True,
@@ -131,7 +136,7 @@ def rocketmq_template(producer: Producer, converter: MessageConverter, producers
 
 @bean(
     SWITCHED_ON,
-    on_property("rocketmq.name-server"),
+    NAME_SERVER,
     on_property("rocketmq.pull-consumer.group"),
     on_property("rocketmq.pull-consumer.topic"),
     on_missing_bean(LitePullConsumerOptions),

@@ -6,6 +6,7 @@ Nothing of Spark is imported before a mark is found. Options come as those of ot
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,7 +20,7 @@ from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import place_of
 from rocketbox.listeners.binding import Beans, type_name
 from rocketbox.listeners.options import Said
-from rocketbox.listeners.registrar import ClusterSettings
+from rocketbox.listeners.registrar import ClusterSettings, unknown_cluster
 from rocketbox.marks import rocketmq_spark_listener
 
 if TYPE_CHECKING:
@@ -69,22 +70,13 @@ def plan_spark_listener(
     """
     here = place_of(function)
     name = f"Spark listener {function.__qualname__}"
+    mark = _resolved(mark, name, here, resolve_text)
     settings = clusters.get(mark.cluster)
     if settings is None:
-        raise ConfigurationError(
-            Finding(
-                f"{name} names cluster {mark.cluster!r}, and there is none of that name",
-                here,
-                f"set rocketmq.clusters.{mark.cluster}.name-server",
-            )
-        )
-
-    def text(value: str | None) -> str | None:
-        return resolve_text(value, name, here) if value is not None and "${" in value else value
-
-    group = text(mark.consumer_group) or settings.defaults.values.get("group")
+        raise ConfigurationError(unknown_cluster(name, mark.cluster, clusters, here))
+    group = mark.consumer_group or settings.defaults.values.get("group")
     said = settings.groups.get(group or "", Said.nothing()).values
-    topic = said.get("topic") or text(mark.topic) or settings.defaults.values.get("topic")
+    topic = said.get("topic") or mark.topic or settings.defaults.values.get("topic")
     findings = [
         Finding(
             f"{name} has no {what}", here, f"write {option}= in its decorator, or set {settings.prefix}.consumer.{key}"
@@ -113,15 +105,16 @@ def plan_spark_listener(
         findings += error.findings
     if signature is not None:
         findings += [
-            Finding(
+            beans.left_out(hint, name, here)
+            or Finding(
                 f"{name} takes a {type_name(hint)}, and there is no such bean",
                 here,
-                beans.why_missing(hint) or f"return {type_name(hint)} from a function marked @bean",
+                f"return {type_name(hint)} from a function marked @bean",
             )
             for hint in signature.beans
             if not beans.has(hint)
         ]
-    trigger = text(mark.trigger) if isinstance(mark.trigger, str) else mark.trigger
+    trigger = mark.trigger
     if isinstance(trigger, str) and trigger != "available_now":
         try:
             trigger = parse_duration(trigger, bare_numbers=False)
@@ -138,14 +131,32 @@ def plan_spark_listener(
         group=group,
         topic=topic,
         selector_expression=said.get("selector_expression")
-        or text(mark.selector_expression)
+        or mark.selector_expression
         or settings.defaults.values.get("selector_expression")
         or "*",
-        checkpoint=text(mark.checkpoint) or str(folder / group),
+        checkpoint=mark.checkpoint or str(folder / group),
         mark=mark,
         trigger=trigger,
         signature=signature,
     )
+
+
+def _resolved(
+    mark: rocketmq_spark_listener, name: str, here: str, resolve_text: ResolveText
+) -> rocketmq_spark_listener:
+    """The mark with the ``${...}`` of all its texts replaced; ConfigurationError with all that cannot be."""
+    texts: dict[str, Any] = {}
+    findings: list[Finding] = []
+    for field in dataclasses.fields(mark):
+        value = getattr(mark, field.name)
+        if isinstance(value, str) and "${" in value:
+            try:
+                texts[field.name] = resolve_text(value, f"{field.name} of {name}", here)
+            except ConfigurationError as error:
+                findings += error.findings
+    if findings:
+        raise ConfigurationError(findings)
+    return dataclasses.replace(mark, **texts)
 
 
 def spark_runtime(name: str, properties: SparkProperties) -> SparkRuntime:

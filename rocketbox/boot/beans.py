@@ -17,13 +17,13 @@ from dependency_injector import containers, providers
 
 from rocketbox.boot.definitions import BeanDefinition, Source, Style, define, given
 from rocketbox.boot.marks import Cluster, Phase
-from rocketbox.boot.planning import Argument, Plan, SettingsView, make_plan
+from rocketbox.boot.planning import Argument, Bundle, Plan, SettingsView, make_plan
 from rocketbox.boot.report import ConditionsReport
 from rocketbox.boot.wanted import Wanted, hint_name, wanted
 from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, Finding, NotStartedError
 
-__all__ = ["BeanContainer", "DynamicContainer", "SettingsView"]
+__all__ = ["BeanContainer", "Bundle", "DynamicContainer", "SettingsView"]
 
 _log = logging.getLogger(__name__)
 BeanT = TypeVar("BeanT")
@@ -53,6 +53,7 @@ class BeanContainer:
         self._clusters = {name: Cluster(name, where) for name, where in (clusters or {}).items()}
         self._definitions: list[BeanDefinition] = []
         self._exclude: dict[str, str | None] = {}
+        self._bundles: list[Bundle] = []
         self._plan: Plan | None = None
         self._providers: dict[BeanDefinition, providers.Provider[Any]] = {}
         self._started: set[BeanDefinition] = set()
@@ -60,9 +61,16 @@ class BeanContainer:
 
     # --- what there is -------------------------------------------------------------------------------------------
 
-    def add(self, target: Callable[..., Any], *, automatic: bool = False) -> None:
-        """Take a function or class, marked or not, as a bean definition; ``automatic`` ones come after the users'."""
-        self._definitions.append(define(target, Source.AUTO if automatic else Source.USER))
+    def add(self, target: Callable[..., Any], *, automatic: bool = False, origin: str = "") -> None:
+        """Take a function or class, marked or not, as a bean definition; ``automatic`` ones come after the users'.
+
+        ``origin`` is the distribution that brought it, for the report.
+        """
+        self._definitions.append(define(target, Source.AUTO if automatic else Source.USER, origin))
+
+    def add_bundle(self, bundle: Bundle) -> None:
+        """Take the names by which auto-configurations of others are left out, or were."""
+        self._bundles.append(bundle)
 
     def add_instance(
         self,
@@ -103,6 +111,7 @@ class BeanContainer:
             main=self._main,
             clusters=list(self._clusters.values()),
             exclude=self._exclude,
+            bundles=self._bundles,
         )
         self.container = containers.DynamicContainer()
         self._providers = {}
@@ -118,8 +127,17 @@ class BeanContainer:
         if len(found) != 1:
             finding = self.finding(hint, "an override")
             return [] if finding is None else [finding]
-        self._providers[found[0]].override(providers.Object(value))
+        if found[0] in self._providers:  # in a circle of beans, which is told already, nothing has one
+            self._providers[found[0]].override(providers.Object(value))
         return []
+
+    def known(self, hint: Any) -> Any:
+        """The object that this hint will be given, if it is there before the start: handed in, or an override."""
+        found = self.planned.candidates(wanted(hint))
+        provider = self._providers.get(found[0]) if len(found) == 1 else None
+        if provider is None or not (found[0].style is Style.GIVEN or _is_overridden(provider)):
+            return None
+        return provider()
 
     @property
     def planned(self) -> Plan:
@@ -149,13 +167,12 @@ class BeanContainer:
             return self.planned.ambiguous(asked, found, who, where)
         return self.planned.missing(asked, who, where)
 
-    def why_missing(self, hint: Any) -> str | None:
-        """What would mend that there is no such bean, if a definition of one was left out; else None."""
+    def left_out(self, hint: Any, who: str, where: str | None = None) -> Finding | None:
+        """What is wrong with ``who`` asking for this hint if a definition of such a bean was left out; else None."""
         asked = wanted(hint)
-        verdict = self.planned.why_missing(asked.type_, asked.qualifier or "")
-        if verdict is None:
+        if self.planned.why_missing(asked.type_, asked.qualifier or "") is None:
             return None
-        return verdict.fix or verdict.reason
+        return self.planned.missing(asked, who, where)
 
     def types(self) -> list[Any]:
         """The types of all beans, in the order of registration."""

@@ -71,27 +71,30 @@ class _OnProperty:
     written: str
     having: str | None
     missing: bool
+    to: str | None
 
     def evaluate(self, context: ConditionContext) -> Verdict:
         key = context.key(self.written)
         text = context.text(key)
+        needed = self.having or self.to
+        fix = f"set {key} to {needed}" if needed else f"set {key}"
         if text is None:
-            needed = f"set {key}" + ("" if self.having is None else f" to {self.having}")
-            return Verdict(self.missing, f"{key} is not set", None if self.missing else key, needed)
+            return Verdict(self.missing, f"{key} is not set", None if self.missing else key, fix)
         if self.having is None:
             matched = text.strip().lower() != "false"
-            return Verdict(matched, f"{key} is set" if matched else f"{key} is false", key, f"set {key}")
+            return Verdict(matched, f"{key} is set" if matched else f"{key} is false", key, fix)
         matched = text.strip().lower() == self.having.lower()
         reason = f"{key} is {self.having}" if matched else f"{key} is not {self.having}"
-        return Verdict(matched, reason, key, f"set {key} to {self.having}")
+        return Verdict(matched, reason, key, fix)
 
 
-def on_property(key: str, having: str | None = None, missing: bool = False) -> Condition:
+def on_property(key: str, having: str | None = None, missing: bool = False, *, to: str | None = None) -> Condition:
     """Holds when ``key`` is written somewhere and not ``false``; with ``having``, when it is that (any case).
 
-    ``missing`` is the answer when nothing is written. Defaults of models do not count as written.
+    ``missing`` is the answer when nothing is written. Defaults of models do not count as written. ``to`` says what the
+    key could be set to, for the report and for errors.
     """
-    return _OnProperty(key, having, missing)
+    return _OnProperty(key, having, missing, to)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,10 @@ class BeanParameter:
 
 @dataclass(frozen=True, eq=False)
 class BeanDefinition:
-    """One bean that may be built. ``provides`` is None when its return type cannot be resolved."""
+    """One bean that may be built. ``provides`` is None when its return type cannot be resolved.
+
+    ``origin`` is the distribution that brought it, empty for rocketbox's own and the user's.
+    """
 
     name: str
     provides: Any
@@ -70,6 +73,7 @@ class BeanDefinition:
     mark: BeanMark = field(default_factory=BeanMark)
     cluster: Cluster | None = None
     problem: str = ""
+    origin: str = ""
 
     @property
     def label(self) -> str:
@@ -132,13 +136,13 @@ class BeanDefinition:
         return Finding(f"bean {self.name} {self.problem}", self.where, f"write def {self.name}(...) -> TheType")
 
 
-def define(target: Callable[..., Any], source: Source) -> BeanDefinition:
+def define(target: Callable[..., Any], source: Source, origin: str = "") -> BeanDefinition:
     """The definition of a bean function or class; without a mark, one that has no conditions."""
     mark = bean_mark(target) or BeanMark()
     where = place_of(target)
     name = mark.name or str(getattr(target, "__name__", "bean"))
     if isinstance(target, type):
-        return BeanDefinition(name, target, Style.PLAIN, source, where, target, mark=mark)
+        return BeanDefinition(name, target, Style.PLAIN, source, where, target, mark=mark, origin=origin)
     style, wrapped = _style(target)
     provides, problem = None, ""
     annotation = return_annotation(target)
@@ -155,7 +159,7 @@ def define(target: Callable[..., Any], source: Source) -> BeanDefinition:
             provides = provided_type(hint, wrapped=wrapped)
             if provides in (None, type(None), Any, object):
                 problem = f"does not say what it provides: its return type is {hint_name(provides)}"
-    return BeanDefinition(name, provides, style, source, where, target, mark=mark, problem=problem)
+    return BeanDefinition(name, provides, style, source, where, target, mark=mark, problem=problem, origin=origin)
 
 
 def _style(target: Callable[..., Any]) -> tuple[Style, bool]:

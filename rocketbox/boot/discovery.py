@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 from rocketbox.boot.marks import bean_mark, properties_prefix
 from rocketbox.errors import ConfigurationError, Finding
 
-__all__ = ["GROUP", "AutoconfigurationModule", "discover_autoconfigurations"]
+__all__ = ["GROUP", "AutoconfigurationModule", "discover_autoconfigurations", "has_autoconfigurations"]
 
 GROUP = "rocketbox.autoconfigure"
 
@@ -31,7 +31,8 @@ GROUP = "rocketbox.autoconfigure"
 class AutoconfigurationModule:
     """What one entry point brings: bean functions and classes, and models of settings by their prefixes.
 
-    ``origin`` is the distribution with its version. With a ``problem`` it brings nothing.
+    ``origin`` is the distribution with its version. One that is ``excluded`` was not imported, and brings as little as
+    one with a ``problem``.
     """
 
     name: str
@@ -40,37 +41,47 @@ class AutoconfigurationModule:
     beans: tuple[Callable[..., Any], ...] = ()
     properties: Mapping[str, type] = field(default_factory=dict)
     problem: Finding | None = None
+    excluded: bool = False
 
     @property
     def where(self) -> str:
         """The place of the entry point, for findings and reports."""
         return f"{self.origin}, entry point {self.name} = {self.target}"
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names by which it is excluded as a whole: those of the entry point, the module, the distribution."""
+        names = (self.name, self.target.partition(":")[0].strip(), self.target, self.origin.rpartition(" ")[0])
+        return tuple(dict.fromkeys(names))
+
+
+def has_autoconfigurations() -> bool:
+    """Whether any distribution brings one; nothing is imported."""
+    return bool(entry_points(group=GROUP))
+
 
 def discover_autoconfigurations(exclude: Collection[str] = ()) -> list[AutoconfigurationModule]:
     """What the installed distributions bring, in the order of their names; modules are imported here.
 
-    ``exclude`` are names of entry points, modules or distributions that are not imported at all. A module that cannot
-    be imported, or has no beans and settings, is in the result with its ``problem``.
+    ``exclude`` are names of entry points, modules or distributions that are not imported at all. They are in the
+    result all the same, and so is a module that cannot be imported, or has no beans and settings, with its ``problem``.
     """
     found: dict[tuple[str, str, str], EntryPoint] = {}  # an editable installation may be listed twice
     for point in entry_points(group=GROUP):
         distribution = point.dist.name if point.dist is not None else "an unknown distribution"
         found.setdefault((distribution, point.name, point.value), point)
-    return [
-        _load(point)
-        for (distribution, name, target), point in sorted(found.items(), key=lambda entry: entry[0])
-        if not {distribution, name, target, point.module} & set(exclude)
-    ]
+    return [_load(point, exclude) for _, point in sorted(found.items(), key=lambda entry: entry[0])]
 
 
-def _load(point: EntryPoint) -> AutoconfigurationModule:
+def _load(point: EntryPoint, exclude: Collection[str]) -> AutoconfigurationModule:
     origin = f"{point.dist.name} {point.dist.version}" if point.dist is not None else "an unknown distribution"
     result = AutoconfigurationModule(point.name, origin, point.value)
+    if not set(exclude).isdisjoint(result.names):
+        return replace(result, excluded=True)
 
     def broken(what: str, fix: str) -> AutoconfigurationModule:
         problem = Finding(f"the auto-configuration {point.name} of {origin} {what}", result.where, fix)
-        return AutoconfigurationModule(point.name, origin, point.value, problem=problem)
+        return replace(result, problem=problem)
 
     leave_out = f"update or remove {origin.partition(' ')[0]}, or set rocketbox.autoconfigure.exclude: {point.name}"
     try:
@@ -86,7 +97,7 @@ def _load(point: EntryPoint) -> AutoconfigurationModule:
     properties = {prefix: target for target in targets if (prefix := properties_prefix(target)) is not None}
     if not beans and not properties:
         return broken("has no @bean and no @configuration_properties", leave_out)
-    return AutoconfigurationModule(point.name, origin, point.value, beans, properties)
+    return replace(result, beans=beans, properties=properties)
 
 
 def _defined_in(module: ModuleType) -> list[Any]:

@@ -18,7 +18,7 @@ from rocketbox.boot.report import ConditionsReport, ReportEntry
 from rocketbox.boot.wanted import Wanted, fits, hint_name
 from rocketbox.errors import Finding
 
-__all__ = ["Argument", "Plan", "SettingsView", "make_plan"]
+__all__ = ["Argument", "Bundle", "Plan", "SettingsView", "make_plan"]
 
 
 class SettingsView(Protocol):
@@ -28,6 +28,18 @@ class SettingsView(Protocol):
     def profiles(self) -> Sequence[str]: ...
 
     def text(self, key: str) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Auto-configurations that came, or would have come, together. ``names`` are those by which they are left out.
+
+    ``loaded`` is False for one that was left out as a whole, so that its beans are not known.
+    """
+
+    names: tuple[str, ...]
+    where: str
+    loaded: bool = True
 
 
 @dataclass(frozen=True)
@@ -59,7 +71,8 @@ class Plan:
         """The taken beans that answer ``wanted``, for somebody in ``cluster`` (empty: the main one)."""
         fitting = [bean for bean in self.taken if fits(bean.provides, wanted.type_)]
         if wanted.qualifier is not None:
-            return [bean for bean in fitting if wanted.qualifier in (bean.name, bean.cluster_name)]
+            of_cluster = [bean for bean in fitting if bean.cluster_name == wanted.qualifier]
+            return of_cluster or [bean for bean in fitting if bean.name == wanted.qualifier and not bean.cluster_name]
         if wanted.every and not cluster:
             return fitting
         own = [bean for bean in fitting if bean.cluster_name == cluster]
@@ -119,10 +132,11 @@ def make_plan(
     main: Cluster,
     clusters: Sequence[Cluster],
     exclude: Mapping[str, str | None],
+    bundles: Sequence[Bundle] = (),
 ) -> tuple[Plan, list[Finding]]:
     """Decide everything about the definitions; ``exclude`` maps what is left out to where that was said."""
     maker = _Planner(settings, main, clusters)
-    maker.register(list(definitions), exclude)
+    maker.register(list(definitions), exclude, bundles)
     maker.check_names()
     maker.give_arguments()
     maker.order_starts()
@@ -167,34 +181,50 @@ class _Planner:
 
     # --- which are taken -----------------------------------------------------------------------------------------
 
-    def register(self, definitions: list[BeanDefinition], exclude: Mapping[str, str | None]) -> None:
+    def register(
+        self, definitions: list[BeanDefinition], exclude: Mapping[str, str | None], bundles: Sequence[Bundle]
+    ) -> None:
         self.plan.per_cluster_types = [bean.provides for bean in definitions if bean.mark.per_cluster]
         automatic = [bean for bean in definitions if bean.source is Source.AUTO]
-        self._check_exclusions(automatic, exclude)
+        self._check_exclusions(automatic, exclude, bundles)
+        self.plan.report.excluded += [
+            ReportEntry(bundle.names[0], bundle.where) for bundle in bundles if not bundle.loaded
+        ]
         users = [bean for bean in definitions if bean.source is Source.USER]
         given = [bean for bean in definitions if bean.source is Source.GIVEN]
         for definition in (*given, *self._sorted(users), *self._sorted(automatic)):
             for bean in self._expanded(definition):
-                if bean.source is Source.AUTO and any(bean.is_named(name) for name in exclude):
-                    self.plan.report.excluded.append(ReportEntry(bean.name, bean.where, cluster=bean.cluster_name))
+                excluded_as = next((name for name in exclude if bean.is_named(name)), None)
+                if bean.source is Source.AUTO and excluded_as is not None:
+                    self._leave_out(bean, excluded_as, exclude[excluded_as])
                 else:
                     self._consider(bean)
 
-    def _check_exclusions(self, automatic: Sequence[BeanDefinition], exclude: Mapping[str, str | None]) -> None:
+    def _leave_out(self, bean: BeanDefinition, name: str, where: str | None) -> None:
+        self.plan.report.excluded.append(_entry(bean))
+        reason = f"{name} is excluded" + (f" ({where})" if where else "")
+        self.plan.left_out.append((bean, Verdict(False, reason, fix=f"do not exclude {name}")))
+
+    def _check_exclusions(
+        self, automatic: Sequence[BeanDefinition], exclude: Mapping[str, str | None], bundles: Sequence[Bundle]
+    ) -> None:
+        of_bundles = [name for bundle in bundles for name in bundle.names]
         for name, where in exclude.items():
-            if any(bean.is_named(name) for bean in automatic):
+            if name in of_bundles or any(bean.is_named(name) for bean in automatic):
                 continue
-            known = [text for bean in automatic for text in (bean.name, f"{bean.module}.{bean.name}")]
-            near = difflib.get_close_matches(name, known, 1)
-            names = ", ".join(dict.fromkeys(bean.name for bean in automatic)) or "none"
+            known = [text for bean in automatic for text in (bean.name, f"{bean.module}.{bean.name}", bean.module)]
+            near = difflib.get_close_matches(name, [*known, *of_bundles], 1)
+            shown = [*(bean.name for bean in automatic), *(bundle.names[0] for bundle in bundles)]
+            names = ", ".join(dict.fromkeys(shown)) or "none"
             fix = f"did you mean {near[0]}?" if near else f"there are: {names}"
             self.findings.append(Finding(f"there is no auto-configuration {name} to exclude", where, fix))
 
     def _expanded(self, definition: BeanDefinition) -> Iterable[BeanDefinition]:
         if definition.mark.per_cluster:
             return [definition.for_cluster(cluster) for cluster in (self._main, *self._clusters.values())]
-        if definition.source is Source.USER and definition.name in self._clusters:
-            return [definition.for_cluster(self._clusters[definition.name])]  # it stands for that cluster's own
+        own = self._clusters.get(definition.name) if definition.source is Source.USER else None
+        if own is not None and any(fits(definition.provides, type_) for type_ in self.plan.per_cluster_types):
+            return [definition.for_cluster(own)]  # it stands for that cluster's own
         return [definition]
 
     def _consider(self, bean: BeanDefinition) -> None:
@@ -204,8 +234,7 @@ class _Planner:
             verdict = condition.evaluate(context)
             if not verdict.matched:
                 self.plan.left_out.append((bean, verdict))
-                entry = ReportEntry(bean.name, bean.where, (verdict,), bean.cluster_name)
-                self.plan.report.negative.append(entry)
+                self.plan.report.negative.append(_entry(bean, verdict))
                 return
             verdicts.append(verdict)
         if (problem := bean.problem_finding()) is not None:
@@ -213,8 +242,7 @@ class _Planner:
             return
         self.plan.taken.append(bean)
         if verdicts or bean.source is Source.AUTO:
-            entry = ReportEntry(bean.name, bean.where, tuple(verdicts), bean.cluster_name)
-            self.plan.report.positive.append(entry)
+            self.plan.report.positive.append(_entry(bean, *verdicts))
 
     def _sorted(self, definitions: list[BeanDefinition]) -> list[BeanDefinition]:
         """As they came, except where ``after`` and ``before`` say otherwise."""
@@ -303,6 +331,10 @@ class _Planner:
                 phases[needed] = min(phases[needed], phases[bean])
         self.plan.order = sorted(order, key=phases.__getitem__)
         self.plan.phases = phases
+
+
+def _entry(bean: BeanDefinition, *verdicts: Verdict) -> ReportEntry:
+    return ReportEntry(bean.name, bean.where, verdicts, bean.cluster_name, bean.origin)
 
 
 def _edges(definitions: Sequence[BeanDefinition]) -> dict[BeanDefinition, list[BeanDefinition]]:

@@ -13,12 +13,13 @@ __all__ = ["ConditionsReport", "ReportEntry"]
 @dataclass(frozen=True)
 class ReportEntry:
     """One bean definition, for one cluster. ``verdicts`` are those that decided: all that held, or the first that
-    did not."""
+    did not. ``origin`` is the distribution that brought it, empty for rocketbox's own and the user's."""
 
     name: str
     where: str
     verdicts: tuple[Verdict, ...] = ()
     cluster: str = ""
+    origin: str = ""
 
     @property
     def label(self) -> str:
@@ -47,7 +48,7 @@ class ConditionsReport:
 
 def _lines(entries: Sequence[ReportEntry]) -> Iterator[str]:
     for entry in entries:
-        yield f"  {entry.label}  ({entry.where})"
+        yield f"  {entry.label}  ({', '.join(filter(None, (entry.origin, entry.where)))})"
         for verdict in entry.verdicts:
             mend = f"; to change that: {verdict.fix}" if verdict.fix and not verdict.matched else ""
             yield f"      {verdict.reason}{mend}"

@@ -154,9 +154,18 @@ class Settings:
         return self.text(key)
 
     def text(self, key: str) -> str | None:
-        """What is written under a key as text, placeholders replaced; None when nothing is. Defaults do not count."""
+        """What is written under a key as text, placeholders replaced; None when nothing is. Defaults do not count.
+
+        Truth values are ``true`` and ``false`` however they were written.
+        """
         entry = self.winners.get(self._path(key))
-        return None if entry is None else self.texts.of_raw(entry.raw, entry.key)
+        if entry is None:
+            return None
+        if isinstance(entry.shape, Leaf) and entry.shape.kinds == (bool,):
+            value = self.value(key)
+            if isinstance(value, bool):
+                return str(value).lower()
+        return self.texts.of_raw(entry.raw, entry.key)
 
     def has(self, key: str) -> bool:
         """Whether a source says something under a key or below it; defaults do not count."""

@@ -86,7 +86,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _models(target: str | None) -> dict[str, type[BaseModel]]:
-    from rocketbox.autoconfigure.assembly import settings_models
+    from rocketbox.autoconfigure.loading import settings_models
 
     return settings_models([]) if target is None else load_application(target).settings_models()
 

@@ -28,7 +28,15 @@ from rocketbox.message import RESERVED_PROPERTIES, Message, MessageExt
 from rocketbox.template import MessageConverter, PayloadError, RocketMQTemplate
 from rocketbox.template.converters import describe_validation_error
 
-__all__ = ["Beans", "HandlerBinding", "HandlerSignature", "Parameter", "Role", "read_signature"]
+__all__ = [
+    "Beans",
+    "HandlerBinding",
+    "HandlerSignature",
+    "Parameter",
+    "Role",
+    "read_signature",
+    "unreadable_payload",
+]
 
 Maker = Callable[[MessageExt], Any]
 
@@ -53,7 +61,8 @@ class Beans:
 
     has: Callable[[Any], bool]
     resolve: Callable[[Any], Any]
-    why_missing: Callable[[Any], str | None] = lambda hint: None  # what would mend it, if the container knows
+    left_out: Callable[[Any, str, str], Finding | None] = lambda hint, who, where: None
+    """What is wrong with somebody at a place asking for a hint, if the container knows why there is no such bean."""
 
 
 @dataclass(frozen=True)
@@ -151,20 +160,36 @@ class HandlerBinding:
 
 
 def read_signature(
-    function: Callable[..., Any], *, beans: Beans, converter: MessageConverter, owner: type | None = None
+    function: Callable[..., Any], *, beans: Beans, converter: MessageConverter | None, owner: type | None = None
 ) -> HandlerSignature:
     """What each parameter is given, and every mistake in it. A function of ``owner`` is a method of its bean.
+
+    ``converter`` says which types are payloads. None: one of the user's that is not there yet, so that any class may
+    be a payload; :func:`unreadable_payload` tells when it is there.
 
     Raises ConfigurationError with all that is wrong with the signature; builds and calls nothing.
     """
     return _SignatureReader(function, beans, converter, owner).read()
 
 
+def unreadable_payload(signature: HandlerSignature, converter: MessageConverter) -> Finding | None:
+    """What is wrong with the payload of a handler for this converter, if anything is."""
+    for parameter in signature.parameters:
+        if parameter.role is Role.PAYLOAD:
+            try:
+                converter.check(parameter.type_)
+            except PayloadError as error:
+                what = f"listener {signature.name} takes a payload in parameter {parameter.name!r} that cannot be read"
+                taken = f"take what {type(converter).__qualname__} can read, or return a bean of that type"
+                return Finding(f"{what}: {error}", signature.where, taken)
+    return None
+
+
 class _SignatureReader:
     """Reads one signature and collects what is wrong with it."""
 
     def __init__(
-        self, function: Callable[..., Any], beans: Beans, converter: MessageConverter, owner: type | None
+        self, function: Callable[..., Any], beans: Beans, converter: MessageConverter | None, owner: type | None
     ) -> None:
         self.function = function
         self.owner = owner
@@ -265,9 +290,11 @@ class _SignatureReader:
             )
             return False
         if not is_payload(payload):
-            mend = self.beans.why_missing(payload)
-            if mend is not None:
-                self.wrong(f"needs a bean of type {type_name(payload)} for {name!r}, and it was not built", mend)
+            left_out = self.beans.left_out(payload, f"parameter {name} of listener {self.name}", self.where)
+            if left_out is not None:
+                self.findings.append(left_out)
+            elif self.converter is None:
+                return True
             else:
                 self.wrong(
                     f"has a parameter {name!r} of type {type_name(payload)}, which is neither a payload nor a bean",
@@ -275,7 +302,8 @@ class _SignatureReader:
                 )
             return False
         try:
-            self.converter.check(payload)
+            if self.converter is not None:
+                self.converter.check(payload)
         except PayloadError as error:
             self.wrong(f"takes a payload in parameter {name!r} that cannot be read: {error}", f"take {PAYLOAD_TYPES}")
             return False

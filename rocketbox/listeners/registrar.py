@@ -9,8 +9,9 @@ Source: rocketmq-spring 2.3 ``ListenerContainerConfiguration`` (checks at regist
 
 from __future__ import annotations
 
+import difflib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,7 @@ from rocketbox.message import ConsumeMode, MessageModel
 from rocketbox.template import MessageConverter
 from rocketbox.template.headers import split_destination
 
-__all__ = ["Candidate", "ClusterSettings", "describe", "plan_containers"]
+__all__ = ["Candidate", "ClusterSettings", "describe", "plan_containers", "unknown_cluster"]
 
 _log = logging.getLogger(__name__)
 
@@ -74,13 +75,23 @@ def plan_containers(
     clusters: Mapping[str | None, ClusterSettings],
     *,
     beans: Beans,
-    converter: MessageConverter,
+    converter: MessageConverter | None,
 ) -> tuple[list[ContainerPlan], list[Finding]]:
-    """The containers to start, in the order in which their groups were first seen, and everything that is wrong."""
+    """The containers to start, in the order in which their groups were first seen, and everything that is wrong.
+
+    ``converter`` None: one of the user's that is not there yet, so that it cannot be asked what it can read.
+    """
     registrar = _Registrar(clusters, beans, converter)
     for candidate in candidates:
         registrar.add(candidate)
     return registrar.plans(), registrar.findings
+
+
+def unknown_cluster(who: str, cluster: str | None, known: Iterable[str | None], where: str) -> Finding:
+    """The finding that ``who`` names a cluster that the settings do not have."""
+    near = difflib.get_close_matches(cluster or "", [name for name in known if name], 1)
+    fix = f"did you mean {near[0]!r}?" if near else f"set rocketmq.clusters.{cluster}.name-server"
+    return Finding(f"{who} names cluster {cluster!r}, and there is none of that name", where, fix)
 
 
 @dataclass
@@ -95,7 +106,7 @@ class _Member:
 
 class _Registrar:
     def __init__(
-        self, clusters: Mapping[str | None, ClusterSettings], beans: Beans, converter: MessageConverter
+        self, clusters: Mapping[str | None, ClusterSettings], beans: Beans, converter: MessageConverter | None
     ) -> None:
         self.clusters = clusters
         self.beans = beans
@@ -114,11 +125,7 @@ class _Registrar:
         cluster = said.values.get("cluster")
         settings = self.clusters.get(cluster)
         if settings is None:
-            self.wrong(
-                f"listener {candidate.name} names cluster {cluster!r}, and there is none of that name",
-                here,
-                f"set rocketmq.clusters.{cluster}.name-server",
-            )
+            self.findings.append(unknown_cluster(f"listener {candidate.name}", cluster, self.clusters, here))
             return
         group = said.values.get("consumer_group") or settings.defaults.values.get("group")
         if not group:
@@ -170,6 +177,9 @@ class _Registrar:
         ]
         if "enabled" not in group_said.values:
             reasons.append((candidate.said.values.get("enabled") is not False, "its decorator"))
+        if candidate.owner is not None and not self.beans.has(candidate.owner):
+            left_out = self.beans.left_out(candidate.owner, "it", place_of(candidate.function))
+            reasons.append((left_out is None, left_out.what if left_out else ""))
         off = [who for on, who in reasons if not on]
         if off:
             _log.info("listener %s of group %s is off: %s", candidate.name, group, off[0])
@@ -187,6 +197,9 @@ class _Registrar:
 
     def check_replies(self, candidate: Candidate, here: str) -> None:
         for reply in candidate.replies:
+            if reply.cluster is not None and reply.cluster not in self.clusters:
+                who = f"send_to of listener {candidate.name}"
+                self.findings.append(unknown_cluster(who, reply.cluster, self.clusters, here))
             try:
                 split_destination(reply.destination)
             except Exception as error:

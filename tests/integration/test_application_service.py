@@ -408,7 +408,7 @@ async def test_without_settings_nothing_starts_and_a_missing_template_says_what_
         assert dict(app.listeners) == {}
         with pytest.raises(ConfigurationError, match=r"rocketmq\.name-server is not set"):
             _ = app.template
-    assert "there is no MQClientInstance" in caplog.text
+    assert "rocketmq.name-server is not set, so that the beans of RocketMQ are skipped" in caplog.text
     assert "rocketmq.name-server" in caplog.text
 
 

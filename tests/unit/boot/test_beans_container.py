@@ -490,7 +490,13 @@ def test_profiles_decide() -> None:
     made = container(tool, settings=Written(profiles=("prod",)))
     assert made.plan() == []
     assert not made.has(Engine)
-    assert made.why_missing(Engine) == "make profile dev or !prod active with rocketbox.profiles.active"
+    assert made.left_out(Engine, "listener drive", "app.py:7") == Finding(
+        "listener drive needs a bean of type Engine, and there is none: tool was not built because profile dev or "
+        "!prod is not active (active: prod)",
+        "app.py:7",
+        "make profile dev or !prod active with rocketbox.profiles.active",
+    )
+    assert made.left_out(Car, "listener drive") is None
 
 
 # --- clusters ------------------------------------------------------------------------------------------------------

@@ -134,7 +134,8 @@ def test_they_come_in_the_order_of_their_distributions(install: Install) -> None
 @pytest.mark.parametrize("excluded", ["audit", "audit_kit_g", "audit-kit"])
 def test_an_excluded_one_is_not_even_imported(install: Install, excluded: str) -> None:
     install("audit-kit", "audit_kit_g", "raise ValueError('imported')\n", name="audit")
-    assert discover_autoconfigurations([excluded]) == []
+    (found,) = discover_autoconfigurations([excluded])
+    assert (found.excluded, found.beans, found.properties) == (True, (), {})
     assert "audit_kit_g" not in sys.modules
 
 

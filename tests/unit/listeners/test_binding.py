@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 import pytest
 from pydantic import BaseModel
 
-from rocketbox.errors import ConfigurationError
+from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners.binding import Beans, HandlerSignature, Role, read_signature
 from rocketbox.marks import Header
 from rocketbox.message import Message, MessageExt, encode_properties
@@ -262,12 +262,16 @@ def test_all_mistakes_of_a_signature_are_found_together() -> None:
 def test_the_container_may_say_why_a_bean_is_missing() -> None:
     async def handler(departure: Departure, template: RocketMQTemplate) -> None: ...
 
-    beans = Beans(
-        has=lambda hint: False, resolve=OBJECTS.__getitem__, why_missing=lambda hint: "set rocketmq.producer.group"
-    )
+    def left_out(hint: Any, who: str, where: str) -> Finding:
+        return Finding(f"{who} needs {hint.__name__}", where, "set rocketmq.producer.group")
+
+    beans = Beans(has=lambda hint: False, resolve=OBJECTS.__getitem__, left_out=left_out)
     with pytest.raises(ConfigurationError) as caught:
         read_signature(handler, beans=beans, converter=CONVERTER)
-    assert caught.value.findings[0].fix == "set rocketmq.producer.group"
+    (finding,) = caught.value.findings
+    assert finding.what.startswith("parameter template of listener test_the_container_may_say_why_a_bean_is_missing")
+    assert finding.what.endswith("needs RocketMQTemplate")
+    assert finding.fix == "set rocketmq.producer.group"
 
 
 def test_a_marked_method_is_called_on_the_bean_of_its_class() -> None:

@@ -1,0 +1,108 @@
+"""The settings of an application and the models that they are read into: ours, the user's, those of others.
+
+Others are installed distributions with auto-configurations (``boot.discovery``). Where sources stand and which wins is
+``boot.settings``' business; what the settings ask for is planned in ``autoconfigure.assembly``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pydantic import BaseModel
+
+from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties
+from rocketbox.autoconfigure.scan import marked_in
+from rocketbox.boot.discovery import AutoconfigurationModule, discover_autoconfigurations, has_autoconfigurations
+from rocketbox.boot.marks import PROPERTIES
+from rocketbox.boot.settings import Settings, SettingsError, find_settings_file, load_settings
+from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.hints import place_of
+
+__all__ = ["Launch", "find_others", "load", "settings_models"]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a start is told from outside: settings file, profiles, ``--key=value`` arguments; what a test replaces.
+
+    ``settings`` win over all others; ``beans`` are objects by the hint of the bean whose place they take.
+    """
+
+    config: Path | str | None = None
+    profiles: Sequence[str] = ()
+    arguments: Sequence[str] = ()
+    settings: Mapping[str, object] = field(default_factory=dict)
+    beans: Mapping[Any, object] = field(default_factory=dict)
+
+
+def load(
+    models: Mapping[str, type[BaseModel]],
+    modules: Sequence[ModuleType],
+    home: str,
+    launch: Launch,
+    config: Path | str | None,
+) -> Settings:
+    """The settings of the application that the module ``home`` makes; SettingsError with everything that is wrong."""
+    beside = next((getattr(module, "__file__", None) for module in modules if module.__name__ == home), None)
+    dotenv = Path(".env")
+    return load_settings(
+        models,
+        file=find_settings_file(launch.config or config, beside=Path(beside) if beside else None),
+        profiles=launch.profiles,
+        env_file=dotenv if dotenv.is_file() else None,
+        arguments=launch.arguments,
+        overrides=launch.settings,
+    )
+
+
+def find_others(
+    modules: Sequence[ModuleType], home: str, launch: Launch, config: Path | str | None, exclude: Collection[str]
+) -> list[AutoconfigurationModule]:
+    """The auto-configurations of other distributions; those that ``exclude`` or the settings leave out are not loaded.
+
+    What is wrong with the settings is not told here: it is found again when they are read with all models.
+    """
+    if not has_autoconfigurations():
+        return []
+    excluded = list(exclude)
+    try:
+        settings: Settings | None = load({"rocketbox": RocketBoxProperties}, modules, home, launch, config)
+    except SettingsError as error:
+        settings = error.settings
+    except ConfigurationError:
+        settings = None
+    if settings is not None:
+        own: RocketBoxProperties = settings.get("rocketbox")
+        excluded += own.autoconfigure.exclude
+    return discover_autoconfigurations(excluded)
+
+
+def settings_models(
+    modules: Sequence[ModuleType], others: Sequence[AutoconfigurationModule] = ()
+) -> dict[str, type[BaseModel]]:
+    """The models of all settings by their prefixes: ours, those of ``@configuration_properties``, those of others.
+
+    Raises ConfigurationError when two want the same prefix.
+    """
+    models: dict[str, type[BaseModel]] = {"rocketmq": RocketMQProperties, "rocketbox": RocketBoxProperties}
+    findings = []
+    wanted: list[tuple[str, Any, str, str]] = []
+    for marked in marked_in(modules, PROPERTIES):
+        (prefix,) = marked.marks
+        assert isinstance(prefix, str)
+        wanted.append((prefix, marked.target, place_of(marked.target), "choose another prefix for one of them"))
+    for other in others:
+        fix = f"choose another prefix, or set rocketbox.autoconfigure.exclude: {other.name}"
+        wanted += [(prefix, model, other.where, fix) for prefix, model in other.properties.items()]
+    for prefix, model, where, fix in wanted:
+        taken = models.setdefault(prefix, model)
+        if taken is not model:
+            what = f"{model.__qualname__} wants the keys of {prefix!r}, which {taken.__qualname__} has"
+            findings.append(Finding(what, where, fix))
+    if findings:
+        raise ConfigurationError(findings)
+    return models
