@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import anyio
 from pydantic import BaseModel
 
-from rocketbox.autoconfigure.assembly import Assembly, AssemblyError, Launch, assemble, settings_models
+from rocketbox.autoconfigure.assembly import Assembly, AssemblyError, assemble
+from rocketbox.autoconfigure.loading import Launch, find_others, settings_models
 from rocketbox.autoconfigure.log_setup import set_up_logging
 from rocketbox.autoconfigure.scan import load_modules
 from rocketbox.background import Background
 from rocketbox.boot.beans import DynamicContainer
 from rocketbox.boot.failures import render_failure
+from rocketbox.boot.masking import mask, masked_traceback
 from rocketbox.boot.report import ConditionsReport
 from rocketbox.clock import RealClock
 from rocketbox.errors import ClientStateError, ConfigurationError, ForkedError, NotStartedError
@@ -252,7 +254,8 @@ class RocketBox:
 
     def settings_models(self) -> dict[str, type[BaseModel]]:
         """The models of all settings of the application, by their prefixes; ConfigurationError if modules fail."""
-        return settings_models(load_modules(self._home, self._scan))
+        modules = load_modules(self._home, self._scan)
+        return settings_models(modules, find_others(modules, self._home, Launch(), self._config, self._exclude))
 
     # --- running as a program ----------------------------------------------------------------------------------------
 
@@ -276,7 +279,7 @@ class RocketBox:
         except Exception as error:
             self.print_failure(error, debug=debug)
             raise SystemExit(FAILED) from None
-        set_up_logging(assembly.rocketbox.logging, debug=debug)
+        set_up_logging(assembly.rocketbox.logging, debug=debug, secrets=assembly.settings.secrets)
         code = anyio.run(self._serve, assembly, debug, on_ready)
         if code:
             raise SystemExit(code)
@@ -338,13 +341,11 @@ class RocketBox:
         except Exception as error:
             self.print_failure(error, debug=debug)
             return FAILED
-        for plan in assembly.plans:
-            for line in describe(plan):
-                print(line)  # noqa: T201 - a command's output
-        for spark in assembly.spark_plans:
-            print(spark.describe())  # noqa: T201
-        for warning in assembly.warnings:
-            print(f"warning: {warning}")  # noqa: T201
+        lines = [line for plan in assembly.plans for line in describe(plan)]
+        lines += [spark.describe() for spark in assembly.spark_plans]
+        lines += [f"warning: {warning}" for warning in assembly.warnings]
+        for line in lines:
+            print(mask(line, assembly.settings.secrets))  # noqa: T201 - a command's output
         print(f"{self.name}: nothing is wrong")  # noqa: T201
         return STOPPED
 
@@ -362,15 +363,15 @@ class RocketBox:
         except Exception as error:
             self.print_failure(error, debug=debug)
             return FAILED
-        print(assembly.container.report.render())  # noqa: T201
+        print(mask(assembly.container.report.render(), assembly.settings.secrets))  # noqa: T201
         return STOPPED
 
     @staticmethod
     def print_failure(error: BaseException, *, debug: bool = False, secrets: frozenset[str] = frozenset()) -> None:
         """Write to stderr why an application did not start; with ``debug`` the traceback first."""
-        if debug:
-            logging.getLogger(__name__).error("the start failed", exc_info=error)
         report = None
         if isinstance(error, AssemblyError):
             report, secrets = error.report, error.secrets
+        if debug:
+            logging.getLogger(__name__).error("the start failed\n%s", masked_traceback(error, secrets))
         print(render_failure(error, report=report, secrets=secrets), file=sys.stderr)  # noqa: T201
