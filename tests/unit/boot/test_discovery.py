@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,7 @@ from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.discovery import discover_autoconfigurations
 from rocketbox.boot.settings import load_settings
 from rocketbox.clock import RealClock
-
-Install = Callable[..., None]
+from tests.distributions import Install, distribution_maker
 
 BEANS = """
 from pydantic import BaseModel
@@ -37,23 +35,7 @@ def auditor(properties: AuditProperties) -> Auditor:
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Puts a distribution with one module and one entry point where Python finds it."""
-    modules: list[str] = []
-    monkeypatch.syspath_prepend(str(tmp_path))
-
-    def make(distribution: str, module: str, source: str | None, target: str | None = None, name: str = "it") -> None:
-        modules.append(module)
-        if source is not None:
-            (tmp_path / f"{module}.py").write_text(source)
-        info = tmp_path / f"{distribution.replace('-', '_')}-1.2.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n")
-        (info / "entry_points.txt").write_text(f"[rocketbox.autoconfigure]\n{name} = {target or module}\n")
-        importlib.invalidate_caches()
-
-    yield make
-    for module in modules:
-        sys.modules.pop(module, None)
+    yield from distribution_maker(tmp_path, monkeypatch)
 
 
 def test_a_module_brings_its_beans_and_settings_with_its_distribution(install: Install) -> None:
