@@ -11,6 +11,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from rocketbox.handoff import Waiter, callbacks_in_asyncio
@@ -125,9 +126,12 @@ async def connect(host: str, port: int, opened: Opened) -> Connection:
     """Connect to host. Raises OSError."""
     loop = asyncio.get_running_loop()
     # For a single address there is nothing to race, and a race that is cancelled as it is won leaks its socket (3.11).
-    delay = None if _is_address(host) else HAPPY_EYEBALLS_DELAY
+    # uvloop knows no race: it tries the addresses of a name one after another.
+    races = isinstance(loop, asyncio.BaseEventLoop) and not _is_address(host)
+    driver = AsyncioDriver(opened)
+    connecting = partial(loop.create_connection, lambda: driver, host, port)
     with callbacks_in_asyncio():
-        _, driver = await loop.create_connection(lambda: AsyncioDriver(opened), host, port, happy_eyeballs_delay=delay)
+        await (connecting(happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY) if races else connecting())
     return driver.connection
 
 

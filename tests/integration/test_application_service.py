@@ -16,6 +16,7 @@ from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import ClientStateError, ConfigurationError, NotStartedError
 from rocketbox.listeners import ContainerStatus
 from rocketbox.message import MessageQueue
+from tests.loops import anyio_backend as anyio_backend
 from tests.services import SETTINGS, ServiceMaker, service_maker
 
 pytestmark = pytest.mark.anyio

@@ -20,6 +20,7 @@ from rocketbox.errors import (
 from rocketbox.message import Message, MessageQueue, SendStatus
 from rocketbox.protocol.codes import SerializeType
 from rocketbox.remoting.options import RemotingOptions
+from tests.loops import anyio_backend as anyio_backend
 
 pytestmark = pytest.mark.anyio
 

@@ -10,6 +10,7 @@ import pytest
 from rocketbox.client import ConsumerOptions, Producer, PushConsumer
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt, MessageModel
 from tests.integration.consuming import Seen, send_all, servers, until
+from tests.loops import anyio_backend as anyio_backend
 
 pytestmark = pytest.mark.anyio
 

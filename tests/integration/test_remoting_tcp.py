@@ -21,6 +21,7 @@ from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection, RemotingOptions, RequestHandler
 from rocketbox.remoting.network import TcpNetwork, parse_address
 from rocketbox.remoting.server import ListenError, RemotingServer
+from tests.loops import UVLOOP, needs_uvloop
 
 pytestmark = pytest.mark.anyio
 
@@ -28,16 +29,16 @@ ECHO, HOLD, SLOW, LARGE, NOTICE, ASK = 34, 35, 36, 37, 40, 307
 LIMIT = 20.0  # seconds a test may take
 
 
-@pytest.fixture(params=["asyncio", "asyncio on streams", "trio"])
+@pytest.fixture(params=["asyncio", pytest.param("uvloop", marks=needs_uvloop), "asyncio on streams", "trio"])
 def driver(request: pytest.FixtureRequest) -> str:
-    """Under asyncio both drivers, under trio the only one there is."""
+    """Under asyncio both drivers, that of transports also on uvloop's; under trio the only one there is."""
     name: str = request.param
     return name
 
 
 @pytest.fixture
-def anyio_backend(driver: str) -> str:
-    return driver.partition(" ")[0]
+def anyio_backend(driver: str) -> object:
+    return UVLOOP if driver == "uvloop" else driver.partition(" ")[0]
 
 
 @pytest.fixture

@@ -81,6 +81,7 @@ STOPPED = """
 import logging, anyio
 from rocketbox.clock import RealClock
 from rocketbox.watchdog import LoopWatchdog
+from tests.loops import anyio_backend as anyio_backend
 
 async def main():
     async with LoopWatchdog(RealClock(), warn_after=0.2):

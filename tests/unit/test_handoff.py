@@ -10,6 +10,7 @@ import pytest
 
 from rocketbox.errors import NotStartedError
 from rocketbox.handoff import WorkerPool, make_waiter
+from tests.loops import anyio_backend as anyio_backend
 
 pytestmark = pytest.mark.anyio
 
