@@ -1,0 +1,173 @@
+"""Several clusters in plain YAML: templates, listeners and clients of their own, and one stop in order."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import anyio
+import pytest
+
+from rocketbox.client import Admin, MQClientInstance, Producer
+from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
+from rocketbox.errors import ConfigurationError, NoRouteError
+from rocketbox.template import RocketMQTemplate
+from tests.services import ServiceMaker, service_maker
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
+    yield from service_maker(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def name_servers(tmp_path: Path) -> Iterator[list[str]]:
+    """The addresses of two servers that have nothing to do with each other."""
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(
+                EmbeddedServers.in_thread(
+                    EmbeddedOptions(
+                        data_dir=tmp_path / name,
+                        port=0,
+                        name_server_port=0,
+                        broker={"mapped-file-size-commit-log": "1MB"},
+                    )
+                )
+            )
+            for name in ("first", "second")
+        ]
+        yield [each.name_server_address for each in servers]
+
+
+SETTINGS = """
+rocketmq:
+  name-server: {0}
+  producer: {{group: desk}}
+  clusters:
+    audit:
+      name-server: {1}
+      producer: {{group: desk, send-message-timeout: 7s}}
+      consumer: {{listeners: {{desk: {{concurrency: 3}}}}}}
+    lake:
+      name-server: {0}
+      producer: {{group: lake}}
+"""
+
+SERVICE = """
+    from __future__ import annotations
+
+    from typing import Annotated
+
+    import anyio
+    from rocketbox import Qualifier, RocketBox, RocketMQTemplate, bean, rocketmq_listener, send_to
+
+    app = RocketBox("flight-desk", scan=[__name__])
+    events = []
+
+    class Auditor:
+        def __init__(self, template: Annotated[RocketMQTemplate, Qualifier("audit")]) -> None:
+            self.template = template
+
+        async def __aenter__(self) -> Auditor:
+            return self
+
+        async def __aexit__(self, *error: object) -> None:
+            await self.template.send("closings", "the auditor closes")
+            events.append("auditor closed")
+
+    @bean
+    def audit(template: Annotated[RocketMQTemplate, Qualifier("audit")]) -> Auditor:
+        return Auditor(template)  # a bean that is named as a cluster, and no part of it
+
+    @rocketmq_listener(topic="departures", consumer_group="desk")
+    async def on_departure(flight: str, auditor: Auditor) -> None:
+        events.append(f"main {flight}")
+        await auditor.template.send("audits", flight)
+
+    @rocketmq_listener(topic="audits", consumer_group="desk", cluster="audit")
+    @send_to("proofs", cluster="lake")
+    async def on_audit(flight: str) -> str:
+        events.append(f"audit {flight}")
+        if flight == "UA3":
+            await anyio.sleep(0.5)  # the stop begins
+        return flight
+
+    @rocketmq_listener(topic="proofs", consumer_group="lake", cluster="lake")
+    async def on_proof(flight: str) -> None:
+        events.append(f"lake {flight}")
+"""
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(20):
+        while not condition():
+            await anyio.sleep(0.02)
+
+
+async def test_each_cluster_has_its_own_and_they_stop_together_in_order(
+    service: ServiceMaker, name_servers: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("rocketbox.running", "rocketbox.boot"):
+        caplog.set_level(logging.DEBUG, name)
+    module = service(SERVICE, SETTINGS.format(*name_servers))
+    async with module.app as app:
+        names = (None, "audit", "lake")
+        instances = [app.get(MQClientInstance, name) if name else app.get(MQClientInstance) for name in names]
+        assert len({instance.client_id for instance in instances}) == 3
+        assert [instance.name_servers for instance in instances] == [
+            (name_servers[0],),
+            (name_servers[1],),
+            (name_servers[0],),
+        ]
+        assert set(app.listeners) == {"desk", ("audit", "desk"), ("lake", "lake")}
+        assert [each.plan.options.concurrency for each in app.listeners.values()] == [20, 3, 20]
+        template = app.get(RocketMQTemplate, "audit")
+        assert template is app.get(module.Auditor).template
+        assert template is not app.template
+        assert template.producer is app.get(Producer, "audit")
+        assert template.producer.options.send_message_timeout == 7
+
+        await app.template.send("departures", "UA1")
+        await until(lambda: module.events == ["main UA1", "audit UA1", "lake UA1"])
+        await app.get(RocketMQTemplate, "lake").send("departures", "UA2")  # the same servers, another client
+        await until(lambda: module.events[-1] == "lake UA2")
+        async with Admin(name_server=name_servers[1]) as admin:
+            assert await admin.queues("audits")
+            with pytest.raises(NoRouteError):
+                await admin.queues("departures")
+        del module.events[:]
+        await template.send("audits", "UA3")
+        await until(lambda: module.events == ["audit UA3"])
+    assert module.events == [
+        "audit UA3",
+        "auditor closed",
+    ]  # what it returned was sent to lake, where nobody listens now
+    async with Admin(name_server=name_servers[0]) as admin:
+        assert sum([await admin.max_offset(queue) for queue in await admin.queues("proofs")]) == 3
+
+    lines = [
+        f"template of cluster {name}: producer group {group}, " for name, group in (("audit", "desk"), ("lake",) * 2)
+    ]
+    for line in ("template: producer group desk, ", *lines):
+        assert caplog.text.count(line) == 1
+    stops = [record.message.split()[2] for record in caplog.records if " stopped in " in record.message]
+    assert stops == ["listeners", "startup", "beans", "template", "client", "infrastructure"]
+
+
+async def test_the_stop_closes_what_was_started_when_one_cluster_does_not_answer(
+    service: ServiceMaker, name_servers: list[str]
+) -> None:
+    settings = SETTINGS.format(*name_servers).replace(
+        "lake:\n      name-server: " + name_servers[0], "lake:\n      name-server: 127.0.0.1:1"
+    )
+    module = service(SERVICE, settings)
+    with pytest.raises(ConfigurationError, match=r"no name server answers: 127\.0\.0\.1:1") as caught:
+        async with module.app:
+            raise AssertionError("it started")
+    assert "correct rocketmq.clusters.lake.name-server" in str(caught.value)
+    assert module.events == []
