@@ -18,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -34,7 +35,16 @@ except ImportError:  # then anyio looks at asyncio itself
 else:
     _library = current_async_library_cvar
 
-__all__ = ["Waiter", "WorkerPool", "call_soon_from_thread", "callbacks_in_asyncio", "in_event_loop", "make_waiter"]
+__all__ = [
+    "Waiter",
+    "WorkerPool",
+    "call_soon_from_thread",
+    "callbacks_in_asyncio",
+    "in_event_loop",
+    "loop_name",
+    "loop_options",
+    "make_waiter",
+]
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
@@ -96,6 +106,23 @@ def in_event_loop() -> bool:
         trio = sys.modules.get("trio")
         return trio is not None and bool(trio.lowlevel.in_trio_run())
     return True
+
+
+def loop_options() -> dict[str, Any]:
+    """``backend_options`` for ``anyio.run``: uvloop where it is installed.
+
+    A send that is awaited takes a sixth less processor time under it, consuming a twentieth (benchmarks "send, one at
+    a time" and "push consume").
+    """
+    return {"use_uvloop": True} if sys.platform != "win32" and find_spec("uvloop") is not None else {}
+
+
+def loop_name() -> str:
+    """What runs here: ``asyncio``, ``uvloop``, ``trio``, or the package of whatever loop it is."""
+    try:
+        return type(asyncio.get_running_loop()).__module__.partition(".")[0]
+    except RuntimeError:
+        return "trio"
 
 
 @contextmanager

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from importlib.util import find_spec
 
 import anyio
 import pytest
 
 from rocketbox.errors import NotStartedError
-from rocketbox.handoff import WorkerPool, make_waiter
+from rocketbox.handoff import WorkerPool, loop_name, loop_options, make_waiter
+from tests.loops import UVLOOP
 from tests.loops import anyio_backend as anyio_backend
 
 pytestmark = pytest.mark.anyio
@@ -141,3 +143,21 @@ async def test_a_closed_pool_refuses_work() -> None:
         assert await pool.run(lambda: 1) == 1
     with pytest.raises(NotStartedError):
         await pool.run(lambda: 1)
+
+
+async def test_the_loop_that_runs_is_called_by_its_name(anyio_backend: object) -> None:
+    assert loop_name() == ("uvloop" if anyio_backend == UVLOOP else anyio_backend)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_uvloop_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_in_thread() -> str:
+        async def ask() -> str:
+            return loop_name()
+
+        return anyio.run(ask, backend_options=loop_options())
+
+    installed = find_spec("uvloop") is not None
+    assert await anyio.to_thread.run_sync(run_in_thread) == ("uvloop" if installed else "asyncio")
+    monkeypatch.setattr("rocketbox.handoff.find_spec", lambda name: None)
+    assert await anyio.to_thread.run_sync(run_in_thread) == "asyncio"
