@@ -100,14 +100,12 @@ class Plan:
         others = [bean for bean in self.taken if fits(bean.provides, wanted.type_)]
         if not others:
             return Finding(what, where, _write_one(wanted))
-        names = ", ".join(f"{bean.label} ({bean.where})" for bean in others)
-        qualifier = others[0].cluster_name or others[0].name
-        type_name = hint_name(wanted.type_)
-        return Finding(
-            f"{what}; of this type there is {names}",
-            where,
-            f'ask for it by name: Annotated[{type_name}, Qualifier("{qualifier}")]',
-        )
+        shown = ", ".join(f"{bean.label} ({bean.where})" for bean in others)
+        names = [bean.cluster_name or bean.name for bean in others]
+        near = difflib.get_close_matches(wanted.qualifier or "", names, 1)
+        by_name = f'Annotated[{hint_name(wanted.type_)}, Qualifier("{near[0] if near else names[0]}")]'
+        fix = f"did you mean {by_name}?" if near else f"ask for it by name: {by_name}"
+        return Finding(f"{what}; of this type there is {shown}", where, fix)
 
     def ambiguous(self, wanted: Wanted, found: Sequence[BeanDefinition], who: str, where: str | None) -> Finding:
         """The finding that several beans could be given."""

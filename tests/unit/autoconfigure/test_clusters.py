@@ -1,0 +1,132 @@
+"""Names of clusters: unknown ones, placeholders in them, and beans of the user's that have the same name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rocketbox.autoconfigure.assembly import of_cluster
+from rocketbox.client import Producer
+from rocketbox.template import RocketMQTemplate
+from tests.services import ServiceMaker, service_maker
+
+HEAD = """
+from typing import Annotated
+from pyspark.sql import DataFrame
+from rocketbox import (
+    Qualifier, RocketBox, RocketMQTemplate, bean, rocketmq_listener, rocketmq_spark_listener, send_to,
+)
+from rocketbox.client import Producer
+
+app = RocketBox("flight-desk", scan=[__name__])
+
+class Desk: ...
+"""
+
+SETTINGS = """
+rocketmq:
+  name-server: ns:9876
+  producer.group: desk
+  clusters:
+    {}: {{name-server: other:9876, producer.group: desk}}
+"""
+
+MARKED = {
+    "listener on_departure": """
+@rocketmq_listener(topic="departures", consumer_group="desk", cluster="CLUSTER")
+async def on_departure(flight: str) -> None: ...
+""",
+    "send_to of listener on_departure": """
+@rocketmq_listener(topic="departures", consumer_group="desk")
+@send_to("alerts", cluster="CLUSTER")
+async def on_departure(flight: str) -> str: ...
+""",
+    "Spark listener to_lake": """
+@rocketmq_spark_listener(topic="departures", consumer_group="lake", cluster="CLUSTER")
+def to_lake(rows: DataFrame) -> None: ...
+""",
+}
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
+    yield from service_maker(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("written", "fix"), [("audt", "did you mean 'audit'?"), ("lake", "set rocketmq.clusters.lake.name-server")]
+)
+@pytest.mark.parametrize("who", MARKED)
+def test_an_unknown_cluster_is_refused_with_what_was_meant(
+    service: ServiceMaker, who: str, written: str, fix: str
+) -> None:
+    module = service(HEAD + MARKED[who].replace("CLUSTER", written), SETTINGS.format("audit"))
+    (finding,) = module.app.look().findings
+    assert finding.what == f"{who} names cluster {written!r}, and there is none of that name"
+    assert str(finding.where).startswith(f"{module.__name__}.py:")
+    assert finding.fix == fix
+
+
+@pytest.mark.parametrize("who", MARKED)
+def test_the_name_of_a_cluster_may_come_from_the_settings(service: ServiceMaker, who: str) -> None:
+    source = HEAD + MARKED[who].replace("CLUSTER", "${desk.cluster}")
+    look = service(source, SETTINGS.format("audit") + "desk.cluster: audit\n").app.look()
+    assert look.findings == []
+    replies = [reply.cluster for plan in look.plans for function in plan.functions for reply in function.replies]
+    assert "audit" in [*replies, *(plan.cluster for plan in look.plans), *(plan.cluster for plan in look.spark_plans)]
+
+
+# --- names that are those of beans ------------------------------------------------------------------------------------
+
+
+def test_a_bean_may_have_the_name_of_a_cluster(service: ServiceMaker) -> None:
+    source = """
+@bean
+def audit() -> Desk:
+    return Desk()
+
+class Night:
+    def __init__(self, desk: Desk, same: Annotated[Desk, Qualifier("audit")]) -> None: ...
+
+@bean
+def night(desk: Desk, same: Annotated[Desk, Qualifier("audit")]) -> Night:
+    return Night(desk, same)
+"""
+    module = service(HEAD + source, SETTINGS.format("audit"))
+    look = module.app.look()
+    assert (look.findings, look.warnings) == ([], [])
+    assert look.container.has(module.Desk)
+
+
+def test_a_template_with_the_name_of_a_cluster_is_that_clusters(service: ServiceMaker) -> None:
+    source = """
+class Mine(RocketMQTemplate): ...
+
+@bean
+def audit(producer: Annotated[Producer, Qualifier("audit")]) -> Mine:
+    return Mine(producer)
+"""
+    module = service(HEAD + source, SETTINGS.format("audit"))
+    planned = module.app.look().container.planned
+    templates = [bean for bean in planned.taken if bean.provides in (RocketMQTemplate, module.Mine)]
+    assert {bean.cluster_name: bean.name for bean in templates} == {"": "rocketmq_template", "audit": "audit"}
+
+
+@pytest.mark.parametrize("cluster", ["producer", "rocketmq_template", "client_instance"])
+def test_a_cluster_may_have_the_name_of_a_bean_of_ours(service: ServiceMaker, cluster: str) -> None:
+    look = service(HEAD, SETTINGS.format(cluster)).app.look()
+    assert (look.findings, look.warnings) == ([], [])
+    for type_ in (Producer, RocketMQTemplate):
+        assert look.container.finding(of_cluster(type_, cluster), "it") is None
+        assert look.container.finding(type_, "it") is None
+
+
+def test_the_main_clusters_bean_can_be_asked_for_by_its_name(service: ServiceMaker) -> None:
+    look = service(HEAD, SETTINGS.format("audit")).app.look()
+    assert look.container.finding(of_cluster(RocketMQTemplate, "rocketmq_template"), "it") is None
+    finding = look.container.finding(of_cluster(RocketMQTemplate, "audt"), "it", "here")
+    assert finding is not None
+    assert "there is none; of this type there is rocketmq_template (" in finding.what
+    assert finding.fix == 'did you mean Annotated[RocketMQTemplate, Qualifier("audit")]?'
