@@ -162,6 +162,7 @@ async def test_a_list_is_given_all_and_an_optional_is_none_when_there_is_none() 
         assert beans.get(Shop).colour == "red"
         assert beans.resolve(list[Engine]) == beans.get(Shop).engines
         assert beans.resolve(Car | None) is None
+        assert beans.resolve(list[Car]) == []
 
 
 async def test_beans_of_every_style_start_in_order_and_close_in_reverse() -> None:
@@ -275,6 +276,37 @@ async def test_the_container_of_dependency_injector_can_be_overridden() -> None:
         assert made.get(Engine) is fake
 
 
+async def test_an_override_counts_after_the_start_as_well_and_can_be_taken_back() -> None:
+    async with AsyncExitStack() as stack:
+        made = await start_all(container(car, engine), stack)
+        own, fake = made.get(Engine), Engine("fake")
+        with made.container.engine.override(fake):
+            assert made.get(Engine) is fake
+            assert made.resolve(list[Engine]) == [fake]
+            assert made.get(Car).engine is own  # what was built keeps what it was given
+        assert made.get(Engine) is own
+
+
+async def test_what_an_override_replaces_is_neither_started_nor_closed() -> None:
+    events: list[str] = []
+
+    @bean
+    def opened() -> Iterator[Engine]:
+        events.append("started")
+        yield Engine()
+        events.append("closed")
+
+    made = container(car, opened)
+    assert made.plan() == []
+    fake = Engine("fake")
+    assert made.override(Engine, fake) == []
+    async with AsyncExitStack() as stack:
+        for phase in Phase:
+            await made.start(phase, stack)
+        assert made.get(Car).engine is fake
+    assert events == []
+
+
 async def test_a_bean_that_can_be_awaited_is_not_taken_for_a_future() -> None:
     class Awaitable:
         def __await__(self) -> Iterator[None]:
@@ -311,6 +343,56 @@ async def test_a_bean_that_fails_names_itself_and_what_was_started_is_closed() -
     assert "bean broken failed to start: ValueError: no wheels" in str(caught.value)
     assert isinstance(caught.value.__cause__, ValueError)
     assert events == ["closed"]
+
+
+async def test_a_start_that_fails_closes_beans_of_every_style_in_reverse() -> None:
+    events: list[str] = []
+
+    class A:
+        async def __aenter__(self) -> Self:
+            return self
+
+        async def __aexit__(self, *error: object) -> None:
+            events.append("entered")
+
+    class B:
+        pass
+
+    class C:
+        pass
+
+    @bean
+    def generator(a: A) -> Iterator[B]:
+        try:
+            yield B()
+        finally:
+            events.append("generator")
+
+    @bean
+    async def async_generator(b: B) -> AsyncIterator[C]:
+        try:
+            yield C()
+        finally:
+            events.append("async generator")
+
+    @bean
+    @asynccontextmanager
+    async def manager(c: C) -> AsyncIterator[Engine]:
+        try:
+            yield Engine()
+        finally:
+            events.append("manager")
+
+    @bean
+    async def broken(engine: Engine) -> Car:
+        raise ValueError("no wheels")
+
+    made = container(broken, manager, async_generator, generator, A)
+    assert made.plan() == []
+    with pytest.raises(ConfigurationError, match="bean broken failed to start: ValueError: no wheels"):
+        async with AsyncExitStack() as stack:
+            await made.start(Phase.BEANS, stack)
+    assert events == ["manager", "async generator", "generator", "entered"]
 
 
 async def test_what_a_bean_with_tasks_raises_is_told_without_its_group() -> None:
@@ -401,6 +483,69 @@ def test_an_ambiguous_bean_names_all_that_there_are() -> None:
         "    where: HERE\n"
         '    fix:   ask for one by name, Annotated[Engine, Qualifier("engine")], or for all, list[Engine]'
     )
+
+
+def test_an_optional_bean_of_which_there_are_several_is_ambiguous() -> None:
+    @bean
+    def diesel() -> Diesel:
+        return Diesel()
+
+    @bean
+    def trip(engine: Engine | None) -> Car:
+        return Car(engine or Engine())
+
+    assert "parameter engine of bean trip needs one bean of type Engine, and there are 2" in one_finding(
+        container(trip, engine, diesel)
+    )
+
+
+def test_a_class_names_its_parameter_and_place_when_a_bean_is_missing() -> None:
+    @bean(name="night")
+    class Garage:
+        def __init__(self, spare: Annotated[Engine, Qualifier("spar")]) -> None:
+            self.spare = spare
+
+    @bean
+    def spare() -> Engine:
+        return Engine()
+
+    assert one_finding(container(Garage, engine, spare)) == (
+        "parameter spare of bean night needs a bean of type Engine named 'spar', and there is none; of this type there "
+        "is engine (HERE), spare (HERE)\n"
+        "    where: HERE\n"
+        '    fix:   did you mean Annotated[Engine, Qualifier("spare")]?'
+    )
+
+
+def test_classes_in_a_circle_are_named_with_all_that_is_between() -> None:
+    class First:
+        def __init__(self, second: "Second") -> None: ...
+
+    class Second:
+        def __init__(self, third: "Third") -> None: ...
+
+    class Third:
+        def __init__(self, first: First) -> None: ...
+
+    for class_ in (First, Second):
+        class_.__init__.__annotations__.update(second=Second, third=Third)
+    assert "beans need each other in a circle: First -> Second -> Third -> First" in one_finding(
+        container(First, Second, Third)
+    )
+
+
+def test_an_override_in_a_circle_leaves_the_finding_to_the_circle() -> None:
+    @bean
+    def chicken(egg: Car) -> Engine:
+        return egg.engine
+
+    @bean
+    def egg(chicken: Engine) -> Car:
+        return Car(chicken)
+
+    made = container(chicken, egg)
+    assert len(made.plan()) == 1
+    assert made.override(Engine, Engine()) == []
 
 
 def test_beans_in_a_circle_are_named_in_their_order() -> None:

@@ -1,0 +1,97 @@
+"""Beans of a whole application that needs no servers: reached, overridden, started and closed in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rocketbox.errors import ConfigurationError, NotStartedError
+from tests.services import ServiceMaker, service_maker
+
+pytestmark = pytest.mark.anyio
+
+SOURCE = """
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated
+from pydantic import BaseModel
+from rocketbox import Qualifier, RocketBox, bean, configuration_properties
+from rocketbox.boot.conditions import on_profile
+
+app = RocketBox("flight-desk", scan=[__name__])
+events = []
+
+@configuration_properties("desk")
+class DeskProperties(BaseModel):
+    threshold_minutes: int = 60
+
+class Book:
+    def __init__(self, name):
+        self.name = name
+
+class Desk:
+    def __init__(self, threshold, books):
+        self.threshold, self.books = threshold, books
+
+@bean
+async def day() -> AsyncIterator[Book]:
+    events.append("open day")
+    yield Book("day")
+    events.append("close day")
+
+@bean
+def night(day: Annotated[Book, Qualifier("day")]) -> Iterator[Book]:
+    events.append("open night")
+    yield Book("night")
+    events.append("close night")
+
+@bean
+def desk(properties: DeskProperties, books: list[Book], other: "Spare | None") -> Desk:
+    assert other is None
+    return Desk(properties.threshold_minutes, [book.name for book in books])
+
+@bean(on_profile("prod"))
+class Spare: ...
+"""
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
+    yield from service_maker(tmp_path, monkeypatch)
+
+
+async def test_beans_start_and_close_in_order_and_are_had_by_type_and_name(service: ServiceMaker) -> None:
+    module = service(SOURCE, "desk.threshold-minutes: 45\n")
+    async with module.app as app:
+        desk = app.get(module.Desk)
+        assert (desk.threshold, desk.books) == (45, ["day", "night"])
+        assert app.get(module.Book, "night").name == "night"
+        assert module.events == ["open day", "open night"]
+        with pytest.raises(ConfigurationError, match=r"get\(Book\) needs one bean of type Book, and there are 2: day"):
+            app.get(module.Book)
+        with pytest.raises(ConfigurationError, match="Spare was not built because profile prod is not active"):
+            app.get(module.Spare)
+    assert module.events == ["open day", "open night", "close night", "close day"]
+    with pytest.raises(NotStartedError):
+        app.get(module.Desk)
+
+
+async def test_the_container_of_dependency_injector_is_there_and_can_be_overridden(service: ServiceMaker) -> None:
+    module = service(SOURCE, "")
+    async with module.app as app:
+        own = app.get(module.Desk)
+        assert app.container.desk() is own
+        assert app.container.night().name == "night"
+        with app.container.desk.override(fake := module.Desk(1, [])):
+            assert app.get(module.Desk) is fake
+            assert await app.provider(module.Desk)() is fake
+        assert app.get(module.Desk) is own
+
+
+async def test_a_bean_that_fails_closes_those_before_it(service: ServiceMaker) -> None:
+    module = service(SOURCE.replace("assert other is None", "raise ValueError('no desk')"), "")
+    with pytest.raises(ConfigurationError, match="bean desk failed to start: ValueError: no desk"):
+        async with module.app:
+            raise AssertionError("it started")
+    assert module.events == ["open day", "open night", "close night", "close day"]
