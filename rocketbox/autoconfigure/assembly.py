@@ -76,7 +76,7 @@ class Assembly:
     @property
     def beans(self) -> Beans:
         """The container as listeners see it."""
-        return Beans(self._may_have, self.container.resolve, self.container.left_out)
+        return Beans(self._may_have, self.container.resolve, self.container.left_out, self.container.ambiguous)
 
     def _may_have(self, hint: Any) -> bool:
         if self.container.has(hint):

@@ -1,8 +1,8 @@
 """Rules about the keys of a cluster that no model can hold by itself, told with the place of each key.
 
-What has to agree because producer and consumers share one client, what goes together or not, and what asks for a
-feature that is not built (the table of these is ``client.unbuilt``'s). The same for groups of listeners is
-``listeners.registrar``'s.
+Names that RocketMQ does not take, what has to agree because producer and consumers share one client, what goes together
+or not, and what asks for a feature that is not built (the table of these is ``client.unbuilt``'s). The same for groups
+of listeners is ``listeners.registrar``'s.
 
 Source: rocketmq-spring 2.3 ``RocketMQProperties``, ``RocketMQAutoConfiguration`` (there each producer and consumer has
 a client of its own).
@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rocketbox.autoconfigure.properties import ClusterProperties, RocketMQProperties
+from rocketbox.client.checks import check_group
+from rocketbox.client.name_servers import parse_name_servers
 from rocketbox.client.options import MemberOptions, mismatches
 from rocketbox.client.unbuilt import PULL_CONSUMER, unbuilt_in
-from rocketbox.errors import Finding
+from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError
 from rocketbox.listeners.container import ContainerPlan
 
 __all__ = ["key_findings"]
@@ -36,6 +38,7 @@ def key_findings(properties: RocketMQProperties, plans: Sequence[ContainerPlan],
         if cluster.name_server is not None and not cluster.is_off:
             prefix = f"rocketmq.clusters.{name}" if name else "rocketmq"
             findings += [
+                *_names(prefix, cluster, where),
                 *_not_alike(prefix, cluster, where),
                 *_not_together(prefix, cluster, where),
                 *_unbuilt(prefix, cluster, where),
@@ -55,6 +58,21 @@ def _text(value: object) -> str:
 
 def _places(keys: Sequence[str], where: Where) -> str | None:
     return " and ".join(place for key in keys if (place := where(key))) or None
+
+
+def _names(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[Finding]:
+    key = f"{prefix}.name-server"
+    if cluster.name_server is not None and cluster.name_server.lower() != "embedded":
+        try:
+            parse_name_servers(cluster.name_server)
+        except ConfigurationError as error:
+            yield from (Finding(f"{key}: {each.what}", where(key), each.fix) for each in error.findings)
+    key = f"{prefix}.producer.group"
+    if cluster.producer.group is not None:
+        try:
+            check_group(cluster.producer.group, "producer")
+        except InvalidGroupError as error:
+            yield Finding(f"{key}: {error}", where(key), "choose another group")
 
 
 def _not_alike(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[Finding]:

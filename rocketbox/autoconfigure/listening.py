@@ -125,14 +125,7 @@ def candidate_of(
     try:
         values = listener_options(MarkProperties.model_validate(given))
     except ValidationError as error:
-        findings += [
-            Finding(
-                f"{_shown(str(problem['loc'][0]), name, given)}: {problem['msg'].removeprefix('Value error, ')}",
-                here,
-                "correct the decorator",
-            )
-            for problem in error.errors(include_url=False)
-        ]
+        findings += [_wrong_value(problem, name, given, mark, here) for problem in error.errors(include_url=False)]
         values = {}
     sent_on = tuple(_resolved_reply(reply, name, here, resolve_text, findings) for reply in replies)
     if findings:
@@ -140,9 +133,26 @@ def candidate_of(
     return Candidate(function, Said(values, lambda option: here), sent_on, owner)
 
 
-def _shown(key: str, name: str, given: Mapping[str, Any]) -> str:
-    option = key.replace("-", "_")
-    return f"{key} of listener {name} is {MASK if option in SECRET_OPTIONS else repr(given.get(option))}"
+def _wrong_value(problem: Any, name: str, given: Mapping[str, Any], mark: rocketmq_listener, here: str) -> Finding:
+    option = str(problem["loc"][0]).replace("-", "_")
+    written, value = getattr(mark, option, None), given.get(option)
+    what = f"{option} of listener {name} is {MASK if option in SECRET_OPTIONS else repr(value)}"
+    if problem["type"] == "string_too_short":
+        what = f"{option} of listener {name} is empty"
+    elif problem["type"] in _PLAIN_TYPES:
+        what += f", and must be {_PLAIN_TYPES[problem['type']]}"
+    else:
+        what += f": {problem['msg'].removeprefix('Value error, ')}"
+    if written != value:
+        return Finding(what, here, f"correct what {written} stands for, or the decorator")
+    return Finding(what, here, "correct the decorator")
+
+
+_PLAIN_TYPES = {
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "True or False"),
+    "string_type": "text",
+}
 
 
 def _resolved_reply(

@@ -212,7 +212,9 @@ class ProducerProperties(_Member):
     """``rocketmq.producer``: its ``group`` switches producer and template on."""
 
     group: Text | None = Field(default=None, description="the producer group; switches producer and template on")
-    send_message_timeout: Duration = Field(default=timedelta(seconds=3), description="for a send with all its tries")
+    send_message_timeout: Duration = Field(
+        default=timedelta(seconds=3), gt=timedelta(0), description="for a send with all its tries"
+    )
     compress_message_body_threshold: DataSize = Field(
         default=4096, ge=0, description="bodies of this size and more are compressed"
     )
@@ -393,7 +395,7 @@ class SparkProperties(Properties):
 class ShutdownProperties(Properties):
     """``rocketbox.shutdown``: how long the whole stop may take."""
 
-    timeout: Duration = Field(default=timedelta(seconds=20), description="for the whole stop")
+    timeout: Duration = Field(default=timedelta(seconds=20), gt=timedelta(0), description="for the whole stop")
 
 
 class AutoconfigureProperties(Properties):

@@ -174,6 +174,12 @@ class BeanContainer:
             return None
         return self.planned.missing(asked, who, where)
 
+    def ambiguous(self, hint: Any, who: str, where: str | None = None) -> Finding | None:
+        """What is wrong with ``who`` asking for this hint if there are several such beans; else None."""
+        asked = wanted(hint)
+        found = self.planned.candidates(asked)
+        return self.planned.ambiguous(asked, found, who, where) if len(found) > 1 and not asked.every else None
+
     def types(self) -> list[Any]:
         """The types of all beans, in the order of registration."""
         return [bean.provides for bean in self.planned.taken]

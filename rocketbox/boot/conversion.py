@@ -20,7 +20,7 @@ from rocketbox.boot.origins import Group, Listing, Raw, Ready, Scalar, split_key
 from rocketbox.boot.secrets import is_secret
 from rocketbox.boot.shapes import ANY, UNDECLARED, Leaf, Many, Section, Shape, Table, key_text, uniform
 from rocketbox.boot.units import parse_duration
-from rocketbox.boot.wording import example, is_class, members_of, unknown_key
+from rocketbox.boot.wording import is_class, members_of, single_value_fix, unknown_key
 from rocketbox.errors import Finding
 
 __all__ = ["UNSET", "Converter"]
@@ -76,8 +76,12 @@ class Converter:
             if isinstance(shape, Section):
                 return self._section(shape, raw, key)
             return {name: self.value(shape.value, inner, key_text((key, name))) for name, _, inner in raw.entries}
-        below = next((known.key for known in shape.fields.values()), "name") if isinstance(shape, Section) else "name"
-        return self.wrong(f"{key} is a group of keys, and not a single value", raw, f"write {key}.{below}: ...")
+        kind = "a list" if isinstance(raw, Listing) else "a single value"
+        if isinstance(shape, Section) and shape.fields:
+            fix = f"{key} takes: {', '.join(sorted({known.key for known in shape.fields.values()}))}"
+        else:
+            fix = f"write {key}.<name>: ..."
+        return self.wrong(f"{key} is a group of keys, and not {kind}", raw, fix)
 
     def _section(self, shape: Section, raw: Group, key: str) -> dict[str, Any]:
         """A mapping inside a list, by the names that pydantic takes."""
@@ -112,9 +116,9 @@ class Converter:
             if leaf.is_any:
                 return self._natural(raw, key)
             if isinstance(raw, Group) and not raw.entries and not leaf.nullable:
-                return self.wrong(f"{key} is a single value, and not a group of keys", raw, f"write {example(leaf)}")
+                return self.wrong(f"{key} is a single value, and not a group of keys", raw, single_value_fix(key, leaf))
             kind = "a list" if isinstance(raw, Listing) else "a group of keys"
-            return self.wrong(f"{key} is a single value, and not {kind}", raw, f"write {example(leaf)}")
+            return self.wrong(f"{key} is a single value, and not {kind}", raw, single_value_fix(key, leaf))
         assert isinstance(raw, Scalar)
         text = self._text(raw, key)
         if text is None:

@@ -19,7 +19,7 @@ from rocketbox.boot.imports import imports_in
 from rocketbox.boot.origins import Group, Item, Listing, Origin, Raw, Ready, Scalar, file_label, split_key
 from rocketbox.boot.secrets import is_secret
 from rocketbox.boot.shapes import Leaf, Schema, Section, Shape, Table, key_text
-from rocketbox.boot.wording import example, unknown_key
+from rocketbox.boot.wording import single_value_fix, unknown_key
 from rocketbox.boot.yaml_documents import Document, read_documents
 from rocketbox.errors import Finding
 
@@ -141,7 +141,9 @@ def place_items(layer: Layer, items: Iterable[Item], placement: Placement, *, mu
         path, shape = located.path, located.shape
         if located.rest:
             if not (isinstance(shape, Leaf) and shape.is_any):
-                placement.findings.append(_too_deep(path, shape, item))
+                finding = _too_deep(path, shape, item.places[-1 - len(located.rest)])
+                if finding not in placement.findings:
+                    placement.findings.append(finding)
                 continue
             path = (*path, *located.rest)
         if isinstance(shape, Section | Table) and _is_empty(item.raw):
@@ -158,13 +160,11 @@ def _is_empty(raw: Raw) -> bool:
     return (isinstance(raw, Scalar) and raw.text is None) or (isinstance(raw, Group) and not raw.entries)
 
 
-def _too_deep(path: Sequence[str], shape: Shape, item: Item) -> Finding:
+def _too_deep(path: Sequence[str], shape: Shape, place: Origin) -> Finding:
     key = key_text(path)
     if isinstance(shape, Leaf):
-        return Finding(
-            f"{key} is a single value, and not a group of keys", str(item.places[-1]), f"write {example(shape)}"
-        )
-    return Finding(f"{key} is a list, and not a group of keys", str(item.places[-1]), f"write {key}: [..., ...]")
+        return Finding(f"{key} is a single value, and not a group of keys", str(place), single_value_fix(key, shape))
+    return Finding(f"{key} is a list, and not a group of keys", str(place), f"write {key}: [..., ...]")
 
 
 def _looks_like_a_prefix(item: Item, placement: Placement, must_be_known: bool) -> bool:

@@ -28,11 +28,14 @@ Lookup = Callable[[str], Found | None]
 
 
 class PlaceholderError(Exception):
-    """A placeholder cannot be replaced. ``circle`` are the places that refer to each other, empty for other faults."""
+    """A placeholder cannot be replaced. ``cause`` is the same wherever the same fault shows.
 
-    def __init__(self, finding: Finding, circle: frozenset[str] = frozenset()) -> None:
+    These are the places that refer to each other in a circle, or the place and the name that is not found.
+    """
+
+    def __init__(self, finding: Finding, cause: frozenset[str]) -> None:
         self.finding = finding
-        self.circle = circle
+        self.cause = cause
         super().__init__(str(finding))
 
 
@@ -79,7 +82,8 @@ class _Resolver:
             if depth == 0 and position > start:
                 return position
         what = f"{self.chain(chain)} has a ${{ that is never closed"
-        raise PlaceholderError(Finding(what, self.where, "close it with }, or write \\${ for a plain ${"))
+        fix = "close it with }, or write \\${ for a plain ${"
+        raise PlaceholderError(Finding(what, self.where, fix), frozenset({self.place(chain)}))
 
     def value(self, inner: str, chain: tuple[_Step, ...]) -> str:
         written, separator, default = _split_default(inner)
@@ -98,7 +102,10 @@ class _Resolver:
             return self.replace(default, chain)
         what = f"{self.chain(chain)} needs ${{{name}}}, and nothing has that name"
         fix = f"set the environment variable or key {name}, or write a default: ${{{name}:...}}"
-        raise PlaceholderError(Finding(what, self.where, fix))
+        raise PlaceholderError(Finding(what, self.where, fix), frozenset({self.place(chain), f"${{{name}}}"}))
+
+    def place(self, chain: tuple[_Step, ...]) -> str:
+        return chain[-1].where if chain else self.where
 
     def chain(self, chain: tuple[_Step, ...]) -> str:
         return " -> ".join([self.subject, *(f"${{{step.name}}} ({step.where})" for step in chain)])

@@ -425,15 +425,15 @@ def _drop(values: dict[str, Any], path: Sequence[int | str]) -> None:
 
 
 def _collecting(texts: Texts, findings: list[Finding]) -> Any:
-    """Texts for the converter; what cannot be replaced is a finding, each circle once."""
-    circles: set[frozenset[str]] = set()
+    """Texts for the converter; what cannot be replaced is a finding, once for all keys that it is the fault of."""
+    causes: set[frozenset[str]] = set()
 
     def text(scalar: Scalar, key: str) -> str | None:
         try:
             return texts.of_scalar(scalar, key)
         except PlaceholderError as error:
-            if not error.circle or error.circle not in circles:
-                circles.add(error.circle)
+            if error.cause not in causes:
+                causes.add(error.cause)
                 findings.append(error.finding)
             return None
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from rocketbox.boot.merging import Merged
-from rocketbox.boot.origins import Listing, Raw, file_label, split_key
+from rocketbox.boot.origins import Group, Listing, Raw, Scalar, file_label, split_key
 from rocketbox.boot.secrets import is_secret
-from rocketbox.boot.shapes import Leaf, Many, Schema, Section, Shape, Table, key_text
+from rocketbox.boot.shapes import Leaf, Many, Schema, Section, Shape, Table, key_text, uniform
 from rocketbox.boot.wording import example, expected, shown
 from rocketbox.errors import Finding
 
 __all__ = ["validation_findings"]
 
 _WRONG_TYPES = ("enum", "literal_error", "int_from_float")
+_OF_A_VALIDATOR = ("value_error", "assertion_error")
+_SHOULD = re.compile(r"(?:Input|String|List|Tuple|Set|Frozenset|Dictionary|Data|Value|Bytes) should ")
 
 
 def validation_findings(
@@ -29,86 +33,144 @@ def validation_findings(
     file: Path | None,
 ) -> list[Finding]:
     """The findings of a validation; ``prefixes`` by field of the root, ``refused`` are keys that were told already."""
-    findings: dict[tuple[str, ...], Finding] = {}
+    findings: dict[tuple[str | int, ...], Finding] = {}
     for each in error.errors(include_url=False):
         name, *location = each["loc"]
         prefix = prefixes[str(name)]
-        path, shape, indices = _follow(schema.sections[prefix], [str(part) for part in location])
-        whole = (*split_key(prefix), *path)
-        if (
-            whole not in refused and (*whole, *indices) not in findings
-        ):  # one for a value, not one for each member of a union
-            findings[*whole, *indices] = _finding(each, whole, shape, indices, merged, file)
+        place = _follow(schema.sections[prefix], split_key(prefix), location)
+        if place.path in refused or place.steps in findings:
+            continue  # one for a value, not one for each member of a union
+        findings[place.steps] = _finding(each, place, merged, file)
     return list(findings.values())
 
 
-def _follow(section: Section, location: Sequence[str]) -> tuple[list[str], Shape, list[str]]:
-    """The path that pydantic means, the shape at its end, and the indices of a list there."""
-    path: list[str] = []
-    indices: list[str] = []
+@dataclass(frozen=True)
+class _Place:
+    """Where pydantic found something: the path of a key, what lies below it in a list, and the shape there."""
+
+    path: tuple[str, ...]
+    below: tuple[str | int, ...]
+    shape: Shape
+
+    @property
+    def steps(self) -> tuple[str | int, ...]:
+        return (*self.path, *self.below)
+
+    @property
+    def key(self) -> str:
+        return key_text(self.path) + "".join(
+            f"[{each}]" if isinstance(each, int) else f".{each}" for each in self.below
+        )
+
+
+def _follow(section: Section, prefix: Sequence[str], location: Sequence[int | str]) -> _Place:
+    path: list[str] = [*prefix]
+    below: list[str | int] = []
     shape: Shape = section
+
+    def step(name: str) -> None:
+        (below if below else path).append(name)
+
     for part in location:
         if isinstance(shape, Section):
             known = next((each for each in shape.fields.values() if part in (each.feed, each.attribute)), None)
             if known is not None:
-                path.append(known.key)
+                step(known.key)
                 shape = known.shape
             elif shape.extra is not None:
-                path.append(part)
+                step(str(part))
                 shape = shape.extra
         elif isinstance(shape, Table):
-            path.append(part)
+            step(str(part))
             shape = shape.value
-        elif isinstance(shape, Many) and part.isdigit():
-            indices.append(part)
+        elif isinstance(shape, Many) and isinstance(part, int):
+            below.append(part)
             shape = shape.item
         # anything else is the name of a union's member
-    return path, shape, indices
+    return _Place(tuple(path), tuple(below), shape)
 
 
-def _finding(
-    error: Any, path: tuple[str, ...], shape: Shape, indices: Sequence[str], merged: Merged, file: Path | None
-) -> Finding:
-    key = key_text(path) + "".join(f"[{index}]" for index in indices)
-    entry = merged.winners.get(path)
+def _raw_at(raw: Raw, below: Sequence[str | int]) -> Raw:
+    """What is written below a value, as far as it can be told apart there."""
+    for each in below:
+        if isinstance(raw, Listing) and isinstance(each, int):
+            raw = raw.items[each]
+        elif isinstance(raw, Scalar) and isinstance(each, int):
+            parts = [part.strip() for part in (raw.text or "").split(",") if part.strip()]
+            raw = replace(raw, text=parts[each]) if "${" not in (raw.text or "") and each < len(parts) else raw
+        elif isinstance(raw, Group):
+            raw = next((inner for name, _, inner in raw.entries if uniform(name) == uniform(str(each))), raw)
+    return raw
+
+
+def _finding(error: Any, place: _Place, merged: Merged, file: Path | None) -> Finding:
+    entry = merged.winners.get(place.path)
     if error["type"] == "missing":
-        return _missing(key, path, merged, file)
+        return _missing(place, merged, file)
     if entry is None:
-        below = next((each for each in merged.winners.values() if each.path[: len(path)] == path), None)
-        where = str(below.origin) if below is not None else None if file is None else file_label(file)
-        return Finding(f"{key}: {_message(error)}", where, None)
-    raw: Raw = entry.raw
-    for index in indices:
-        if isinstance(raw, Listing):
-            raw = raw.items[int(index)]
-    secret = is_secret(path, shape, raw)
-    value = shown(raw, merged.texts.of_raw(raw, key), secret)
-    if not isinstance(shape, Leaf):
-        return Finding(f"{key} is {value}: {'' if secret else _message(error)}", str(raw.origin), None)
-    fix = f"write {example(shape)}"
+        near = next((each for each in merged.winners.values() if each.path[: len(place.path)] == place.path), None)
+        where = str(near.origin) if near is not None else None if file is None else file_label(file)
+        return Finding(f"{place.key}: {_message(error)}", where, f"correct the keys below {place.key}")
+    raw = _raw_at(entry.raw, place.below)
+    secret = is_secret(place.path, place.shape, raw)
+    value = shown(raw, merged.texts.of_raw(raw, place.key), secret)
+    what, fix = _words(error, place.shape, value, secret)
+    return Finding(f"{place.key} is {value}{what}", str(raw.origin), fix)
+
+
+def _words(error: Any, shape: Shape, value: str, secret: bool) -> tuple[str, str]:
+    """What comes behind ``key is value``, and what to do."""
     kind = error["type"]
-    has_words = bool(shape.description) or expected(shape) == "a time"
+    message = _message(error)
+    if not isinstance(shape, Leaf):
+        return ("", "correct it") if secret else (f": {message}", _mend(error) or "correct the value, or leave it out")
+    has_words = bool(shape.description) or expected(shape).startswith(("a time", "one of "))
     if kind.endswith(("_parsing", "_type")) or kind in _WRONG_TYPES or (kind == "value_error" and has_words):
-        what = f"{key} is {value}, and must be {expected(shape)}"
-    elif secret:
-        what = f"{key} is {value}, which is not allowed"
-    elif error["msg"].startswith("Input should be "):
-        what = f"{key} is {value}, and must be {error['msg'].removeprefix('Input should be ')}"
-        fix = f"write {expected(shape)} that is {error['msg'].removeprefix('Input should be ')}"
-    else:
-        what = f"{key} is {value}: {_message(error)}"
-    return Finding(what, str(raw.origin), fix)
+        return f", and must be {expected(shape)}", f"write {example(shape)}"
+    if value == "empty" and kind == "string_too_short":
+        return "", f"write {example(shape)}, or leave the key out"
+    if secret:
+        return ", which is not allowed", f"write {example(shape)}"
+    if message.startswith("must be "):
+        return f", and {message}", f"write {expected(shape)} that is {message.removeprefix('must be ')}"
+    if message.startswith("must "):
+        return f", and {message}", _mend(error) or f"write {example(shape)}"
+    return (
+        f": {message}",
+        "correct the value, or leave it out" if kind in _OF_A_VALIDATOR else f"write {example(shape)}",
+    )
+
+
+def _mend(error: Any) -> str | None:
+    """What to do about text and lists that are too short or long, or do not match."""
+    context = error.get("ctx", {})
+    entries = "characters" if error["type"].startswith("string_") else "entries"
+    if error["type"] in ("string_too_short", "too_short"):
+        return f"write at least {context['min_length']} {entries}"
+    if error["type"] in ("string_too_long", "too_long"):
+        return f"write at most {context['max_length']} {entries}"
+    if error["type"] == "string_pattern_mismatch":
+        return f"write text that matches {context['pattern']}"
+    return None
 
 
 def _message(error: Any) -> str:
     message = str(error["msg"])
-    message = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if error["type"] in _OF_A_VALIDATOR:  # what somebody wrote stays as it is
+        return message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if found := _SHOULD.match(message):
+        return f"must {message[found.end() :]}"
     return message[:1].lower() + message[1:]
 
 
-def _missing(key: str, path: Sequence[str], merged: Merged, file: Path | None) -> Finding:
+def _missing(place: _Place, merged: Merged, file: Path | None) -> Finding:
+    what = f"{place.key} is required and not set"
+    if place.below:
+        entry = merged.winners[place.path]
+        return Finding(what, str(_raw_at(entry.raw, place.below[:-1]).origin), f"write {place.below[-1]} there as well")
+    path = place.path
     variable = "_".join(path).replace("-", "_").replace(".", "_").upper()
-    place = file_label(file) if file is not None else "rocketbox.yaml"
-    near = next((each for each in merged.winners.values() if each.path[: len(path) - 1] == tuple(path[:-1])), None)
-    where = str(near.origin) if near is not None and len(path) > 1 else None
-    return Finding(f"{key} is required and not set", where, f"set it in {place}, or as {variable} in the environment")
+    name = file_label(file) if file is not None else "rocketbox.yaml"
+    near = next((each for each in merged.winners.values() if each.path[: len(path) - 1] == path[:-1]), None)
+    where = f"beside {near.origin}" if near is not None and len(path) > 1 else None
+    return Finding(what, where, f"set it in {name}, or as {variable} in the environment")

@@ -18,7 +18,7 @@ from rocketbox.boot.shapes import Field, Leaf, Section, key_text, uniform
 from rocketbox.boot.units import DURATION_EXAMPLE
 from rocketbox.errors import Finding
 
-__all__ = ["example", "expected", "is_class", "members_of", "shown", "unknown_key"]
+__all__ = ["example", "expected", "is_class", "members_of", "shown", "single_value_fix", "unknown_key"]
 
 
 def is_class(kind: Any, classes: tuple[type, ...]) -> bool:
@@ -47,7 +47,9 @@ def expected(leaf: Leaf) -> str:
 def _expected_kind(kind: Any) -> str:
     if members := members_of(kind):
         spellings = {id(member): name for name, member in reversed(members)}  # a value of text before the name
-        return "one of " + ", ".join(reversed(spellings.values()))
+        names = list(spellings.values())[::-1]
+        unique = [name for number, name in enumerate(names) if uniform(name) not in map(uniform, names[:number])]
+        return "one of " + ", ".join(unique)  # debug and DEBUG are one
     for class_, words in (
         (bool, "true or false"),
         (int, "a whole number"),
@@ -69,6 +71,12 @@ def example(leaf: Leaf) -> str:
         return DURATION_EXAMPLE
     words = expected(leaf)
     return words + {"a whole number": ", such as 3", "a number": ", such as 0.5"}.get(words, "")
+
+
+def single_value_fix(key: str, leaf: Leaf) -> str:
+    """What to write where a list or group of keys stands in the place of a single value."""
+    words = example(leaf)
+    return f"write {key}: ..." if words in ("text", "a value") else f"write {words}"
 
 
 def shown(raw: Raw, text: str | None, secret: bool) -> str:

@@ -153,7 +153,11 @@ def _read_text(path: Path, label: str, findings: list[Finding]) -> str | None:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        findings.append(Finding(f"{label} is not UTF-8: byte {error.start}", label, "save it as UTF-8"))
+        above = bytes(error.object[: error.start])
+        line, column = above.count(b"\n") + 1, len(above) - above.rfind(b"\n")
+        findings.append(
+            Finding(f"{label} is not UTF-8: byte {error.start}", str(Origin(label, line, column)), "save it as UTF-8")
+        )
     except IsADirectoryError:
         findings.append(Finding(f"{label} is a directory", label, "name a YAML file"))
     except OSError as error:

@@ -63,6 +63,8 @@ class Beans:
     resolve: Callable[[Any], Any]
     left_out: Callable[[Any, str, str], Finding | None] = lambda hint, who, where: None
     """What is wrong with somebody at a place asking for a hint, if the container knows why there is no such bean."""
+    ambiguous: Callable[[Any, str, str], Finding | None] = lambda hint, who, where: None
+    """The same if there are several such beans."""
 
 
 @dataclass(frozen=True)
@@ -290,9 +292,10 @@ class _SignatureReader:
             )
             return False
         if not is_payload(payload):
-            left_out = self.beans.left_out(payload, f"parameter {name} of listener {self.name}", self.where)
-            if left_out is not None:
-                self.findings.append(left_out)
+            who = f"parameter {name} of listener {self.name}"
+            known = self.beans.left_out(payload, who, self.where) or self.beans.ambiguous(payload, who, self.where)
+            if known is not None:
+                self.findings.append(known)
             elif self.converter is None:
                 return True
             else:
@@ -319,8 +322,10 @@ class _SignatureReader:
                 "leave one of them; what is to be injected must be a bean: return it from a function marked @bean",
             )
         elif not payloads and not messages:
+            given = [f"{each.name} is given by a bean" for each in parameters if each.role is Role.BEAN]
             self.wrong(
-                "takes neither a payload nor a message", f"give it a parameter of {PAYLOAD_TYPES}, or MessageExt"
+                f"takes neither a payload nor a message{': ' if given else ''}{', '.join(given)}",
+                f"give it a parameter of {PAYLOAD_TYPES}, or MessageExt",
             )
         takers = [*payloads, *messages]
         if any(taker.batch for taker in takers):

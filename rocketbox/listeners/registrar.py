@@ -13,16 +13,19 @@ import difflib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
+from rocketbox.client.checks import MAX_TOPIC_CHARS, check_group, check_topic
 from rocketbox.client.options import mismatches
-from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError
 from rocketbox.hints import place_of
 from rocketbox.listeners.binding import Beans, HandlerSignature, read_signature
 from rocketbox.listeners.container import ContainerPlan, ListenerFunction
 from rocketbox.listeners.options import DEFAULTS, FUNCTION_OPTIONS, GROUP_OPTIONS, SECRET_OPTIONS, GroupOptions, Said
 from rocketbox.marks import send_to
 from rocketbox.message import ConsumeMode, MessageModel
+from rocketbox.protocol.tags import is_valid_name
 from rocketbox.template import MessageConverter
 from rocketbox.template.headers import split_destination
 
@@ -30,13 +33,22 @@ __all__ = ["Candidate", "ClusterSettings", "describe", "plan_containers", "unkno
 
 _log = logging.getLogger(__name__)
 
-BOUNDS = {  # option -> smallest and largest value that make sense
+_NO_TIME = timedelta(0)
+_MS = timedelta(milliseconds=1)
+_ANY_NUMBER = 2**31 - 1
+
+BOUNDS: Mapping[str, tuple[Any, Any]] = {  # option -> smallest and largest value that make sense; None: any
     "concurrency": (1, 1000),
     "consume_message_batch_max_size": (1, 1024),
-    "max_reconsume_times": (-1, 2**31 - 1),
+    "max_reconsume_times": (-1, _ANY_NUMBER),
     "delay_level_when_next_consume": (-1, 18),
     "pull_batch_size": (1, 1024),
-    "invalid_limit": (1, 2**31 - 1),
+    "invalid_limit": (1, _ANY_NUMBER),
+    "consume_timeout": (timedelta(milliseconds=1), None),
+    "reply_timeout": (timedelta(milliseconds=1), None),
+    "suspend_current_queue_time": (timedelta(milliseconds=10), timedelta(seconds=30)),  # as the queue bounds it
+    "pull_interval": (_NO_TIME, None),
+    "await_termination_when_shutdown": (_NO_TIME, None),
 }
 
 
@@ -144,6 +156,7 @@ class _Registrar:
                 f"write topic= in its decorator, or set {settings.prefix}.consumer.topic",
             )
             return
+        self.check_names(candidate.name, group, topic, here)
         self.topics_seen.setdefault((cluster, group), set()).add(topic)
         if not self.is_enabled(candidate, settings, group, topic, group_said):
             return
@@ -190,9 +203,21 @@ class _Registrar:
         if value is None or name not in BOUNDS:
             return
         low, high = BOUNDS[name]
-        if not low <= value <= high:
+        if value < low or (high is not None and value > high):
+            bounded = high not in (None, _ANY_NUMBER)
+            fix = f"choose a value from {_text(low)} to {_text(high)}" if bounded else f"choose {_text(low)} or more"
+            self.wrong(f"{name} of group {group!r} is {_text(value)}", layer.where(name), fix)
+
+    def check_names(self, name: str, group: str, topic: str, here: str) -> None:
+        try:
+            check_group(group, "consumer")
+        except InvalidGroupError as error:
+            self.wrong(f"listener {name}: {error}", here, "choose another consumer group")
+        if len(topic) > MAX_TOPIC_CHARS or not is_valid_name(topic):
             self.wrong(
-                f"{name} of group {group!r} is {value}", layer.where(name), f"choose a value from {low} to {high}"
+                f"listener {name}: topic {topic!r} is no name of a topic",
+                here,
+                f"take at most {MAX_TOPIC_CHARS} letters, digits and % | _ -",
             )
 
     def check_replies(self, candidate: Candidate, here: str) -> None:
@@ -201,7 +226,7 @@ class _Registrar:
                 who = f"send_to of listener {candidate.name}"
                 self.findings.append(unknown_cluster(who, reply.cluster, self.clusters, here))
             try:
-                split_destination(reply.destination)
+                check_topic(split_destination(reply.destination)[0])
             except Exception as error:
                 self.wrong(f"send_to of listener {candidate.name}: {error}", here, "write 'topic' or 'topic:tag'")
 
@@ -338,6 +363,8 @@ class _Registrar:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():g}s" if value % timedelta(seconds=1) == _NO_TIME else f"{value / _MS:g}ms"
     return str(getattr(value, "name", value))
 
 

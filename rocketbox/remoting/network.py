@@ -83,6 +83,8 @@ def reason_of(error: OSError) -> str:
         cause = cause.exceptions[-1]
     if isinstance(cause, OSError):
         error = cause
+    if error.errno and str(error.strerror).startswith("Connect call failed"):  # asyncio's words, with the address again
+        return os.strerror(error.errno)
     return error.strerror or str(error) or type(error).__name__
 
 

@@ -6,11 +6,12 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.failure_cases import CASES, HEAD, LISTENER, Case
 from tests.services import SETTINGS, ServiceMaker, service_maker
 
 ROOT = Path(__file__).parents[2]
@@ -22,168 +23,18 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
     yield from service_maker(tmp_path, monkeypatch)
 
 
-HEAD = """
-from pydantic import BaseModel
-from rocketbox import RocketBox, RocketMQTemplate, bean, configuration_properties, rocketmq_listener, send_to
-
-app = RocketBox("flight-desk", scan=[__name__])
-
-class Departure(BaseModel):
-    flight: str
-"""
-
-LISTENER = """
-@rocketmq_listener(topic="departures", consumer_group="desk")
-async def on_departure(departure: Departure) -> None: ...
-"""
+def write(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    for name, content in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-CASES: dict[str, tuple[str, str | None]] = {
-    "unknown_key": (
-        LISTENER,
-        """
-        rocketmq:
-          name-server: embedded
-          producer: {group: desk, send-message-timeot: 5s}
-        """,
-    ),
-    "unknown_option_of_a_listener": (
-        LISTENER,
-        """
-        rocketmq:
-          name-server: embedded
-          consumer:
-            listeners:
-              desk:
-                concurency: 64
-        """,
-    ),
-    "unknown_topic_in_a_switch": (
-        LISTENER,
-        """
-        rocketmq:
-          name-server: embedded
-          consumer: {listeners: {desk: {departurs: false}}}
-        """,
-    ),
-    "wrong_types": (
-        LISTENER
-        + """
-@configuration_properties("desk")
-class DeskProperties(BaseModel):
-    threshold_minutes: int = 60
-""",
-        """
-        rocketmq:
-          name-server: embedded
-          producer: {group: desk, send-message-timeout: soon, retry-times-when-send-failed: -1}
-          consumer: {listeners: {desk: {concurrency: many, consume-timeout: 15, consume-mode: sorted}}}
-        desk:
-          threshold-minutes: late
-        """,
-    ),
-    "value_out_of_range": (
-        LISTENER,
-        """
-        rocketmq:
-          name-server: embedded
-          consumer:
-            listeners:
-              desk: {concurrency: 0}
-        """,
-    ),
-    "blank_name_server": (LISTENER, "rocketmq: {name-server: '${NAMESRV:}'}"),
-    "unresolved_placeholder": (LISTENER, "rocketmq: {name-server: '${NAMESRV_OF_NOBODY}'}"),
-    "missing_producer_group_with_a_send_to": (
-        """
-@rocketmq_listener(topic="departures", consumer_group="desk")
-@send_to("alerts")
-async def on_departure(departure: Departure) -> dict[str, str] | None:
-    return None
-""",
-        "rocketmq: {name-server: embedded}",
-    ),
-    "missing_producer_group_with_a_template_in_a_handler_and_a_bean": (
-        """
-class Desk: ...
-
-@bean
-def desk(template: RocketMQTemplate) -> Desk:
-    return Desk()
-
-@rocketmq_listener(topic="departures", consumer_group="desk")
-async def on_departure(departure: Departure, template: RocketMQTemplate, desk: Desk) -> None: ...
-""",
-        "rocketmq: {name-server: embedded}",
-    ),
-    "missing_name_server_with_a_listener": (LISTENER, None),
-    "wrong_signatures": (
-        """
-class Desk: ...
-
-@rocketmq_listener(topic="departures", consumer_group="a")
-async def two_payloads(departure: Departure, alert: dict[str, str]) -> None: ...
-
-@rocketmq_listener(topic="departures", consumer_group="b")
-def async_template_in_a_thread(departure: Departure, template: RocketMQTemplate) -> None: ...
-
-@rocketmq_listener(topic="departures", consumer_group="c")
-async def no_bean(departure: Departure, desk: Desk) -> None: ...
-
-@rocketmq_listener(topic="departures", consumer_group="d")
-async def no_hint(departure) -> None: ...
-
-@rocketmq_listener(topic="departures", consumer_group="e", consume_timeout="15")
-async def time_without_a_unit(departure: Departure) -> None: ...
-
-@rocketmq_listener(topic="departures", consumer_group="f", concurrency=3)
-async def first_of_group(departure: Departure) -> None: ...
-
-@rocketmq_listener(topic="arrivals", consumer_group="f", concurrency=4)
-async def second_of_group(arrival: Departure) -> None: ...
-""",
-        "rocketmq: {name-server: embedded, producer: {group: desk}}",
-    ),
-    "other_address_without_insecure": (
-        LISTENER,
-        """
-        rocketmq: {name-server: embedded}
-        rocketbox:
-          embedded: {host: 0.0.0.0, data-dir: store}
-        """,
-    ),
-    "unknown_setting_of_the_embedded_servers": (
-        LISTENER,
-        """
-        rocketmq: {name-server: embedded}
-        rocketbox:
-          embedded:
-            data-dir: store
-            flush-disk-typ: ASYNC_FLUSH
-        """,
-    ),
-    "nobody_answers": (LISTENER, "rocketmq: {name-server: '127.0.0.1:1'}"),
-    "missing_topic": (
-        LISTENER,
-        SETTINGS.replace("producer:", "consumer: {missing-topic: fail}\n  producer:"),
-    ),
-    "bean_that_fails": (
-        """
-class Desk: ...
-
-@bean
-def desk() -> Desk:
-    raise ValueError("no seat is free")
-""",
-        "rocketmq: {}",
-    ),
-}
-
-
-def run(module: object, capsys: pytest.CaptureFixture[str]) -> str:
+def run(module: object, capsys: pytest.CaptureFixture[str], case: Case | None = None) -> str:
     """What the service writes on stderr when it is run and does not start; names that change are made the same."""
+    told = case or Case()
     with pytest.raises(SystemExit) as ended:
-        module.app.run()  # type: ignore[attr-defined]
+        module.app.run(config=told.config, profiles=told.profiles, arguments=told.arguments)  # type: ignore[attr-defined]
     assert ended.value.code == 1
     text = re.sub(r"127\.0\.0\.1:\d{4,}", "127.0.0.1:PORT", capsys.readouterr().err)
     text = re.sub(r"service_\d+", "service", text.replace(str(ROOT) + "/", "").replace(f"{Path.cwd()}/", ""))
@@ -200,10 +51,22 @@ def golden(name: str, text: str) -> str:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_failed_start_says_what_where_and_what_to_do(
-    name: str, service: ServiceMaker, capsys: pytest.CaptureFixture[str]
+    name: str,
+    service: ServiceMaker,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source, settings = CASES[name]
-    text = run(service(HEAD + source, settings), capsys)
+    case = CASES[name]
+    write(tmp_path, case.files)
+    if isinstance(case.settings, bytes):
+        (tmp_path / "rocketbox.yaml").write_bytes(case.settings)
+    if case.prepare is not None:
+        case.prepare(tmp_path)
+    for variable, value in case.environ.items():
+        monkeypatch.setenv(variable, value)
+    module = service(HEAD + case.source, case.settings if isinstance(case.settings, str) else None)
+    text = run(module, capsys, case)
     assert text == golden(name, text)
     assert "Traceback" not in text
 

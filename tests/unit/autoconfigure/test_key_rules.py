@@ -239,7 +239,7 @@ def test_a_decorators_secret_is_nowhere_to_be_seen(
 def test_a_secret_that_cannot_be_is_not_shown(service: ServiceMaker, written: str) -> None:
     source = LISTENER.replace('"desk")\nasync', f'"desk", access_key="AK", secret_key={written})\nasync')
     (finding,) = findings(service(source, settings("")))
-    assert finding.what.startswith(f"secret_key of listener on_departure is {MASK}: ")
+    assert finding.what.startswith(f"secret_key of listener on_departure is {MASK}")
     assert SECRET not in str(finding)
 
 

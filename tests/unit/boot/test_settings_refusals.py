@@ -79,7 +79,7 @@ def test_a_wrong_type_is_refused_with_key_value_place_and_what_is_expected() -> 
         "desk: {colour: green, mode: x, ratio: y, carriers: {a: b}, maybe: [1]}\n"
     ) == [
         "desk.carriers is a list, and not a group of keys\n"
-        "    where: rocketbox.yaml:7:53\n"
+        "    where: rocketbox.yaml:7:42\n"
         "    fix:   write desk.carriers: [..., ...]",
         "desk.maybe is a single value, and not a list\n"
         "    where: rocketbox.yaml:7:67\n"
@@ -148,11 +148,12 @@ def test_what_readers_of_yaml_disagree_on_is_refused_where_no_type_says(text: st
 def test_a_single_value_in_place_of_a_group_and_the_other_way_round() -> None:
     assert refused("rocketmq: {producer: x, name-server: {host: a}}\n") == [
         "rocketmq.name-server is a single value, and not a group of keys\n"
-        "    where: rocketbox.yaml:1:39\n"
-        "    fix:   write text",
+        "    where: rocketbox.yaml:1:25\n"
+        "    fix:   write rocketmq.name-server: ...",
         "rocketmq.producer is a group of keys, and not a single value\n"
         "    where: rocketbox.yaml:1:22\n"
-        "    fix:   write rocketmq.producer.group: ...",
+        "    fix:   rocketmq.producer takes: group, max-message-size, retry-next-server, retry-times, secret-key, "
+        "send-message-timeout",
     ]
 
 
@@ -163,7 +164,7 @@ def test_a_required_key_that_is_missing() -> None:
 
     assert refused("mail:\n  port: 26\n", models={"mail": Mail}) == [
         "mail.host is required and not set\n"
-        "    where: rocketbox.yaml:2:9\n"
+        "    where: beside rocketbox.yaml:2:9\n"
         "    fix:   set it in rocketbox.yaml, or as MAIL_HOST in the environment"
     ]
 
