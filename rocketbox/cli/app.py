@@ -6,6 +6,7 @@ import typer
 
 from rocketbox.cli import service, settings
 from rocketbox.cli.broker import CONTEXT_SETTINGS, broker
+from rocketbox.cli.new import new
 from rocketbox.cli.run import run
 
 __all__ = ["app", "main"]
@@ -26,6 +27,7 @@ def root() -> None:
 for command in (run, service.check, service.conditions, settings.config, settings.schema):
     app.command(command.__name__, context_settings=service.CONTEXT_SETTINGS)(command)
 app.command("broker", context_settings=CONTEXT_SETTINGS)(broker)
+app.command("new")(new)
 
 
 def main() -> None:

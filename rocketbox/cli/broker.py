@@ -35,6 +35,9 @@ def broker(
 
     Any setting of Apache's broker that is built may follow as --KEY=VALUE, in kebab case:
     --flush-disk-type=ASYNC_FLUSH --mapped-file-size-commit-log=64MB
+
+    Prints "ready name-server=HOST:PORT broker=HOST:PORT" when both answer, and stops by SIGTERM or SIGINT.
+    Status: 0 stopped in order; 1 not started.
     """
     _log_to_stderr()
     try:
