@@ -78,13 +78,13 @@ class _Launch:
 
 
 def _run_reloading(launch: _Launch, workers: int | None) -> int:
-    from rocketbox.application import RocketBox
-
     try:
         from rocketbox.cli.reloading import Reloading
     except ImportError as error:
         if error.name != "watchfiles":
             raise
+        from rocketbox.application import RocketBox
+
         finding = Finding("--reload needs watchfiles, which is not installed", None, 'pip install "rocketbox[reload]"')
         RocketBox.print_failure(ConfigurationError(finding), debug=launch.debug)
         return 1
