@@ -23,6 +23,7 @@ from rocketbox.autoconfigure.scan import Marked, load_modules, marked_in
 from rocketbox.autoconfigure.service import ProducerLookup, Service
 from rocketbox.autoconfigure.spark_listening import SparkPlan, plan_spark_listener
 from rocketbox.boot.beans import BeanContainer, Bundle
+from rocketbox.boot.failures import without_secrets
 from rocketbox.boot.marks import BEAN, Qualifier, bean_mark
 from rocketbox.boot.settings import Settings, SettingsError
 from rocketbox.boot.wanted import Wanted
@@ -48,7 +49,7 @@ class AssemblyError(ConfigurationError):
     """The application cannot start. ``report`` is the conditions report where it helps; ``secrets`` are not shown."""
 
     def __init__(self, findings: Sequence[Finding], report: str | None, secrets: frozenset[str]) -> None:
-        super().__init__(list(dict.fromkeys(findings)))
+        super().__init__(without_secrets(findings, secrets))
         self.report = report
         self.secrets = secrets
 

@@ -34,8 +34,8 @@ class Launch:
 
     config: Path | str | None = None
     profiles: Sequence[str] = ()
-    arguments: Sequence[str] = ()
-    settings: Mapping[str, object] = field(default_factory=dict)
+    arguments: Sequence[str] = field(default=(), repr=False)  # these and the next may be secrets
+    settings: Mapping[str, object] = field(default_factory=dict, repr=False)
     beans: Mapping[Any, object] = field(default_factory=dict)
 
 
