@@ -56,7 +56,7 @@ class AssemblyError(ConfigurationError):
 
 @dataclass
 class Assembly:
-    """What was found out, ready to be started; ``findings`` is everything that is wrong.
+    """What was found out, ready to be started, in ``took`` seconds; ``findings`` is everything that is wrong.
 
     ``wrong_settings`` are those of them that are about settings. The rest was found out without the wrong ones, and is
     no more than what is wrong whatever they should be.
@@ -73,6 +73,7 @@ class Assembly:
     warnings: list[Finding] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     wrong_settings: Sequence[Finding] = ()
+    took: float = 0.0
 
     @property
     def beans(self) -> Beans:
@@ -121,6 +122,7 @@ def assemble(
     ``instances`` are objects that anybody may ask for by their type. Raises ConfigurationError when not even the
     modules or settings can be read; all other findings stand in the result.
     """
+    since = clock.monotonic()
     modules = load_modules(home, scan)
     others = find_others(modules, home, launch, config, exclude)
     wrong_settings: Sequence[Finding] = ()
@@ -169,6 +171,7 @@ def assemble(
         listeners.check_needs()
         _check_hooks(assembly)
         _warn_of_absence(assembly)
+    assembly.took = clock.monotonic() - since
     return assembly
 
 

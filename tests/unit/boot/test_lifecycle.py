@@ -68,7 +68,7 @@ async def test_phases_start_in_order_and_stop_in_reverse(caplog: pytest.LogCaptu
     caplog.set_level(logging.DEBUG, "rocketbox.boot.lifecycle")
     events: list[str] = []
     clock = StepClock()
-    life = Lifecycle("desk", clock)
+    life = Lifecycle("desk", clock, prepared=0.5)
     life.add(Phase.LISTENERS, step(events, "listeners", clock=clock))
     life.add(Phase.CLIENT, step(events, "client", clock=clock))
     life.add(Phase.CLIENT, step(events, "second client", clock=clock))
@@ -85,6 +85,7 @@ async def test_phases_start_in_order_and_stop_in_reverse(caplog: pytest.LogCaptu
         "desk: phase infrastructure started in 1000.0 ms",
         "desk: phase client started in 2000.0 ms",
         "desk: phase listeners started in 1000.0 ms",
+        "desk: ready after 4.50 s: prepare 500 ms, infrastructure 1000 ms, client 2000 ms, listeners 1000 ms",
         "desk: phase listeners stopped in 2000.0 ms",
         "desk: phase client stopped in 4000.0 ms",
         "desk: phase infrastructure stopped in 2000.0 ms",
