@@ -31,6 +31,7 @@ from rocketbox.boot.masking import mask, masked_traceback
 from rocketbox.boot.report import ConditionsReport
 from rocketbox.clock import RealClock
 from rocketbox.errors import ClientStateError, ConfigurationError, ForkedError, NotStartedError
+from rocketbox.handoff import loop_options
 from rocketbox.listeners.registrar import describe
 from rocketbox.running import Listeners, Run
 from rocketbox.tasks import Supervisor
@@ -228,7 +229,7 @@ class RocketBox:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it runs, does not stop, and every listener container does its work."""
+        """Whether it runs, does not stop, its loop turns, and every listener container does its work."""
         return self._run is not None and self._run.process == os.getpid() and self._run.is_ready
 
     def report(self) -> ConditionsReport:
@@ -280,7 +281,7 @@ class RocketBox:
             self.print_failure(error, debug=debug)
             raise SystemExit(FAILED) from None
         set_up_logging(assembly.rocketbox.logging, debug=debug, secrets=assembly.settings.secrets)
-        code = anyio.run(self._serve, assembly, debug, on_ready)
+        code = anyio.run(self._serve, assembly, debug, on_ready, backend_options=loop_options())
         if code:
             raise SystemExit(code)
 

@@ -19,7 +19,7 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from rocketbox.errors import ClientStateError, ForkedError, NotStartedError
-from rocketbox.handoff import in_event_loop
+from rocketbox.handoff import in_event_loop, loop_options
 
 __all__ = ["Background"]
 
@@ -124,7 +124,7 @@ class _ServiceThread:
 
     def _run(self) -> None:
         try:
-            anyio.run(self._serve)
+            anyio.run(self._serve, backend_options=loop_options())
         except BaseException as error:  # it belongs to the thread that started this one
             self._failed(error)
         else:

@@ -19,16 +19,19 @@ import anyio
 
 from rocketbox.autoconfigure.assembly import Assembly, of_cluster
 from rocketbox.autoconfigure.spark_listening import spark_container, spark_runtime
+from rocketbox.boot.failures import without_secrets
 from rocketbox.boot.lifecycle import Lifecycle
 from rocketbox.boot.marks import Phase
+from rocketbox.boot.masking import mask
 from rocketbox.client import MQClientInstance
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.handoff import call_soon_from_thread
+from rocketbox.handoff import call_soon_from_thread, loop_name
 from rocketbox.hints import parameters_of, resolve_hint
 from rocketbox.listeners import ListenerContainer
 from rocketbox.listeners.registrar import describe
 from rocketbox.tasks import Supervisor
 from rocketbox.template import MessageConverter, RocketMQTemplate
+from rocketbox.watchdog import LoopWatchdog
 
 if TYPE_CHECKING:
     from rocketbox.spark.listener import SparkListenerContainer
@@ -85,7 +88,10 @@ class Run:
             assembly.service.name,
             assembly.service.clock,
             stop_timeout=assembly.rocketbox.shutdown.timeout.total_seconds(),
+            prepared=assembly.took,
         )
+        self.watchdog = LoopWatchdog(assembly.service.clock)
+        self.lifecycle.add(Phase.INFRASTRUCTURE, self._watch_loop)
         for phase in Phase:
             self.lifecycle.add(phase, partial(assembly.container.start, phase))
         self.lifecycle.add(Phase.STARTUP, self._tell_templates)  # a template of the user's may start as late as this
@@ -96,12 +102,18 @@ class Run:
         service, settings = self.assembly.service, self.assembly.settings
         files = ", ".join(map(str, settings.files)) or "none"
         profiles = ", ".join(settings.profiles) or "none"
-        _log.info("%s is starting; settings: %s; profiles: %s", service.name, files, profiles)
-        for warning in self.assembly.warnings:
+        _log.info("%s is starting on %s; settings: %s; profiles: %s", service.name, loop_name(), files, profiles)
+        for warning in without_secrets(self.assembly.warnings, settings.secrets):
             where, fix = (f" ({text})" if text else "" for text in (warning.where, warning.fix))
             _log.warning("%s%s%s", warning.what, where, fix)
         since = service.clock.monotonic()
-        await self.lifecycle.__aenter__()
+        try:
+            await self.lifecycle.__aenter__()
+        except ConfigurationError as error:  # what beans and hooks raise may quote a secret
+            findings = without_secrets(error.findings, settings.secrets)
+            if findings == list(error.findings):
+                raise
+            raise ConfigurationError(findings) from error.__cause__
         self.is_started = True
         _log.info("%s is ready after %.2f s", service.name, service.clock.monotonic() - since)
         return self
@@ -114,8 +126,12 @@ class Run:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has started, does not stop, and every listener container does its work."""
-        return self.is_started and not self.stopping and all(each.state().ready for each in self.listeners.values())
+        """Whether it has started, does not stop, its loop turns, and every listener container does its work."""
+        at_work = self.is_started and not self.stopping and self.watchdog.healthy
+        return at_work and all(each.state().ready for each in self.listeners.values())
+
+    async def _watch_loop(self, stack: AsyncExitStack) -> None:
+        await stack.enter_async_context(self.watchdog)
 
     async def _tell_templates(self, stack: AsyncExitStack) -> None:
         container = self.assembly.container
@@ -149,7 +165,7 @@ class Run:
             assembly.check_payloads(assembly.container.resolve(MessageConverter))
         for plan in assembly.plans:
             for line in describe(plan):
-                _log.info("%s", line)
+                _log.info("%s", mask(line, assembly.settings.secrets))
             cluster = assembly.rocketmq.cluster(plan.cluster or "")
             container = ListenerContainer(
                 plan,
@@ -188,7 +204,7 @@ class Run:
         assembly = self.assembly
         runtime = await stack.enter_async_context(spark_runtime(assembly.service.name, assembly.rocketbox.spark))
         for plan in assembly.spark_plans:
-            _log.info("%s", plan.describe())
+            _log.info("%s", mask(plan.describe(), assembly.settings.secrets))
             instance: MQClientInstance = assembly.container.resolve(of_cluster(MQClientInstance, plan.cluster))
             container = spark_container(
                 plan,

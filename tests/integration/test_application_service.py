@@ -463,3 +463,25 @@ async def test_with_startup_retry_the_service_starts_first_and_connects_when_a_n
             await until(lambda: seen.departures)
     finally:
         await anyio.to_thread.run_sync(servers.__exit__, None, None, None)
+
+
+async def test_a_handler_that_blocks_the_loop_is_named_and_takes_readiness_away(
+    service: ServiceMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = service(
+        FLIGHTS
+        + """
+    @rocketmq_listener(topic="departures", consumer_group="desk")
+    async def on_departure(departure: Departure, application: RocketBox, seen: Seen) -> None:
+        seen.steps.append(application.is_ready)
+        time.sleep(1.4)  # as code of somebody who does not know better
+        seen.steps.append(application.is_ready)
+    """
+    )
+    async with module.app as app:
+        app._running.watchdog.down_after = 1.0
+        await app.template.send("departures", module.Departure(flight="UA1"))
+        await until(lambda: len(app.get(module.Seen).steps) == 2)
+        await until(lambda: app.is_ready)
+        assert app.get(module.Seen).steps == [True, False]
+    assert "in on_departure blocks it" in caplog.text
