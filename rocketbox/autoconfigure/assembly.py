@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +26,7 @@ from rocketbox.boot.beans import BeanContainer, Bundle
 from rocketbox.boot.failures import without_secrets
 from rocketbox.boot.marks import BEAN, Qualifier, bean_mark
 from rocketbox.boot.settings import Settings, SettingsError
+from rocketbox.boot.shapes import uniform
 from rocketbox.boot.wanted import Wanted
 from rocketbox.client import MQClientInstance, Producer
 from rocketbox.clock import Clock
@@ -196,6 +197,7 @@ class _Listeners:
             prefix = "rocketmq" if name is None else f"rocketmq.clusters.{name}"
             self.collect(partial(self.read_cluster, name, prefix, own))
         candidates = [candidate for marked in self.marked for candidate in self.candidates(marked)]
+        self.name_groups(candidates)
         if properties.off_by is not None:
             _log.info("%s is false: nothing of RocketMQ starts", properties.off_by)
             return
@@ -206,6 +208,24 @@ class _Listeners:
                 if isinstance(mark, rocketmq_spark_listener):
                     self.collect(partial(self.plan_spark, marked.target, mark))
         self.warn_of_unknown_groups(candidates)
+
+    def name_groups(self, candidates: Sequence[Candidate]) -> None:
+        """Lead options to the group that is meant: ``FRONT_DESK`` in the name of a variable may be ``Front_desk``."""
+        marks = [mark for marked in self.marked for mark in marked.marks if isinstance(mark, rocketmq_spark_listener)]
+        for cluster, settings in self.clusters.items():
+            names = {mark.consumer_group for mark in marks if mark.cluster == cluster}
+            names |= {
+                candidate.said.values.get("consumer_group")
+                for candidate in candidates
+                if candidate.said.values.get("cluster") == cluster
+            }
+            meant: dict[str, str] = {}
+            for group in settings.groups.keys() - names:
+                near = [name for name in names if name and uniform(name) == uniform(group)]
+                if len(near) == 1 and near[0] not in settings.groups:
+                    meant[group] = near[0]
+            groups = {meant.get(group, group): said for group, said in settings.groups.items()}
+            self.clusters[cluster] = replace(settings, groups=groups)
 
     def collect(self, step: Callable[[], None]) -> None:
         try:

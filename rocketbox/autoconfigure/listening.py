@@ -121,7 +121,8 @@ def candidate_of(
             continue
         if isinstance(value, str) and "${" in value:
             value = _resolved(value, f"{field.name} of listener {name}", here, resolve_text, findings)
-        given[field.name] = value
+        if value is not None:
+            given[field.name] = value
     try:
         values = listener_options(MarkProperties.model_validate(given))
     except ValidationError as error:
@@ -158,17 +159,18 @@ _PLAIN_TYPES = {
 def _resolved_reply(
     reply: send_to, name: str, here: str, resolve_text: ResolveText, findings: list[Finding]
 ) -> send_to:
-    texts: dict[str, Any] = {
-        field.name: _resolved(value, f"send_to of {name}", here, resolve_text, findings)
-        for field in dataclasses.fields(reply)
-        if isinstance(value := getattr(reply, field.name), str) and "${" in value
-    }
-    return dataclasses.replace(reply, **texts) if texts else reply
+    texts: dict[str, Any] = {}
+    for field in dataclasses.fields(reply):
+        value = getattr(reply, field.name)
+        if isinstance(value, str) and "${" in value:
+            texts[field.name] = _resolved(value, f"send_to of {name}", here, resolve_text, findings)
+    return dataclasses.replace(reply, **texts)
 
 
-def _resolved(text: str, what: str, here: str, resolve_text: ResolveText, findings: list[Finding]) -> str:
+def _resolved(text: str, what: str, here: str, resolve_text: ResolveText, findings: list[Finding]) -> str | None:
+    """The text with its ``${...}`` replaced; None, and a finding, when that cannot be."""
     try:
         return resolve_text(text, what, here)
     except ConfigurationError as error:
         findings += error.findings
-        return text
+        return None

@@ -115,9 +115,9 @@ def plan_spark_listener(
             if not beans.has(hint)
         ]
     trigger = mark.trigger
-    if isinstance(trigger, str) and trigger != "available_now":
+    if trigger is not None and trigger != "available_now":
         try:
-            trigger = parse_duration(trigger, bare_numbers=False)
+            trigger = _pause(trigger)
         except ValueError as error:
             findings.append(Finding(f"trigger of {name} is {trigger!r}: {error}", here, "or write available_now"))
     if findings:
@@ -139,6 +139,13 @@ def plan_spark_listener(
         trigger=trigger,
         signature=signature,
     )
+
+
+def _pause(value: timedelta | str) -> timedelta:
+    pause = parse_duration(value, bare_numbers=False)
+    if pause < timedelta(0):
+        raise ValueError("a pause cannot be negative")
+    return pause
 
 
 def _resolved(
