@@ -114,6 +114,47 @@ def test_profiles_come_from_the_argument_first_and_bring_their_groups() -> None:
     assert load(text, arguments=["--rocketbox.profiles.active=a,b"]).profiles == ("a", "b")
 
 
+def test_the_default_profile_can_be_named_and_counts_only_when_none_is_active() -> None:
+    Path("rocketbox-local.yaml").write_text("desk: {threshold-minutes: 1}\n")
+    Path("rocketbox-default.yaml").write_text("desk: {threshold-minutes: 2}\n")
+    named = "rocketbox.profiles.default: local\n"
+    assert (load(named).profiles, load(named).get("desk").threshold_minutes) == (("local",), 1)
+    assert (load().profiles, load().get("desk").threshold_minutes) == (("default",), 2)
+    assert load(named, profiles=["prod"]).get("desk").threshold_minutes == 60
+
+
+def test_of_several_profiles_the_later_one_wins() -> None:
+    for number, name in enumerate(("eu", "prod"), 1):
+        Path(f"rocketbox-{name}.yaml").write_text(f"desk: {{threshold-minutes: {number}}}\n")
+    assert load(profiles=["eu", "prod"]).get("desk").threshold_minutes == 2
+    assert load(profiles=["prod", "eu"]).get("desk").threshold_minutes == 1
+
+
+def test_groups_bring_groups_and_a_circle_of_them_ends() -> None:
+    text = "rocketbox.profiles.group: {prod: [eu, metrics], eu: [gdpr, prod]}\n"
+    assert load(text, profiles=["prod"]).profiles == ("prod", "eu", "gdpr", "metrics")
+    Path("rocketbox-gdpr.yaml").write_text("desk: {threshold-minutes: 1}\n")
+    assert load(text, profiles=["prod"]).get("desk").threshold_minutes == 1
+
+
+@pytest.mark.parametrize("written", ["'prod, !eu'", "[prod, '!eu']"])
+@pytest.mark.parametrize(("active", "counts"), [("prod,eu", True), ("test", True), ("eu", False)])
+def test_a_document_of_several_profiles_counts_for_any_of_them(written: str, active: str, counts: bool) -> None:
+    text = f"---\nrocketbox.config.activate.on-profile: {written}\ndesk: {{threshold-minutes: 1}}\n"
+    settings = load(text, arguments=[f"--rocketbox.profiles.active={active}"])
+    assert settings.get("desk").threshold_minutes == (1 if counts else 60)
+
+
+def test_a_document_without_profile_wins_over_the_one_before_it_and_loses_to_those_with_one() -> None:
+    text = (
+        "desk: {threshold-minutes: 1}\n---\n"
+        "rocketbox.config.activate.on-profile: prod\ndesk: {threshold-minutes: 2}\n---\n"
+        "desk: {threshold-minutes: 3}\n"
+    )
+    assert load(text).get("desk").threshold_minutes == 3
+    assert load(text, profiles=["prod"]).get("desk").threshold_minutes == 2
+
+
 def test_the_settings_file_is_looked_for_in_order(tmp_path: Path) -> None:
     module = tmp_path / "pkg" / "app.py"
     files = [tmp_path / "pkg" / "rocketbox.yaml", tmp_path / "config" / "rocketbox.yaml", tmp_path / "rocketbox.yaml"]
@@ -230,6 +271,29 @@ def test_text_becomes_what_the_type_says(key: str, text: str, expected: object) 
     value = load(f"{key}: {text}\n").value(key)
     assert value == expected
     assert type(value) is type(expected) or isinstance(expected, Path)
+
+
+def test_keys_that_yaml_readers_take_for_something_else_are_text() -> None:
+    settings = load("desk: {levels: {no: a, on: b, 0123: c, 12:30: d, 1.10: e, ~: f, null: g}}\n")
+    assert settings.get("desk").levels == dict(
+        zip(("no", "on", "0123", "12:30", "1.10", "~", "null"), "abcdefg", strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "text"), [("no", "false"), ("Off", "false"), ("0", "false"), ("'yes'", "true"), ("TRUE", "true")]
+)
+def test_a_truth_value_is_the_same_text_for_conditions_however_it_is_written(written: str, text: str) -> None:
+    assert load(f"rocketmq.enabled: {written}\n").text("rocketmq.enabled") == text
+    assert load(environ={"ROCKETMQ_ENABLED": written.strip("'")}).text("rocketmq.enabled") == text
+    assert load(overrides={"rocketmq.enabled": text == "true"}).text("rocketmq.enabled") == text
+
+
+def test_items_of_a_list_know_where_they_were_written() -> None:
+    (finding,) = refused("desk:\n  carriers:\n    - UA\n    - {a: b}\n")
+    assert "rocketbox.yaml:4:7" in finding
+    settings = load("desk:\n  carriers:\n    - UA\n")
+    assert str(settings.origin("desk.carriers")) == "rocketbox.yaml:3:5"
 
 
 def test_overrides_may_be_values() -> None:
