@@ -47,8 +47,9 @@ def interpreter() -> list[str]:
 class Child:
     """A ``rocketbox run`` under this process.
 
-    ``ready`` is set when it has said that it is (``files`` are its settings files then), ``ended`` when it has ended;
-    ``status`` is its exit code, 128 + n for an end by signal n.
+    ``ready`` is set when it has said that it is: ``files`` are its settings files then, ``stop_timeout`` the seconds
+    that its stop may take. ``ended`` is set when it has ended: ``status`` is its exit code, 128 + n for an end by
+    signal n.
     """
 
     def __init__(self, name: str, process: Process, channel: socket.socket, tell: Callable[[], object]) -> None:
@@ -57,6 +58,7 @@ class Child:
         self.ready = anyio.Event()
         self.ended = anyio.Event()
         self.files: tuple[Path, ...] = ()
+        self.stop_timeout: float | None = None
         self.status = 0
         self.was_asked_to_stop = False
         self._process = process
@@ -127,7 +129,9 @@ class Child:
             if not part:
                 return
             text += part
-        self.files = tuple(Path(file) for file in json.loads(text)["files"])
+        message = json.loads(text)
+        self.files = tuple(Path(file) for file in message["files"])
+        self.stop_timeout = message["stop-timeout"]
         self.ready.set()
         self._tell()
 
@@ -180,9 +184,9 @@ class Parent:
             multiprocessing.current_process().name = label
         threading.Thread(target=self._watch, name="rocketbox-parent", daemon=True).start()
 
-    def tell_ready(self, files: Iterable[Path]) -> None:
-        """Tell that this process is ready, and by which settings files."""
-        message = json.dumps({"files": [str(file.resolve()) for file in files]})
+    def tell_ready(self, files: Iterable[Path], stop_timeout: float) -> None:
+        """Tell that this process is ready, by which settings files, and how many seconds its stop may take."""
+        message = json.dumps({"files": [str(file.resolve()) for file in files], "stop-timeout": stop_timeout})
         with contextlib.suppress(OSError):  # it is gone, which the thread sees as well
             self._channel.sendall(message.encode() + b"\n")
 

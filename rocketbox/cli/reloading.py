@@ -101,7 +101,7 @@ class Reloading:
         return child.status, self._stopping
 
     async def _stop_child(self, child: Child) -> int:
-        timeout = self._own.shutdown.timeout.total_seconds()
+        timeout = child.stop_timeout or self._own.shutdown.timeout.total_seconds()
         child.ask_to_stop()
         with self._clock.move_on_after(timeout + GRACE):
             await child.ended.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from rocketbox.errors import ConfigurationError, Finding
 
 if TYPE_CHECKING:
     from rocketbox.application import RocketBox
+    from rocketbox.boot.settings import Settings
     from rocketbox.cli.children import Parent
 
 __all__ = ["run"]
@@ -55,8 +57,12 @@ def run(
         profiles=launch.profiles,
         arguments=arguments,
         debug=debug,
-        on_ready=(lambda settings: parent.tell_ready(settings.files)) if parent is not None else None,
+        on_ready=None if parent is None else partial(_tell_ready, parent),
     )
+
+
+def _tell_ready(parent: Parent, settings: Settings) -> None:
+    parent.tell_ready(settings.files, settings.get("rocketbox").shutdown.timeout.total_seconds())
 
 
 @dataclass(frozen=True)
@@ -114,9 +120,9 @@ def _run_workers(application: RocketBox, launch: _Launch, count: int, parent: Pa
     def failed(error: Exception) -> None:
         application.print_failure(error, debug=launch.debug, secrets=assembly.settings.secrets)
 
-    def ready() -> None:
+    def ready(stop_timeout: float) -> None:
         if parent is not None:
-            parent.tell_ready(assembly.settings.files)
+            parent.tell_ready(assembly.settings.files, stop_timeout)
 
     return Workers(
         assembly, count, command=lambda settings: launch.command(*settings), failed=failed, ready=ready

@@ -1,8 +1,9 @@
 """``rocketbox run --workers N``: the service in N processes, which share its consumer groups, one client each.
 
-The first worker starts alone, so that what is wrong is told once; when it is ready, the others follow together. A
-worker that dies later is started again after a pause, which grows. With ``name-server: embedded`` the parent has the
-servers, once, and the workers get their address. What is the service's own per machine, and would clash, is refused.
+The first worker starts alone, and so does the second, when the first is ready: what is wrong with the service, or with
+several of it, is told once. Then the others follow together. A worker that dies later is started again after a pause,
+which grows. With ``name-server: embedded`` the parent has the servers, once, and the workers get their address. What is
+the service's own per machine, and would clash, is refused.
 
 The processes themselves are dealt with in ``cli.children``.
 """
@@ -30,6 +31,7 @@ _log = logging.getLogger(__name__)
 FIRST_PAUSE = 1.0  # seconds until a worker that died is started again; doubles up to LONGEST_PAUSE
 LONGEST_PAUSE = 30.0
 HEALTHY_AFTER = 60.0  # a worker that ran this long before it died starts again after FIRST_PAUSE
+ALONE = 2  # workers that start one after the other: the first shows what is wrong, the second what clashes
 FAILED = 1
 
 CLIENTS = ("producer", "consumer", "pull-consumer")  # the sections which may name the client instance
@@ -93,7 +95,8 @@ class Workers:
     """The N processes of one service.
 
     ``command(settings)`` is a worker's command line, without ``rocketbox``, that ends with these settings;
-    ``failed(error)`` tells of embedded servers that cannot start; ``ready()`` is called when all workers are ready.
+    ``failed(error)`` tells of embedded servers that cannot start; ``ready(seconds)`` is called when all workers are
+    ready, with the time that the whole stop may take.
     """
 
     def __init__(
@@ -103,7 +106,7 @@ class Workers:
         *,
         command: Callable[[Sequence[str]], Sequence[str]],
         failed: Callable[[Exception], object],
-        ready: Callable[[], object],
+        ready: Callable[[float], object],
     ) -> None:
         self._assembly = assembly
         self._name = assembly.service.name
@@ -151,8 +154,8 @@ class Workers:
 
     async def _start_workers(self, name_server: str | None, tasks: Supervisor) -> None:
         for number in range(1, self._count + 1):
-            if number == 2:  # the first one is ready, or nobody will be
-                await self._until(lambda: 1 in self._proven)
+            if number <= ALONE + 1:
+                await self._until(lambda: len(self._proven) == number - 1)  # noqa: B023 - awaited at once
             if self._end.is_set():
                 return
             settings = list(own_settings(self._assembly, number, name_server))
@@ -161,7 +164,7 @@ class Workers:
         await self._until(lambda: len(self._proven) == self._count)
         if not self._end.is_set():
             _log.info("%s: %d workers are ready", self._name, self._count)
-            self._ready()
+            self._ready(self._stop_timeout + 2 * GRACE)  # once for workers that are ended, once for the servers
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Return when the condition holds or the end is wanted."""

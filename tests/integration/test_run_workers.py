@@ -139,10 +139,10 @@ def test_what_is_wrong_at_the_start_is_told_once_and_ends_all(folder: Path, argu
 
 
 def test_a_further_worker_that_cannot_start_ends_all(folder: Path) -> None:
-    write_service(folder, fails="multiprocessing.current_process().name == 'worker 2'")
-    service = Service(folder, "run", "desk:app", "--workers", "2")
+    write_service(folder, fails="multiprocessing.current_process().name != 'worker 1'")
+    service = Service(folder, "run", "desk:app", "--workers", "4")
     assert service.finish() == 1, service.output
-    assert "no power" in service.output
+    assert service.output.count("no power") == 1
     assert "worker 2 did not start (status 1): all workers end" in service.output
     assert "[worker 1] rocketbox.application: desk has stopped" in service.output
 
@@ -172,6 +172,19 @@ def test_a_worker_whose_loop_is_blocked_is_ended(folder: Path) -> None:
     assert service.finish() == 3, service.output
     assert "worker 1 has not stopped within 0.5 s and is ended" in service.output
     assert not (folder / "store" / "abort").exists()
+
+
+def test_a_reload_waits_until_blocked_workers_are_ended_and_the_servers_are_closed(folder: Path) -> None:
+    service = started(folder, "--reload", "--rocketbox.shutdown.timeout=0.5s")
+    send(service, "block")
+    service.wait_for("handled by")
+    source = (folder / "desk.py").read_text()
+    (folder / "desk.py").write_text(source.replace('departure == "block"', 'departure == "never"'))
+    service.wait_for("has not stopped within 0.5 s and is ended")
+    service.wait_for("2 workers are ready", times=2)
+    service.process.send_signal(signal.SIGTERM)
+    assert service.finish() == 0, service.output
+    assert "the service has not stopped" not in service.output
 
 
 def test_a_second_signal_ends_all_at_once(folder: Path) -> None:
