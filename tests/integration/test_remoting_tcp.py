@@ -17,6 +17,7 @@ from rocketbox.clock import RealClock
 from rocketbox.errors import ConnectError, ConnectionClosedError, RequestTimeoutError, RocketBoxError
 from rocketbox.protocol.command import RemotingCommand, encode_command
 from rocketbox.protocol.framing import FrameReader
+from rocketbox.remoting.asyncio_driver import AsyncioDriver
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection, RemotingOptions, RequestHandler
 from rocketbox.remoting.network import TcpNetwork, parse_address
@@ -423,6 +424,18 @@ async def test_a_name_of_this_machine_is_listened_on(network: TcpNetwork) -> Non
     async with Desk().serve(network, host="localhost") as server, client_of(network) as client:
         _, port = parse_address(server.address)
         assert (await client.request(f"localhost:{port}", ask(ECHO, b"me"), timeout=5)).body == b"me"
+
+
+@pytest.mark.parametrize("driver", ["asyncio", pytest.param("uvloop", marks=needs_uvloop)])
+async def test_a_server_sends_small_packets_without_waiting_for_acknowledgements(network: TcpNetwork) -> None:
+    desk = Desk()
+    async with desk.serve(network) as server, client_of(network) as client:
+        await client.request(server.address, ask(ECHO), timeout=5)
+        (accepted,) = desk.opened
+        driver = accepted._driver
+        assert isinstance(driver, AsyncioDriver)
+        end: socket.socket = driver._transport.get_extra_info("socket")
+        assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
 
 
 async def test_a_stopped_server_leaves_no_socket_behind(network: TcpNetwork) -> None:
