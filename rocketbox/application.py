@@ -27,12 +27,11 @@ from rocketbox.autoconfigure.scan import load_modules
 from rocketbox.background import Background
 from rocketbox.boot.beans import DynamicContainer
 from rocketbox.boot.failures import render_failure
-from rocketbox.boot.masking import mask, masked_traceback
+from rocketbox.boot.masking import masked_traceback
 from rocketbox.boot.report import ConditionsReport
 from rocketbox.clock import RealClock
 from rocketbox.errors import ClientStateError, ConfigurationError, ForkedError, NotStartedError
 from rocketbox.handoff import loop_options
-from rocketbox.listeners.registrar import describe
 from rocketbox.running import Listeners, Run
 from rocketbox.tasks import Supervisor
 from rocketbox.template import RocketMQTemplate
@@ -253,6 +252,19 @@ class RocketBox:
             raise ConfigurationError(assembly.wrong_settings)
         return assembly
 
+    def check(
+        self,
+        *,
+        config: Path | str | None = None,
+        profiles: Sequence[str] = (),
+        arguments: Sequence[str] = (),
+    ) -> Assembly:
+        """As :meth:`look`, but raise ConfigurationError with everything that a start would be refused for.
+
+        Connects to nothing: for a test that says whether a service could start in production.
+        """
+        return self._assemble(Launch(config, profiles, arguments))
+
     def settings_models(self) -> dict[str, type[BaseModel]]:
         """The models of all settings of the application, by their prefixes; ConfigurationError if modules fail."""
         modules = load_modules(self._home, self._scan)
@@ -327,45 +339,6 @@ class RocketBox:
                 run.wanted.set()
             else:
                 starting.cancel()
-
-    def check(
-        self,
-        *,
-        config: Path | str | None = None,
-        profiles: Sequence[str] = (),
-        arguments: Sequence[str] = (),
-        debug: bool = False,
-    ) -> int:
-        """Look for everything that can be wrong, without connecting, and print it; 0 when there is nothing, else 1."""
-        try:
-            assembly = self._assemble(Launch(config, profiles, arguments))
-        except Exception as error:
-            self.print_failure(error, debug=debug)
-            return FAILED
-        lines = [line for plan in assembly.plans for line in describe(plan)]
-        lines += [spark.describe() for spark in assembly.spark_plans]
-        lines += [f"warning: {warning}" for warning in assembly.warnings]
-        for line in lines:
-            print(mask(line, assembly.settings.secrets))  # noqa: T201 - a command's output
-        print(f"{self.name}: nothing is wrong")  # noqa: T201
-        return STOPPED
-
-    def print_conditions(
-        self,
-        *,
-        config: Path | str | None = None,
-        profiles: Sequence[str] = (),
-        arguments: Sequence[str] = (),
-        debug: bool = False,
-    ) -> int:
-        """Print the conditions report; 1 when modules or settings cannot be read, else 0."""
-        try:
-            assembly = self.look(config=config, profiles=profiles, arguments=arguments)
-        except Exception as error:
-            self.print_failure(error, debug=debug)
-            return FAILED
-        print(mask(assembly.container.report.render(), assembly.settings.secrets))  # noqa: T201
-        return STOPPED
 
     @staticmethod
     def print_failure(error: BaseException, *, debug: bool = False, secrets: frozenset[str] = frozenset()) -> None:

@@ -89,6 +89,8 @@ def import_finding(name: str, error: Exception) -> Finding:
         fix = f"start in the folder that holds {missing}, install it, or correct its name"
     elif missing:
         fix = f"install the package that has the module {missing}, or correct the import"
+    elif isinstance(error, SyntaxError):
+        fix = "correct that line"
     else:
         fix = "importing a module must work without side effects; --debug shows the traceback"
     return Finding(f"module {name} cannot be imported: {type(error).__name__}: {error}", where, fix)

@@ -30,6 +30,7 @@ __all__ = [
     "conditions",
     "load_application",
     "sort_out",
+    "sort_out_settings",
 ]
 
 CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -50,9 +51,21 @@ def check(
 
     Any setting may follow as --KEY=VALUE. Status: 0 nothing is wrong; 1 something is, and all of it is printed.
     """
+    from rocketbox.boot.masking import mask
+    from rocketbox.listeners.registrar import describe
+
     target, arguments = sort_out(context, target)
     application = application_of(target, debug)
-    raise typer.Exit(application.check(config=config, profiles=tuple(profile or ()), arguments=arguments, debug=debug))
+    try:
+        assembly = application.check(config=config, profiles=tuple(profile or ()), arguments=arguments)
+    except Exception as error:
+        application.print_failure(error, debug=debug)
+        raise typer.Exit(1) from error
+    lines = [line for plan in assembly.plans for line in describe(plan)]
+    lines += [spark.describe() for spark in assembly.spark_plans]
+    lines += [f"warning: {warning}" for warning in assembly.warnings]
+    for line in (*lines, f"{application.name}: nothing is wrong"):
+        print(mask(line, assembly.settings.secrets))  # noqa: T201 - what the command is for
 
 
 def conditions(
@@ -62,11 +75,16 @@ def conditions(
 
     Any setting may follow as --KEY=VALUE. Status: 0; 1 when modules or settings cannot be read.
     """
+    from rocketbox.boot.masking import mask
+
     target, arguments = sort_out(context, target)
     application = application_of(target, debug)
-    raise typer.Exit(
-        application.print_conditions(config=config, profiles=tuple(profile or ()), arguments=arguments, debug=debug)
-    )
+    try:
+        assembly = application.look(config=config, profiles=tuple(profile or ()), arguments=arguments)
+    except Exception as error:
+        application.print_failure(error, debug=debug)
+        raise typer.Exit(1) from error
+    print(mask(assembly.container.report.render(), assembly.settings.secrets))  # noqa: T201
 
 
 def sort_out(context: typer.Context, target: str) -> tuple[str, tuple[str, ...]]:
@@ -74,9 +92,16 @@ def sort_out(context: typer.Context, target: str) -> tuple[str, tuple[str, ...]]
 
     An option that is misspelt would be taken for a setting; prints so, and ends the command.
     """
-    arguments = [target, *context.args]
-    first = next((argument for argument in arguments if not argument.startswith("-")), target)
-    arguments.remove(first)
+    found, settings = sort_out_settings(context, target)
+    return found or target, settings
+
+
+def sort_out_settings(context: typer.Context, target: str | None) -> tuple[str | None, tuple[str, ...]]:
+    """As :func:`sort_out`, for a command that needs no application: None when there is none."""
+    arguments = [*([] if target is None else [target]), *context.args]
+    first = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if first is not None:
+        arguments.remove(first)
     options = [option for each in context.command.params for option in each.opts if not getattr(each, "hidden", False)]
     findings = []
     for argument in arguments:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rocketbox.cli.service import Config, Debug, Profile, load_application
+from rocketbox.cli.service import Config, Debug, Profile, load_application, sort_out_settings
 from rocketbox.errors import ConfigurationError, Finding
 
 if TYPE_CHECKING:
@@ -41,12 +41,9 @@ def config(
     from rocketbox.application import RocketBox  # here: other commands start without loading all of it
     from rocketbox.boot import effective
 
-    arguments = list(context.args)
-    if target is not None and target.startswith("--"):  # without an application the first setting takes its place
-        arguments.insert(0, target)
-        target = None
+    target, arguments = sort_out_settings(context, target)
     try:
-        settings = _settings(target, config, tuple(profile or ()), tuple(arguments))
+        settings = _settings(target, config, tuple(profile or ()), arguments)
         print(effective.explain(settings, explain) if explain else effective.render_tree(settings))  # noqa: T201
     except Exception as error:
         RocketBox.print_failure(error, debug=debug)

@@ -74,7 +74,7 @@ def test_methods_are_found_with_their_class(tmp_path: Path, monkeypatch: pytest.
     ("source", "what", "line", "fix"),
     [
         ("import json\nimport nobody_has_this\n", "No module named 'nobody_has_this'", 2, "install the package"),
-        ("def broken(:\n", "SyntaxError", 1, "--debug"),
+        ("def broken(:\n", "SyntaxError", 1, "correct that line"),
         ("\n\n1 / 0\n", "ZeroDivisionError", 3, "without side effects"),
     ],
 )

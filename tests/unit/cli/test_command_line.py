@@ -17,6 +17,7 @@ COMMANDS = ("run", "check", "config", "conditions", "schema", "broker", "new")
     [
         (["run", "desk:app", "--relaod"], "did you mean --reload?"),
         (["run", "--relaod", "desk:app"], "did you mean --reload?"),
+        (["config", "--explian"], "did you mean --explain?"),
         (["run", "desk:app", "--worker=4"], "did you mean --workers?"),
         (["run", "desk:app", "--confg=x.yaml"], "did you mean --config?"),
         (["check", "desk:app", "--profiles=late"], "did you mean --profile?"),
