@@ -29,7 +29,7 @@ __all__ = ["Effective", "effective", "explain", "format_value", "render_tree"]
 
 DEFAULT = "default"
 
-_PLAIN = re.compile(r"[\w./$~^=+(][^\n#\"',\[\]{}]*")
+_PLAIN = re.compile(r"-?[\w./$~^=+(][^\n#\"',\[\]{}]*")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Without an application they know the keys of rocketbox alone.
 from __future__ import annotations
 
 import json
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +25,13 @@ __all__ = ["config", "schema"]
 Target = Annotated[
     str | None, typer.Argument(metavar="[MODULE:APP]", help="Where the RocketBox is, if keys of yours count.")
 ]
+
+
+class Format(Enum):
+    """What ``rocketbox schema`` writes."""
+
+    JSON = "json"
+    MARKDOWN = "markdown"
 
 
 def config(
@@ -53,17 +61,24 @@ def config(
 def schema(
     target: Target = None,
     output: Annotated[Path | None, typer.Option(help="The file to write instead of stdout.")] = None,
+    form: Annotated[Format, typer.Option("--format", help="A schema, or tables for people.")] = Format.JSON,
     debug: Debug = False,
 ) -> None:
     """Write a JSON Schema of the settings, by which editors of YAML complete keys and mark what is wrong.
 
+    With --format=markdown the same keys as tables, for the documentation of a service.
     Status 1 when the application's modules cannot be read or FILE cannot be written, else 0.
     """
     from rocketbox.application import RocketBox
     from rocketbox.boot.json_schema import json_schema
+    from rocketbox.boot.reference import markdown_reference
 
     try:
-        text = json.dumps(json_schema(_models(target)), indent=2, ensure_ascii=False)
+        models = _models(target)
+        if form is Format.MARKDOWN:
+            text = markdown_reference(models)
+        else:
+            text = json.dumps(json_schema(models), indent=2, ensure_ascii=False)
         if output is None:
             print(text)  # noqa: T201
         else:

@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, Field, SecretStr
 from typer.testing import CliRunner
 
-from rocketbox.boot.effective import explain, render_tree
+from rocketbox.boot.effective import explain, format_value, render_tree
 from rocketbox.boot.settings import Duration, Settings
 from rocketbox.boot.units import format_duration, format_size, parse_data_size, parse_duration
 from rocketbox.cli.app import app
@@ -161,3 +161,10 @@ def test_times_are_written_as_they_are_read(text: str) -> None:
 @pytest.mark.parametrize("text", ["0", "1000", "4MB", "1536KB", "3GB", "1TB"])
 def test_sizes_are_written_as_they_are_read(text: str) -> None:
     assert format_size(parse_data_size(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(-1, "-1"), (-0.5, "-0.5"), ("*", '"*"'), ("- a", '"- a"'), ("-", '"-"'), ("a: b", '"a: b"')]
+)
+def test_values_are_in_quotes_only_where_yaml_needs_them(value: object, text: str) -> None:
+    assert format_value(value) == text

@@ -1,0 +1,182 @@
+"""The keys of settings as Markdown tables, one for each group: the page of a reference that cannot drift.
+
+Made from the shapes that settings are read by, as the JSON Schema is (``boot.json_schema``): the key, what it takes,
+its default, what it means. What holds for all keys (sources, spellings, units) is not repeated here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from rocketbox.boot.effective import format_value
+from rocketbox.boot.secrets import is_secret
+from rocketbox.boot.settings import schema_of
+from rocketbox.boot.shapes import Field, Leaf, Many, Section, Shape, Table
+from rocketbox.boot.units import format_duration
+from rocketbox.boot.wording import expected, members_of
+
+__all__ = ["markdown_reference", "markdown_table"]
+
+HEAD = ("Key", "Takes", "Default", "Meaning")
+_BOUNDS = {"ge": "from {}", "gt": "above {}", "le": "up to {}", "lt": "below {}"}
+
+
+def markdown_reference(models: Mapping[str, type[BaseModel]], *, heading: str = "##") -> str:
+    """All keys of these models below their prefixes, and those about profiles and imports.
+
+    Each group begins with ``heading`` and its key. ``<name>`` in a key is chosen by the user, ``[]`` is each item of a
+    list.
+    """
+    groups = _groups(schema_of(models).root, _Group(""), ())
+    return "\n\n".join(group.render(heading) for group in groups if group.rows)
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of cells that are Markdown; their ``|`` are escaped."""
+    lines = [head, ["---"] * len(head), *([cell.replace("|", r"\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+@dataclass
+class _Group:
+    key: str
+    words: str = ""
+    rows: list[tuple[str, str, str, str]] = field(default_factory=list)
+
+    def render(self, heading: str) -> str:
+        words = _sentence(_escaped(self.words.removeprefix(f"`{self.key}`").lstrip(":,. ")))
+        parts = [f"{heading} `{self.key}`", *([words] if words else []), markdown_table(HEAD, self.rows)]
+        return "\n\n".join(parts)
+
+    def add(self, key: str, takes: str, default: str = "", meaning: str = "") -> None:
+        self.rows.append((f"`{key}`", takes, default, _escaped(meaning)))
+
+
+Above = tuple[tuple[str, type[BaseModel]], ...]
+
+
+def _groups(section: Section, group: _Group, above: Above) -> Iterator[_Group]:
+    """The group of a section with its values, then the groups below it."""
+    if section.model is not None:
+        group.words = _first_paragraph(section.model) or group.words
+        above = (*above, (group.key, section.model))
+    below: list[tuple[Section, _Group]] = []
+    for known in dict.fromkeys(section.fields.values()):
+        key = f"{group.key}.{known.key}" if group.key else known.key
+        meaning = _meaning(section, known)
+        inner, place = _inner(known.shape)
+        if inner is None:
+            group.add(key + place, _takes(section, known), _default(section, known), meaning)
+            continue
+        if (scalar := getattr(known.shape, "scalar", None)) is not None:
+            group.add(key, _leaf(scalar), "", meaning)
+        same = next(((name, model) for name, model in above if _has_all_of(model, inner.model)), None)
+        if same is None:
+            below.append((inner, _Group(key + place, meaning)))
+        else:
+            group.add(f"{key}{place}.<key>", _same(same, inner), "", meaning)
+    if section.extra is not None:
+        group.add(f"{group.key}.<key>", "a value" if not isinstance(section.extra, Leaf) else _leaf(section.extra))
+    yield group
+    for inner, each in below:
+        yield from _groups(inner, each, above)
+
+
+def _inner(shape: Shape) -> tuple[Section | None, str]:
+    """The section that stands at a shape, if any, and what leads from the key to it."""
+    if isinstance(shape, Table):
+        inner, place = _inner(shape.value)
+        return inner, f".<name>{place}"
+    if isinstance(shape, Many) and not isinstance(shape.item, Leaf):
+        inner, place = _inner(shape.item)
+        return inner, f"[]{place}"
+    return (shape, "") if isinstance(shape, Section) else (None, "")
+
+
+def _has_all_of(model: type[BaseModel], other: type[BaseModel] | None) -> bool:
+    return other is not None and issubclass(model, other)
+
+
+def _same(above: tuple[str, type[BaseModel]], section: Section) -> str:
+    name, model = above
+    assert section.model is not None
+    missing = [each for each in model.model_fields if each not in section.model.model_fields]
+    without = f" but {', '.join(f'`{each}`' for each in missing)}" if missing else ""
+    return f"the keys of `{name}`{without}"
+
+
+# --- the cells -------------------------------------------------------------------------------------------------------
+
+
+def _takes(section: Section, known: Field) -> str:
+    shape = known.shape
+    while isinstance(shape, Table):
+        shape = shape.value
+    leaf = shape.item if isinstance(shape, Many) else shape
+    assert isinstance(leaf, Leaf), "what has keys of its own is a group"
+    words = "secret text" if is_secret([known.key], known.shape) and expected(leaf) == "text" else _leaf(leaf)
+    if isinstance(shape, Many):
+        return f"a list: {words}"
+    limits = ", ".join(_limits(section, known)) if isinstance(known.shape, Leaf) else ""
+    return f"{words}, {limits}" if limits else words
+
+
+def _leaf(leaf: Leaf) -> str:
+    words = expected(leaf)
+    names = words.removeprefix("one of ")
+    if len(leaf.kinds) == 1 and members_of(leaf.kinds[0]) and names != words:
+        return ", ".join(f"`{name}`" for name in names.split(", "))
+    return words
+
+
+def _limits(section: Section, known: Field) -> Iterator[str]:
+    info = _info(section, known)
+    for each in () if info is None else info.metadata:
+        for name, words in _BOUNDS.items():
+            limit = getattr(each, name, None)
+            if limit is not None:
+                yield words.format(format_duration(limit) if isinstance(limit, timedelta) else limit)
+
+
+def _default(section: Section, known: Field) -> str:
+    info = _info(section, known)
+    if info is None:
+        return ""
+    if info.is_required():
+        return "required"
+    value = info.get_default(call_default_factory=False)
+    if value in (None, PydanticUndefined, [], {}, ()) or is_secret([known.key], known.shape):
+        return ""
+    return f"`{format_value(value, known.shape)}`"
+
+
+def _meaning(section: Section, known: Field) -> str:
+    info = _info(section, known)
+    return "" if info is None else info.description or ""
+
+
+def _info(section: Section, known: Field) -> Any:
+    return section.model.model_fields[known.attribute] if section.model is not None and known.attribute else None
+
+
+def _first_paragraph(model: type[BaseModel]) -> str:
+    text = model.__doc__ or "" if "__doc__" in vars(model) else ""
+    return " ".join(inspect.cleandoc(text).partition("\n\n")[0].split()).replace("``", "`")
+
+
+def _escaped(text: str) -> str:
+    """Text in which ``<name>`` is no HTML tag; what stands between backticks stays as it is."""
+    return "`".join(part if number % 2 else part.replace("<", r"\<") for number, part in enumerate(text.split("`")))
+
+
+def _sentence(text: str) -> str:
+    """The text as a sentence: a capital at its beginning and a full stop at its end, if they are missing."""
+    text = text[:1].upper() + text[1:]
+    return text + "." if text and text[-1] not in ".:!?" else text
