@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.canary import pytest_configure, pytest_runtest_makereport
+
+__all__ = ["anyio_backend", "pytest_configure", "pytest_runtest_makereport"]
+
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
