@@ -151,7 +151,10 @@ class Run:
         for hook in self.assembly.hooks:
             given = {}
             for parameter in parameters_of(hook):
-                hint = resolve_hint(hook, parameter.annotation)
+                try:
+                    hint = resolve_hint(hook, parameter.annotation)
+                except Exception:  # it has a default: those without one were looked at before the start
+                    continue
                 if parameter.default is parameter.empty or container.has(hint):
                     given[parameter.name] = container.resolve(hint)
             if inspect.iscoroutinefunction(hook):

@@ -7,7 +7,7 @@ is ``application``'s business; the rules themselves are those of ``boot`` and ``
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,12 @@ from rocketbox.autoconfigure import embedded, rocketmq
 from rocketbox.autoconfigure.key_rules import key_findings
 from rocketbox.autoconfigure.listening import ResolveText, candidate_of, cluster_settings
 from rocketbox.autoconfigure.loading import Launch, find_others, load, settings_models
-from rocketbox.autoconfigure.properties import ClusterProperties, RocketBoxProperties, RocketMQProperties
+from rocketbox.autoconfigure.properties import (
+    ClusterProperties,
+    RocketBoxProperties,
+    RocketMQProperties,
+    cluster_prefix,
+)
 from rocketbox.autoconfigure.scan import Marked, load_modules, marked_in
 from rocketbox.autoconfigure.service import ProducerLookup, Service
 from rocketbox.autoconfigure.spark_listening import SparkPlan, plan_spark_listener
@@ -30,6 +35,7 @@ from rocketbox.boot.shapes import uniform
 from rocketbox.boot.wanted import Wanted
 from rocketbox.client import MQClientInstance, Producer
 from rocketbox.clock import Clock
+from rocketbox.embedded import ServersInThread
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import parameters_of, place_of, resolve_hint
 from rocketbox.listeners import Beans
@@ -136,12 +142,13 @@ def assemble(
     service = Service(name, clock, lambda key: _where(settings, key))
     properties: RocketMQProperties = settings.get("rocketmq")
     own: RocketBoxProperties = settings.get("rocketbox")
-    prefixes = {cluster: f"rocketmq.clusters.{cluster}" for cluster in properties.clusters}
+    prefixes = {cluster: cluster_prefix(cluster) for cluster in properties.clusters}
     container = BeanContainer(settings, clock, prefix="rocketmq", clusters=prefixes)
     producers = ProducerLookup(lambda cluster: container.get(Producer, cluster))
     for instance in (*instances, service, producers, *settings.models.values()):
         container.add_instance(instance)
-    users = [marked.target for marked in marked_in(modules, BEAN) if marked.owner is None]
+    marked_beans = list(marked_in(modules, BEAN))
+    users = [marked.target for marked in marked_beans if marked.owner is None]
     for target in users:
         container.add(target)
     for module in AUTO_CONFIGURATIONS:
@@ -160,6 +167,7 @@ def assemble(
     assembly.wrong_settings = wrong_settings
     assembly.findings += wrong_settings
     assembly.findings += [other.problem for other in others if other.problem is not None]
+    assembly.findings += [_bean_in_class(marked) for marked in marked_beans if marked.owner is not None]
     of_beans = container.plan()
     for hint, value in launch.beans.items():
         of_beans += container.override(hint, value)
@@ -170,10 +178,19 @@ def assemble(
         assembly.findings += of_beans
         listeners.plan()
         listeners.check_needs()
+        assembly.findings += _embedded_elsewhere(assembly)
         _check_hooks(assembly)
         _warn_of_absence(assembly)
     assembly.took = clock.monotonic() - since
     return assembly
+
+
+def _bean_in_class(marked: Marked) -> Finding:
+    return Finding(
+        f"{marked.target.__qualname__} is marked @bean, and stands in a class",
+        place_of(marked.target),
+        "write it as a function of the module; what it needs are its parameters",
+    )
 
 
 def _where(settings: Settings, key: str) -> str | None:
@@ -194,8 +211,7 @@ class _Listeners:
         properties = self.assembly.rocketmq
         clusters: dict[str | None, ClusterProperties] = {None: properties}
         for name, own in (clusters | properties.clusters).items():
-            prefix = "rocketmq" if name is None else f"rocketmq.clusters.{name}"
-            self.collect(partial(self.read_cluster, name, prefix, own))
+            self.collect(partial(self.read_cluster, name, cluster_prefix(name), own))
         candidates = [candidate for marked in self.marked for candidate in self.candidates(marked)]
         self.name_groups(candidates)
         if properties.off_by is not None:
@@ -323,16 +339,34 @@ class _Listeners:
                 )
 
 
+def _embedded_elsewhere(assembly: Assembly) -> Iterator[Finding]:
+    """Clusters whose client is to use the embedded servers, when these do not run."""
+    if assembly.container.has(ServersInThread):
+        return
+    for bean in assembly.container.planned.taken:
+        if bean.target is rocketmq.client_instance and assembly.rocketmq.cluster(bean.cluster_name).is_embedded:
+            key = f"{cluster_prefix(bean.cluster_name)}.name-server"
+            others = "set rocketmq.name-server to embedded" if bean.cluster_name else "do not exclude embedded_servers"
+            what = f"{key} is embedded, and the embedded servers do not run"
+            yield Finding(what, assembly.service.where(key), f"{others}, or write an address")
+
+
 def _check_hooks(assembly: Assembly) -> None:
     for hook in assembly.hooks:
         for parameter in parameters_of(hook):
             who, where = f"parameter {parameter.name} of startup hook {hook.__qualname__}", place_of(hook)
+            if parameter.default is not parameter.empty:
+                continue
+            if parameter.annotation is parameter.empty:
+                fix = f"give {parameter.name} the type of a bean, or a default"
+                assembly.findings.append(Finding(f"{who} has no type", where, fix))
+                continue
             try:
                 hint = resolve_hint(hook, parameter.annotation)
             except Exception as error:  # evaluating an annotation can raise anything
                 assembly.findings.append(Finding(f"{who} has a type that is not known at run time: {error}", where))
                 continue
-            if parameter.default is parameter.empty and (finding := assembly.container.finding(hint, who, where)):
+            if finding := assembly.container.finding(hint, who, where):
                 assembly.findings.append(finding)
 
 
@@ -342,7 +376,7 @@ def _warn_of_absence(assembly: Assembly) -> None:
     if properties.off_by is not None or assembly.findings:
         return
     for cluster, own in {"": properties, **properties.clusters}.items():
-        key = f"rocketmq.clusters.{cluster}.name-server" if cluster else "rocketmq.name-server"
+        key = f"{cluster_prefix(cluster)}.name-server"
         if own.name_server is None and not container.has(of_cluster(MQClientInstance, cluster)):
             skipped = [
                 bean.label

@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from rocketbox.autoconfigure.properties import ClusterProperties, RocketMQProperties
+from rocketbox.autoconfigure.properties import ClusterProperties, RocketMQProperties, cluster_prefix
 from rocketbox.client.checks import check_group
 from rocketbox.client.name_servers import parse_name_servers
 from rocketbox.client.options import MemberOptions, mismatches
@@ -36,7 +36,7 @@ def key_findings(properties: RocketMQProperties, plans: Sequence[ContainerPlan],
     findings: list[Finding] = []
     for name, cluster in {"": properties, **properties.clusters}.items():
         if cluster.name_server is not None and not cluster.is_off:
-            prefix = f"rocketmq.clusters.{name}" if name else "rocketmq"
+            prefix = cluster_prefix(name)
             findings += [
                 *_names(prefix, cluster, where),
                 *_not_alike(prefix, cluster, where),
@@ -62,7 +62,7 @@ def _places(keys: Sequence[str], where: Where) -> str | None:
 
 def _names(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[Finding]:
     key = f"{prefix}.name-server"
-    if cluster.name_server is not None and cluster.name_server.lower() != "embedded":
+    if cluster.name_server is not None and not cluster.is_embedded:
         try:
             parse_name_servers(cluster.name_server)
         except ConfigurationError as error:

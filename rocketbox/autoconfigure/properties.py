@@ -27,6 +27,7 @@ from pydantic import (
     create_model,
 )
 
+from rocketbox.boot.shapes import key_text
 from rocketbox.boot.units import DataSize, Duration, DurationWithUnit, format_duration
 from rocketbox.client import AccessChannel, ClientOptions, LitePullConsumerOptions, ProducerOptions
 from rocketbox.client.options import SYSTEM_TRACE_TOPIC, MemberOptions
@@ -45,6 +46,7 @@ __all__ = [
     "RocketBoxProperties",
     "RocketMQProperties",
     "SparkProperties",
+    "cluster_prefix",
     "listener_options",
 ]
 
@@ -291,6 +293,11 @@ ConsumerProperties = create_model("ConsumerProperties", __base__=_Consumer, **_D
 """``rocketmq.consumer``: the switch of all listeners, defaults of their options, and the listeners by their group."""
 
 
+def cluster_prefix(name: str | None) -> str:
+    """The key below which those of a cluster stand; of the main one, which has no name, ``rocketmq``."""
+    return key_text(("rocketmq", "clusters", name)) if name else "rocketmq"
+
+
 class ClusterProperties(Properties):
     """``rocketmq.clusters.<name>``, and what ``rocketmq`` itself has of a cluster."""
 
@@ -311,6 +318,11 @@ class ClusterProperties(Properties):
     def is_off(self) -> bool:
         """Whether ``name-server: false`` switches it off, which is what the word means to rocketmq-spring."""
         return self.name_server is not None and self.name_server.lower() == "false"
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether its name server is the embedded one."""
+        return self.name_server is not None and self.name_server.lower() == "embedded"
 
     def said_of_the_client(self, option: str) -> dict[str, Any]:
         """Who says something about an option of the cluster's one client (``instance_name``), and what."""

@@ -68,15 +68,8 @@ async def client_instance(
     address = own.name_server
     assert address is not None, "a condition says that it is set"
     key = f"{cluster.prefix}.name-server"
-    if address.lower() == "embedded":
-        if servers is None:
-            raise ConfigurationError(
-                Finding(
-                    f"{key} is embedded, and the embedded servers belong to the main cluster, which does not use them",
-                    service.where(key),
-                    "set rocketmq.name-server: embedded, or write this cluster's address",
-                )
-            )
+    if own.is_embedded:
+        assert servers is not None, "assembly finds it before the start"
         address = servers.name_server_address
     try:
         instance = MQClientInstance(address, options=own.client_options(), clock=service.clock)

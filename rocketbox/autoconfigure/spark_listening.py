@@ -16,6 +16,7 @@ from rocketbox.autoconfigure.listening import ResolveText
 from rocketbox.autoconfigure.properties import SparkProperties
 from rocketbox.autoconfigure.service import Service
 from rocketbox.boot.units import parse_duration
+from rocketbox.boot.wanted import wanted
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import place_of
 from rocketbox.listeners.binding import Beans, type_name
@@ -112,7 +113,7 @@ def plan_spark_listener(
                 f"return {type_name(hint)} from a function marked @bean",
             )
             for hint in signature.beans
-            if not beans.has(hint)
+            if not beans.has(hint) and not wanted(hint).optional
         ]
     trigger = mark.trigger
     if trigger is not None and trigger != "available_now":

@@ -19,6 +19,7 @@ import anyio
 
 from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.embedded import embedded_servers
+from rocketbox.autoconfigure.properties import cluster_prefix
 from rocketbox.cli.children import GRACE, STOP_CUT_SHORT, Child, heed_signals
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.message import MessageModel
@@ -50,7 +51,7 @@ def check_workers(assembly: Assembly, count: int) -> None:
         for plan in assembly.spark_plans
     ]
     for plan in assembly.plans:
-        section = _section(plan.cluster)
+        section = cluster_prefix(plan.cluster)
         if plan.options.message_model is MessageModel.BROADCASTING and not dict(_instance_names(assembly, section)):
             findings.append(
                 Finding(
@@ -68,19 +69,11 @@ def check_workers(assembly: Assembly, count: int) -> None:
 def own_settings(assembly: Assembly, number: int, name_server: str | None) -> Iterator[str]:
     """The settings, as arguments, which a worker has of its own: the embedded servers' address, names of clients."""
     for cluster in (None, *assembly.rocketmq.clusters):
-        section = _section(cluster)
-        if name_server is not None and _is_embedded(assembly, cluster):
+        section = cluster_prefix(cluster)
+        if name_server is not None and assembly.rocketmq.cluster(cluster or "").is_embedded:
             yield f"--{section}.name-server={name_server}"
         for key, name in _instance_names(assembly, section):
             yield f"--{key}={name}-{number}"  # two clients of one name count as one, and would work on the same queues
-
-
-def _section(cluster: str | None) -> str:
-    return "rocketmq" if cluster is None else f"rocketmq.clusters.{cluster}"
-
-
-def _is_embedded(assembly: Assembly, cluster: str | None) -> bool:
-    return (assembly.rocketmq.cluster(cluster or "").name_server or "").lower() == "embedded"
 
 
 def _instance_names(assembly: Assembly, section: str) -> Iterator[tuple[str, str]]:
@@ -145,7 +138,7 @@ class Workers:
 
     async def _start_servers(self, stack: AsyncExitStack) -> str | None:
         """The address of the embedded name server, which runs until the stack closes; None if none is asked for."""
-        if not self._assembly.rocketmq.enabled or not _is_embedded(self._assembly, None):
+        if not self._assembly.rocketmq.enabled or not self._assembly.rocketmq.is_embedded:
             return None
         context = asynccontextmanager(embedded_servers)(self._assembly.rocketbox, self._assembly.service)
         servers = await stack.enter_async_context(context)

@@ -10,8 +10,6 @@ import pytest
 from rocketbox.errors import ConfigurationError, NotStartedError
 from tests.services import ServiceMaker, service_maker
 
-pytestmark = pytest.mark.anyio
-
 SOURCE = """
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated
@@ -61,6 +59,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
     yield from service_maker(tmp_path, monkeypatch)
 
 
+@pytest.mark.anyio
 async def test_beans_start_and_close_in_order_and_are_had_by_type_and_name(service: ServiceMaker) -> None:
     module = service(SOURCE, "desk.threshold-minutes: 45\n")
     async with module.app as app:
@@ -77,6 +76,7 @@ async def test_beans_start_and_close_in_order_and_are_had_by_type_and_name(servi
         app.get(module.Desk)
 
 
+@pytest.mark.anyio
 async def test_the_container_of_dependency_injector_is_there_and_can_be_overridden(service: ServiceMaker) -> None:
     module = service(SOURCE, "")
     async with module.app as app:
@@ -89,9 +89,79 @@ async def test_the_container_of_dependency_injector_is_there_and_can_be_overridd
         assert app.get(module.Desk) is own
 
 
+@pytest.mark.anyio
 async def test_a_bean_that_fails_closes_those_before_it(service: ServiceMaker) -> None:
     module = service(SOURCE.replace("assert other is None", "raise ValueError('no desk')"), "")
     with pytest.raises(ConfigurationError, match="bean desk failed to start: ValueError: no desk"):
         async with module.app:
             raise AssertionError("it started")
     assert module.events == ["open day", "open night", "close night", "close day"]
+
+
+# --- startup hooks ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_hook_is_given_beans_and_keeps_its_defaults(service: ServiceMaker) -> None:
+    hook = """
+@app.on_startup
+async def begin(desk: Desk, books: list[Book], spare: Spare | None, times=3, unknown: "Nobody" = None):
+    events.append((type(desk).__name__, len(books), spare, times, unknown))
+
+@app.on_startup
+def second(night: Annotated[Book, Qualifier("night")] = None):
+    events.append(night.name)
+"""
+    module = service(SOURCE + hook, "")
+    async with module.app:
+        assert module.events[2:] == [("Desk", 2, None, 3, None), "night"]
+
+
+def test_what_a_hook_cannot_be_given_is_told(service: ServiceMaker) -> None:
+    hook = """
+@app.on_startup
+def begin(untyped, unknown: "Nobody", book: Book, spare: Spare): ...
+"""
+    texts = [finding.what for finding in service(SOURCE + hook, "").app.look().findings]
+    assert [text.removeprefix("parameter ").partition(" of startup hook begin ")[::2] for text in texts] == [
+        ("untyped", "has no type"),
+        ("unknown", "has a type that is not known at run time: name 'Nobody' is not defined"),
+        ("book", texts[2].partition("begin ")[2]),
+        ("spare", texts[3].partition("begin ")[2]),
+    ]
+    assert "needs one bean of type Book, and there are 2: day (" in texts[2]
+    assert "Spare was not built because profile prod is not active" in texts[3]
+
+
+# --- where beans are not ----------------------------------------------------------------------------------------------
+
+
+def test_a_bean_function_in_a_class_is_refused_for_it_would_be_overlooked(service: ServiceMaker) -> None:
+    more = """
+class Beans:
+    @bean
+    def spare_desk(self) -> Desk:
+        return Desk(1, [])
+"""
+    module = service(SOURCE + more, "")
+    (finding,) = module.app.look().findings
+    assert finding.what == "Beans.spare_desk is marked @bean, and stands in a class"
+    assert str(finding.where).startswith(f"{module.__name__}.py:")
+
+
+def test_listeners_of_a_bean_that_is_left_out_are_off(service: ServiceMaker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    more = """
+from rocketbox import rocketmq_listener
+
+@bean(on_profile("prod"))
+class Night:
+    @rocketmq_listener(topic="departures", consumer_group="night")
+    async def on_departure(self, flight: str) -> None: ...
+"""
+    look = service(SOURCE + more, "").app.look()
+    assert (look.findings, look.plans) == ([], [])
+    assert "listener Night.on_departure of group night is off: it needs a bean of type Night" in caplog.text
+    assert "was not built because profile prod is not active" in caplog.text
+    on = service(SOURCE + more, "rocketbox.profiles.active: prod\nrocketmq.name-server: ns:9876\n").app.look()
+    assert [plan.group for plan in on.plans] == ["night"]

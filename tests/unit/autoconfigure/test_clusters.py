@@ -9,6 +9,7 @@ import pytest
 
 from rocketbox.autoconfigure.assembly import of_cluster
 from rocketbox.client import Producer
+from rocketbox.errors import Finding
 from rocketbox.template import RocketMQTemplate
 from tests.services import ServiceMaker, service_maker
 
@@ -130,3 +131,48 @@ def test_the_main_clusters_bean_can_be_asked_for_by_its_name(service: ServiceMak
     assert finding is not None
     assert "there is none; of this type there is rocketmq_template (" in finding.what
     assert finding.fix == 'did you mean Annotated[RocketMQTemplate, Qualifier("audit")]?'
+
+
+def test_the_name_of_a_cluster_may_have_dots_in_brackets(service: ServiceMaker) -> None:
+    source = MARKED["listener on_departure"].replace("CLUSTER", "eu.prod")
+    module = service(HEAD + source, SETTINGS.format("'[eu.prod]'"))
+    assert module.app.look().findings == []
+    module = service(HEAD + source, SETTINGS.format("'[eu.prod]'").replace("name-server: other:9876, ", ""))
+    (finding,) = module.app.look().findings
+    assert finding.fix == "set rocketmq.clusters[eu.prod].name-server to an address, or to embedded"
+
+
+# --- the embedded servers ---------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_may_use_the_embedded_servers_of_the_main_one_only(service: ServiceMaker) -> None:
+    settings = SETTINGS.format("audit").replace("other:9876", "embedded")
+    assert service(HEAD, settings).app.look().findings == [
+        Finding(
+            "rocketmq.clusters.audit.name-server is embedded, and the embedded servers do not run",
+            "rocketbox.yaml:5:26",
+            "set rocketmq.name-server to embedded, or write an address",
+        )
+    ]
+    assert service(HEAD, settings.replace("ns:9876", "Embedded")).app.look().findings == []
+
+
+def test_embedded_servers_that_are_excluded_cannot_be_used(service: ServiceMaker) -> None:
+    settings = SETTINGS.format("audit").replace("ns:9876", "embedded")
+    (finding,) = service(HEAD, settings + "rocketbox.autoconfigure.exclude: embedded_servers\n").app.look().findings
+    assert finding.what == "rocketmq.name-server is embedded, and the embedded servers do not run"
+    assert finding.fix == "do not exclude embedded_servers, or write an address"
+
+
+# --- Spark ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_bean_of_a_spark_listener_may_be_optional(service: ServiceMaker) -> None:
+    source = MARKED["Spark listener to_lake"].replace("rows: DataFrame", "rows: DataFrame, desk: Desk | None")
+    module = service(HEAD + source.replace("CLUSTER", "audit"), SETTINGS.format("audit"))
+    assert module.app.look().findings == []
+    source = source.replace("Desk | None", "RocketMQTemplate").replace("CLUSTER", "audit")
+    settings = SETTINGS.format("audit").replace("  producer.group: desk\n", "", 1)
+    (finding,) = service(HEAD + source, settings).app.look().findings
+    assert finding.what.startswith("Spark listener to_lake needs a bean of type RocketMQTemplate, and there is none: ")
+    assert finding.fix == "set rocketmq.producer.group"
