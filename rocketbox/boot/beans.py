@@ -170,7 +170,7 @@ class BeanContainer:
     def left_out(self, hint: Any, who: str, where: str | None = None) -> Finding | None:
         """What is wrong with ``who`` asking for this hint if a definition of such a bean was left out; else None."""
         asked = wanted(hint)
-        if self.planned.why_missing(asked.type_, asked.qualifier or "") is None:
+        if self.planned.why_missing(asked.type_, qualifier=asked.qualifier) is None:
             return None
         return self.planned.missing(asked, who, where)
 

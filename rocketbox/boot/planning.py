@@ -83,18 +83,29 @@ class Plan:
     def _is_per_cluster(self, type_: Any) -> bool:
         return any(fits(provided, type_) for provided in self.per_cluster_types)
 
-    def why_missing(self, type_: Any, cluster: str = "") -> Verdict | None:
-        """Why there is no bean of this type although there is a definition of one; None when there is no definition."""
-        for definition, verdict in self.left_out:
-            if definition.cluster_name == cluster and fits(definition.provides, type_):
-                reason = f"{definition.label} was not built because {verdict.reason}"
-                return Verdict(False, reason, verdict.key, verdict.fix)
-        return None
+    def why_missing(self, type_: Any, cluster: str = "", qualifier: str | None = None) -> Verdict | None:
+        """Why there is no bean of this type although there are definitions of one; None when there are none."""
+        found = [
+            (definition, verdict)
+            for definition, verdict in self.left_out
+            if fits(definition.provides, type_)
+            and (
+                definition.cluster_name == cluster
+                if qualifier is None
+                else qualifier in (definition.cluster_name, definition.name)
+            )
+        ]
+        if not found:
+            return None
+        reasons = [f"{definition.label} was not built because {verdict.reason}" for definition, verdict in found]
+        fixes = [verdict.fix for _, verdict in found if verdict.fix]
+        key = next((verdict.key for _, verdict in found if verdict.key), None)
+        return Verdict(False, "; ".join(reasons), key, ", or ".join(dict.fromkeys(fixes)) or None)
 
     def missing(self, wanted: Wanted, who: str, where: str | None, cluster: str = "") -> Finding:
         """The finding that nobody provides what ``who`` needs."""
         what = f"{who} needs a bean of type {wanted}, and there is none"
-        verdict = self.why_missing(wanted.type_, wanted.qualifier or cluster)
+        verdict = self.why_missing(wanted.type_, cluster, wanted.qualifier)
         if verdict is not None:
             return Finding(f"{what}: {verdict.reason}", where, verdict.fix or _write_one(wanted))
         others = [bean for bean in self.taken if fits(bean.provides, wanted.type_)]

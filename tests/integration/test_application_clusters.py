@@ -155,6 +155,9 @@ async def test_each_cluster_has_its_own_and_they_stop_together_in_order(
     ]
     for line in ("template: producer group desk, ", *lines):
         assert caplog.text.count(line) == 1
+    (summary,) = [text for text in caplog.messages if text.startswith("flight-desk: ready after ")]
+    parts = "prepare infrastructure client template beans startup listeners".split()
+    assert [part.split()[0] for part in summary.partition(" s: ")[2].split(", ")] == parts
     stops = [record.message.split()[2] for record in caplog.records if " stopped in " in record.message]
     assert stops == ["listeners", "startup", "beans", "template", "client", "infrastructure"]
 

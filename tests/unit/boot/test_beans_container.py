@@ -465,6 +465,36 @@ def test_a_missing_bean_names_the_condition_that_failed_and_its_key() -> None:
     )
 
 
+def test_a_missing_bean_names_all_that_were_left_out_or_the_one_of_its_name() -> None:
+    @bean(on_profile("dev"))
+    def small() -> Engine:
+        return Engine()
+
+    @bean(on_profile("prod"))
+    def large() -> Engine:
+        return Engine()
+
+    @bean
+    def picky(engine: Annotated[Engine, Qualifier("large")]) -> Horn:
+        return Horn()
+
+    first, second = [without_lines(str(finding)) for finding in container(small, large, car, picky).plan()]
+    assert first == (
+        "parameter engine of bean car needs a bean of type Engine, and there is none: small was not built because "
+        "profile dev is not active (active: none); large was not built because profile prod is not active (active: "
+        "none)\n"
+        "    where: HERE\n"
+        "    fix:   make profile dev active with rocketbox.profiles.active, or make profile prod active with "
+        "rocketbox.profiles.active"
+    )
+    assert second == (
+        "parameter engine of bean picky needs a bean of type Engine named 'large', and there is none: large was not "
+        "built because profile prod is not active (active: none)\n"
+        "    where: HERE\n"
+        "    fix:   make profile prod active with rocketbox.profiles.active"
+    )
+
+
 def test_a_missing_bean_that_nobody_defines() -> None:
     assert one_finding(container(car)) == (
         "parameter engine of bean car needs a bean of type Engine, and there is none\n"
