@@ -61,16 +61,17 @@ class ConsumeQueue:
         end = run.start // UNIT
         last_physical_end = 0
         for start in run.starts[-CHECKED_FILES:]:
-            data = run.read(start, run.file_size)
+            data = run.read_file(start)
             count = -(-_used(data) // UNIT)  # a unit with a size is not all zeros
+            data = data[: count * UNIT].ljust(count * UNIT, b"\0")
             end = start // UNIT
-            if count and count * UNIT == len(data) and start != run.starts[-1]:
+            if count * UNIT == run.file_size and start != run.starts[-1]:
                 physical, size, _ = _UNIT.unpack_from(data, len(data) - UNIT)
                 if 0 < size < FILLER_SIZE and physical + size <= trusted_physical:
                     last_physical_end = physical + size
                     end += count
                     continue
-            for physical, size, _ in _UNIT.iter_unpack(data[: count * UNIT]):
+            for physical, size, _ in _UNIT.iter_unpack(data):
                 if size <= 0 or (size != FILLER_SIZE and physical < last_physical_end):
                     break
                 if size != FILLER_SIZE:

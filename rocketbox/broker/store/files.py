@@ -12,11 +12,12 @@ import re
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Iterator
 
 from rocketbox.broker.store.storage import Storage, StorageFile
 from rocketbox.errors import StoreCorruptError, StoreError
 
-__all__ = ["FileRun", "OpenFiles"]
+__all__ = ["FileRun", "OpenFiles", "read_data"]
 
 OPEN_FILES = 256  # a broker with thousands of queues must stay below the usual limit of 1024 open files
 ZEROS = bytes(1 << 20)
@@ -53,6 +54,20 @@ class OpenFiles:
             for file in self._files.values():
                 file.close()
             self._files.clear()
+
+
+def read_data(file: StorageFile, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """What is in a file from ``start`` to ``end``, piece by piece with positions.
+
+    Zeros that a sparse file has no blocks for are left out: most of a young store's files are nothing else.
+    """
+    position = start
+    while position < end and (found := file.next_data(position)) is not None and found < end:
+        data = file.read(found, min(len(ZEROS), end - found))
+        if not data:
+            return
+        yield found, data
+        position = found + len(data)
 
 
 class FileRun:
@@ -127,6 +142,14 @@ class FileRun:
         """Up to ``size`` bytes, from one file."""
         start = self.file_start(offset)
         return self.file(offset).read(offset - start, min(size, start + self.file_size - offset))
+
+    def read_file(self, start: int) -> bytes:
+        """All of the file that begins at ``start``, but for zeros behind its last data."""
+        content = bytearray()
+        for position, data in read_data(self.file(start), 0, self.file_size):
+            content += bytes(position - len(content))
+            content += data
+        return bytes(content)
 
     def write(self, offset: int, data: bytes) -> list[StorageFile]:
         """Write, adding files where needed; returns the files to sync."""

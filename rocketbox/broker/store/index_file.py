@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from rocketbox.broker.store.files import read_data
 from rocketbox.broker.store.storage import Storage, StorageFile
 from rocketbox.errors import StoreError
 
@@ -167,10 +168,15 @@ class IndexFile:
         file.sync()
 
     def _read_table(self, file: StorageFile | None) -> array[int]:
-        size = SLOT_BYTES * self._slots
-        table = array("i", bytes(size) if file is None else file.read(HEADER_BYTES, size))
-        if sys.byteorder == "little" and file is not None:
-            table.byteswap()
+        table = array("i", [0]) * self._slots
+        if file is None:
+            return table
+        for position, data in read_data(file, HEADER_BYTES, HEADER_BYTES + SLOT_BYTES * self._slots):
+            part = array("i", data)
+            if sys.byteorder == "little":
+                part.byteswap()
+            first = (position - HEADER_BYTES) // SLOT_BYTES  # pieces begin at blocks, and blocks at a slot
+            table[first : first + len(part)] = part
         return table
 
     def put(self, hashes: Sequence[int], physical: int, store_timestamp: int) -> int:

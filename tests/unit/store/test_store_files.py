@@ -10,7 +10,7 @@ import pytest
 
 from rocketbox.broker.store.checkpoint import Checkpoint
 from rocketbox.broker.store.config_file import ConfigFile
-from rocketbox.broker.store.files import FileRun, OpenFiles
+from rocketbox.broker.store.files import FileRun, OpenFiles, read_data
 from rocketbox.broker.store.index_file import hash_key, hash_prefix
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.records import find_keys, find_property
@@ -61,6 +61,36 @@ def test_the_next_data_is_never_missed(place: tuple[Storage, str]) -> None:
     assert found <= 5 << 20
     assert (file.next_data(5 << 20)) == 5 << 20
     assert file.next_data(9 << 20) is None
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 10 << 20), (40, 5_000_040), (3 << 20, (3 << 20) + 7)])
+def test_a_sparse_file_is_read_by_its_data(place: tuple[Storage, str], start: int, end: int) -> None:
+    storage, root = place
+    storage.make_directories(root)
+    file = storage.open(f"{root}/file", create=True)
+    file.truncate(10 << 20)
+    for position in (0, (3 << 20) - 5, 5_000_030, (8 << 20) + 1):
+        file.write(position, [bytes(range(1, 20))])
+    file.sync()
+    pieces = list(read_data(file, start, end))
+    whole = bytearray(end - start)
+    for position, data in pieces:
+        whole[position - start : position - start + len(data)] = data
+    assert len(whole) == end - start
+    assert whole == file.read(start, end - start)
+    assert sum(len(data) for _, data in pieces) <= min(end - start, 5 << 20)  # a piece of 1 MB is read at each place
+
+
+def test_a_file_of_a_run_is_read_up_to_its_last_data(place: tuple[Storage, str]) -> None:
+    storage, root = place
+    run = FileRun(OpenFiles(storage), root, 4 << 20, "file-size")
+    storage.make_directories(root)
+    run.write(0, b"x" * (4 << 20))
+    run.write((6 << 20) + 3, b"end")
+    assert run.read_file(0) == run.read(0, 4 << 20)
+    content = run.read_file(4 << 20)
+    assert content.rstrip(b"\0") == bytes((2 << 20) + 3) + b"end"
+    assert len(content) < 4 << 20
 
 
 def test_names_come_and_go(place: tuple[Storage, str]) -> None:
