@@ -2,7 +2,8 @@
 
 The broker is ``rocketbox broker`` with ASYNC_FLUSH, or the servers named by ``--name-server`` and ``--broker`` (an
 Apache cluster of one). CPU per message is the client process' own; the broker's is shown where the broker is ours.
-The scenarios of the store alone have neither: theirs is the CPU of the process that holds the store.
+The scenarios of the store alone have neither: theirs is the CPU of the process that holds the store. The starts of a
+whole service (``start``) bring their own servers.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from tests.benchmarks.scenario import SCENARIOS
+from tests.benchmarks.start import STARTS, measure_starts, table_of
 from tests.broker_process import BrokerProcess
 
 __all__ = ["main"]
@@ -77,13 +79,14 @@ def main() -> None:
     if bool(arguments.name_server) != bool(arguments.broker):
         parser.error("--name-server and --broker go together")
     names = [name for name in SCENARIOS if arguments.only in name]
+    starts = [] if arguments.name_server else [name for name in STARTS if arguments.only in name]
     results: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     needed = any(SCENARIOS[name].needs_servers for name in names)
     with (
         servers(arguments, needed=needed) as (name_server, broker, pid),
         Progress(console=Console(stderr=True)) as progress,
     ):
-        bar = progress.add_task("measuring", total=len(names) * (arguments.rounds + 1))
+        bar = progress.add_task("measuring", total=(len(names) + len(starts)) * (arguments.rounds + 1))
         for round_number in range(arguments.rounds + 1):
             for name in names:
                 progress.update(bar, description=name)
@@ -108,7 +111,21 @@ def main() -> None:
                 if round_number:  # the first round warms files, caches and the processor up
                     results[name].append(result)
                 progress.advance(bar)
-    table = Table(title=f"{machine()}, Python {platform.python_version()}, median of {arguments.rounds} rounds")
+
+        def begins(name: str) -> None:
+            progress.update(bar, description=name, advance=1)
+
+        started = measure_starts(starts, arguments.rounds, arguments.directory, begins) if starts else {}
+    title = f"{machine()}, Python {platform.python_version()}, median of {arguments.rounds} rounds"
+    if results:
+        Console(width=120).print(table_of_scenarios(results, title))
+    if started:
+        Console(width=120).print(table_of(started, title))
+
+
+def table_of_scenarios(results: dict[str, list[dict[str, float]]], title: str) -> Table:
+    """A line for each scenario, with the medians of its rounds."""
+    table = Table(title=title)
     for column in ("scenario", "messages/s", "client CPU us", "min..max", "p50 us", "broker CPU us"):
         table.add_column(column, justify="left" if column == "scenario" else "right")
     for name, rounds in results.items():
@@ -123,7 +140,7 @@ def main() -> None:
         table.add_row(
             name, f"{rate:,.0f}", f"{statistics.median(costs):.1f}", f"{costs[0]:.1f}..{costs[-1]:.1f}", p50, of_broker
         )
-    Console(width=120).print(table)
+    return table
 
 
 if __name__ == "__main__":
