@@ -61,7 +61,7 @@ class AssemblyError(ConfigurationError):
         self.secrets = secrets
 
 
-@dataclass
+@dataclass(repr=False)  # it holds the whole application
 class Assembly:
     """What was found out, ready to be started, in ``took`` seconds; ``findings`` is everything that is wrong.
 
@@ -375,6 +375,7 @@ def _warn_of_absence(assembly: Assembly) -> None:
     container, properties = assembly.container, assembly.rocketmq
     if properties.off_by is not None or assembly.findings:
         return
+    told = set()
     for cluster, own in {"": properties, **properties.clusters}.items():
         key = f"{cluster_prefix(cluster)}.name-server"
         if own.name_server is None and not container.has(of_cluster(MQClientInstance, cluster)):
@@ -383,11 +384,12 @@ def _warn_of_absence(assembly: Assembly) -> None:
                 for bean, verdict in container.planned.left_out
                 if bean.mark.per_cluster and bean.cluster_name == cluster and verdict.key == key
             ]
+            told.add(key)
             what = f"{key} is not set, so that the beans of RocketMQ are skipped: {', '.join(skipped)}"
             assembly.warnings.append(Finding(what, None, f"set {key} to an address, or to embedded"))
     verdict = container.planned.why_missing(RocketMQTemplate)
     if verdict is None or container.has(RocketMQTemplate):
         return
-    if verdict.key not in (None, "rocketmq.name-server"):  # None: it is excluded; the other is told above
+    if verdict.key is not None and verdict.key not in told:  # None: it is excluded
         what = f"there is no {Wanted(RocketMQTemplate)}: {verdict.reason}"
         assembly.warnings.append(Finding(what, None, verdict.fix))

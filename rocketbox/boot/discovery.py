@@ -31,13 +31,14 @@ GROUP = "rocketbox.autoconfigure"
 class AutoconfigurationModule:
     """What one entry point brings: bean functions and classes, and models of settings by their prefixes.
 
-    ``origin`` is the distribution with its version. One that is ``excluded`` was not imported, and brings as little as
+    ``origin`` is the distribution with its version, ``distribution`` its name, empty if it is not known. One that is ``excluded`` was not imported, and brings as little as
     one with a ``problem``.
     """
 
     name: str
     origin: str
     target: str
+    distribution: str = ""
     beans: tuple[Callable[..., Any], ...] = ()
     properties: Mapping[str, type] = field(default_factory=dict)
     problem: Finding | None = None
@@ -51,8 +52,8 @@ class AutoconfigurationModule:
     @property
     def names(self) -> tuple[str, ...]:
         """The names by which it is excluded as a whole: those of the entry point, the module, the distribution."""
-        names = (self.name, self.target.partition(":")[0].strip(), self.target, self.origin.rpartition(" ")[0])
-        return tuple(dict.fromkeys(names))
+        names = (self.name, self.target.partition(":")[0].strip(), self.target, self.distribution)
+        return tuple(dict.fromkeys(name for name in names if name))
 
 
 def has_autoconfigurations() -> bool:
@@ -74,8 +75,10 @@ def discover_autoconfigurations(exclude: Collection[str] = ()) -> list[Autoconfi
 
 
 def _load(point: EntryPoint, exclude: Collection[str]) -> AutoconfigurationModule:
-    origin = f"{point.dist.name} {point.dist.version}" if point.dist is not None else "an unknown distribution"
-    result = AutoconfigurationModule(point.name, origin, point.value)
+    origin, distribution = "an unknown distribution", ""
+    if point.dist is not None:
+        origin, distribution = f"{point.dist.name} {point.dist.version}", point.dist.name
+    result = AutoconfigurationModule(point.name, origin, point.value, distribution)
     if not set(exclude).isdisjoint(result.names):
         return replace(result, excluded=True)
 
@@ -83,7 +86,7 @@ def _load(point: EntryPoint, exclude: Collection[str]) -> AutoconfigurationModul
         problem = Finding(f"the auto-configuration {point.name} of {origin} {what}", result.where, fix)
         return replace(result, problem=problem)
 
-    leave_out = f"update or remove {origin.partition(' ')[0]}, or set rocketbox.autoconfigure.exclude: {point.name}"
+    leave_out = f"update or remove {distribution or 'it'}, or set rocketbox.autoconfigure.exclude: {point.name}"
     try:
         loaded = point.load()
     except ConfigurationError as error:

@@ -13,7 +13,7 @@ import pytest
 
 from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.listening import candidate_of
-from rocketbox.autoconfigure.loading import settings_models
+from rocketbox.autoconfigure.loading import Launch, settings_models
 from rocketbox.boot.settings import load_settings, schema_of
 from rocketbox.errors import ConfigurationError
 from rocketbox.marks import rocketmq_listener, rocketmq_spark_listener, send_to
@@ -220,6 +220,21 @@ def test_every_placeholder_of_a_decorator_that_cannot_be_is_told(service: Servic
     ):
         assert f"{subject} needs ${{{name}}}, and nothing has that name" in texts
     assert len(texts) == 7
+
+
+def test_placeholders_of_a_decorator_that_go_in_a_circle_are_told_with_the_chain(service: ServiceMaker) -> None:
+    source = SERVICE.replace('topic="audits"', 'topic="${desk.topic}"')
+    settings = """
+        rocketmq: {name-server: ns:9876, clusters.audit.name-server: ns:9876}
+        desk: {topic: '${desk.name}', name: 'x-${desk.topic}'}
+    """
+    texts = [finding.what for finding in service(source, settings).app._look(Launch()).findings]
+    (circle,) = [text for text in texts if text.startswith("topic of listener on_audit -> ${desk.topic} (rocketbox.")]
+    assert circle.endswith(" -> ${desk.topic} goes in a circle")
+    settings = settings.replace("'x-${desk.topic}'", "'x-${NOBODY}'")
+    texts = [finding.what for finding in service(source, settings).app._look(Launch()).findings]
+    (missing,) = [text for text in texts if text.startswith("topic of listener on_audit -> ${desk.topic} (rocketbox.")]
+    assert missing.endswith(" -> ${desk.name} (rocketbox.yaml:2:37) needs ${NOBODY}, and nothing has that name")
 
 
 # --- times of listeners need a unit -----------------------------------------------------------------------------------
