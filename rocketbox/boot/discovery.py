@@ -31,8 +31,8 @@ GROUP = "rocketbox.autoconfigure"
 class AutoconfigurationModule:
     """What one entry point brings: bean functions and classes, and models of settings by their prefixes.
 
-    ``origin`` is the distribution with its version, ``distribution`` its name, empty if it is not known. One that is ``excluded`` was not imported, and brings as little as
-    one with a ``problem``.
+    ``origin`` is the distribution with its version, ``distribution`` its name, empty if it is not known. One that is
+    ``excluded`` was not imported, and brings as little as one with a ``problem``.
     """
 
     name: str
