@@ -16,8 +16,9 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-__all__ = ["CANARY", "VARIABLE"]
+__all__ = ["CANARY", "VARIABLE", "look"]
 
 VARIABLE = "ROCKETBOX_SPARK_CONF_SPARK_ROCKETBOX_CANARY_PASSWORD"
 CANARY = "canary-7f3a-sings-in-no-output"
@@ -25,7 +26,8 @@ CANARY = "canary-7f3a-sings-in-no-output"
 _seen: list[str] = []  # where the running test has shown it
 
 
-def _look(text: object, where: str) -> None:
+def look(text: object, where: str) -> None:
+    """Look through an output of the running test, which fails in the end if the secret is in it."""
     if isinstance(text, bytes):
         text = text.decode(errors="replace")
     if isinstance(text, str) and CANARY in text:
@@ -39,19 +41,26 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(patch.undo)
     read_outerr = pytest.CaptureFixture.readouterr
     communicate = subprocess.Popen.communicate
+    invoke = CliRunner.invoke
 
     def looking_readouterr(self: pytest.CaptureFixture[Any]) -> Any:
         outputs = read_outerr(self)
         for name, text in zip(("stdout", "stderr"), outputs, strict=True):
-            _look(text, f"{name} that the test read")
+            look(text, f"{name} that the test read")
         return outputs
 
     def looking_communicate(self: subprocess.Popen[Any], *args: Any, **kwargs: Any) -> Any:
         outputs = communicate(self, *args, **kwargs)
         for name, text in zip(("stdout", "stderr"), outputs, strict=True):
-            _look(text, f"{name} of a process")
+            look(text, f"{name} of a process")
         return outputs
 
+    def looking_invoke(self: CliRunner, *args: Any, **kwargs: Any) -> Any:
+        result = invoke(self, *args, **kwargs)
+        look(result.output, "the output of a command")
+        return result
+
+    patch.setattr(CliRunner, "invoke", looking_invoke)
     patch.setattr(pytest.CaptureFixture, "readouterr", looking_readouterr)
     patch.setattr(subprocess.Popen, "communicate", looking_communicate)
 
@@ -61,8 +70,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if call.when == "teardown":
         for name, text in report.sections:  # of all its phases
-            _look(text, name)
-    _look(report.longreprtext, "the words of its failure")
+            look(text, name)
+    look(report.longreprtext, "the words of its failure")
     if _seen and call.when != "setup":
         where = ", ".join(dict.fromkeys(_seen))
         _seen.clear()

@@ -16,6 +16,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.canary import look
+
 __all__ = ["SETTINGS", "Service", "ServiceMaker", "service_maker"]
 
 SETTINGS = """
@@ -83,4 +85,5 @@ class Service:
             self.output += self.process.communicate()[0]
         finally:
             self._watchdog.cancel()
+        look(self.output, "the output of a service")
         return self.process.returncode

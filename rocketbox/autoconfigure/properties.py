@@ -397,7 +397,9 @@ class LoggingProperties(Properties):
 class SparkProperties(Properties):
     """``rocketbox.spark``: Spark's own configuration, and the folder under which each group keeps its checkpoint."""
 
-    conf: dict[str, str] = Field(default_factory=dict, description="Spark's own configuration")
+    conf: dict[str, str] = Field(
+        default_factory=dict, repr=False, description="Spark's own configuration"
+    )  # it may hold keys of stores
     checkpoint: Path | None = Field(
         default=None,
         description="the folder of checkpoints, one below it for each group (default .rocketbox/<app>/spark)",

@@ -1,9 +1,9 @@
 """Secrets in text: what is replaced by ``******`` before a text is shown, in failures, commands and logs.
 
-Which values are secret is known in ``boot.secrets``. A secret is found as it is, as ``repr`` and JSON write it,
-percent-encoded as in a URL, each long line of one that has several lines (keys in PEM), and the ends of one that was
-cut to ``abcd...wxyz``, as pydantic cuts values. Other parts of it, base64, hashes and other encodings are not found:
-looking for them would cost too much, and hide what is no secret.
+Which values are secret is known in ``boot.secrets``. A secret is found as it is, as ``repr`` and JSON write it (also
+one inside of the other), percent-encoded as in a URL, each long line of one that has several lines (keys in PEM), and
+the ends of one that was cut to ``abcd...wxyz``, as pydantic cuts values. Other parts of it, base64, hashes and other
+encodings are not found: looking for them would cost too much, and hide what is no secret.
 
 A short secret would hide text that has nothing to do with it. So below ``MIN_INSIDE`` letters it is found as a whole
 word only, a word of letters alone only where values stand (behind a quote, ``=``, ``:``), and below ``MIN_SEARCHED``
@@ -12,7 +12,6 @@ not at all: there only the value of its own key is masked.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import traceback
@@ -49,16 +48,7 @@ def _pattern(secrets: frozenset[str]) -> re.Pattern[str] | None:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    written = (
-        secret,
-        secret.strip(),
-        repr(secret)[1:-1],
-        json.dumps(secret)[1:-1],
-        json.dumps(secret, ensure_ascii=False)[1:-1],
-        quote(secret),
-        quote(secret, safe=""),
-        quote_plus(secret),
-    )
+    written = (secret, secret.strip(), quote(secret), quote(secret, safe=""), quote_plus(secret))
     yield from (form for form in written if len(form) >= MIN_SEARCHED and form.strip())
     lines = secret.splitlines()
     if len(lines) > 1:
@@ -66,11 +56,24 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _found_as(form: str) -> str:
-    escaped = re.escape(form)
+    pattern = "".join(map(_letter, form))
     if len(form) >= MIN_INSIDE:
-        return escaped
+        return pattern
     before = _BEFORE_VALUES if form.isalpha() else r"(?<![A-Za-z0-9])" if form[0].isalnum() else ""
-    return before + escaped + (r"(?![A-Za-z0-9])" if form[-1].isalnum() else "")
+    return before + pattern + (r"(?![A-Za-z0-9])" if form[-1].isalnum() else "")
+
+
+def _letter(letter: str) -> str:
+    """A letter, or how it is written inside of quotes, and of quotes inside of quotes."""
+    if letter in "'\"":
+        return rf"\\*{letter}"
+    if letter == "\\":
+        return r"\\+"
+    if letter.isascii() and letter.isprintable():
+        return re.escape(letter)
+    code = f"{ord(letter):02x}", f"{ord(letter):04x}", f"{ord(letter):08x}"
+    short = {"\n": "|n", "\t": "|t", "\r": "|r"}.get(letter, "")
+    return rf"(?:{re.escape(letter)}|\\+(?:x{code[0]}|u{code[1]}|U{code[2]}{short}))"
 
 
 def _mask_ends(text: str, secrets: frozenset[str]) -> str:

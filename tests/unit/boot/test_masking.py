@@ -19,6 +19,8 @@ SECRET = "p4ss/w0rd &\n'of' the bänk"
     [
         SECRET,
         repr(SECRET),
+        repr(f'"{SECRET}')[2:-1],
+        json.dumps(repr(f'"{SECRET}'))[4:-2],
         json.dumps(SECRET),
         json.dumps(SECRET, ensure_ascii=False),
         quote(SECRET),

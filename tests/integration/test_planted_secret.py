@@ -1,0 +1,330 @@
+"""A secret comes in by each place that there is, and shows in no output of any command, start, failure or log."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import anyio
+import pytest
+from pydantic import SecretStr
+from typer.testing import CliRunner
+
+from rocketbox import RocketBox
+from rocketbox.autoconfigure.loading import Launch
+from rocketbox.boot.masking import MASK
+from rocketbox.cli.app import app as cli
+from rocketbox.errors import ConfigurationError
+from tests.services import SETTINGS, Service, ServiceMaker, service_maker
+
+SECRET = "hunter2/of the b%nk & 'others'"  # in URLs, JSON and repr it looks different
+
+SERVICE = """
+from pydantic import BaseModel, SecretStr, TypeAdapter
+from rocketbox import RocketBox, bean, configuration_properties, on_property, rocketmq_listener
+
+app = RocketBox("bank", scan=[__name__])
+
+@configuration_properties("bank")
+class BankProperties(BaseModel):
+    key: SecretStr = SecretStr("")  # neither this name nor the next says what it is
+    more: list[SecretStr] = []
+    url: str = ""
+    password: str = ""
+    port: int = 80
+    fails: bool = False
+    %(property)s
+
+class Bank: ...
+
+@bean(on_property("bank.key", having="something else"))
+def other_bank() -> Bank:
+    return Bank()
+
+@bean
+def bank(properties: BankProperties) -> BaseModel:
+    texts = [properties.key.get_secret_value(), properties.url, properties.password, *map(str, properties.more)]
+    if properties.fails:
+        try:
+            TypeAdapter(int).validate_python("".join(texts))
+        except ValueError as error:
+            raise RuntimeError(f"cannot log in with {texts}") from error
+    return properties
+
+%(more)s
+"""
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
+    yield from service_maker(tmp_path, monkeypatch)
+
+
+@dataclass(frozen=True)
+class Place:
+    """One way in. ``SECRET`` in texts stands for the secret; ``key`` is where it ends up."""
+
+    settings: str = "bank: {port: 81}"
+    key: str = "bank.key"
+    files: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = ()
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    property: str = ""
+    more: str = ""
+
+
+QUOTED = f'"{SECRET}"'
+
+PLACES: dict[str, Place] = {
+    "settings file": Place(f"bank: {{key: {QUOTED}}}"),
+    "settings file, a name that says so": Place(f"bank: {{password: {QUOTED}}}", key="bank.password"),
+    "settings file, a key that no model has": Place(f"lake: {{access-key: {QUOTED}}}", key="lake.access-key"),
+    "settings file, a list": Place(f"bank: {{more: [one-of-them, {QUOTED}]}}", key="bank.more"),
+    "document of a profile": Place(
+        f"bank: {{port: 81}}\n---\nrocketbox.config.activate.on-profile: prod\nbank: {{key: {QUOTED}}}",
+        profiles=("prod",),
+    ),
+    "file of a profile": Place(files={"rocketbox-prod.yaml": f"bank: {{key: {QUOTED}}}"}, profiles=("prod",)),
+    "imported file": Place("rocketbox.config.import: shared.yaml", files={"shared.yaml": f"bank: {{key: {QUOTED}}}"}),
+    "directory of secrets": Place("rocketbox.config.import: configtree:secrets", files={"secrets/bank.key": SECRET}),
+    "directory of secrets, a plain key": Place(
+        "rocketbox.config.import: configtree:secrets", key="bank.url", files={"secrets/bank.url": f"db://x@{SECRET}"}
+    ),
+    ".env": Place(files={".env": f"BANK_KEY={QUOTED}\n"}),
+    "environment": Place(environ={"BANK_KEY": SECRET}),
+    "environment, a list": Place(key="bank.more", environ={"BANK_MORE": f"one-of-them,{SECRET}"}),
+    "argument": Place(arguments=(f"--bank.key={SECRET}",)),
+    "override": Place(overrides={"bank.key": SECRET}),
+    "override that is a secret": Place(overrides={"bank": {"key": SecretStr(SECRET)}}),
+    "override, a list": Place(key="bank.more", overrides={"bank.more": [SecretStr("one-of-them"), SecretStr(SECRET)]}),
+    "default in the code": Place(
+        key="bank.pin", property=f"pin: SecretStr = SecretStr({SECRET!r})", more="BankProperties.model_rebuild()"
+    ),
+    "placeholder of a variable": Place(
+        "bank: {url: 'db://${BANK_PASSWORD}'}", key="bank.url", environ={"BANK_PASSWORD": SECRET}
+    ),
+    "placeholder of a secret key": Place(f"bank: {{key: {QUOTED}, url: 'db://${{bank.key}}'}}", key="bank.url"),
+    "placeholder of an override": Place(
+        "bank: {url: 'db://${bank.key}'}", key="bank.url", overrides={"bank.key": SecretStr(SECRET)}
+    ),
+    "default of a placeholder": Place(f'bank: {{url: "db://${{DB_PASSWORD:{SECRET}}}"}}', key="bank.url"),
+    "password in a URL": Place("bank: {url: 'db://admin:hunter2%2Fof%20the%20b%25nk@host/bank'}", key="bank.url"),
+    "configuration of Spark": Place(
+        f"rocketbox.spark.conf: {{spark.hadoop.fs.s3a.access.key: {QUOTED}}}",
+        key="rocketbox.spark.conf[spark.hadoop.fs.s3a.access.key]",
+    ),
+    "decorator": Place(
+        environ={"BANK_KEY": SECRET},
+        more="""
+@rocketmq_listener(topic="departures", consumer_group="desk", selector_expression="${bank.key}")
+async def on_departure(departure: dict[str, str]) -> None: ...
+""",
+    ),
+    **{
+        f"secret key of {section}": Place(
+            f"rocketmq.{section}: {{access-key: AK, secret-key: {QUOTED}}}", key=f"rocketmq.{section}.secret-key"
+        )
+        for section in ("producer", "consumer", "pull-consumer", "consumer.listeners.desk", "clusters.audit.producer")
+    },
+    "access key of the producer": Place(
+        f"rocketmq.producer: {{access-key: {QUOTED}, secret-key: SK}}", key="rocketmq.producer.access-key"
+    ),
+    "decorator with keys": Place(
+        environ={"BANK_KEY": SECRET},
+        more="""
+@rocketmq_listener(topic="departures", consumer_group="desk", access_key="AK", secret_key="${bank.key}")
+async def on_departure(departure: dict[str, str]) -> None: ...
+""",
+    ),
+}
+
+PLAIN = ("bank.url", "bank.password")
+FORMS = (SECRET, SECRET[:8], "hunter2%2F", repr(SECRET)[1:-1])
+
+
+def plant(place: Place, service: ServiceMaker, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    for name, text in place.files.items():
+        file = Path(name)
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        file.chmod(0o600)
+    for variable, text in place.environ.items():
+        monkeypatch.setenv(variable, text)
+    source = SERVICE.replace("%(property)s", place.property).replace("%(more)s", place.more)
+    module = service(source, place.settings.replace("%", "%%"))
+    Path("rocketbox.yaml").chmod(0o600)
+    return module
+
+
+@pytest.fixture
+def outputs(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """What a test adds, and in the end all that was printed and logged; the secret must be in none of it."""
+    caplog.set_level(logging.DEBUG)
+    texts: list[str] = []
+    yield texts
+    texts += [*capsys.readouterr(), caplog.text]
+    for text, form in itertools.product(texts, FORMS):
+        assert form not in text
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_secret_shows_in_no_output(
+    name: str, service: ServiceMaker, monkeypatch: pytest.MonkeyPatch, outputs: list[str]
+) -> None:
+    place = PLACES[name]
+    module = plant(place, service, monkeypatch)
+    application = module.app
+    given: dict[str, Any] = {"profiles": place.profiles, "arguments": place.arguments}
+    launch = Launch(settings=place.overrides, **given)
+    assembly = application._look(launch)
+    settings = assembly.settings
+    assert any("hunter2" in secret for secret in settings.secrets)
+    outputs += map(repr, [application, launch, assembly, settings, *assembly.findings, *assembly.warnings])
+    outputs += [repr(entry) for entry in settings.written] + [repr(settings.explain(place.key))]
+    if place.key not in PLAIN:  # a model shows what it does not declare as a secret: it is the user's own
+        outputs += map(repr, [vars(settings), *settings.models.values()])
+        outputs += map(str, settings.models.values())
+    if place.key != "bank.pin":
+        assert all(MASK in said.text for said in settings.explain(place.key))
+    options = [f"--profile={profile}" for profile in place.profiles]
+    target = f"{module.__name__}:app"
+    commands = [["check", "--debug"], ["conditions"], ["config"], ["config", "--explain", place.key], ["schema"]]
+    for command, *more in commands:
+        settable = [] if command == "schema" else [*options, *place.arguments]
+        outputs.append(CliRunner().invoke(cli, [command, target, *more, *settable]).output)
+    wrong = replace(
+        launch, arguments=[*place.arguments, "--bank.port=many", "--rocketmq.startup=never", "--bank.pot=1"]
+    )
+    outputs += told_by_failing(application, wrong)
+
+
+def told_by_failing(application: RocketBox, launch: Launch) -> list[str]:
+    with pytest.raises(ConfigurationError) as caught:
+        application._assemble(launch)
+    application.print_failure(caught.value, debug=True)
+    return [str(caught.value), repr(caught.value)]
+
+
+@pytest.mark.parametrize("name", [name for name, place in PLACES.items() if place.key.startswith("bank.")])
+def test_a_bean_that_fails_with_a_secret_does_not_show_it(
+    name: str, service: ServiceMaker, monkeypatch: pytest.MonkeyPatch, outputs: list[str]
+) -> None:
+    place = PLACES[name]
+    module = plant(Place(**{**vars(place), "more": ""}), service, monkeypatch)
+    if place.overrides:
+
+        async def start() -> None:
+            async with module.app.started(settings={**place.overrides, "bank.fails": True}):
+                raise AssertionError("it has started")
+
+        with pytest.raises(ConfigurationError, match="cannot log in with") as caught:
+            anyio.run(start)
+        outputs += [str(caught.value), repr(caught.value)]
+        return
+    with pytest.raises(SystemExit):
+        module.app.run(profiles=place.profiles, arguments=[*place.arguments, "--bank.fails=true"], debug=True)
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [
+        ("pin: int = 0", "hunter2/of the bank"),
+        ("pin: SecretStr = SecretStr('')", "[hunter2/of, the bank]"),
+        ("pin: SecretStr = SecretStr('')", "{hunter2/of: the bank}"),
+        ("pin: bool = False", "hunter2/of the bank"),
+        ("pin: str = ''", "!hunter2/of"),
+        ("pin: str = ''", "*hunter2/of"),
+    ],
+)
+def test_a_secret_of_a_wrong_type_does_not_show(
+    declared: str, value: str, service: ServiceMaker, monkeypatch: pytest.MonkeyPatch, outputs: list[str]
+) -> None:
+    place = Place(f"bank:\n  password: {value}\n  pin: {value}", property=declared.replace("pin", "password"))
+    module = plant(place, service, monkeypatch)
+    outputs += told_by_failing(module.app, Launch())
+
+
+def test_a_long_secret_that_is_cut_in_an_error_does_not_show(
+    service: ServiceMaker, monkeypatch: pytest.MonkeyPatch, outputs: list[str]
+) -> None:
+    key = "hunter2/" + "".join(f"{number:03}" for number in range(100))
+    module = plant(Place(f"bank: {{key: '{key}'}}"), service, monkeypatch)
+    with pytest.raises(SystemExit):
+        module.app.run(arguments=["--bank.fails=true"], debug=True)
+    outputs.append("...")
+    assert "input_value" not in "".join(outputs)
+
+
+REAL = """
+import logging
+
+from pydantic import BaseModel, SecretStr
+from rocketbox import RocketBox, RocketMQTemplate, Reject, bean, configuration_properties, rocketmq_listener
+
+app = RocketBox("bank")
+
+@configuration_properties("bank")
+class BankProperties(BaseModel):
+    key: SecretStr
+    url: str
+    token: str
+
+class Account(BaseModel):
+    number: int
+
+@rocketmq_listener(topic="accounts", consumer_group="desk")
+async def on_account(account: Account, properties: BankProperties) -> None:
+    texts = [properties.key.get_secret_value(), properties.url, properties.token]
+    logging.getLogger("bank").warning("logging in with %s", texts)
+    try:
+        raise ConnectionError(f"the bank refuses {texts}")
+    finally:
+        print("HANDLED", flush=True)
+
+@app.on_startup
+async def send(template: RocketMQTemplate, properties: BankProperties) -> None:
+    logging.getLogger("bank").info("%r has the key %s", properties, properties.key.get_secret_value())
+    await template.send("accounts", Account(number=7))
+"""
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_service_that_runs_at_debug_shows_no_secret(tmp_path: Path, form: str) -> None:
+    (tmp_path / "bank.py").write_text(REAL)
+    settings = SETTINGS % {"folder": tmp_path} + f"  logging: {{format: {form}}}\n"
+    (tmp_path / "rocketbox.yaml").write_text(f"{settings}bank: {{key: {QUOTED}, url: 'db://${{BANK_PASSWORD}}'}}\n")
+    (tmp_path / ".env").write_text("BANK_TOKEN=hunter2-token\n")
+    service = Service(
+        tmp_path, "run", "bank:app", "--debug", environment={"BANK_PASSWORD": "hunter2-password", "PYTHONPATH": ""}
+    )
+    service.wait_for("HANDLED")
+    service.wait_for("ConnectionError")
+    service.process.send_signal(signal.SIGTERM)
+    assert service.finish() == 0
+    assert "DEBUG" in service.output
+    assert f"logging in with [{MASK}" in service.output.replace('\\"', '').replace('"', '')
+    assert "hunter2" not in service.output
+
+
+def test_commands_in_processes_of_their_own_show_no_secret(tmp_path: Path) -> None:
+    (tmp_path / "bank.py").write_text(REAL)
+    (tmp_path / "rocketbox.yaml").write_text("rocketmq: {name-server: embedded}\nbank: {key: hunter2-key}\n")
+    environment = {"BANK_URL": "db://admin:hunter2-password@host", "BANK_TOKEN": "hunter2-token"}
+    for arguments, status in (
+        (("check", "bank:app", "--debug"), 1),
+        (("config", "bank:app"), 0),
+        (("conditions", "bank:app", "--debug"), 0),
+        (("run", "bank:app", "--debug", "--bank.token", "hunter2-argument"), 1),
+    ):
+        service = Service(tmp_path, *arguments, environment=environment)
+        assert service.finish() == status, service.output
+        assert "hunter2" not in service.output
+        assert service.output
