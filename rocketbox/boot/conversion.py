@@ -40,11 +40,15 @@ _TEXT_KINDS = (str, bytes, SecretStr, SecretBytes, PurePath)
 class Converter:
     """Turns raw values into what pydantic takes; what cannot be right is added to ``findings``.
 
-    ``text`` replaces the placeholders of a scalar, given the key that it belongs to.
+    Unknown keys of a mapping in a list go to ``warnings`` where nobody forbids them. ``text`` replaces the placeholders
+    of a scalar, given the key that it belongs to.
     """
 
-    def __init__(self, findings: list[Finding], text: Callable[[Scalar, str], str | None]) -> None:
+    def __init__(
+        self, findings: list[Finding], warnings: list[Finding], text: Callable[[Scalar, str], str | None]
+    ) -> None:
         self.findings = findings
+        self.warnings = warnings
         self._text = text
 
     def wrong(self, what: str, raw: Raw, fix: str) -> Any:
@@ -89,8 +93,8 @@ class Converter:
         for name, origin, inner in raw.entries:
             known = shape.by_key(name)
             if known is None and shape.extra is None and not shape.loose:
-                if shape.strict:
-                    self.findings.append(unknown_key([*split_key(key), name], [*split_key(key)], shape, str(origin)))
+                told = self.findings if shape.strict else self.warnings
+                told.append(unknown_key([*split_key(key), name], [*split_key(key)], shape, str(origin)))
                 continue
             inner_shape: Shape = known.shape if known is not None else shape.extra or ANY
             value = self.value(inner_shape, inner, f"{key}.{name}")

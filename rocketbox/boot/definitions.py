@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ class Style(Enum):
     CONTEXT = "context manager"
 
 
+_UNIONS = (typing.Union, types.UnionType)
 _MANAGERS = (contextlib.AbstractContextManager, contextlib.AbstractAsyncContextManager)
 
 
@@ -157,7 +159,7 @@ def define(target: Callable[..., Any], source: Source, origin: str = "") -> Bean
             if typing.get_origin(hint) in _MANAGERS and style is Style.PLAIN:
                 style, wrapped = Style.CONTEXT, True
             provides = provided_type(hint, wrapped=wrapped)
-            if provides in (None, type(None), Any, object):
+            if provides in (None, type(None), Any, object) or typing.get_origin(provides) in _UNIONS:
                 problem = f"does not say what it provides: its return type is {hint_name(provides)}"
     return BeanDefinition(name, provides, style, source, where, target, mark=mark, problem=problem, origin=origin)
 

@@ -105,9 +105,14 @@ def bean(
     ``conditions`` must all hold. ``name`` is the qualifier (default: the function's name). ``after`` and ``before``
     name bean functions, or modules of them, between which this one is considered and started. ``per_cluster`` makes
     one bean for each cluster, with the cluster's name as its qualifier. ``phase`` says when it starts.
+
+    Raises TypeError for what is no condition.
     """
     if len(conditions) == 1 and callable(conditions[0]):
         return _mark(conditions[0], BeanMark())
+    for condition in conditions:
+        if not callable(getattr(condition, "evaluate", None)):
+            raise TypeError(f"@bean takes conditions such as on_property(...), not {condition!r}; a name is name=...")
     mark = BeanMark(tuple(conditions), name, tuple(after), tuple(before), per_cluster, phase)
     return lambda target: _mark(target, mark)
 

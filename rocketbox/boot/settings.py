@@ -309,7 +309,7 @@ def load_settings(
     layers += files.imported(layers)
     merged = loader.merge(layers)
     loader.findings += idle_keys(merged.layers[file is not None : len(layers)])
-    bound = _bind(schema, merged, models, file, loader.findings)
+    bound = _bind(schema, merged, models, file, loader.findings, loader.warnings)
     settings = Settings(active, tuple(files.paths), (), bound, schema, merged.winners, merged.texts, merged.history)
     if loader.findings:
         readable_winners = {path: entry for path, entry in merged.winners.items() if _is_readable(entry, merged.texts)}
@@ -333,7 +333,7 @@ def _active_profiles(
 ) -> tuple[str, ...]:
     """What the sources say of profiles, before documents and files of profiles come in."""
     merged = loader.merge_quietly([file_layer(None, documents, (), conditional=False)])
-    bound = _bind(schema, merged, {PROFILES_PREFIX: ProfilesProperties}, None, [])
+    bound = _bind(schema, merged, {PROFILES_PREFIX: ProfilesProperties}, None, [], [])
     said = bound.get(PROFILES_PREFIX)
     if not isinstance(said, ProfilesProperties):  # what is wrong with them is found again as well
         said = ProfilesProperties()
@@ -363,13 +363,14 @@ def _bind(
     models: Mapping[str, type[BaseModel]],
     file: Path | None,
     findings: list[Finding],
+    warnings: list[Finding],
 ) -> dict[str, BaseModel]:
     """The models by their prefixes, without the values that are wrong, which are then in ``findings``.
 
     Empty when models lack values without them.
     """
     names = {prefix: f"section_{index}" for index, prefix in enumerate(models)}
-    converter = Converter(findings, _collecting(merged.texts, findings))
+    converter = Converter(findings, warnings, _collecting(merged.texts, findings))
     nothing: dict[str, Any] = {name: {} for name in names.values()}  # so that defaults and missing keys are found
     values: dict[str, dict[str, Any]] = {}
     refused: set[tuple[str, ...]] = set()

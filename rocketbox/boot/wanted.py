@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections.abc
 import contextlib
+import types
 import typing
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -80,6 +81,8 @@ def hint_name(hint: Any) -> str:
         return hint.__name__
     arguments = typing.get_args(hint)
     origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join("None" if argument is type(None) else hint_name(argument) for argument in arguments)
     if origin is not None and isinstance(origin, type):
         return f"{origin.__name__}[{', '.join(hint_name(argument) for argument in arguments)}]"
     return str(hint).replace("typing.", "")

@@ -608,6 +608,18 @@ def test_after_in_a_circle_is_refused() -> None:
     )
 
 
+def test_a_bean_is_there_or_not_by_its_conditions_and_not_by_its_return_type() -> None:
+    @bean
+    def maybe() -> Engine | None:
+        return None
+
+    assert one_finding(container(maybe)) == (
+        "bean maybe does not say what it provides: its return type is Engine | None\n"
+        "    where: HERE\n"
+        "    fix:   write def maybe(...) -> TheType"
+    )
+
+
 def test_a_bean_without_types_is_refused() -> None:
     @bean
     def nothing():  # type: ignore[no-untyped-def]  # that is the fault

@@ -109,3 +109,9 @@ def test_a_condition_says_whether_it_holds_why_and_what_would_mend_it(
 def test_either_of_two_mends_any_of() -> None:
     verdict = any_of(on_property("a"), on_property("b", having="x")).evaluate(Context({}))
     assert verdict.fix == "set a, or set b to x"
+
+
+@pytest.mark.parametrize("wrong", ["desk", on_property, int])
+def test_what_is_no_condition_is_refused_where_it_is_written(wrong: object) -> None:
+    with pytest.raises(TypeError, match=r"@bean takes conditions such as on_property"):
+        bean(on_property("a"), wrong)  # type: ignore[call-overload]

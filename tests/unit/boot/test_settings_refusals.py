@@ -72,6 +72,21 @@ def test_unknown_keys_of_users_are_told_and_not_refused() -> None:
     assert settings.value("other.b") == "no"
 
 
+def test_unknown_keys_in_a_list_are_told_and_not_refused() -> None:
+    class Gate(BaseModel):
+        name: str = ""
+
+    class Gates(BaseModel):
+        gates: list[Gate] = []
+
+    settings = load("airport:\n  gates:\n    - {name: a}\n    - {nam: b}\n", models={"airport": Gates})
+    assert settings.get("airport") == Gates(gates=[Gate(name="a"), Gate()])
+    (warning,) = settings.warnings
+    assert warning.what.startswith("unknown key airport.gates")
+    assert warning.where == "rocketbox.yaml:4:8"
+    assert str(warning.fix).endswith(".name?")
+
+
 def test_a_wrong_type_is_refused_with_key_value_place_and_what_is_expected() -> None:
     assert refused(
         "rocketmq:\n  enabled: maybe\n  producer:\n    send-message-timeout: soon\n    retry-times: many\n"
