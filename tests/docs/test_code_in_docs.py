@@ -3,7 +3,10 @@
 A page is one little project: blocks marked ``file=NAME`` are its files, written in their order; a block marked ``run``
 is run then. Python blocks run as scripts. In console blocks each line after ``$`` is a command; the lines below it must
 be printed by it, in any order: messages of different queues have none (``...`` stands for anything). ``rocketbox run``
-is stopped by SIGTERM when its lines have come, and must end with status 0.
+is stopped by SIGTERM when its lines have come. A command must end with status 0, or with that of ``status=1``.
+
+A folder ``site`` of the page can be imported, and what is installed in it (``site/*.dist-info``) counts as installed.
+All blocks of YAML must be YAML.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -48,13 +52,14 @@ def commands(block: Block) -> Iterator[tuple[str, list[str]]]:
         yield command, [line for line in output.splitlines() if line.strip() and line.strip() != "..."]
 
 
-def run_until(command: str, wanted: list[str], folder: Path) -> None:
-    """Run the command; when all wanted lines have come, stop it if it is a service."""
+def run_until(command: str, wanted: list[str], folder: Path, expected: int = 0) -> None:
+    """Run the command; when all wanted lines have come, stop it if it is a service. It must end as expected."""
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONUNBUFFERED": "1",
         "COLUMNS": "200",
+        "PYTHONPATH": str(folder / "site"),
         "ROCKETBOX_EMBEDDED_PORT": "0",  # free ports, for whatever else runs on this machine
         "ROCKETBOX_EMBEDDED_NAME_SERVER_PORT": "0",
     }
@@ -88,7 +93,7 @@ def run_until(command: str, wanted: list[str], folder: Path) -> None:
         watchdog.cancel()
         process.stdout.close()
     assert not missing, f"{command} did not print {missing}, but:\n{''.join(printed)}"
-    assert status == 0, f"{command} ended with status {status}:\n{''.join(printed)}"
+    assert status == expected, f"{command} ended with status {status}:\n{''.join(printed)}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -100,7 +105,7 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
         if "run" in block.options:
             if block.language == "console":
                 for command, wanted in commands(block):
-                    run_until(command, wanted, tmp_path)
+                    run_until(command, wanted, tmp_path, int(block.options.get("status", 0)))
             else:
                 assert block.language == "python", f"{page}:{block.line}: cannot run {block.language}"
                 script = tmp_path / "block.py"
@@ -120,7 +125,26 @@ def test_every_block_of_python_and_yaml_is_used(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_yaml_is_yaml(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "yaml":
+            documents = list(yaml.safe_load_all(block.text))
+            assert documents, f"{page.name}:{block.line} is empty"
+            assert all(isinstance(document, dict) for document in documents), f"{page.name}:{block.line} has no keys"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
-    broken = [link for link in targets if "://" not in link and not (page.parent / link).exists()]
-    assert broken == []
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", FENCE.sub("", page.read_text())):
+        if "://" in target:
+            continue
+        path = page.parent / target if target else page
+        assert path.exists(), f"{page.name}: {target} does not exist"
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", FENCE.sub("", path.read_text()), re.MULTILINE)
+            assert anchor in map(anchor_of, headings), f"{page.name}: {target} has no heading {anchor}"
+
+
+def anchor_of(heading: str) -> str:
+    """The anchor that GitHub gives to a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

@@ -1,0 +1,144 @@
+"""The parts of the documentation that are made from the code; ``python -m tests.docs.generated`` writes them anew.
+
+They stand between ``<!-- generated: NAME -->`` and ``<!-- end -->``. What is written by hand around them stays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import typing
+from collections.abc import Callable, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from typer.models import ArgumentInfo, OptionInfo
+
+from rocketbox.autoconfigure.loading import settings_models
+from rocketbox.boot.effective import format_value
+from rocketbox.boot.reference import markdown_reference, markdown_table
+from rocketbox.broker.options import BrokerOptions, setting_names
+from rocketbox.broker.store.options import StoreOptions
+from rocketbox.cli.app import app
+from rocketbox.client.unbuilt import UNBUILT
+from rocketbox.listeners.options import DEFAULTS, FUNCTION_OPTIONS, GROUP_OPTIONS
+from rocketbox.marks import rocketmq_listener
+
+__all__ = ["generated", "parts", "pages_with_parts"]
+
+ROOT = Path(__file__).parents[2]
+PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def _keys() -> str:
+    return markdown_reference(settings_models([]), heading="###")
+
+
+def _listener_options() -> str:
+    """The options of the decorator: their names there and in YAML, their types and defaults, and whose they are."""
+    rows = []
+    for name, hint in typing.get_type_hints(rocketmq_listener).items():
+        (kind, *others) = [each for each in typing.get_args(hint) if each is not type(None)]
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            takes = ", ".join(f"`{kind.__name__}.{member.name}`" for member in kind)
+        else:
+            takes = "a `timedelta`, or text with a unit" if others else f"`{kind.__name__}`"
+        default = DEFAULTS.get(name)
+        key = "" if name in ("consumer_group", "cluster") else f"`{name.replace('_', '-')}`"
+        whose = "group" if name in GROUP_OPTIONS else "function" if name in FUNCTION_OPTIONS else ""
+        rows.append((f"`{name}`", key, takes, "" if default is None else f"`{format_value(default)}`", whose))
+    return markdown_table(("In the decorator", "Key", "Takes", "Default", "Belongs to the"), rows)
+
+
+def _broker_settings() -> str:
+    """Apache's settings that the embedded broker has, with their defaults; in milliseconds and bytes."""
+    defaults: dict[str, Any] = {
+        each.name.replace("_", "-"): each.default
+        for options in (BrokerOptions, StoreOptions)
+        for each in dataclasses.fields(options)
+    }
+    rows = []
+    for name in setting_names():
+        default = defaults[name]
+        rows.append((f"`{name}`", "" if default is None else f"`{format_value(default)}`"))
+    return markdown_table(("Setting", "Default"), rows)
+
+
+def _unbuilt() -> str:
+    rows = [(f"`{name.replace('_', '-')}`", each.feature, each.fix) for name, each in UNBUILT.items()]
+    return markdown_table(("Key or option", "Asks for", "What to do"), rows)
+
+
+def _commands() -> str:
+    """Every command with its words, arguments and options, as its help says them."""
+    return "\n\n".join(_command(each.name or "", each.callback) for each in app.registered_commands if each.callback)
+
+
+def _command(name: str, function: Callable[..., Any]) -> str:
+    usage, rows = ["rocketbox", name], []
+    for parameter, hint in typing.get_type_hints(function, include_extras=True).items():
+        infos = [each for each in typing.get_args(hint) if isinstance(each, ArgumentInfo | OptionInfo)]
+        for info in infos:
+            if isinstance(info, ArgumentInfo):
+                usage.append(info.metavar or parameter.upper())
+            elif not info.hidden:
+                default = inspect.signature(function).parameters[parameter].default
+                rows.append((f"`{_option(parameter, info)}`", *_option_cells(hint, info, default)))
+    return "\n\n".join(
+        [
+            f"## `{' '.join(usage)}`",
+            _words(inspect.cleandoc(function.__doc__ or "")),
+            markdown_table(("Option", "Takes", "Default", "Meaning"), rows),
+        ]
+    )
+
+
+def _option(parameter: str, info: OptionInfo) -> str:
+    return (info.param_decls or [f"--{parameter.replace('_', '-')}"])[0]
+
+
+def _option_cells(hint: Any, info: OptionInfo, default: Any) -> tuple[str, str, str]:
+    kind, *_ = typing.get_args(hint)
+    kinds = [each for each in typing.get_args(kind) or (kind,) if each is not type(None)]
+    many = typing.get_origin(kinds[0]) is list
+    (kind,) = typing.get_args(kinds[0]) if many else kinds[:1]
+    names = {bool: "", int: "a whole number", Path: "a path", str: "text"}
+    if info.metavar is None and isinstance(kind, type) and issubclass(kind, Enum):
+        takes = ", ".join(f"`{member.value}`" for member in kind)
+    else:
+        takes = f"`{info.metavar}`" if info.metavar else names[kind]
+    if default is inspect.Parameter.empty:
+        return takes, "required", _words(info.help)
+    return takes, "" if default is None or kind is bool else f"`{format_value(default)}`", _words(info.help)
+
+
+def _words(text: str | None) -> str:
+    """A help text as Markdown: what begins with ``--`` is code."""
+    return re.sub(r"(?<![\w`])(--[A-Za-z][\w.-]*(?:=[\w.:/-]*\w)?)", r"`\1`", (text or "").strip())
+
+
+parts: Mapping[str, Callable[[], str]] = {
+    "keys": _keys,
+    "listener-options": _listener_options,
+    "broker-settings": _broker_settings,
+    "unbuilt": _unbuilt,
+    "commands": _commands,
+}
+
+
+def generated(page: str) -> str:
+    """The text of a page with its generated parts made anew; KeyError for one that nobody makes."""
+    return PART.sub(lambda match: f"{match[1]}\n{parts[match['name']]()}\n\n{match[3]}", page)
+
+
+def pages_with_parts() -> list[Path]:
+    """The pages that have generated parts."""
+    return [page for page in sorted((ROOT / "docs").rglob("*.md")) if PART.search(page.read_text("utf-8"))]
+
+
+if __name__ == "__main__":
+    for path in pages_with_parts():
+        path.write_text(generated(path.read_text("utf-8")), "utf-8")
+        print(path.relative_to(ROOT))
