@@ -166,6 +166,7 @@ def assemble(
     assembly.warnings += settings.warnings
     assembly.wrong_settings = wrong_settings
     assembly.findings += wrong_settings
+    assembly.findings += _embedded_settings(assembly)
     assembly.findings += [other.problem for other in others if other.problem is not None]
     assembly.findings += [_bean_in_class(marked) for marked in marked_beans if marked.owner is not None]
     of_beans = container.plan()
@@ -339,6 +340,20 @@ class _Listeners:
                 )
 
 
+def _embedded_settings(assembly: Assembly) -> Sequence[Finding]:
+    """What the embedded servers would refuse, if they are to start."""
+    properties = assembly.rocketmq
+    if properties.off_by is not None or not any(
+        each.is_embedded for each in (properties, *properties.clusters.values())
+    ):
+        return ()
+    try:
+        embedded.embedded_options(assembly.rocketbox.embedded, assembly.service).broker_options()
+    except ConfigurationError as error:
+        return error.findings
+    return ()
+
+
 def _embedded_elsewhere(assembly: Assembly) -> Iterator[Finding]:
     """Clusters whose client is to use the embedded servers, when these do not run."""
     if assembly.container.has(ServersInThread):
@@ -371,7 +386,10 @@ def _check_hooks(assembly: Assembly) -> None:
 
 
 def _warn_of_absence(assembly: Assembly) -> None:
-    """What is not there and nobody needs is told, because a template that is silently missing costs hours."""
+    """A missing name server is told, and a missing template where nothing listens: then nothing at all would be done.
+
+    A service that only listens needs no template, and the report says why there is none.
+    """
     container, properties = assembly.container, assembly.rocketmq
     if properties.off_by is not None or assembly.findings:
         return
@@ -388,7 +406,7 @@ def _warn_of_absence(assembly: Assembly) -> None:
             what = f"{key} is not set, so that the beans of RocketMQ are skipped: {', '.join(skipped)}"
             assembly.warnings.append(Finding(what, None, f"set {key} to an address, or to embedded"))
     verdict = container.planned.why_missing(RocketMQTemplate)
-    if verdict is None or container.has(RocketMQTemplate):
+    if verdict is None or container.has(RocketMQTemplate) or assembly.plans or assembly.spark_plans:
         return
     if verdict.key is not None and verdict.key not in told:  # None: it is excluded
         what = f"there is no {Wanted(RocketMQTemplate)}: {verdict.reason}"

@@ -118,13 +118,20 @@ def test_without_a_producer_group_a_warning_says_that_there_is_no_template(servi
     assert look.warnings[0].what.startswith("there is no RocketMQTemplate: ")
 
 
-def test_an_own_client_needs_no_name_server_and_the_missing_template_is_told(service: ServiceMaker) -> None:
+def test_a_service_that_only_listens_is_not_warned_of_the_template_and_the_report_tells_why(
+    service: ServiceMaker,
+) -> None:
+    look = service(HEAD + LISTENER, "rocketmq.name-server: ns:9876\n").app.look()
+    assert (look.findings, look.warnings) == ([], [])
+    assert "rocketmq.producer.group is not set" in look.container.report.render()
+
+
+def test_an_own_client_needs_no_name_server(service: ServiceMaker) -> None:
     own = "\n@bean\ndef mine() -> MQClientInstance:\n    return MQClientInstance('mine:9876')\n"
     look = service(HEAD + own + LISTENER, "").app.look()
     assert look.findings == []
     assert [plan.group for plan in look.plans] == ["desk"]
-    (warning,) = look.warnings
-    assert warning.what.startswith("there is no RocketMQTemplate: ")
+    assert look.warnings == []
 
 
 def test_a_further_cluster_without_a_name_server_is_told(service: ServiceMaker) -> None:
