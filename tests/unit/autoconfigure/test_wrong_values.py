@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any, Literal, get_origin
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
@@ -130,6 +130,27 @@ def test_a_wrong_value_is_one_finding_with_key_value_place_and_what_is_allowed(
         assert f"'{shown}'" in finding.what
     elif shown:
         assert f"{key} is empty" in finding.what
+
+
+@settings(max_examples=200, deadline=None)
+@given(wrong=wrong_values(), from_environment=st.booleans())
+def test_a_wrong_text_is_the_same_finding_from_variables_and_arguments(
+    wrong: tuple[Key, str, str], from_environment: bool
+) -> None:
+    (path, leaf), yaml, shown = wrong
+    assume(yaml.startswith('"'))  # lists and groups are YAML's
+    key, text = key_text(path), json.loads(yaml)
+    name = "_".join(path).replace("-", "_").replace(".", "_").upper()
+    where = f"environment variable {name}" if from_environment else f"argument --{key}"
+    environ = {name: text} if from_environment else {}
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(MODELS, environ=environ, arguments=() if from_environment else [f"--{key}={text}"])
+    (finding,) = caught.value.findings
+    assert finding.what.startswith(f"{key} is ")
+    assert finding.where == where
+    assert finding.fix
+    if shown.strip() and not (isinstance(leaf, Leaf) and leaf.is_secret):
+        assert f"'{shown}'" in finding.what
 
 
 def test_wrong_values_of_all_keys_are_told_together(tmp_path: Path) -> None:
