@@ -63,7 +63,9 @@ def read_data(file: StorageFile, start: int, end: int) -> Iterator[tuple[int, by
     """
     position = start
     while position < end and (found := file.next_data(position)) is not None and found < end:
-        data = file.read(found, min(len(ZEROS), end - found))
+        # Up to a border of blocks: the page in which a piece ends is read whole, and holds data from then on for the
+        # file system. So one piece would lead to the next through all that is allocated ahead.
+        data = file.read(found, min(len(ZEROS) - found % len(ZEROS), end - found))
         if not data:
             return
         yield found, data
@@ -183,15 +185,10 @@ class FileRun:
     def _clear(self, start: int, offset: int) -> int:
         file = self.file(start)
         cleared = 0
-        position: int | None = offset - start
-        while position is not None and (position := file.next_data(position)) is not None:
-            data = file.read(position, min(len(ZEROS), self.file_size - position))
-            if not data:
-                break
+        for position, data in read_data(file, offset - start, self.file_size):
             if data != ZEROS[: len(data)]:
                 file.write(position, [ZEROS[: len(data)]])
                 cleared += len(data) - data.count(0)
-            position += len(data)
         if cleared:
             file.sync()
         return cleared

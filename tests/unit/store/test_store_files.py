@@ -81,6 +81,18 @@ def test_a_sparse_file_is_read_by_its_data(place: tuple[Storage, str], start: in
     assert sum(len(data) for _, data in pieces) <= min(end - start, 5 << 20)  # a piece of 1 MB is read at each place
 
 
+def test_what_is_allocated_ahead_is_not_read(tmp_path: Path) -> None:
+    storage = RealStorage()
+    file = storage.open(f"{tmp_path}/file", create=True)
+    file.truncate(256 << 20)
+    file.allocate(0, 64 << 20)
+    file.write(0, [b"x" * 5_000])
+    file.sync()
+    if file.next_data(1 << 20) is not None:
+        pytest.skip("this file system does not tell data from what is allocated")
+    assert sum(len(data) for _, data in read_data(file, 4_424, 256 << 20)) <= 1 << 20
+
+
 def test_a_file_of_a_run_is_read_up_to_its_last_data(place: tuple[Storage, str]) -> None:
     storage, root = place
     run = FileRun(OpenFiles(storage), root, 4 << 20, "file-size")
