@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -188,3 +190,15 @@ def test_a_profile_and_a_settings_file_can_be_named(folder: Path) -> None:
     assert service.finish() == 0, service.output
     assert "concurrency 3" in service.output
     assert "said in other-late.yaml:1" in service.output
+
+
+def test_full_collections_pass_over_what_the_start_has_loaded(folder: Path) -> None:
+    script = (
+        "import gc, desk\n"
+        "desk.app.run(on_ready=lambda _: (print('passed over', gc.get_freeze_count() > 10_000), desk.app.shutdown()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "passed over True" in done.stdout
