@@ -63,6 +63,7 @@ class BrokerOptions:
     store: StoreOptions = field(default_factory=StoreOptions)
 
 
+_OF_THE_SERVERS = ("name-server-port", "insecure")  # read before the broker's options are
 _OWN_NAMES = {  # Apache's settings that go by another name here, because all of rocketbox has it
     "store_path_root_dir": "data-dir",
     "bind_address": "host",
@@ -143,7 +144,8 @@ def _suggest(written: str, prefix: str) -> str:
     for name, own in _OWN_NAMES.items():
         if _plain(name) == _plain(written):
             return f"write {prefix}{own}"
-    near = difflib.get_close_matches(written.replace("_", "-").lower(), setting_names(), n=1, cutoff=0.6)
+    known = [*setting_names(), *_OWN_NAMES.values(), *_OF_THE_SERVERS]
+    near = difflib.get_close_matches(written.replace("_", "-").lower(), known, n=1, cutoff=0.6)
     return f"did you mean {prefix}{near[0]}?" if near else "see the names of Apache's broker settings, in kebab case"
 
 

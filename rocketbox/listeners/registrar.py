@@ -52,6 +52,9 @@ BOUNDS: Mapping[str, tuple[Any, Any]] = {  # option -> smallest and largest valu
 }
 
 
+_OPTION_KEYS = tuple(name.replace("_", "-") for name in ("enabled", *FUNCTION_OPTIONS, *GROUP_OPTIONS))
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A marked function: what its decorator said, and the ``send_to`` marks beside it; a method of ``owner``'s bean."""
@@ -352,13 +355,14 @@ class _Registrar:
                 for topic in switches:
                     known = self.topics_seen.get((cluster, group), set())
                     if topic not in known:
+                        path = f"{settings.prefix}.consumer.listeners.{group}"
+                        topics = f"topics of the group are: {', '.join(sorted(known))}"
+                        near = difflib.get_close_matches(topic, _OPTION_KEYS, 1, 0.75)
+                        meant = [f"did you mean {path}.{near[0]}?"] if near else []
                         self.wrong(
-                            f"{settings.prefix}.consumer.listeners.{group}.{topic} is neither an option of a listener "
-                            f"nor a topic of group {group!r}",
+                            f"{path}.{topic} is neither an option of a listener nor a topic of group {group!r}",
                             settings.where_switched(f"{group}.{topic}"),
-                            f"topics of the group are: {', '.join(sorted(known))}"
-                            if known
-                            else "no listener has that group",
+                            " ".join([*meant, topics] if known else meant or ["no listener has that group"]),
                         )
 
 
