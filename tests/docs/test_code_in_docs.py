@@ -6,7 +6,7 @@ be printed by it, in any order: messages of different queues have none (``...`` 
 is stopped by SIGTERM when its lines have come. A command must end with status 0, or with that of ``status=1``.
 
 A folder ``site`` of the page can be imported, and what is installed in it (``site/*.dist-info``) counts as installed.
-All blocks of YAML must be YAML.
+All blocks of YAML must be YAML; a block with ``quote=FILE`` must stand in that file of the project.
 """
 
 from __future__ import annotations
@@ -115,13 +115,20 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_block_of_python_and_yaml_is_used(page: Path) -> None:
-    """Code nobody runs goes stale: each Python or YAML block is a file of the page, or is run."""
+    """Code nobody runs goes stale: each Python or YAML block is a file of the page, is run, or is a quotation."""
     idle = [
         f"{page.name}:{block.line}"
         for block in blocks(page)
-        if block.language in {"python", "yaml"} and not block.options.keys() & {"file", "run"}
+        if block.language in {"python", "yaml"} and not block.options.keys() & {"file", "run", "quote"}
     ]
     assert idle == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_quotations_are_true(page: Path) -> None:
+    for block in blocks(page):
+        if source := block.options.get("quote"):
+            assert block.text in (ROOT / source).read_text(), f"{page.name}:{block.line} is not in {source}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

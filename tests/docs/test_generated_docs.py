@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from rocketbox.autoconfigure.loading import settings_models
+from rocketbox.boot.origins import split_key
 from rocketbox.boot.settings import schema_of
 from rocketbox.cli.app import app
+from rocketbox.marks import rocketmq_listener
 from tests.docs.generated import ROOT, generated, pages_with_parts, parts
+from tests.docs.test_code_in_docs import FENCE, PAGES
 
 CONFIGURATION = ROOT / "docs" / "reference" / "configuration.md"
 
@@ -57,3 +62,28 @@ def test_every_command_stands_in_the_reference() -> None:
     names = [command.name for command in app.registered_commands]
     assert "run" in names
     assert [name for name in names if f"## `rocketbox {name}" not in text] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_keys_that_pages_name_are_there(page: Path) -> None:
+    schema = schema_of(settings_models([]))
+    named = re.findall(r"`(rocket(?:mq|box)\.[a-z][\w.<>*-]*)(?:: [^`]*)?`", FENCE.sub("", page.read_text("utf-8")))
+    keys = [re.sub(r"(\.\*|\.<\w+>)+$", "", key) for key in named if not is_other(key)]
+    unknown = [key for key in keys if schema.locate(split_key(key)).unknown is not None]
+    assert unknown == []
+
+
+def is_other(name: str) -> bool:
+    """Whether it is the settings file, or a module."""
+    return name == "rocketbox.yaml" or bool(name.startswith("rocketbox.") and find_spec(".".join(name.split(".")[:2])))
+
+
+def test_every_listener_option_has_its_attribute_of_spring() -> None:
+    text = (ROOT / "docs" / "reference" / "coming-from-rocketmq-spring.md").read_text("utf-8")
+    table = text.partition("## `@RocketMQMessageListener`")[2].partition("\n## ")[0]
+    named = {name for row in re.findall(r"^\| [^|]+ \| ([^|]+) \|", table, re.MULTILINE) for name in code(row)}
+    assert {each.name for each in fields(rocketmq_listener)} == named - {"@rocketmq_listener"}
+
+
+def code(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
