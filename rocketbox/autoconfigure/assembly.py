@@ -145,8 +145,9 @@ def assemble(
     prefixes = {cluster: cluster_prefix(cluster) for cluster in properties.clusters}
     container = BeanContainer(settings, clock, prefix="rocketmq", clusters=prefixes)
     producers = ProducerLookup(lambda cluster: container.get(Producer, cluster))
-    for instance in (*instances, service, producers, *settings.models.values()):
+    for instance in (*instances, service, producers):
         container.add_instance(instance)
+    container.add_models(settings.models)
     marked_beans = list(marked_in(modules, BEAN))
     users = [marked.target for marked in marked_beans if marked.owner is None]
     for target in users:

@@ -117,6 +117,8 @@ class BeanContainer:
         self._providers = {}
         for bean in self._plan.order:
             self._providers[bean] = self._make_provider(bean)
+        for bean in sorted(self._providers, key=lambda bean: bean.style is Style.GIVEN):
+            # Objects that were handed in, such as models of settings, leave the plain name to a bean that has it too.
             self.container.set_provider(self._key(bean), self._providers[bean])
         return findings
 
@@ -170,7 +172,7 @@ class BeanContainer:
     def left_out(self, hint: Any, who: str, where: str | None = None) -> Finding | None:
         """What is wrong with ``who`` asking for this hint if a definition of such a bean was left out; else None."""
         asked = wanted(hint)
-        if self.planned.why_missing(asked.type_, qualifier=asked.qualifier) is None:
+        if self.planned.candidates(asked) or self.planned.why_missing(asked.type_, qualifier=asked.qualifier) is None:
             return None
         return self.planned.missing(asked, who, where)
 

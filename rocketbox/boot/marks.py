@@ -129,11 +129,17 @@ def bean_mark(target: object) -> BeanMark | None:
 
 
 def configuration_properties(prefix: str) -> Callable[[ClassT], ClassT]:
-    """Binds the keys under ``prefix`` to a pydantic model: validated at start, and a bean of its own type."""
+    """Binds the keys under ``prefix`` to a pydantic model: validated at start, and a bean of its own type.
+
+    The bean is named as the prefix, for models that have a base class in common. Raises ValueError for a prefix that is
+    none, and for a class that has one already.
+    """
     if not prefix or any(not part for part in prefix.split(".")):
         raise ValueError(f"configuration_properties needs a prefix such as 'desk' or 'desk.alerts', not {prefix!r}")
 
     def mark(class_: ClassT) -> ClassT:
+        if (other := properties_prefix(class_)) is not None:
+            raise ValueError(f"{class_.__name__} has the keys of {other!r}; write a subclass for those of {prefix!r}")
         setattr(class_, PROPERTIES, prefix)
         return class_
 

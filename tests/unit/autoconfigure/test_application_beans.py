@@ -133,6 +133,35 @@ def begin(untyped, unknown: "Nobody", book: Book, spare: Spare): ...
     assert "Spare was not built because profile prod is not active" in texts[3]
 
 
+# --- settings as beans ------------------------------------------------------------------------------------------------
+
+
+def test_models_of_settings_with_one_base_are_told_apart_by_their_prefix(service: ServiceMaker) -> None:
+    more = """
+class Mail(BaseModel):
+    host: str = "here"
+
+@configuration_properties("mail.day")
+class DayMail(Mail): ...
+
+@configuration_properties("mail.night")
+class NightMail(Mail): ...
+
+class Sender: ...
+
+@bean
+def sender(mail: Annotated[Mail, Qualifier("mail.night")], both: list[Mail]) -> Sender:
+    return Sender()
+"""
+    assert service(SOURCE + more, "").app.look().findings == []
+    (finding,) = service(SOURCE + more.replace(', Qualifier("mail.night")', ", 0"), "").app.look().findings
+    assert finding.what == (
+        "parameter mail of bean sender needs one bean of type Mail, and there are 2: mail.day (the settings below "
+        "mail.day), mail.night (the settings below mail.night)"
+    )
+    assert 'Annotated[Mail, Qualifier("mail.day")]' in str(finding.fix)
+
+
 # --- where beans are not ----------------------------------------------------------------------------------------------
 
 

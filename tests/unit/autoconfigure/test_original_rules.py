@@ -399,6 +399,16 @@ def test_two_converters_are_one_too_many_for_a_listener(service: ServiceMaker) -
     )
 
 
+def test_two_templates_are_one_too_many_for_a_handler(service: ServiceMaker) -> None:
+    two = OWN["template"][2].format(name="one") + OWN["template"][2].format(name="two").replace("class Mine", "class Y")
+    handler = LISTENER.replace("departure: str", "departure: str, template: RocketMQTemplate")
+    module = service(HEAD + two + handler, "rocketmq: {name-server: ns:9876, producer.group: desk}\n")
+    (finding,) = module.app.look().findings
+    assert finding.what.startswith(
+        "parameter template of listener on_departure needs one bean of type RocketMQTemplate, and there are 2: one ("
+    )
+
+
 # --- order ------------------------------------------------------------------------------------------------------------
 
 

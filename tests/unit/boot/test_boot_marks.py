@@ -115,3 +115,17 @@ def test_either_of_two_mends_any_of() -> None:
 def test_what_is_no_condition_is_refused_where_it_is_written(wrong: object) -> None:
     with pytest.raises(TypeError, match=r"@bean takes conditions such as on_property"):
         bean(on_property("a"), wrong)  # type: ignore[call-overload]
+
+
+def test_a_class_has_the_keys_of_one_prefix() -> None:
+    class Mail:
+        pass
+
+    configuration_properties("mail")(Mail)
+    with pytest.raises(ValueError, match="Mail has the keys of 'mail'; write a subclass for those of 'night'"):
+        configuration_properties("night")(Mail)
+
+    class Night(Mail):
+        pass
+
+    assert properties_prefix(configuration_properties("night")(Night)) == "night"
