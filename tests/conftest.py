@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hypothesis  # noqa: F401 - not after a service ran here: it looks at what the collector then passes over
 import pytest
 
 from tests.canary import pytest_configure, pytest_runtest_makereport

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["CASES", "HEAD", "LISTENER", "Case"]
+__all__ = ["CASES", "EMBEDDED", "HEAD", "LISTENER", "Case"]
 
 HEAD = """
 from pydantic import BaseModel
@@ -797,6 +797,34 @@ class OwnRocketMQ(BaseModel):
     ),
 }
 
+NOT_BUILT = {
+    "features_that_come_later": Case(
+        """
+@rocketmq_listener(topic="departures", consumer_group="desk", access_key="AK", secret_key="SK", reply_timeout="5s")
+async def on_departure(departure: Departure) -> None: ...
+""",
+        """
+        rocketmq:
+          name-server: embedded
+          access-channel: CLOUD
+          producer: {group: desk, tls-enable: true, namespace: team, compress-message-body-threshold: 1KB}
+          pull-consumer: {group: lake, topic: departures}
+          consumer: {listeners: {desk: {enable-msg-trace: true}}}
+          clusters: {audit: {name-server: "audit-ns:9876", producer: {access-key: AK, secret-key: SK}}}
+        """,
+    ),
+    "keys_that_do_not_go_together": Case(
+        settings="""
+        rocketmq:
+          name-server: embedded
+          producer: {group: desk, access-key: AK, instance-name: one}
+          consumer:
+            instance-name: two
+            listeners: {desk: {namespace: a, namespace-v2: b}}
+        """,
+    ),
+}
+
 SEVERAL = {
     "many_findings_at_once": Case(
         """
@@ -835,6 +863,7 @@ CASES: dict[str, Case] = {
     **FILES,
     **LISTENERS,
     **BEANS,
+    **NOT_BUILT,
     **SEVERAL,
     "missing_topic": Case(
         settings="""

@@ -11,6 +11,7 @@ from rocketbox.autoconfigure.service import Service
 from rocketbox.boot.conditions import on_missing_bean, on_property
 from rocketbox.boot.marks import Phase, bean
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers, ServersInThread
+from rocketbox.errors import ConfigurationError, Finding, StoreLockedError
 
 __all__ = ["embedded_options", "embedded_servers"]
 
@@ -26,7 +27,13 @@ PREFIX = "rocketbox.embedded."
 async def embedded_servers(properties: RocketBoxProperties, service: Service) -> AsyncIterator[ServersInThread]:
     """Name server and broker beside the service: its code may block its own loop without stopping them."""
     servers = EmbeddedServers.in_thread(embedded_options(properties.embedded, service))
-    await anyio.to_thread.run_sync(servers.__enter__)
+    try:
+        await anyio.to_thread.run_sync(servers.__enter__)
+    except StoreLockedError as error:
+        key = f"{PREFIX}data-dir"
+        what = f"the store {error.directory} is in use by another broker"
+        fix = f"stop that one, or set {key} to another folder"
+        raise ConfigurationError(Finding(what, service.where(key) or f"{key} by default", fix)) from error
     try:
         yield servers
     finally:

@@ -10,8 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from tests.failure_cases import CASES, HEAD, LISTENER, Case
+from rocketbox.cli.app import app as cli
+from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
+from tests.failure_cases import CASES, EMBEDDED, HEAD, LISTENER, Case
 from tests.services import SETTINGS, ServiceMaker, service_maker
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +39,12 @@ def run(module: object, capsys: pytest.CaptureFixture[str], case: Case | None = 
     with pytest.raises(SystemExit) as ended:
         module.app.run(config=told.config, profiles=told.profiles, arguments=told.arguments)  # type: ignore[attr-defined]
     assert ended.value.code == 1
-    text = re.sub(r"127\.0\.0\.1:\d{4,}", "127.0.0.1:PORT", capsys.readouterr().err)
+    return stable(capsys.readouterr().err)
+
+
+def stable(text: str) -> str:
+    """The text with names that change from run to run made the same."""
+    text = re.sub(r"127\.0\.0\.1:\d{4,}", "127.0.0.1:PORT", text)
     text = re.sub(r"service_\d+", "service", text.replace(str(ROOT) + "/", "").replace(f"{Path.cwd()}/", ""))
     return re.sub(r"(rocketbox/[\w/]+\.py):\d+", r"\1:LINE", text)  # where our own source stands is no promise
 
@@ -110,6 +118,93 @@ def to_lake(departures) -> None: ...
     )
     text = run(module, capsys)
     assert text == golden("missing_pyspark", text)
+
+
+def test_a_store_in_use(service: ServiceMaker, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    servers = EmbeddedServers.in_thread(EmbeddedOptions(data_dir=tmp_path / "store", port=0, name_server_port=0))
+    with servers:
+        text = run(service(HEAD + LISTENER), capsys)
+    assert text == golden("store_in_use", text)
+
+
+def test_a_module_with_a_wrong_line(service: ServiceMaker, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {"desk_with_faults/__init__.py": "", "desk_with_faults/lake.py": "def to_lake(:\n    pass\n"},
+    )
+    module = service("from rocketbox import RocketBox\napp = RocketBox('desk', scan=['desk_with_faults'])\n")
+    text = run(module, capsys)
+    assert text == golden("module_with_a_wrong_line", text)
+
+
+def test_an_application_that_is_not_there(service: ServiceMaker) -> None:
+    module = service("from rocketbox import RocketBox\ndesk_app = RocketBox('desk')\n")
+    results = [CliRunner().invoke(cli, ["check", name]) for name in (module.__name__, "module_of_nobody:app")]
+    assert [result.exit_code for result in results] == [1, 1]
+    text = stable("".join(result.output for result in results))
+    assert text == golden("application_that_is_not_there", text)
+
+
+def test_auto_configurations_of_others_that_are_broken(
+    service: ServiceMaker, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    points = "[rocketbox.autoconfigure]\naudit = audit_kit_of_tests\nlake = lake_kit_of_nobody\nnight = json:loads\n"
+    write(
+        tmp_path,
+        {
+            "audit_kit-1.2.dist-info/METADATA": "Metadata-Version: 2.1\nName: audit-kit\nVersion: 1.2\n",
+            "audit_kit-1.2.dist-info/entry_points.txt": points,
+            "audit_kit_of_tests.py": "raise RuntimeError('no licence')\n",
+        },
+    )
+    text = run(service(HEAD + LISTENER, CASES["unknown_cluster"].settings), capsys)
+    assert text == golden("broken_auto_configurations_of_others", text)
+
+
+# --- what is no failure --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "concurrency"),
+    [
+        (b"\xef\xbb\xbfrocketmq: {name-server: embedded, consumer: {concurrency: 3}}\n", 3),
+        (b"", None),
+        (b"# nothing but a comment\n---\n---\nrocketmq:\n", None),
+        (b"rocketmq: {name-server: embedded, consumer: {concurrency: 3}}\r\n", 3),
+    ],
+)
+def test_files_with_a_byte_order_mark_and_empty_ones_are_read(
+    service: ServiceMaker, tmp_path: Path, content: bytes, concurrency: int | None
+) -> None:
+    (tmp_path / "rocketbox.yaml").write_bytes(content)
+    assembly = service(HEAD, None).app.check()
+    assert assembly.settings.value("rocketmq.consumer.concurrency") == concurrency
+
+
+def test_variables_that_are_nobodys_are_never_refused(service: ServiceMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "ROCKETMQ_PRODUCER_GRUOP": "x",
+        "ROCKETMQ_HOME": "/opt/rocketmq",
+        "ROCKETMQ_SERVICE_HOST": "10.0.0.1",
+        "ROCKETMQ_NAME_SERVER_PORT": "tcp://10.0.0.1:9876",
+        "ROCKETBOX_EMBEDED_PORT": "many",
+        "ROCKETBOX_": "x",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assembly = service(HEAD + LISTENER, EMBEDDED).app.check()
+    assert assembly.warnings == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_a_file_that_this_user_may_not_read(
+    service: ServiceMaker, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    module = service(HEAD + LISTENER, EMBEDDED)
+    (tmp_path / "rocketbox.yaml").chmod(0o200)
+    assert "rocketbox.yaml cannot be read: Permission denied" in run(module, capsys)
+
+
+# --- tracebacks, secrets -------------------------------------------------------------------------------------------
 
 
 def test_debug_shows_the_traceback(
