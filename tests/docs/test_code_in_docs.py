@@ -3,7 +3,8 @@
 A page is one little project: blocks marked ``file=NAME`` are its files, written in their order; a block marked ``run``
 is run then. Python blocks run as scripts. In console blocks each line after ``$`` is a command; the lines below it must
 be printed by it, in any order: messages of different queues have none (``...`` stands for anything). ``rocketbox run``
-is stopped by SIGTERM when its lines have come. A command must end with status 0, or with that of ``status=1``.
+is stopped by SIGTERM when its lines have come, or by SIGINT when those above a line ``^C`` have. A command must end
+with status 0, or with that of ``status=1``.
 
 A folder ``site`` of the page can be imported, and what is installed in it (``site/*.dist-info``) counts as installed.
 All blocks of YAML must be YAML; a block with ``quote=FILE`` must stand in that file of the project.
@@ -28,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SECONDS = 60
+CTRL_C = "^C"
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ def run_until(command: str, wanted: list[str], folder: Path, expected: int = 0) 
     watchdog = threading.Timer(SECONDS, process.kill)
     watchdog.start()
     printed = []
-    missing = list(wanted)
+    interrupt = wanted.index(CTRL_C) if CTRL_C in wanted else None
+    missing, later = (list(wanted), []) if interrupt is None else (wanted[:interrupt], wanted[interrupt + 1 :])
     stopped = False
     try:
         for line in process.stdout:
@@ -86,8 +89,8 @@ def run_until(command: str, wanted: list[str], folder: Path, expected: int = 0) 
             if found is not None:
                 missing.remove(found)
             if not missing and is_service and not stopped:
-                process.send_signal(signal.SIGTERM)
-                stopped = True
+                process.send_signal(signal.SIGTERM if interrupt is None else signal.SIGINT)
+                missing, stopped = later, True
         status = process.wait()
     finally:
         watchdog.cancel()
@@ -155,3 +158,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 def anchor_of(heading: str) -> str:
     """The anchor that GitHub gives to a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_readme_leads_to_every_page() -> None:
+    linked = {ROOT / target for target in re.findall(r"\]\(([^)#\s]+)", (ROOT / "README.md").read_text())}
+    assert [page.name for page in PAGES[1:] if page not in linked] == []
