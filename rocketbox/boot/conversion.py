@@ -34,6 +34,7 @@ _FLOAT = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9]+(:[0-5]?[0-9])+(\.[0-9]*)?")
 _YAML_TRUTHS = {"y": True, "yes": True, "on": True, "n": False, "no": False, "off": False}
 
+_SECRETS = (SecretStr, SecretBytes)
 _TEXT_KINDS = (str, bytes, SecretStr, SecretBytes, PurePath)
 
 
@@ -58,7 +59,8 @@ class Converter:
     def value(self, shape: Shape, raw: Raw, key: str) -> Any:
         """The value for a shape, or UNSET."""
         if isinstance(raw, Ready):
-            return raw.value
+            is_plain = isinstance(shape, Leaf) and not shape.is_secret and not shape.is_any
+            return raw.value.get_secret_value() if is_plain and isinstance(raw.value, _SECRETS) else raw.value
         if shape is UNDECLARED:
             for scalar in raw.items if isinstance(raw, Listing) else (raw,):
                 if isinstance(scalar, Scalar):

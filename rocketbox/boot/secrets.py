@@ -30,6 +30,7 @@ _SECRET_NAME = re.compile(
     r"secret|passw(or)?d|passphrase|pwd\b|token|credential|(access|private|api|signing|encryption)[-_.]?key",
     re.IGNORECASE,
 )
+_KEY_IN_PARTS = re.compile(r"(access|secret|private|api|signing|encryption)\.key", re.IGNORECASE)
 _IN_URL = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
 _IN_PARAMETERS = re.compile(r"(?:password|passwd|pwd|secret|token)=([^&;,\s'\"]+)", re.IGNORECASE)
 _DEFAULT = re.compile(r"\$\{([^:{}]+):([^${}]+)\}")
@@ -50,7 +51,9 @@ def is_secret(path: Sequence[str], shape: Shape | None, raw: Raw | None = None) 
         return True
     if isinstance(shape, Many):
         shape = shape.item
-    return (isinstance(shape, Leaf) and shape.is_secret) or bool(path and has_secret_name(path[-1]))
+    if isinstance(shape, Leaf) and shape.is_secret:
+        return True
+    return bool(path) and (has_secret_name(path[-1]) or bool(_KEY_IN_PARTS.fullmatch(".".join(path[-2:]))))
 
 
 def secrets_in(path: Sequence[str], shape: Shape | None, raw: Raw) -> Iterator[Scalar | Ready]:

@@ -17,7 +17,7 @@ from rocketbox.errors import Finding
 
 __all__ = ["Document", "read_documents"]
 
-MAX_NODES = 20_000  # of one file with its aliases expanded; the largest settings files have some hundreds
+MAX_NODES = 10_000  # of one file with its aliases expanded; the largest settings files have some hundreds
 MAX_DEPTH = 50
 
 _TAG = "tag:yaml.org,2002:"
@@ -37,6 +37,7 @@ class _Reader:
     findings: list[Finding]
     items: list[Item] = field(default_factory=list)
     nodes: int = 0
+    is_bomb: bool = False
 
     def origin(self, mark: yaml.Mark) -> Origin:
         return Origin(self.label, mark.line + 1, mark.column + 1)
@@ -47,10 +48,10 @@ class _Reader:
     def count(self, node: yaml.Node, depth: int) -> bool:
         """Whether the file is still of a sane size; says so once when it is not."""
         self.nodes += 1
-        if self.nodes <= MAX_NODES and depth <= MAX_DEPTH:
+        if self.nodes <= MAX_NODES and depth <= MAX_DEPTH and not self.is_bomb:
             return True
-        if self.nodes < 10 * MAX_NODES:
-            self.nodes = 10 * MAX_NODES
+        if not self.is_bomb:
+            self.is_bomb = True
             self.wrong(
                 "the aliases of this file (*name) stand for too much, or for themselves",
                 node,
@@ -88,11 +89,11 @@ class _Reader:
         for key, value in node.value:
             if key.tag == _TAG + "merge":
                 for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-                    if not isinstance(source, yaml.MappingNode) or source is node or not self.count(source, len(parts)):
+                    if not isinstance(source, yaml.MappingNode) or source is node:
                         self.wrong("<< takes a group of keys, such as *name", key, "name a group with &name before")
-                        continue
-                    for entry in self.entries(source, parts):
-                        merged.setdefault(entry[0], entry)
+                    elif self.count(source, len(parts)):
+                        for entry in self.entries(source, parts):
+                            merged.setdefault(entry[0], entry)
                 continue
             if not isinstance(key, yaml.ScalarNode) or key.tag not in _PLAIN_TAGS:
                 self.wrong("a key that is no text is not allowed in settings", key, "write a plain key")
@@ -142,7 +143,7 @@ def read_documents(path: Path, findings: list[Finding]) -> list[Document]:
                 reader.read(node, (), ())
             elif not (isinstance(node, yaml.ScalarNode) and node.tag == _TAG + "null"):  # an empty document
                 reader.wrong("settings begin with a key", node, "write key: value")
-            documents.append(Document(tuple(reader.items)))
+            documents.append(Document(() if reader.is_bomb else tuple(reader.items)))
     except yaml.YAMLError as error:
         findings.append(_not_yaml(error, text, label))
         return []

@@ -106,6 +106,45 @@ def test_a_key_is_explained_with_winner_losers_and_default(name: str, key: str) 
     assert CANARY not in text
 
 
+def said_everywhere() -> Settings:
+    """Two keys, one of them a secret, in every source that there is; the number is the rank of the source."""
+
+    def said(rank: int) -> str:
+        return f"desk: {{threshold-minutes: {rank}}}\nbank: {{token: {CANARY}-{rank}}}\n"
+
+    on_prod = "---\nrocketbox.config.activate.on-profile: prod\n"
+    files = {
+        "rocketbox-prod.yaml": said(3) + on_prod + said(4),
+        "shared.yaml": said(5) + on_prod + said(6),
+        "shared-prod.yaml": said(7),
+        "secrets/desk.threshold-minutes": "8\n",
+        "secrets/bank/token": f"{CANARY}-8\n",
+        ".env": f"DESK_THRESHOLD_MINUTES=9\nBANK_TOKEN={CANARY}-9\n",
+    }
+    for name, text in files.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text)
+    return load(
+        "rocketbox.config.import: [shared.yaml, configtree:secrets]\n" + said(1) + on_prod + said(2),
+        {"DESK_THRESHOLD_MINUTES": "10", "BANK_TOKEN": f"{CANARY}-10"},
+        models={**MODELS, "bank": Bank},
+        profiles=["prod"],
+        env_file=Path(".env"),
+        arguments=["--desk.threshold-minutes=11", f"--bank.token={CANARY}-11"],
+        overrides={"desk.threshold-minutes": 12, "bank.token": SecretStr(f"{CANARY}-12")},
+    )
+
+
+def test_a_key_of_every_source_is_explained_in_their_order() -> None:
+    settings = said_everywhere()
+    assert settings.get("desk").threshold_minutes == 12
+    assert settings.get("bank").token == f"{CANARY}-12"
+    tree = "\n".join(line for line in render_tree(settings).splitlines() if " over " in line)
+    text = "\n\n".join([explain(settings, "desk.threshold-minutes"), explain(settings, "bank.token"), tree])
+    assert text == golden("every_source", text)
+    assert CANARY not in text
+
+
 def test_a_key_that_is_not_set_is_explained_and_an_unknown_one_is_refused() -> None:
     assert explain(load(), "rocketmq.name-server") == "rocketmq.name-server: not set\n  takes text"
     with pytest.raises(ConfigurationError, match=r"did you mean rocketmq\.name-server\?"):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import BaseModel, Field, SecretStr
 
+from rocketbox.boot import yaml_documents
 from rocketbox.boot.settings import load_settings
 from rocketbox.errors import ConfigurationError
 from tests.unit.boot.settings_models import MODELS, load, refused
@@ -284,6 +286,33 @@ def test_an_alias_bomb_is_refused_at_once() -> None:
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]
     (finding,) = refused("\n".join(lines))
     assert finding.startswith("the aliases of this file (*name) stand for too much, or for themselves\n")
+
+
+@pytest.mark.parametrize("kind", ["lists", "groups", "merges"])
+def test_a_bomb_of_10_kb_costs_no_more_nodes_than_a_file_may_have(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["a0: &a0 [x]" if kind == "lists" else "a0: &a0 {x: y}"]
+    for level in range(1, 40):
+        aliases = [f"*a{level - 1}"] * 40
+        if kind == "groups":
+            inner = ", ".join(f"k{number}: {alias}" for number, alias in enumerate(aliases))
+        else:
+            inner = ", ".join(aliases)
+        written = {"lists": f"[{inner}]", "groups": f"{{{inner}}}", "merges": f"{{<<: [{inner}]}}"}[kind]
+        lines.append(f"a{level}: &a{level} {written}")
+    text = "\n".join(lines)[:10_000].rpartition("\n")[0]
+    assert len(text) > 8_000
+    seen = 0
+    count = yaml_documents._Reader.count
+
+    def counting(self: yaml_documents._Reader, node: yaml.Node, depth: int) -> bool:
+        nonlocal seen
+        seen += 1
+        return count(self, node, depth)
+
+    monkeypatch.setattr(yaml_documents._Reader, "count", counting)
+    (finding,) = refused(text)
+    assert finding.startswith("the aliases of this file (*name) stand for too much, or for themselves\n")
+    assert seen < 1.1 * yaml_documents.MAX_NODES
 
 
 def test_merges_and_anchors_work() -> None:

@@ -1,0 +1,158 @@
+"""Which texts of settings are secret, wherever they come from, and which are not masked because everybody sees them."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr
+
+from rocketbox.boot.effective import explain, render_tree
+from rocketbox.boot.masking import MASK, mask
+from rocketbox.boot.settings import Settings
+from tests.unit.boot.settings_models import load, refused
+
+
+class Bank(BaseModel):
+    user: str = ""
+    url: str = ""
+    password: str = ""
+    pin: int = 0
+    key: SecretStr = SecretStr("")
+    keys: list[SecretStr] = []
+    by_name: dict[str, SecretStr] = {}
+    raw: SecretBytes = SecretBytes(b"")
+    opened: Secret[datetime.date] | None = None
+    built_in: SecretStr = SecretStr("hunter2-built-in")
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def load_bank(text: str = "", environ: dict[str, str] | None = None, **options: Any) -> Settings:
+    return load(text, environ, models={"bank": Bank}, **options)
+
+
+def secrets(settings: Settings) -> set[str]:
+    return set(settings.secrets) - {"hunter2-built-in"}
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "overrides", "expected"),
+    [
+        ("bank: {key: hunter2}", {}, {}, {"hunter2"}),
+        ("bank: {keys: [hunter2, hunter3]}", {}, {}, {"hunter2", "hunter3"}),
+        ("", {"BANK_KEYS": "hunter2, hunter3"}, {}, {"hunter2, hunter3", "hunter2", "hunter3"}),
+        ("bank: {by-name: {a: hunter2}}", {}, {}, {"hunter2"}),
+        ("bank: {raw: hunter2}", {}, {}, {"hunter2"}),
+        ("bank: {opened: 2026-11-21}", {}, {}, {"2026-11-21"}),
+        ("bank: {password: '${KEY:hunter2}'}", {"KEY": "hunter3"}, {}, {"hunter3"}),
+        ("", {}, {"bank.key": SecretStr("hunter2")}, {"hunter2"}),
+        ("", {}, {"bank.url": SecretStr("hunter2")}, {"hunter2"}),
+        ("", {}, {"bank.keys": [SecretStr("hunter2")]}, {"hunter2"}),
+        ("", {}, {"lake": [{"password": "hunter2", "host": "h"}]}, {"hunter2"}),
+        ("lake: {api-key: hunter2, fs.s3a.access.key: hunter3}", {}, {}, {"hunter2", "hunter3"}),
+        ("bank: {url: 'db://user:hunter2@host/x'}", {}, {}, {"hunter2"}),
+        ("bank: {url: 'db:host=x;password=hunter2;user=y'}", {}, {}, {"hunter2"}),
+        ("bank: {url: 'db://${DB_PASSWORD}'}", {"DB_PASSWORD": "hunter2"}, {}, {"hunter2"}),
+        ("bank: {url: 'db://${DB_TOKEN:hunter2}'}", {}, {}, {"hunter2"}),
+        ("bank: {url: '${PWD}/x'}", {"PWD": "/home/desk"}, {}, set()),
+    ],
+)
+def test_a_secret_is_known_wherever_it_comes_from(
+    text: str, environ: dict[str, str], overrides: dict[str, Any], expected: set[str]
+) -> None:
+    assert secrets(load_bank(text + "\n", environ, overrides=overrides)) == expected
+
+
+def test_a_default_in_the_code_is_a_secret_too() -> None:
+    assert load_bank().secrets == {"hunter2-built-in"}
+
+
+def test_a_variable_that_a_decorator_refers_to_is_a_secret_from_then_on() -> None:
+    settings = load_bank(environ={"DB_PASSWORD": "hunter2"})
+    assert secrets(settings) == set()
+    assert settings.resolve("x-${DB_PASSWORD}", subject="topic") == "x-hunter2"
+    assert secrets(settings) == {"hunter2"}
+
+
+def test_a_secret_override_fills_placeholders_and_keys_of_text_with_what_it_hides() -> None:
+    overrides = {"bank.key": SecretStr("hunter2"), "bank.user": SecretStr("hunter3")}
+    settings = load_bank("bank: {url: 'db://${bank.key}'}\n", overrides=overrides)
+    assert settings.get("bank").url == "db://hunter2"
+    assert settings.get("bank").user == "hunter3"
+    assert "hunter" not in render_tree(settings) + explain(settings, "bank.url") + repr(settings.texts)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bank: {user: guest, password: guest}",  # the name of the user stays readable
+        "bank: {password: bank}",  # a word of the key
+        "bank: {password: 'true'}",
+        "bank: {password: abc}",
+    ],
+)
+def test_a_word_that_everybody_sees_is_masked_in_its_own_key_only(text: str) -> None:
+    settings = load_bank(text + "\n")
+    assert secrets(settings) <= {"abc"}
+    assert mask("user guest of the bank: true, abc", settings.secrets) == "user guest of the bank: true, abc"
+    assert "password: ******" in " ".join(render_tree(settings).split())
+    assert explain(settings, "bank.password").startswith(f"bank.password: {MASK}\n")
+
+
+@pytest.mark.parametrize("value", ["012", "hunter2", "[hunter2]", "{a: hunter2}", "0x12"])
+def test_a_secret_of_a_wrong_type_is_refused_without_it(value: str) -> None:
+    class Login(BaseModel):
+        password: int = 0
+
+    (finding,) = refused(f"login: {{password: {value}}}\n", models={"login": Login})
+    assert finding.startswith("login.password is ")
+    assert "12" not in finding.replace("rocketbox.yaml:1:", "")
+    assert "hunter2" not in finding
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        ("*hunter2", "rocketbox.yaml refers to an anchor (*...) that is nowhere above\n"),
+        ("!hunter2", "a tag (!...) is not allowed in settings\n"),
+    ],
+)
+def test_a_password_that_yaml_takes_for_something_else_is_not_shown(value: str, what: str) -> None:
+    (finding,) = refused(f"bank:\n  password: {value}\n", models={"bank": Bank})
+    assert finding.startswith(what)
+    assert "where: rocketbox.yaml:2:13\n" in finding
+    assert "in quotes" in finding
+    assert "hunter2" not in finding
+
+
+def test_every_file_that_holds_a_secret_and_everybody_may_read_is_told() -> None:
+    files = {
+        "rocketbox-prod.yaml": "bank: {key: hunter2}\n",
+        "shared.yaml": "bank: {url: 'db://user:hunter2@host'}\n",
+        ".env": "BANK_PASSWORD=hunter2\n",
+        "plain.yaml": "bank: {user: nobody}\n",
+    }
+    for name, text in files.items():
+        Path(name).write_text(text)
+
+    def told(mode: int) -> list[str]:
+        for name in files:
+            Path(name).chmod(mode)
+        settings = load_bank(
+            "rocketbox.config.import: [shared.yaml, plain.yaml]\n", profiles=["prod"], env_file=Path(".env")
+        )
+        return [warning.what for warning in settings.warnings]
+
+    rest = "and everybody on this machine may read it"
+    assert told(0o644) == [
+        f"rocketbox-prod.yaml holds a secret (bank.key), {rest}",
+        f"shared.yaml holds a secret (bank.url), {rest}",
+        f".env holds a secret (bank.password), {rest}",
+    ]
+    assert told(0o640) == told(0o600) == []
