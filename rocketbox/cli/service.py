@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +30,7 @@ __all__ = [
     "application_of",
     "check",
     "conditions",
+    "failures_told",
     "load_application",
     "sort_out",
     "sort_out_settings",
@@ -56,11 +59,8 @@ def check(
 
     target, arguments = sort_out(context, target)
     application = application_of(target, debug)
-    try:
+    with failures_told(debug):
         assembly = application.check(config=config, profiles=tuple(profile or ()), arguments=arguments)
-    except Exception as error:
-        application.print_failure(error, debug=debug)
-        raise typer.Exit(1) from error
     lines = [line for plan in assembly.plans for line in describe(plan)]
     lines += [spark.describe() for spark in assembly.spark_plans]
     lines += [f"warning: {warning}" for warning in assembly.warnings]
@@ -79,11 +79,8 @@ def conditions(
 
     target, arguments = sort_out(context, target)
     application = application_of(target, debug)
-    try:
+    with failures_told(debug):
         assembly = application.look(config=config, profiles=tuple(profile or ()), arguments=arguments)
-    except Exception as error:
-        application.print_failure(error, debug=debug)
-        raise typer.Exit(1) from error
     print(mask(assembly.container.report.render(), assembly.settings.secrets))  # noqa: T201
 
 
@@ -124,15 +121,22 @@ def sort_out_settings(context: typer.Context, target: str | None) -> tuple[str |
     return first, tuple(arguments)
 
 
-def application_of(target: str, debug: bool) -> RocketBox:
-    """The application at ``module:name``; prints what is wrong, and ends the command, when there is none."""
+@contextmanager
+def failures_told(debug: bool) -> Iterator[None]:
+    """Print what fails inside as a failed start is printed, and end the command with status 1."""
     from rocketbox.application import RocketBox  # here: other commands start without loading all of it
 
     try:
-        return load_application(target)
-    except ConfigurationError as error:
+        yield
+    except Exception as error:
         RocketBox.print_failure(error, debug=debug)
         raise typer.Exit(1) from error
+
+
+def application_of(target: str, debug: bool) -> RocketBox:
+    """The application at ``module:name``; prints what is wrong, and ends the command, when there is none."""
+    with failures_told(debug):
+        return load_application(target)
 
 
 def load_application(target: str) -> RocketBox:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rocketbox.cli.service import Config, Debug, Profile, load_application, sort_out_settings
+from rocketbox.cli.service import Config, Debug, Profile, failures_told, load_application, sort_out_settings
 from rocketbox.errors import ConfigurationError, Finding
 
 if TYPE_CHECKING:
@@ -46,16 +46,12 @@ def config(
 
     Any setting may follow as --KEY=VALUE. Status 1 when the settings cannot be read or KEY is none, else 0.
     """
-    from rocketbox.application import RocketBox  # here: other commands start without loading all of it
-    from rocketbox.boot import effective
+    from rocketbox.boot import effective  # here: other commands start without loading all of it
 
     target, arguments = sort_out_settings(context, target)
-    try:
+    with failures_told(debug):
         settings = _settings(target, config, tuple(profile or ()), arguments)
         print(effective.explain(settings, explain) if explain else effective.render_tree(settings))  # noqa: T201
-    except Exception as error:
-        RocketBox.print_failure(error, debug=debug)
-        raise typer.Exit(1) from error
 
 
 def schema(
@@ -69,11 +65,10 @@ def schema(
     With --format=markdown the same keys as tables, for the documentation of a service.
     Status 1 when the application's modules cannot be read or FILE cannot be written, else 0.
     """
-    from rocketbox.application import RocketBox
     from rocketbox.boot.json_schema import json_schema
     from rocketbox.boot.reference import markdown_reference
 
-    try:
+    with failures_told(debug):
         models = _models(target)
         if form is Format.MARKDOWN:
             text = markdown_reference(models)
@@ -83,9 +78,6 @@ def schema(
             print(text)  # noqa: T201
         else:
             _write(output, text + "\n")
-    except Exception as error:
-        RocketBox.print_failure(error, debug=debug)
-        raise typer.Exit(1) from error
 
 
 def _write(file: Path, text: str) -> None:

@@ -153,6 +153,19 @@ async def test_background_refuses_to_block_a_loop(service: ServiceMaker) -> None
         await anyio.to_thread.run_sync(background.stop)
 
 
+def run_script(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python text in a process of its own, in the folder where the service lies."""
+    return subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", text],  # newer Pythons warn of forks with threads
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 FORK = """
 import os, sys
 import {module} as service
@@ -183,15 +196,7 @@ sys.exit(7)  # without a stop: the end of the process stops it in order
 def test_a_fork_says_so_and_may_start_its_own(service: ServiceMaker, servers: ServersInThread, tmp_path: Path) -> None:
     yaml = f"rocketmq: {{name-server: '{servers.name_server_address}', producer: {{group: desk}}}}\n"
     module = service(DESK, yaml)
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK.format(module=module.__name__)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    ran = run_script(FORK.format(module=module.__name__), tmp_path)
     assert ran.returncode == 7, ran.stderr
     lines = ran.stdout.splitlines()
     assert len(lines) == 5, ran.stdout
@@ -216,15 +221,7 @@ print(service.app.get(service.DeskProperties).threshold_minutes)
 
 def test_a_process_that_ends_stops_its_background_in_order(service: ServiceMaker, tmp_path: Path) -> None:
     module = service(DESK)
-    ran = subprocess.run(
-        [sys.executable, "-c", ENDS.format(module=module.__name__)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    ran = run_script(ENDS.format(module=module.__name__), tmp_path)
     assert (ran.returncode, ran.stdout) == (0, "5\nclosed\n"), ran.stderr
 
 
