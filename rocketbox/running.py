@@ -106,7 +106,6 @@ class Run:
         for warning in without_secrets(self.assembly.warnings, settings.secrets):
             where, fix = (f" ({text})" if text else "" for text in (warning.where, warning.fix))
             _log.warning("%s%s%s", warning.what, where, fix)
-        since = service.clock.monotonic()
         try:
             await self.lifecycle.__aenter__()
         except ConfigurationError as error:  # what beans and hooks raise may quote a secret
@@ -115,7 +114,7 @@ class Run:
                 raise
             raise ConfigurationError(findings) from error.__cause__
         self.is_started = True
-        _log.info("%s is ready after %.2f s", service.name, service.clock.monotonic() - since)
+        _log.info("%s is ready after %.2f s", service.name, self.lifecycle.start_took)
         return self
 
     async def __aexit__(

@@ -88,12 +88,17 @@ class Lifecycle:
     ) -> bool:
         return await self._stop(error)
 
+    @property
+    def start_took(self) -> float:
+        """Seconds from the beginning, preparations included, to the end of the phases that have started."""
+        return self.prepared + sum(times.start for times in self.times.values() if times.start is not None)
+
     def start_summary(self) -> str:
         """How long the start took, and each part of it: ``desk: ready after 0.21 s: prepare 90 ms, client 12 ms``."""
         parts = {"prepare": self.prepared}
         parts |= {phase.name.lower(): times.start for phase, times in self.times.items() if times.start is not None}
         split = ", ".join(f"{name} {took * 1000:.0f} ms" for name, took in parts.items())
-        return f"{self.name}: ready after {sum(parts.values()):.2f} s: {split}"
+        return f"{self.name}: ready after {self.start_took:.2f} s: {split}"
 
     async def _start(self, phase: Phase) -> None:
         steps = self._steps[phase]
