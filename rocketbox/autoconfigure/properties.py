@@ -153,7 +153,7 @@ _DESCRIPTIONS = {
 
 def _option(name: str, hint: Any) -> Any:
     default = DEFAULTS.get(name)
-    words = format_duration(default) if isinstance(default, timedelta) else getattr(default, "name", default)
+    words = format_duration(default) if isinstance(default, timedelta) else getattr(default, "value", default)
     if isinstance(words, bool):
         words = str(words).lower()
     said = _DESCRIPTIONS[name] if words is None else f"{_DESCRIPTIONS[name]} (default {words})"
