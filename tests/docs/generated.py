@@ -96,7 +96,9 @@ def _command(name: str, function: Callable[..., Any]) -> str:
 
 
 def _option(parameter: str, info: OptionInfo) -> str:
-    return (info.param_decls or [f"--{parameter.replace('_', '-')}"])[0]
+    names = [info.default, *(info.param_decls or ())]  # within Annotated the first name comes as the default
+    said = [name for name in names if isinstance(name, str) and name.startswith("--")]
+    return said[0] if said else f"--{parameter.replace('_', '-')}"
 
 
 def _option_cells(hint: Any, info: OptionInfo, default: Any) -> tuple[str, str, str]:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from rocketbox.autoconfigure.loading import settings_models
 from rocketbox.boot.origins import split_key
@@ -57,11 +58,16 @@ def test_the_rule_for_names_of_variables_holds_for_every_key() -> None:
             assert schema.locate_variable(variable, lambda path: ["desk"]) == tuple(words), variable
 
 
-def test_every_command_stands_in_the_reference() -> None:
+@pytest.mark.parametrize("command", [command.name for command in app.registered_commands])
+def test_every_command_stands_in_the_reference_with_its_options(command: str) -> None:
     text = (ROOT / "docs" / "reference" / "commands.md").read_text("utf-8")
-    names = [command.name for command in app.registered_commands]
-    assert "run" in names
-    assert [name for name in names if f"## `rocketbox {name}" not in text] == []
+    (section,) = re.findall(rf"^## `rocketbox {command}\b.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    wide = {"COLUMNS": "200", "TERM": "dumb"}
+    printed = CliRunner().invoke(app, [command, "--help"], prog_name="rocketbox", env=wide).output
+    boxes = [line.strip("│* ").split() for line in printed.splitlines() if line.startswith("│")]
+    options = {words[0] for words in boxes if words and words[0].startswith("--")}
+    assert options
+    assert set(re.findall(r"^\| `(--[\w-]+)` \|", section, re.MULTILINE)) == options - {"--help"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
