@@ -25,7 +25,6 @@ from rocketbox.autoconfigure.assembly import Assembly, AssemblyError, assemble
 from rocketbox.autoconfigure.loading import Launch, find_others, settings_models
 from rocketbox.autoconfigure.log_setup import set_up_logging
 from rocketbox.autoconfigure.scan import load_modules
-from rocketbox.background import Background
 from rocketbox.boot.beans import DynamicContainer
 from rocketbox.boot.failures import render_failure
 from rocketbox.boot.masking import masked_traceback
@@ -38,6 +37,7 @@ from rocketbox.tasks import Supervisor
 from rocketbox.template import RocketMQTemplate
 
 if TYPE_CHECKING:
+    from rocketbox.background import Background
     from rocketbox.boot.settings import Settings
     from rocketbox.spark.listener import SparkListenerContainer
 
@@ -141,6 +141,8 @@ class RocketBox:
         ``with app.background() as background: background.call(app.template.send, "departures", departure)``, or
         :meth:`Background.start` where there is no block to stand around.
         """
+        from rocketbox.background import Background  # here, because few need it, and a portal costs the start 4 ms
+
         return Background(self.name, partial(self.started, config=config, profiles=profiles, arguments=arguments))
 
     def _assemble(self, launch: Launch) -> Assembly:
