@@ -27,6 +27,7 @@ MIN_INSIDE = 8
 MIN_LINE = 16  # of a line of a secret that has several
 MIN_CUT = 4  # letters beside the dots of a text that was cut
 
+_PLAIN = re.compile(r"[A-Za-z0-9]+")
 _DOTS = re.compile(r"\.\.\.|\u2026")
 _BEFORE_VALUES = r"(?:^|(?<=['\"=:/@(\[,])|(?<=[:=] ))"
 
@@ -34,25 +35,38 @@ _BEFORE_VALUES = r"(?:^|(?<=['\"=:/@(\[,])|(?<=[:=] ))"
 def mask(text: str, secrets: Iterable[str]) -> str:
     """The text with every secret in it replaced."""
     known = frozenset(secrets)
-    pattern = _pattern(known)
-    if pattern is None:
-        return text
-    return _mask_ends(pattern.sub(MASK, text), known)
+    present = frozenset(secret for core, secret in _cores(known) if core in text)  # of hundreds, hardly ever one
+    if present and (pattern := _pattern(present)) is not None:
+        text = pattern.sub(MASK, text)
+    return _mask_ends(text, known)
 
 
 @lru_cache(maxsize=16)
+def _cores(secrets: frozenset[str]) -> list[tuple[str, str]]:
+    """Each secret behind a part of it that stands in all of its forms: its longest letters and digits in a row.
+
+    One of several lines comes once for each line that may stand alone.
+    """
+    lines = [(line, secret) for secret in secrets for line in _lines(secret) or [secret]]
+    return [(max(_PLAIN.findall(line), key=len, default=""), secret) for line, secret in lines]
+
+
+@lru_cache(maxsize=64)
 def _pattern(secrets: frozenset[str]) -> re.Pattern[str] | None:
     forms = {form for secret in secrets for form in _forms(secret)}
     longest_first = sorted(forms, key=lambda form: (-len(form), form))  # so that no rest of one stays
     return re.compile("|".join(map(_found_as, longest_first)), re.MULTILINE) if forms else None
 
 
+def _lines(secret: str) -> list[str]:
+    lines = secret.splitlines()
+    return [line.strip() for line in lines if len(line.strip()) >= MIN_LINE] if len(lines) > 1 else []
+
+
 def _forms(secret: str) -> Iterator[str]:
     written = (secret, secret.strip(), quote(secret), quote(secret, safe=""), quote_plus(secret))
     yield from (form for form in written if len(form) >= MIN_SEARCHED and form.strip())
-    lines = secret.splitlines()
-    if len(lines) > 1:
-        yield from (line.strip() for line in lines if len(line.strip()) >= MIN_LINE)
+    yield from _lines(secret)
 
 
 def _found_as(form: str) -> str:
@@ -121,6 +135,8 @@ class MaskingFilter(logging.Filter):
         handler.addFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if not self.secrets:
+            return True
         message = _message_of(record)
         if message is not None and (masked := mask(message, self.secrets)) != message:
             record.msg, record.args = masked, ()

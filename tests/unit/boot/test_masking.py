@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from urllib.parse import quote, quote_plus
 
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from rocketbox.boot import masking
 from rocketbox.boot.masking import MASK, MaskingFilter, mask, masked_traceback
 
 SECRET = "p4ss/w0rd &\n'of' the bänk"
@@ -64,6 +66,25 @@ def test_what_is_short_is_found_as_a_whole_word_only() -> None:
 def test_a_short_word_is_found_only_where_values_stand() -> None:
     text = "it must be a time: 'time', time=time and desk:time\ntime"
     assert mask(text, {"time"}) == f"it must be a time: '{MASK}', time={MASK} and desk:{MASK}\n{MASK}"
+
+
+def test_a_secret_without_letters_and_one_of_short_lines_are_found() -> None:
+    assert mask("it is !?&%-$$ or a\nb1 c", {"!?&%-$$", "a\nb1 c"}) == f"it is {MASK} or {MASK}"
+
+
+def test_of_hundreds_of_secrets_only_those_that_may_be_there_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = {f"{number * 7919:012}" for number in range(500)}
+    looked_for = []
+    pattern_of = masking._pattern
+
+    def noting(present: frozenset[str]) -> re.Pattern[str] | None:
+        looked_for.append(present)
+        return pattern_of(present)
+
+    monkeypatch.setattr(masking, "_pattern", noting)
+    assert mask("nothing of them", secrets) == "nothing of them"
+    assert mask(f"it is {7 * 7919:012}.", secrets) == f"it is {MASK}."
+    assert looked_for == [{f"{7 * 7919:012}"}]
 
 
 def test_blank_secrets_are_none() -> None:
