@@ -151,9 +151,8 @@ def start(folder: Path, program: str) -> Steps:
             elif "is ready after" in line:
                 ready = time.perf_counter()
                 of_phases = sum(took for step, took in steps.items() if step.startswith("phase"))
-                steps["settings, scan, plan, loop" if of_phases else "servers, client"] = (
-                    ready - before
-                ) * 1000 - of_phases
+                if of_phases:
+                    steps["settings, scan, plan, loop"] = (ready - before) * 1000 - of_phases
                 steps["run() to ready"] = (ready - before) * 1000
                 steps["process to ready"] = (ready - begun) * 1000
                 time.sleep(IDLE)
