@@ -116,13 +116,12 @@ def _same(above: tuple[str, type[BaseModel]], section: Section) -> str:
 
 
 def _takes(section: Section, known: Field) -> str:
-    shape = known.shape
-    while isinstance(shape, Table):
-        shape = shape.value
-    leaf = shape.item if isinstance(shape, Many) else shape
+    leaf, is_list = known.shape, False
+    while isinstance(leaf, Table | Many):
+        leaf, is_list = (leaf.item, True) if isinstance(leaf, Many) else (leaf.value, False)
     assert isinstance(leaf, Leaf), "what has keys of its own is a group"
     words = "secret text" if is_secret([known.key], known.shape) and expected(leaf) == "text" else _leaf(leaf)
-    if isinstance(shape, Many):
+    if is_list:
         return f"a list: {words}"
     limits = ", ".join(_limits(section, known)) if isinstance(known.shape, Leaf) else ""
     return f"{words}, {limits}" if limits else words

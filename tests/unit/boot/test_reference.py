@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field, SecretStr
@@ -34,6 +35,9 @@ class Account(BaseModel):
     colour: Colour = Colour.BLUE
     carriers: list[str] = []
     rates: dict[str, float] = {}
+    grid: list[list[int]] = []
+    shares: list[dict[str, float]] = []
+    anything: Any = None
 
 
 class Bank(Account):
@@ -63,6 +67,9 @@ LINES = markdown_reference({"bank": Bank}).splitlines()
         "| `bank.colour` | `DEEP_RED`, `BLUE` | `BLUE` |  |",
         "| `bank.carriers` | a list: text |  |  |",
         "| `bank.rates.<name>` | a number |  |  |",
+        "| `bank.grid[]` | a list: a whole number |  |  |",
+        "| `bank.shares[].<name>` | a number |  |  |",
+        "| `bank.anything` | a value |  |  |",
         "## `bank.fees[]`",
         r"| `bank.fees[].amount` | a number, above 0 | required | in the currency of \<branch> \| bank |",
         "## `bank.tills.<name>`",
