@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -90,13 +91,19 @@ def sort_out(context: typer.Context, target: str) -> tuple[str, tuple[str, ...]]
     An option that is misspelt would be taken for a setting; prints so, and ends the command.
     """
     found, settings = sort_out_settings(context, target)
-    return found or target, settings
+    if found is not None:
+        return found, settings
+    from rocketbox.application import RocketBox
+
+    fix = f"write {context.command_path} MODULE:APP; settings are written --KEY=VALUE"
+    RocketBox.print_failure(ConfigurationError(Finding("no application is named", "the command line", fix)))
+    raise typer.Exit(1)
 
 
 def sort_out_settings(context: typer.Context, target: str | None) -> tuple[str | None, tuple[str, ...]]:
     """As :func:`sort_out`, for a command that needs no application: None when there is none."""
     arguments = [*([] if target is None else [target]), *context.args]
-    first = next((argument for argument in arguments if not argument.startswith("-")), None)
+    first = _application_in(arguments)
     if first is not None:
         arguments.remove(first)
     options = [option for each in context.command.params for option in each.opts if not getattr(each, "hidden", False)]
@@ -119,6 +126,15 @@ def sort_out_settings(context: typer.Context, target: str | None) -> tuple[str |
         RocketBox.print_failure(ConfigurationError(findings))
         raise typer.Exit(1)
     return first, tuple(arguments)
+
+
+def _application_in(arguments: Sequence[str]) -> str | None:
+    """``module:app`` if there is one, else a module; but not what stands behind --KEY, which may be a password."""
+    pairs = itertools.pairwise(("", *arguments))
+    plain = [(before, each) for before, each in pairs if not each.startswith("-")]
+    named = [each for _, each in plain if ":" in each]
+    modules = [each for before, each in plain if not before.startswith("--") or "=" in before]
+    return next(iter((*named, *modules)), None)
 
 
 @contextmanager

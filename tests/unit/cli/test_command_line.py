@@ -51,6 +51,28 @@ def test_settings_may_stand_before_and_behind_the_application(
     assert "neither an option" not in result.output
 
 
+@pytest.mark.parametrize("arguments", [["check", "nowhere:app"], ["config"]])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_value_apart_from_its_key_is_not_taken_for_an_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], first: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command, *application = arguments
+    setting = ["--rocketmq.producer.secret-key", "hunter2"]
+    result = CliRunner().invoke(app, [command, *setting, *application] if first else [command, *application, *setting])
+    assert result.exit_code == 1
+    assert "hunter2" not in result.output
+    said = "module nowhere cannot be" if application else "the value of --rocketmq.producer.secret-key is an argument"
+    assert said in result.output
+
+
+def test_a_command_without_an_application_says_so() -> None:
+    result = CliRunner().invoke(app, ["check", "--rocketmq.enabled", "desk"], prog_name="rocketbox")
+    assert result.exit_code == 1
+    assert "no application is named" in result.output
+    assert "write rocketbox check MODULE:APP; settings are written --KEY=VALUE" in result.output
+
+
 @pytest.mark.parametrize("workers", ["0", "-1", "many"])
 def test_the_number_of_workers_is_checked(workers: str) -> None:
     result = CliRunner().invoke(app, ["run", "desk:app", f"--workers={workers}"], prog_name="rocketbox")
