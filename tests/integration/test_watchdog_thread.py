@@ -61,16 +61,18 @@ async def test_a_task_that_blocks_is_named_by_its_line(caplog: pytest.LogCapture
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # tests under trio have a thread more that wants the lock
 async def test_a_call_into_c_that_holds_the_interpreter_lock_is_named(caplog: pytest.LogCaptureFixture) -> None:
     async def search() -> None:
-        re.match(r"(a+)+$", "a" * 24 + "b")
+        re.match(r"(a+)+$", "a" * 23 + "b")
 
     async with LoopWatchdog(RealClock(), warn_after=0.1):
-        await anyio.sleep(0.1)
-        started = time.monotonic()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(search)
-        assert time.monotonic() - started > 0.4, "the expression is not slow enough to test with"
+        for _ in range(5):
+            await anyio.sleep(0.1)
+            started = time.monotonic()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(search)
+            assert time.monotonic() - started > 0.2, "the expression is not slow enough to test with"
         await heard(caplog, "turns again")
-    assert f"{__file__}:{search.__code__.co_firstlineno + 1} in " in caplog.text
+    # A machine that is busy may run the loop's thread on before the watchdog's has looked.
+    assert caplog.text.count(f"{__file__}:{search.__code__.co_firstlineno + 1} in ") >= 3
 
 
 async def test_a_def_function_in_a_thread_blocks_nothing(caplog: pytest.LogCaptureFixture) -> None:
