@@ -569,16 +569,11 @@ async def bad_topic(departure: Departure) -> None: ...
 @rocketmq_listener(topic="departures", consumer_group="flight desk!")
 async def bad_group(departure: Departure) -> None: ...
 
-@rocketmq_listener(topic="SCHEDULE_TOPIC_XXXX", consumer_group="night")
-async def of_the_broker(departure: Departure) -> None: ...
-
 @rocketmq_listener(topic="arrivals", consumer_group="lake")
-@send_to("alerts:late:very")
+@send_to("late alerts")
+@send_to("SCHEDULE_TOPIC_XXXX")
 @send_to("")
 async def bad_destinations(departure: Departure) -> Departure: ...
-
-@rocketmq_listener(topic="boardings", consumer_group="gate", selector_expression="UA && AA")
-async def bad_selector(departure: Departure) -> None: ...
 """,
         "rocketmq: {name-server: embedded, producer: {group: 'the desk'}}",
     ),

@@ -18,7 +18,7 @@ from typing import Any
 
 from rocketbox.client.checks import MAX_TOPIC_CHARS, check_group, check_topic
 from rocketbox.client.options import mismatches
-from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError
+from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError, InvalidMessageError
 from rocketbox.hints import place_of
 from rocketbox.listeners.binding import Beans, HandlerSignature, read_signature
 from rocketbox.listeners.container import ContainerPlan, ListenerFunction
@@ -229,9 +229,11 @@ class _Registrar:
                 who = f"send_to of listener {candidate.name}"
                 self.findings.append(unknown_cluster(who, reply.cluster, self.clusters, here))
             try:
-                check_topic(split_destination(reply.destination)[0])
-            except Exception as error:
-                self.wrong(f"send_to of listener {candidate.name}: {error}", here, "write 'topic' or 'topic:tag'")
+                topic, _ = split_destination(reply.destination)
+                check_topic(topic)
+            except InvalidMessageError as error:
+                fix = "write 'topic' or 'topic:tag', with a topic that one may send to"
+                self.wrong(f"send_to of listener {candidate.name}: {error}", here, fix)
 
     def plans(self) -> list[ContainerPlan]:
         plans = []
