@@ -19,7 +19,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import PurePath
 from types import FrameType, TracebackType
 from typing import Self
@@ -117,8 +116,8 @@ class LoopWatchdog:
         self._cpu_at_look = self._cpu_time()
         self._warned = self._down = False
 
-    def look(self) -> None:
-        """Look once, ``interval`` seconds after the last time. Raises RuntimeError when the loop has ended."""
+    def look(self) -> bool:
+        """Look once, ``interval`` seconds after the last time; False when the loop has ended."""
         now, cpu = self._clock.monotonic(), self._cpu_time()
         late = now - self._looked_at - self.interval
         lost = late if late > self.interval else 0.0  # what only came a little late says nothing
@@ -134,7 +133,11 @@ class LoopWatchdog:
             self._turned = False
         self._judge(now)
         if ask:  # behind the look at the frames: this call can give the interpreter lock back to the loop's thread
-            self._call_soon(self._turn)
+            try:
+                self._call_soon(self._turn)
+            except RuntimeError:  # from a closed asyncio loop, and from a trio run that is over
+                return False
+        return True
 
     # --- in the loop -------------------------------------------------------------------------------------------------
 
@@ -150,10 +153,9 @@ class LoopWatchdog:
     # --- in the thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        # The end of the loop ends this: a closed asyncio loop and a finished trio run refuse the call.
-        with suppress(RuntimeError):
-            while not self._end.wait(self.interval):
-                self.look()
+        there = True
+        while there and not self._end.wait(self.interval):
+            there = self.look()
 
     def _judge(self, now: float) -> None:
         blocked_for = now - self._since
