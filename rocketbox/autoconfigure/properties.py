@@ -282,7 +282,8 @@ class _Consumer(Properties):
     tls_enable: bool = Field(default=False, description=_TLS)
     instance_name: Text = Field(default="DEFAULT", description=_INSTANCE_NAME)
     missing_topic: Literal["wait", "fail"] = Field(
-        default="wait", description="what happens at the start when a topic does not exist"
+        default="wait",
+        description="for a topic that does not exist: wait (not ready, a warning each minute), or fail at the start",
     )
     listeners: dict[str, ListenerProperties] = Field(  # type: ignore[valid-type]  # made above
         default_factory=dict, description="options of listeners by their consumer group; they win over the decorator"

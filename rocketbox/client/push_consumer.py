@@ -47,6 +47,7 @@ _log = logging.getLogger(__name__)
 MAX_BATCH_SIZE = 1024
 CANCELLED_HANDLERS_END = 1.0  # seconds for cancelled handlers to clear up before the queues are handed on
 STOP_TIMEOUT = 5.0  # seconds for the last commit and the unlocking, also when everything is being cancelled
+REMINDER_INTERVAL = 60.0  # seconds between two warnings of topics that do not exist
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ class PushConsumer:
         self._closed = False
         self._paused = False
         self._registered = False
+        self._reminding = False
         self._told_of_late_handlers = False
         self._gate = anyio.Event()
         self._rounds: SupervisedTask | None = None
@@ -331,11 +333,29 @@ class PushConsumer:
             self._queues.note_first_route(topic, route.subscribe_queues if route else ())
             if route is None:
                 _log.warning("group %s: topic %s does not exist yet; it is asked for each second", self._group, topic)
+        if self.missing_topics and not self._reminding:
+            self._reminding = True
+            self._tasks.start("missing topics", self._remind_of_missing_topics)
         if not self._registered:
             self._instance.register_consumer(self._group, self)
             self._registered = True
         await self._tell_brokers()
         await self._rebalancer.now()
+
+    @property
+    def missing_topics(self) -> tuple[str, ...]:
+        """The subscribed topics that no name server has known yet: nothing of them is consumed."""
+        return tuple(topic for topic in self._subscriptions if self._instance.cached_route(topic) is None)
+
+    async def _remind_of_missing_topics(self) -> None:
+        """Warn each minute, until they are there: the instance asks for them each second."""
+        while True:
+            await self._clock.sleep(REMINDER_INTERVAL)
+            missing = self.missing_topics
+            if not missing:
+                self._reminding = False
+                return
+            _log.warning("group %s: still no route for %s; nothing of it is consumed", self._group, ", ".join(missing))
 
     async def _tell_brokers(self) -> None:
         """Send heartbeats with the subscriptions as they are now; from then on pulls may refer to them."""

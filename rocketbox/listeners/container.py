@@ -206,8 +206,10 @@ class ListenerContainer:
 
     def state(self) -> ContainerState:
         """What health shows."""
-        ready = self._status is ContainerStatus.RUNNING
-        return ContainerState(self.cluster, self.group, self._status, ready, self._reason)
+        ready, reason = self._status is ContainerStatus.RUNNING, self._reason
+        if ready and (missing := self.consumer.missing_topics):
+            ready, reason = False, f"waits for topic {', '.join(missing)}, which no name server knows yet"
+        return ContainerState(self.cluster, self.group, self._status, ready, reason)
 
     def _pause_for_invalid(self) -> None:
         limit = self.plan.options.invalid_limit

@@ -66,3 +66,28 @@ async def test_invalid_payloads_pause_a_container_that_is_still_starting() -> No
         assert container.state().status is ContainerStatus.PAUSED, "the next ones are as bad"
         await container.drain(1)
         assert container.state().status is ContainerStatus.STOPPED
+
+
+async def test_a_container_is_not_ready_while_a_topic_is_missing_and_says_so_each_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = VirtualClock()
+    broker = ScriptedBroker(clock)
+    broker.topics = {"A": 1, "%RETRY%g": 1}
+    options = ClientOptions(client_ip="10.0.0.9", api_timeout=60.0)
+    async with (
+        broker,
+        MQClientInstance(broker.address, options=options, clock=clock, network=broker.network) as instance,
+        container_of(instance) as container,
+    ):
+        state = container.state()
+        assert (state.status, state.ready) == (ContainerStatus.RUNNING, False)
+        assert state.reason == "waits for topic T, which no name server knows yet"
+        await clock.advance(121)
+        reminders = [record for record in caplog.records if "still no route for T" in record.getMessage()]
+        assert [record.levelname for record in reminders] == ["WARNING", "WARNING"]
+        broker.topics["T"] = 1
+        await clock.advance(2)
+        assert container.state().ready
+        await clock.advance(120)
+        assert caplog.text.count("still no route") == 2
