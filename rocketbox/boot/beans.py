@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from dependency_injector import containers, providers
@@ -170,11 +171,17 @@ class BeanContainer:
         return self.planned.missing(asked, who, where)
 
     def left_out(self, hint: Any, who: str, where: str | None = None) -> Finding | None:
-        """What is wrong with ``who`` asking for this hint if a definition of such a bean was left out; else None."""
-        asked = wanted(hint)
-        if self.planned.candidates(asked) or self.planned.why_missing(asked.type_, qualifier=asked.qualifier) is None:
+        """What is wrong with ``who`` asking for this hint if it must mean a bean that is not there; else None.
+
+        It must when a definition of such a bean was left out, or when there are some by other names.
+        """
+        asked, planned = wanted(hint), self.planned
+        if planned.candidates(asked):
             return None
-        return self.planned.missing(asked, who, where)
+        by_others = asked.qualifier is not None and planned.candidates(replace(asked, qualifier=None, every=True))
+        if by_others or planned.why_missing(asked.type_, qualifier=asked.qualifier) is not None:
+            return planned.missing(asked, who, where)
+        return None
 
     def ambiguous(self, hint: Any, who: str, where: str | None = None) -> Finding | None:
         """What is wrong with ``who`` asking for this hint if there are several such beans; else None."""

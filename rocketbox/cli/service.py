@@ -144,6 +144,8 @@ def failures_told(debug: bool) -> Iterator[None]:
 
     try:
         yield
+    except BrokenPipeError:  # who reads has seen enough, as head has
+        raise
     except Exception as error:
         RocketBox.print_failure(error, debug=debug)
         raise typer.Exit(1) from error

@@ -70,6 +70,18 @@ def test_an_unknown_cluster_is_refused_with_what_was_meant(
     assert finding.fix == fix
 
 
+def test_a_qualifier_that_names_no_cluster_is_refused_with_what_was_meant(service: ServiceMaker) -> None:
+    source = """
+@rocketmq_listener(topic="departures", consumer_group="desk")
+async def on_departure(flight: str, template: Annotated[RocketMQTemplate, Qualifier("audt")]) -> None: ...
+"""
+    (finding,) = service(HEAD + source, SETTINGS.format("audit")).app.look().findings
+    assert (
+        "of listener on_departure needs a bean of type RocketMQTemplate named 'audt', and there is none" in finding.what
+    )
+    assert finding.fix == 'did you mean Annotated[RocketMQTemplate, Qualifier("audit")]?'
+
+
 @pytest.mark.parametrize("who", MARKED)
 def test_the_name_of_a_cluster_may_come_from_the_settings(service: ServiceMaker, who: str) -> None:
     source = HEAD + MARKED[who].replace("CLUSTER", "${desk.cluster}")

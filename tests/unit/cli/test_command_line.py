@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,14 @@ def test_the_help_of_a_command_explains_each_option(command: str) -> None:
 def test_the_help_of_a_command_tells_its_exit_codes(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"], prog_name="rocketbox", env={"COLUMNS": "120", "TERM": "dumb"})
     assert "Status" in result.output
+
+
+def test_a_reader_that_has_seen_enough_is_no_failed_start() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "rocketbox", "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as schema:
+        assert schema.stdout is not None
+        assert schema.stderr is not None
+        schema.stdout.close()  # as head does
+        assert schema.stderr.read() == ""
+    assert schema.returncode == 1
