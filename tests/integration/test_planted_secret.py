@@ -310,7 +310,7 @@ def test_a_service_that_runs_at_debug_shows_no_secret(tmp_path: Path, form: str)
     service.process.send_signal(signal.SIGTERM)
     assert service.finish() == 0
     assert "DEBUG" in service.output
-    assert f"logging in with [{MASK}" in service.output.replace('\\"', '').replace('"', '')
+    assert f"logging in with [{MASK}" in service.output.replace('\\"', "").replace('"', "")
     assert "hunter2" not in service.output
 
 
