@@ -370,14 +370,15 @@ def _bind(
     Empty when models lack values without them.
     """
     names = {prefix: f"section_{index}" for index, prefix in enumerate(models)}
-    converter = Converter(findings, warnings, _collecting(merged.texts, findings))
+    unresolved: list[str] = []
+    converter = Converter(findings, warnings, _collecting(merged.texts, findings, unresolved))
     nothing: dict[str, Any] = {name: {} for name in names.values()}  # so that defaults and missing keys are found
     values: dict[str, dict[str, Any]] = {}
     refused: set[tuple[str, ...]] = set()
     for path, entry in merged.winners.items():
-        found = len(findings)
+        told = len(findings), len(unresolved)
         value = converter.value(entry.shape, entry.raw, entry.key)
-        if len(findings) > found:
+        if (len(findings), len(unresolved)) != told:
             refused.add(path)
         if value is UNSET:
             continue
@@ -425,14 +426,18 @@ def _drop(values: dict[str, Any], path: Sequence[int | str]) -> None:
     values.pop(str(path[-1]), None)
 
 
-def _collecting(texts: Texts, findings: list[Finding]) -> Any:
-    """Texts for the converter; what cannot be replaced is a finding, once for all keys that it is the fault of."""
+def _collecting(texts: Texts, findings: list[Finding], unresolved: list[str]) -> Any:
+    """Texts for the converter; what cannot be replaced is a finding, once for all keys that it is the fault of.
+
+    The keys of all of them are added to ``unresolved``.
+    """
     causes: set[frozenset[str]] = set()
 
     def text(scalar: Scalar, key: str) -> str | None:
         try:
             return texts.of_scalar(scalar, key)
         except PlaceholderError as error:
+            unresolved.append(key)
             if error.cause not in causes:
                 causes.add(error.cause)
                 findings.append(error.finding)

@@ -40,6 +40,8 @@ def validation_findings(
         place = _follow(schema.sections[prefix], split_key(prefix), location)
         if place.path in refused or place.steps in findings:
             continue  # one for a value, not one for each member of a union
+        if each["type"] == "missing" and any(path[: len(place.path)] == place.path for path in refused):
+            continue  # a group that is not there because all that is written in it was refused
         findings[place.steps] = _finding(each, place, merged, file)
     return list(findings.values())
 

@@ -186,6 +186,30 @@ def test_a_required_key_that_is_missing() -> None:
     ]
 
 
+def test_what_refers_to_an_unresolved_placeholder_is_told_once_and_is_not_missing_or_wrong_besides() -> None:
+    class Mail(BaseModel):
+        host: str
+        sender: str
+        ports: list[int] = []
+
+    text = "mail: {host: '${HOST}', sender: '${mail.host}', ports: [1, '${mail.host}', x]}\n"
+    (told,) = refused(text, models={"mail": Mail})
+    assert told.startswith("mail.host needs ${HOST}, and nothing has that name\n")
+
+
+def test_a_group_is_not_missing_when_all_that_is_written_in_it_is_refused() -> None:
+    class Server(BaseModel):
+        host: str
+
+    class Mail(BaseModel):
+        server: Server
+
+    (told,) = refused("mail: {server: {host: '${HOST}'}}\n", models={"mail": Mail})
+    assert told.startswith("mail.server.host needs ${HOST}, and nothing has that name\n")
+    (missing,) = refused("mail: {server: {}}\n", models={"mail": Mail})
+    assert missing.startswith("mail.server is required and not set\n")
+
+
 def test_a_secret_is_shown_nowhere() -> None:
     class Login(BaseModel):
         password: int = 0
