@@ -28,6 +28,8 @@ __all__ = ["UNSET", "Converter"]
 UNSET: Any = object()
 """Nothing was written: the default holds."""
 
+MAX_DIGITS = 640  # Python reads as many in any case, and may refuse more
+
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _OCTAL = re.compile(r"[-+]?0[0-9]+")
 _FLOAT = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
@@ -185,7 +187,7 @@ def _read(kind: Any, text: str) -> Any:
     if kind is bool:
         return {"true": True, "false": False}.get(plain.lower(), UNSET)
     if kind is int:
-        return int(plain) if _INT.fullmatch(plain) else UNSET
+        return int(plain) if len(plain) <= MAX_DIGITS and _INT.fullmatch(plain) else UNSET
     if kind is float:
         return float(plain) if _FLOAT.fullmatch(plain) else UNSET
     if kind is timedelta:

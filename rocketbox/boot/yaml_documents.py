@@ -82,8 +82,13 @@ class _Reader:
             if raw is not None:
                 self.items.append(Item(parts, places, raw))
 
-    def entries(self, node: yaml.MappingNode, parts: tuple[str, ...] = ()) -> list[tuple[str, Origin, yaml.Node]]:
-        """The entries of a mapping, its merges (``<<``) first; duplicates are findings."""
+    def entries(
+        self, node: yaml.MappingNode, parts: tuple[str, ...] = (), merges: int = 0
+    ) -> list[tuple[str, Origin, yaml.Node]]:
+        """The entries of a mapping, its merges (``<<``) first; duplicates are findings.
+
+        ``merges`` is how many others merge this one, each inside of the one before.
+        """
         merged: dict[str, tuple[str, Origin, yaml.Node]] = {}
         own: dict[str, tuple[str, Origin, yaml.Node]] = {}
         for key, value in node.value:
@@ -91,8 +96,8 @@ class _Reader:
                 for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
                     if not isinstance(source, yaml.MappingNode) or source is node:
                         self.wrong("<< takes a group of keys, such as *name", key, "name a group with &name before")
-                    elif self.count(source, len(parts)):
-                        for entry in self.entries(source, parts):
+                    elif self.count(source, len(parts) + merges):
+                        for entry in self.entries(source, parts, merges + 1):
                             merged.setdefault(entry[0], entry)
                 continue
             if not isinstance(key, yaml.ScalarNode) or key.tag not in _PLAIN_TAGS:
@@ -147,6 +152,9 @@ def read_documents(path: Path, findings: list[Finding]) -> list[Document]:
     except yaml.YAMLError as error:
         findings.append(_not_yaml(error, text, label))
         return []
+    except RecursionError:  # PyYAML calls itself for each level
+        findings.append(_too_deep(text, label))
+        return []
     return documents
 
 
@@ -166,11 +174,26 @@ def _read_text(path: Path, label: str, findings: list[Finding]) -> str | None:
     return None
 
 
+def _too_deep(text: str, label: str) -> Finding:
+    """The finding about a file whose groups and lists cannot be read, with the place where they become too deep."""
+    depth, mark = 0, None
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):  # this one does not call itself
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            mark = event.start_mark
+            break
+    where = label if mark is None else str(Origin(label, mark.line + 1, mark.column + 1))
+    what = f"{label} has more than {MAX_DEPTH} groups or lists inside of each other"
+    return Finding(what, where, "write fewer inside of each other, or put text that begins with [ or { in quotes")
+
+
 def _not_yaml(error: yaml.YAMLError, text: str, label: str) -> Finding:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     if mark is None:
         reason = getattr(error, "reason", None) or str(error).splitlines()[0]
-        return Finding(f"{label} is not valid YAML: {reason}", label, "correct the file")
+        above = text[: getattr(error, "position", 0)]
+        where = str(Origin(label, above.count("\n") + 1, len(above) - above.rfind("\n")))
+        return Finding(f"{label} is not valid YAML: {reason}", where, "take this character out")
     where = str(Origin(label, mark.line + 1, mark.column + 1))
     lines = text.splitlines()
     line = lines[mark.line] if mark.line < len(lines) else ""

@@ -312,6 +312,31 @@ def test_an_alias_bomb_is_refused_at_once() -> None:
     assert finding.startswith("the aliases of this file (*name) stand for too much, or for themselves\n")
 
 
+def test_groups_that_merge_each_other_are_refused() -> None:
+    (finding,) = refused("a: &a {<<: &b {<<: *a}}\n")
+    assert finding.startswith("the aliases of this file (*name) stand for too much, or for themselves\n")
+
+
+@pytest.mark.parametrize("text", ["a:\n  " + "[" * 2000, "a:\n  " + "{b: " * 2000, "a:\n" + "- " * 2000 + "x"])
+def test_what_is_too_deep_to_be_read_is_refused_with_its_line(text: str) -> None:
+    (finding,) = refused(text)
+    assert finding.startswith("rocketbox.yaml has more than 50 groups or lists inside of each other\n")
+    assert "where: rocketbox.yaml:2:" in finding
+
+
+def test_a_character_that_yaml_does_not_take_is_refused_with_its_line() -> None:
+    assert refused("a: b\nc: d\x07\n") == [
+        "rocketbox.yaml is not valid YAML: special characters are not allowed\n"
+        "    where: rocketbox.yaml:2:5\n"
+        "    fix:   take this character out"
+    ]
+
+
+def test_a_number_of_too_many_digits_is_refused() -> None:
+    (finding,) = refused(f"desk.threshold-minutes: {'9' * 5000}\ndesk.anything: {'9' * 5000}\n")
+    assert finding.startswith("desk.threshold-minutes is '999")
+
+
 @pytest.mark.parametrize("kind", ["lists", "groups", "merges"])
 def test_a_bomb_of_10_kb_costs_no_more_nodes_than_a_file_may_have(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["a0: &a0 [x]" if kind == "lists" else "a0: &a0 {x: y}"]
