@@ -110,7 +110,7 @@ class Converter:
         if isinstance(raw, Group):
             return self.wrong(f"{key} is a list, and not a group of keys", raw, f"write {key}: [..., ...]")
         if isinstance(raw, Listing):
-            items = [self.value(shape.item, item, f"{key}[{index}]") for index, item in enumerate(raw.items)]
+            items = [self._item(shape.item, item, f"{key}[{index}]") for index, item in enumerate(raw.items)]
             return [item for item in items if item is not UNSET]
         assert isinstance(raw, Scalar)
         text = self._text(raw, key)
@@ -118,6 +118,14 @@ class Converter:
             return None if shape.nullable else UNSET
         parts = [part.strip() for part in text.split(",") if part.strip()]
         return [self.value(shape.item, replace(raw, text=part, open_=False), key) for part in parts]
+
+    def _item(self, shape: Shape, raw: Raw, key: str) -> Any:
+        """An entry of a list; one that is left empty is wrong, for those behind it would change their places."""
+        found = len(self.findings)
+        value = self.value(shape, raw, key)
+        if value is UNSET and len(self.findings) == found and isinstance(raw, Scalar) and raw.text is None:
+            return self.wrong(f"{key} is empty", raw, "write a value, or take this entry out")
+        return value
 
     def _leaf(self, leaf: Leaf, raw: Raw, key: str) -> Any:
         if isinstance(raw, Listing | Group):

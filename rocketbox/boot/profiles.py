@@ -5,14 +5,17 @@ Source: Spring Boot 3 ``spring.profiles.*`` and ``spring.config.activate.on-prof
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["DEFAULT_PROFILE", "ProfilesProperties", "accepts", "active_profiles", "profile_file"]
+__all__ = ["DEFAULT_PROFILE", "ProfilesProperties", "accepts", "active_profiles", "is_profile_name", "profile_file"]
 
 DEFAULT_PROFILE = "default"
+
+_NAME = re.compile(r"[^/\\\x00]{1,100}")
 
 
 class ProfilesProperties(BaseModel):
@@ -50,6 +53,11 @@ def accepts(expressions: Sequence[str], active: Collection[str]) -> bool:
 
 def _holds(term: str, active: Collection[str]) -> bool:
     return term[1:].strip() not in active if term.startswith("!") else term in active
+
+
+def is_profile_name(name: str) -> bool:
+    """Whether a file can have the name of a profile in its own."""
+    return bool(_NAME.fullmatch(name))
 
 
 def profile_file(file: Path, profile: str) -> Path:

@@ -35,7 +35,7 @@ from rocketbox.boot.masking import MASK, mask
 from rocketbox.boot.merging import Merged, Sources, Texts, file_layer
 from rocketbox.boot.origins import Origin, Ready, Scalar, file_label, split_key
 from rocketbox.boot.placeholders import PlaceholderError, resolve_placeholders
-from rocketbox.boot.profiles import ProfilesProperties, active_profiles
+from rocketbox.boot.profiles import ProfilesProperties, active_profiles, is_profile_name
 from rocketbox.boot.secrets import credentials_in, is_guessable, is_secret, secret_values, secrets_in
 from rocketbox.boot.shapes import Leaf, Many, Schema, Section, Shape, Table
 from rocketbox.boot.units import DataSize, Duration, DurationWithUnit
@@ -337,7 +337,14 @@ def _active_profiles(
     said = bound.get(PROFILES_PREFIX)
     if not isinstance(said, ProfilesProperties):  # what is wrong with them is found again as well
         said = ProfilesProperties()
-    return active_profiles(asked or said.active, said.default, said.group)
+    active = active_profiles(asked or said.active, said.default, said.group)
+    entry = merged.winners.get((*split_key(PROFILES_PREFIX), "active"))
+    where = "--profile" if asked else None if entry is None else str(entry.origin)
+    for name in active:
+        if not is_profile_name(name):
+            what = f"the profile {name!r} has a name that no file can have"
+            loader.findings.append(Finding(what, where, "use letters, digits and dashes"))
+    return tuple(name for name in active if is_profile_name(name))
 
 
 # --- binding -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, SecretStr
 from rocketbox.boot import yaml_documents
 from rocketbox.boot.settings import load_settings
 from rocketbox.errors import ConfigurationError
-from tests.unit.boot.settings_models import MODELS, load, refused
+from tests.unit.boot.settings_models import MODELS, RocketMQ, load, refused
 
 
 @pytest.fixture(autouse=True)
@@ -310,6 +310,27 @@ def test_an_alias_bomb_is_refused_at_once() -> None:
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]
     (finding,) = refused("\n".join(lines))
     assert finding.startswith("the aliases of this file (*name) stand for too much, or for themselves\n")
+
+
+def test_an_empty_entry_of_a_list_is_refused_where_it_stands() -> None:
+    class Mail(BaseModel):
+        ports: list[int] = []
+        servers: list[RocketMQ] = []
+
+    text = "mail:\n  ports: [25, ~, x]\n  servers:\n  - name-server: a\n  -\n"
+    assert refused(text, models={"mail": Mail}) == [
+        "mail.ports[1] is empty\n    where: rocketbox.yaml:2:15\n    fix:   write a value, or take this entry out",
+        "mail.servers[1] is empty\n    where: rocketbox.yaml:5:4\n    fix:   write a value, or take this entry out",
+    ]
+
+
+@pytest.mark.parametrize("name", ["a/b", "a\\b", "../a", "a" * 300])
+def test_a_profile_that_no_file_can_be_named_after_is_refused(name: str) -> None:
+    what = f"the profile {name!r} has a name that no file can have"
+    fix = "use letters, digits and dashes"
+    text = f"rocketbox.profiles.active: [good, '{name}']\n"
+    assert refused(text) == [f"{what}\n    where: rocketbox.yaml:1:28\n    fix:   {fix}"]
+    assert refused("a: b\n", profiles=[name]) == [f"{what}\n    where: --profile\n    fix:   {fix}"]
 
 
 def test_groups_that_merge_each_other_are_refused() -> None:
