@@ -64,7 +64,9 @@ def _lines(secret: str) -> list[str]:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    written = (secret, secret.strip(), quote(secret), quote(secret, safe=""), quote_plus(secret))
+    text = secret.encode(errors="replace").decode()  # a variable may hold bytes that are no UTF-8
+    in_urls = (quote(text), quote(text, safe=""), quote_plus(text))
+    written = (secret, secret.strip(), *in_urls)
     yield from (form for form in written if len(form) >= MIN_SEARCHED and form.strip())
     yield from _lines(secret)
 
@@ -87,17 +89,23 @@ def _letter(letter: str) -> str:
         return re.escape(letter)
     code = f"{ord(letter):02x}", f"{ord(letter):04x}", f"{ord(letter):08x}"
     short = {"\n": "|n", "\t": "|t", "\r": "|r"}.get(letter, "")
-    return rf"(?:{re.escape(letter)}|\\+(?:x{code[0]}|u{code[1]}|U{code[2]}{short}))"
+    pair = letter.encode("utf-16-be", "surrogatepass").hex()  # JSON writes what is above 16 bits as two
+    wide = rf"|\\+u{pair[:4]}\\+u{pair[4:]}" if len(pair) == 8 else ""
+    return rf"(?:{re.escape(letter)}|\\+(?:x{code[0]}|u{code[1]}|U{code[2]}{short}){wide})"
 
 
 def _mask_ends(text: str, secrets: frozenset[str]) -> str:
     """Replace the beginning of a secret before dots, and the end of one behind them."""
     done: list[str] = []
     position = 0
+    heads = tails = None
     for dots in _DOTS.finditer(text):
+        if heads is None or tails is None:  # of hundreds of secrets, hardly ever one
+            heads = [secret for secret in secrets if secret[:MIN_CUT] in text]
+            tails = [secret for secret in secrets if secret[-MIN_CUT:] in text]
         start, end = dots.span()
-        head = max((_ends_with_start_of(text, position, start, secret) for secret in secrets), default=0)
-        tail = max((_starts_with_end_of(text, end, secret) for secret in secrets), default=0)
+        head = max((_ends_with_start_of(text, position, start, secret) for secret in heads), default=0)
+        tail = max((_starts_with_end_of(text, end, secret) for secret in tails), default=0)
         done += [text[position : start - head], MASK if head else "", dots.group(), MASK if tail else ""]
         position = end + tail
     return "".join((*done, text[position:])) if done else text
@@ -105,11 +113,15 @@ def _mask_ends(text: str, secrets: frozenset[str]) -> str:
 
 def _ends_with_start_of(text: str, begin: int, end: int, secret: str) -> int:
     longest = min(len(secret), end - begin)
+    if text.find(secret[:MIN_CUT], end - longest, end) < 0:
+        return 0
     return next((size for size in range(longest, MIN_CUT - 1, -1) if text.endswith(secret[:size], begin, end)), 0)
 
 
 def _starts_with_end_of(text: str, begin: int, secret: str) -> int:
     longest = min(len(secret), len(text) - begin)
+    if text.find(secret[-MIN_CUT:], begin, begin + longest) < 0:
+        return 0
     return next((size for size in range(longest, MIN_CUT - 1, -1) if text.startswith(secret[-size:], begin)), 0)
 
 

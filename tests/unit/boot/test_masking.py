@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+from collections.abc import Callable
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -33,6 +35,17 @@ SECRET = "p4ss/w0rd &\n'of' the bänk"
 def test_a_secret_is_found_in_each_form_that_it_is_written_in(form: str) -> None:
     masked = mask(f"it was {form}!", {SECRET})
     assert masked in (f"it was {MASK}!", f"it was '{MASK}'!", f'it was "{MASK}"!')
+
+
+@pytest.mark.parametrize("form", [str, repr, json.dumps, lambda secret: json.dumps(repr(secret))])
+def test_a_letter_of_more_than_16_bits_is_found(form: Callable[[str], str]) -> None:
+    secret = "hunter\U0001f680hunter"
+    assert "hunter" not in mask(f"it was {form(secret)}!", {secret})
+
+
+def test_a_secret_of_bytes_that_are_no_text_is_found() -> None:
+    secret = os.fsdecode(b"hunter2-\xff\xfe")  # as os.environ has it
+    assert mask(f"it was {secret}, {secret!r}!", {secret}) == f"it was {MASK}, '{MASK}'!"
 
 
 def test_the_longer_of_two_secrets_is_found_first() -> None:
