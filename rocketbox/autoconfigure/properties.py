@@ -25,12 +25,14 @@ from pydantic import (
     SecretStr,
     StringConstraints,
     create_model,
+    field_validator,
 )
 
 from rocketbox.boot.shapes import key_text
 from rocketbox.boot.units import DataSize, Duration, DurationWithUnit, format_duration
 from rocketbox.client import AccessChannel, ClientOptions, LitePullConsumerOptions, ProducerOptions
 from rocketbox.client.options import SYSTEM_TRACE_TOPIC, MemberOptions
+from rocketbox.client.unbuilt import UNBUILT
 from rocketbox.listeners.options import DEFAULTS, SECRET_OPTIONS, OnInvalid
 from rocketbox.marks import rocketmq_listener
 from rocketbox.message import MessageModel, SelectorType
@@ -104,6 +106,14 @@ def _type_in_settings(name: str, hint: Any) -> Any:
     return (Text if kind is str else kind) | None
 
 
+_NOT_YET = "not built yet"
+
+
+def _about(name: str, words: str) -> str:
+    """The description of an option, which says so when its feature is not built yet."""
+    return f"{words}; {_NOT_YET}" if name in UNBUILT else words
+
+
 _NAMESPACE = "the namespace, written before the names of topics and groups; not together with namespace-v2"
 _NAMESPACE_V2 = "the namespace, sent in a header; not together with namespace"
 _ACCESS_KEY = "whose requests these are (ACL); together with secret-key"
@@ -157,7 +167,7 @@ def _option(name: str, hint: Any) -> Any:
     if isinstance(words, bool):
         words = str(words).lower()
     said = _DESCRIPTIONS[name] if words is None else f"{_DESCRIPTIONS[name]} (default {words})"
-    return _type_in_settings(name, hint), Field(default=None, description=said)
+    return _type_in_settings(name, hint), Field(default=None, description=_about(name, said))
 
 
 _OPTIONS: dict[str, Any] = {
@@ -196,13 +206,15 @@ def _plain(value: Any) -> Any:
 class _Member(Properties):
     """What producer and pull consumer have alike."""
 
-    namespace: Text | None = Field(default=None, description=_NAMESPACE)
-    namespace_v2: Text | None = Field(default=None, description=_NAMESPACE_V2)
-    access_key: Secret | None = Field(default=None, description=_ACCESS_KEY)
-    secret_key: Secret | None = Field(default=None, description=_SECRET_KEY)
-    enable_msg_trace: bool = Field(default=False, description=_TRACE)
-    customized_trace_topic: Text = Field(default=SYSTEM_TRACE_TOPIC, description=_TRACE_TOPIC)
-    tls_enable: bool = Field(default=False, description=_TLS)
+    namespace: Text | None = Field(default=None, description=_about("namespace", _NAMESPACE))
+    namespace_v2: Text | None = Field(default=None, description=_about("namespace_v2", _NAMESPACE_V2))
+    access_key: Secret | None = Field(default=None, description=_about("access_key", _ACCESS_KEY))
+    secret_key: Secret | None = Field(default=None, description=_about("secret_key", _SECRET_KEY))
+    enable_msg_trace: bool = Field(default=False, description=_about("enable_msg_trace", _TRACE))
+    customized_trace_topic: Text = Field(
+        default=SYSTEM_TRACE_TOPIC, description=_about("customized_trace_topic", _TRACE_TOPIC)
+    )
+    tls_enable: bool = Field(default=False, description=_about("tls_enable", _TLS))
     instance_name: Text = Field(default="DEFAULT", description=_INSTANCE_NAME)
 
     def member_options(self) -> dict[str, Any]:
@@ -218,7 +230,9 @@ class ProducerProperties(_Member):
         default=timedelta(seconds=3), gt=timedelta(0), description="for a send with all its tries"
     )
     compress_message_body_threshold: DataSize = Field(
-        default=4096, ge=0, description="bodies of this size and more are compressed"
+        default=4096,
+        ge=0,
+        description=_about("compress_message_body_threshold", "bodies of this size and more are compressed"),
     )
     retry_times_when_send_failed: int = Field(default=2, ge=0, description="tries after the first one")
     retry_times_when_send_async_failed: int = Field(
@@ -249,7 +263,7 @@ class ProducerProperties(_Member):
 
 
 class PullConsumerProperties(_Member):
-    """``rocketmq.pull-consumer``: its ``group`` and ``topic`` together switch the pull consumer on."""
+    """``rocketmq.pull-consumer``: its ``group`` and ``topic`` together ask for the pull consumer, not built yet."""
 
     group: Text | None = Field(default=None, description="the group of the pull consumer, which needs a topic as well")
     topic: Text | None = Field(default=None, description="the topic that is pulled from")
@@ -279,7 +293,7 @@ _DEFAULTS_OF_LISTENERS = {name: option for name, option in _IN_SETTINGS.items() 
 class _Consumer(Properties):
     enabled: bool = Field(default=True, description="false: no listener starts")
     group: Text | None = Field(default=None, description="the consumer group of listeners that name none")
-    tls_enable: bool = Field(default=False, description=_TLS)
+    tls_enable: bool = Field(default=False, description=_about("tls_enable", _TLS))
     instance_name: Text = Field(default="DEFAULT", description=_INSTANCE_NAME)
     missing_topic: Literal["wait", "fail"] = Field(
         default="wait",
@@ -306,7 +320,7 @@ class ClusterProperties(Properties):
         default=None, description="host:port, several with ;, or embedded; false: nothing of it starts"
     )
     access_channel: Annotated[AccessChannel, _any_spelling(AccessChannel)] | None = Field(
-        default=None, description="LOCAL, or CLOUD for the servers of a vendor"
+        default=None, description=_about("access_channel", "LOCAL, or CLOUD for the servers of a vendor")
     )
     startup: Literal["fail", "retry"] = Field(
         default="fail", description="what happens when no name server answers: fail, or retry until one does"
@@ -353,6 +367,13 @@ class RocketMQProperties(ClusterProperties):
     clusters: dict[str, ClusterProperties] = Field(
         default_factory=dict, description="further clusters by their names, with the same keys"
     )
+
+    @field_validator("clusters")
+    @classmethod
+    def _have_names(cls, clusters: dict[str, ClusterProperties]) -> dict[str, ClusterProperties]:
+        if any(not name.strip() for name in clusters):  # the main one has the empty name
+            raise ValueError("a cluster needs a name")
+        return clusters
 
     @property
     def off_by(self) -> str | None:

@@ -9,7 +9,7 @@ import pytest
 
 from rocketbox.autoconfigure.assembly import of_cluster
 from rocketbox.client import Producer
-from rocketbox.errors import Finding
+from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.template import RocketMQTemplate
 from tests.services import ServiceMaker, service_maker
 
@@ -152,6 +152,17 @@ def test_the_name_of_a_cluster_may_have_dots_in_brackets(service: ServiceMaker) 
     module = service(HEAD + source, SETTINGS.format("'[eu.prod]'").replace("name-server: other:9876, ", ""))
     (finding,) = module.app.look().findings
     assert finding.fix == "set rocketmq.clusters[eu.prod].name-server to an address, or to embedded"
+
+
+@pytest.mark.parametrize("name", ["''", "' '"])
+def test_a_cluster_without_a_name_is_not_taken_for_the_main_one(service: ServiceMaker, name: str) -> None:
+    module = service(HEAD, SETTINGS.format(name))
+    with pytest.raises(ConfigurationError) as caught:
+        module.app.check()
+    (finding,) = caught.value.findings
+    assert finding.what == "rocketmq.clusters: a cluster needs a name"
+    assert finding.where is not None
+    assert finding.where.startswith("rocketbox.yaml:5:")
 
 
 # --- the embedded servers ---------------------------------------------------------------------------------------------
