@@ -24,9 +24,10 @@ def root() -> None:
     """Declarative Python services over Apache RocketMQ."""
 
 
-for command in (run, service.check, service.conditions, settings.config, settings.schema):
+for command in (run, service.check, service.conditions, settings.config):
     app.command(command.__name__, context_settings=service.CONTEXT_SETTINGS)(command)
 app.command("broker", context_settings=CONTEXT_SETTINGS)(broker)
+app.command("schema")(settings.schema)  # takes no settings: any other option is a mistake
 app.command("new")(new)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,9 +16,12 @@ from rocketbox.autoconfigure.loading import settings_models
 from rocketbox.boot.origins import split_key
 from rocketbox.boot.settings import schema_of
 from rocketbox.cli.app import app
+from rocketbox.client.unbuilt import UNBUILT
 from rocketbox.marks import rocketmq_listener
+from rocketbox.template import RocketMQTemplate
 from tests.docs.generated import ROOT, generated, pages_with_parts, parts
 from tests.docs.test_code_in_docs import FENCE, PAGES
+from tests.unit.autoconfigure.test_spring_keys import EXT_CONSUMER, EXT_TEMPLATE
 
 CONFIGURATION = ROOT / "docs" / "reference" / "configuration.md"
 
@@ -89,6 +93,50 @@ def test_every_listener_option_has_its_attribute_of_spring() -> None:
     table = text.partition("## `@RocketMQMessageListener`")[2].partition("\n## ")[0]
     named = {name for row in re.findall(r"^\| [^|]+ \| ([^|]+) \|", table, re.MULTILINE) for name in code(row)}
     assert {each.name for each in fields(rocketmq_listener)} == named - {"@rocketmq_listener"}
+
+
+def section_of(heading: str) -> str:
+    text = (ROOT / "docs" / "reference" / "coming-from-rocketmq-spring.md").read_text("utf-8")
+    section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    assert section, heading
+    return section
+
+
+@pytest.mark.parametrize(
+    ("annotation", "attributes"), [("Template", EXT_TEMPLATE), ("Consumer", EXT_CONSUMER)], ids=["template", "consumer"]
+)
+def test_every_attribute_of_a_further_template_or_consumer_has_its_key(
+    annotation: str, attributes: Mapping[str, object]
+) -> None:
+    rows = re.findall(
+        r"^\| (`[^|]+) \| ([^|]+) \|$", section_of(f"`@ExtRocketMQ{annotation}Configuration`"), re.MULTILINE
+    )
+    named = {name: key for names, keys in rows for name, key in zip(code(names), code(keys), strict=False)}
+    assert named.keys() == {"value", *attributes}
+    schema = schema_of(settings_models([]))
+    del named["value"]
+    for attribute, key in named.items():
+        found = schema.locate(split_key(key))
+        assert found.unknown is None, key
+        assert key.rpartition(".")[2].replace("-", "") == attribute.lower()
+
+
+def test_the_methods_of_the_template_are_the_public_ones() -> None:
+    table = re.findall(r"^\| [^|]+ \| ([^|]+) \|", section_of("Methods of `RocketMQTemplate`"), re.MULTILINE)
+    named = {name for cell in table for name in re.findall(r"`(\w+)\(", cell)}
+    sends = {name for name in vars(RocketMQTemplate) if name.startswith("send")}
+    assert named == sends
+
+
+def test_keys_of_what_is_not_built_say_so_in_the_table() -> None:
+    keys = CONFIGURATION.read_text("utf-8").partition("<!-- generated: keys -->")[2].partition("<!-- end -->")[0]
+    rows = re.findall(r"^\| `([\w.<>-]+)` \|.*\| ([^|]*) \|$", keys.replace(r"\|", ""), re.MULTILINE)
+    said = {key for key, meaning in rows if "not built yet" in meaning}
+    asked = {
+        key for key, _ in rows if key.startswith("rocketmq.") and key.rpartition(".")[2].replace("-", "_") in UNBUILT
+    }
+    assert said == asked
+    assert len(said) > 20
 
 
 def code(text: str) -> list[str]:

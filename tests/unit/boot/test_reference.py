@@ -116,3 +116,11 @@ def test_the_command_writes_the_keys_of_an_application(tmp_path: Path, monkeypat
     assert result.exit_code == 0
     assert "\n| `bank.account` | a whole number | `3` |  |\n" in result.output
     assert "\n| `rocketmq.producer.group` | text |" in result.output
+
+
+@pytest.mark.parametrize("target", [[], ["bank_of_reference:app"]], ids=["without an application", "with one"])
+def test_the_command_refuses_other_options_and_shows_no_value_of_them(target: list[str]) -> None:
+    result = CliRunner().invoke(app, ["schema", *target, "--rocketmq.producer.secret-key=hunter2"])
+    assert result.exit_code == 2
+    assert "secret-key" in result.output
+    assert "hunter2" not in result.output
