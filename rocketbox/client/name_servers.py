@@ -22,6 +22,8 @@ __all__ = ["NameServers", "parse_name_servers"]
 
 _log = logging.getLogger(__name__)
 
+_ADDRESS = re.compile(r"\S+:([0-9]{1,5})")
+
 
 def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
     """The addresses in ``host:port;host:port``; commas separate as well, a scheme before a host is dropped.
@@ -40,8 +42,8 @@ def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _is_address(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    return bool(host) and port.isdigit() and 0 < int(port) < 65_536
+    found = _ADDRESS.fullmatch(address)
+    return found is not None and 0 < int(found[1]) < 65_536
 
 
 class NameServers:

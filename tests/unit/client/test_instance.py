@@ -120,7 +120,9 @@ def test_name_server_lists(text: str | list[str], addresses: tuple[str, ...]) ->
     assert parse_name_servers(text) == addresses
 
 
-@pytest.mark.parametrize("text", ["", " ; ", "host", "host:", ":9876", "host:port", "host:0", "host:65536"])
+@pytest.mark.parametrize(
+    "text", ["", " ; ", "host", "host:", ":9876", "host:port", "host:0", "host:65536", "host:987\u00b2", "a host:1"]
+)
 def test_bad_name_server_is_named_with_its_setting(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"rocketmq\.name-server"):
         MQClientInstance(text)
