@@ -25,7 +25,7 @@ MASK = "******"
 MIN_SEARCHED = 4
 MIN_INSIDE = 8
 MIN_LINE = 16  # of a line of a secret that has several
-MIN_CUT = 4  # letters beside the dots of a text that was cut
+MIN_CUT = 6  # letters beside the dots of a text that was cut
 
 _PLAIN = re.compile(r"[A-Za-z0-9]+")
 _DOTS = re.compile(r"\.\.\.|\u2026")

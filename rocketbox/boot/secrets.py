@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 _SECRET_NAME = re.compile(
-    r"secret|passw(or)?d|passphrase|pwd\b|token|credential|(access|private|api|signing|encryption)[-_.]?key",
+    r"secret|passw(or)?d|passphrase|pwd\b|token(?![a-z])|credential|(access|private|api|signing|encryption)[-_.]?key",
     re.IGNORECASE,
 )
 _KEY_IN_PARTS = re.compile(r"(access|secret|private|api|signing|encryption)\.key", re.IGNORECASE)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from rocketbox.boot import masking
 from rocketbox.boot.masking import MASK, MaskingFilter, mask, masked_traceback
+from rocketbox.boot.secrets import has_secret_name
 
 SECRET = "p4ss/w0rd &\n'of' the bänk"
 
@@ -137,3 +138,26 @@ def test_a_handler_gets_records_without_secrets(caplog: pytest.LogCaptureFixture
     assert caplog.messages == [f"it is {MASK}, 7", "it is first-secret", "it failed"]
     assert f"ValueError: {MASK}" in caplog.text
     assert "second-secret" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"), [("running test...", "test1234"), ("waiting for desk...", "desk"), ("loading... 1234", "x1234")]
+)
+def test_a_word_before_dots_is_not_taken_for_a_secret_that_was_cut(text: str, secret: str) -> None:
+    assert mask(text, {secret}) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("token", True),
+        ("AUTH_TOKEN", True),
+        ("accessToken", True),
+        ("token-url", True),
+        ("MAX_TOKENS", False),
+        ("tokenizer", False),
+        ("max-tokens", False),
+    ],
+)
+def test_a_name_says_token_as_a_word(name: str, says: bool) -> None:
+    assert has_secret_name(name) is says
