@@ -17,7 +17,7 @@ from typing import Any
 
 from rocketbox.boot.conditions import Condition
 from rocketbox.boot.marks import BeanMark, Cluster, Phase, bean_mark
-from rocketbox.boot.wanted import Wanted, hint_name, provided_type, wanted
+from rocketbox.boot.wanted import Wanted, hint_name, provided_name, provided_type, wanted
 from rocketbox.errors import Finding
 from rocketbox.hints import parameters_of, place_of, resolve_hint, return_annotation
 
@@ -159,6 +159,7 @@ def define(target: Callable[..., Any], source: Source, origin: str = "") -> Bean
             if typing.get_origin(hint) in _MANAGERS and style is Style.PLAIN:
                 style, wrapped = Style.CONTEXT, True
             provides = provided_type(hint, wrapped=wrapped)
+            name = mark.name or provided_name(hint) or name
             if provides in (None, type(None), Any, object) or typing.get_origin(provides) in _UNIONS:
                 problem = f"does not say what it provides: its return type is {hint_name(provides)}"
     return BeanDefinition(name, provides, style, source, where, target, mark=mark, problem=problem, origin=origin)

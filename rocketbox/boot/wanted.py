@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from rocketbox.boot.marks import Qualifier
 
-__all__ = ["Wanted", "fits", "hint_name", "provided_type", "wanted"]
+__all__ = ["Wanted", "fits", "hint_name", "provided_name", "provided_type", "wanted"]
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,17 @@ def provided_type(hint: Any, *, wrapped: bool) -> Any:
         return provided_type(typing.get_args(hint)[0], wrapped=wrapped)
     arguments = typing.get_args(hint)
     if wrapped and typing.get_origin(hint) in _WRAPPERS and arguments:
-        return arguments[0]
+        return provided_type(arguments[0], wrapped=False)
     return hint
+
+
+def provided_name(hint: Any) -> str | None:
+    """The name that a return type gives the bean: ``Annotated[T, Qualifier("x")]``, also inside of an iterator."""
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is Annotated:
+        own = next((extra.name for extra in arguments[1:] if isinstance(extra, Qualifier)), None)
+        return own or provided_name(arguments[0])
+    return provided_name(arguments[0]) if typing.get_origin(hint) in _WRAPPERS and arguments else None
 
 
 def hint_name(hint: Any) -> str:

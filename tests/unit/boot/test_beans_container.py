@@ -140,6 +140,34 @@ async def test_a_qualifier_picks_one_of_several() -> None:
         assert beans.get(Engine, "engine").name == "engine"
 
 
+async def test_a_qualifier_of_a_return_type_is_the_name_of_the_bean() -> None:
+    @bean
+    def plain() -> Annotated[Engine, Qualifier("one")]:
+        return Engine("one")
+
+    @bean
+    def yielding() -> Iterator[Annotated[Engine, Qualifier("two")]]:
+        yield Engine("two")
+
+    @bean
+    async def waiting() -> AsyncIterator[Annotated[Engine, Qualifier("three")]]:
+        yield Engine("three")
+
+    @bean
+    @asynccontextmanager
+    async def managed() -> AsyncIterator[Annotated[Engine, Qualifier("four")]]:
+        yield Engine("four")
+
+    @bean(name="five")
+    def named() -> Annotated[Engine, Qualifier("other")]:
+        return Engine("five")
+
+    async with AsyncExitStack() as stack:
+        beans = await start_all(container(plain, yielding, waiting, managed, named), stack)
+        for name in ("one", "two", "three", "four", "five"):
+            assert beans.get(Engine, name).name == name
+
+
 async def test_a_list_is_given_all_and_an_optional_is_none_when_there_is_none() -> None:
     @dataclass
     class Shop:
