@@ -7,6 +7,7 @@ What can be known before the start is found out in ``autoconfigure.assembly``; p
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import os
 import signal
@@ -48,6 +49,7 @@ _log = logging.getLogger(__name__)
 BeanT = TypeVar("BeanT")
 HookT = TypeVar("HookT", bound=Callable[..., Any])
 
+_runs = itertools.count()
 STOPPED, FAILED, STOP_CUT_SHORT = 0, 1, 3  # exit codes; 128 + n is a second signal n
 
 
@@ -91,7 +93,7 @@ class RocketBox:
     # --- starting and stopping ---------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        await self._start(self._assemble(Launch()))
+        await self._enter(self._new_run(self._assemble(Launch())))
         return self
 
     async def __aexit__(
@@ -119,7 +121,7 @@ class RocketBox:
         built, started or closed.
         """
         launch = Launch(config, profiles, arguments, settings or {}, beans or {})
-        await self._start(self._assemble(launch))
+        await self._enter(self._new_run(self._assemble(launch)))
         async with AsyncExitStack() as stack:
             stack.push_async_exit(self.__aexit__)
             yield self
@@ -163,16 +165,18 @@ class RocketBox:
             clock=RealClock(),
         )
 
-    async def _start(self, assembly: Assembly) -> Run:
+    def _new_run(self, assembly: Assembly) -> Run:
         if self._run is not None and self._run.process == os.getpid():
             raise ClientStateError(f"{self.name} is running already")
-        run = self._run = Run(assembly)
+        self._run = Run(assembly)
+        return self._run
+
+    async def _enter(self, run: Run) -> None:
         try:
             await run.__aenter__()
         except BaseException:
             self._run = None
             raise
-        return run
 
     def shutdown(self) -> None:
         """Ask for the end, from a handler, a bean or any thread: :meth:`run` then stops in order and returns."""
@@ -290,6 +294,9 @@ class RocketBox:
         called when everything has started. Raises SystemExit with 1 when the start fails, 3 when the stop took longer
         than ``rocketbox.shutdown.timeout``.
         """
+        if next(_runs):  # what an earlier run in this process has left is among what it froze
+            gc.unfreeze()
+            gc.collect()
         # What the program has loaded stays: each full collection would look through it for 30 ms, in the start, in the
         # loop and at the end of the process (benchmark "start, with its store").
         gc.freeze()
@@ -309,8 +316,9 @@ class RocketBox:
             async with Supervisor(f"{self.name} signals", clock) as tasks:
                 with anyio.CancelScope() as starting:
                     tasks.start("signals", self._watch, signals, starting, restart=False)
+                    run = self._new_run(assembly)
                     try:
-                        run = await self._start(assembly)
+                        await self._enter(run)
                     except Exception as error:
                         self.print_failure(error, debug=debug, secrets=assembly.settings.secrets)
                         return FAILED
@@ -325,9 +333,9 @@ class RocketBox:
                         raise
                     finally:
                         await self.__aexit__(type(failure) if failure else None, failure, None)
-                    if run.lifecycle.cut_short is not None:
-                        return STOP_CUT_SHORT
-                    _log.info("%s has stopped", self.name)
+        if run.lifecycle.cut_short is not None:
+            return STOP_CUT_SHORT
+        _log.info("%s has stopped", self.name)
         return STOPPED
 
     async def _watch(self, signals: Any, starting: anyio.CancelScope) -> None:

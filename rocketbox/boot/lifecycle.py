@@ -127,6 +127,7 @@ class Lifecycle:
         """Close everything, in reverse. True when ``error`` is a cancellation that something inside had called for."""
         cancellation = anyio.get_cancelled_exc_class()
         self._scope.shield = True
+        self._timer = anyio.CancelScope(shield=True)  # the cancellation that led here must leave the stop its limit
         self._supervisor.start("stop timer", self._cancel_when_late, restart=False)
         # What closes here is told of no error of the body: it would take the orderly way out of nobody's code. Only a
         # cancellation that one of the scopes inside has called for must come by that scope.
@@ -140,6 +141,7 @@ class Lifecycle:
             failed = closing
         if self._scope.__exit__(*_triple(failed)):  # it came from the timer
             failed = None
+        self._timer.cancel()
         await self._supervisor.__aexit__(*_triple(failed if isinstance(failed, cancellation) else None))
         if self.cut_short is not None:
             _log.error(
@@ -156,8 +158,9 @@ class Lifecycle:
         raise failed
 
     async def _cancel_when_late(self) -> None:
-        await self._clock.sleep(self.stop_timeout)
-        self._scope.cancel()
+        with self._timer:
+            await self._clock.sleep(self.stop_timeout)
+            self._scope.cancel()
 
 
 def _triple(error: BaseException | None) -> tuple[type[BaseException] | None, BaseException | None, Any]:

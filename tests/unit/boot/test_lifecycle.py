@@ -32,6 +32,8 @@ class StepClock(RealClock):
         self.slept.append(seconds)
         if not self.impatient:
             await anyio.Event().wait()
+        for _ in range(5):  # as long as it takes a cancellation to come by
+            await anyio.lowlevel.checkpoint()
 
 
 def step(
@@ -145,6 +147,37 @@ async def test_a_stop_that_takes_too_long_is_cut_short(caplog: pytest.LogCapture
     assert events == ["+servers", "+listeners", "cut listeners", "-listeners", "cut servers", "-servers"]
     assert life.cut_short is Phase.LISTENERS
     assert "desk: the stop took longer than 7 s; phase listeners was cut short" in caplog.messages
+
+
+async def test_a_stop_behind_a_cancelled_body_has_the_same_limit() -> None:
+    events: list[str] = []
+    clock = StepClock(impatient=True)
+    life = Lifecycle("desk", clock, stop_timeout=7)
+    life.add(Phase.LISTENERS, step(events, "listeners", waits=True))
+    with anyio.fail_after(5), anyio.CancelScope() as scope:
+        async with life:
+            scope.cancel()
+            await anyio.Event().wait()
+    assert clock.slept == [7]
+    assert events == ["+listeners", "cut listeners", "-listeners"]
+    assert life.cut_short is Phase.LISTENERS
+
+
+async def test_a_stop_behind_a_cancelled_start_has_the_same_limit() -> None:
+    events: list[str] = []
+    clock = StepClock(impatient=True)
+    life = Lifecycle("desk", clock, stop_timeout=7)
+    life.add(Phase.CLIENT, step(events, "client", waits=True))
+    with anyio.fail_after(5), anyio.CancelScope() as scope:
+
+        async def is_cancelled(stack: AsyncExitStack) -> None:
+            scope.cancel()
+            await anyio.Event().wait()
+
+        life.add(Phase.LISTENERS, is_cancelled)
+        await life.__aenter__()
+    assert events == ["+client", "cut client", "-client"]
+    assert life.cut_short is Phase.CLIENT
 
 
 async def test_a_stop_that_fails_says_so() -> None:
