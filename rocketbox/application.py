@@ -287,12 +287,14 @@ class RocketBox:
         arguments: Sequence[str] = (),
         debug: bool = False,
         on_ready: Callable[[Settings], object] | None = None,
+        patient: bool = False,
     ) -> None:
         """Run until :meth:`shutdown`, SIGTERM or SIGINT, then stop in order; a second signal ends the process at once.
 
         ``arguments`` are settings as ``--key=value``. Sets up logging as ``rocketbox.logging.*`` says. ``on_ready`` is
-        called when everything has started. Raises SystemExit with 1 when the start fails, 3 when the stop took longer
-        than ``rocketbox.shutdown.timeout``.
+        called when everything has started. ``patient`` takes a second signal for the first one once more: in a process
+        whose parent kills it when it shall end at once. Raises SystemExit with 1 when the start fails, 3 when the stop
+        took longer than ``rocketbox.shutdown.timeout``.
         """
         if next(_runs):  # what an earlier run in this process has left is among what it froze
             gc.unfreeze()
@@ -306,16 +308,18 @@ class RocketBox:
             self.print_failure(error, debug=debug)
             raise SystemExit(FAILED) from None
         set_up_logging(assembly.rocketbox.logging, debug=debug, secrets=assembly.settings.secrets)
-        code = anyio.run(self._serve, assembly, debug, on_ready, backend_options=loop_options())
+        code = anyio.run(self._serve, assembly, debug, on_ready, patient, backend_options=loop_options())
         if code:
             raise SystemExit(code)
 
-    async def _serve(self, assembly: Assembly, debug: bool, on_ready: Callable[[Settings], object] | None) -> int:
+    async def _serve(
+        self, assembly: Assembly, debug: bool, on_ready: Callable[[Settings], object] | None, patient: bool
+    ) -> int:
         clock = assembly.service.clock
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with Supervisor(f"{self.name} signals", clock) as tasks:
                 with anyio.CancelScope() as starting:
-                    tasks.start("signals", self._watch, signals, starting, restart=False)
+                    tasks.start("signals", self._watch, signals, starting, patient, restart=False)
                     run = self._new_run(assembly)
                     try:
                         await self._enter(run)
@@ -338,11 +342,13 @@ class RocketBox:
         _log.info("%s has stopped", self.name)
         return STOPPED
 
-    async def _watch(self, signals: Any, starting: anyio.CancelScope) -> None:
+    async def _watch(self, signals: Any, starting: anyio.CancelScope, patient: bool) -> None:
         """The first signal asks for the stop (or ends a start that is under way), the second ends the process."""
         asked = False
         async for number in signals:
             name = signal.Signals(number).name
+            if asked and patient:
+                continue
             if asked:
                 _log.error("%s again: %s ends at once, without a stop in order", name, self.name)
                 logging.shutdown()

@@ -149,11 +149,21 @@ class Child:
 
 
 async def heed_signals(
-    signals: AsyncIterable[signal.Signals], name: str, stop: Callable[[], object], kill: Callable[[], object]
+    signals: AsyncIterable[signal.Signals],
+    name: str,
+    stop: Callable[[], object],
+    kill: Callable[[], object],
+    patient: bool = False,
 ) -> None:
-    """The first signal calls ``stop``; the second calls ``kill`` and ends this process at once with 128 + n."""
+    """The first signal calls ``stop``; the second calls ``kill`` and ends this process at once with 128 + n.
+
+    ``patient``: further ones count as the first one. So it is in a child: systemd and its parent may both ask it to
+    stop, and its parent, which ends it by SIGKILL, may be gone.
+    """
     asked = False
     async for number in signals:
+        if asked and patient:
+            continue
         if asked:
             _log.error("%s again: %s ends at once, without a stop in order", number.name, name)
             kill()

@@ -58,6 +58,7 @@ def run(
         arguments=arguments,
         debug=debug,
         on_ready=None if parent is None else partial(_tell_ready, parent),
+        patient=parent is not None,
     )
 
 
@@ -125,5 +126,10 @@ def _run_workers(application: RocketBox, launch: _Launch, count: int, parent: Pa
             parent.tell_ready(assembly.settings.files, stop_timeout)
 
     return Workers(
-        assembly, count, command=lambda settings: launch.command(*settings), failed=failed, ready=ready
+        assembly,
+        count,
+        command=lambda settings: launch.command(*settings),
+        failed=failed,
+        ready=ready,
+        patient=parent is not None,
     ).run()

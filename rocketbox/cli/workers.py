@@ -89,7 +89,7 @@ class Workers:
 
     ``command(settings)`` is a worker's command line, without ``rocketbox``, that ends with these settings;
     ``failed(error)`` tells of embedded servers that cannot start; ``ready(seconds)`` is called when all workers are
-    ready, with the time that the whole stop may take.
+    ready, with the time that the whole stop may take. ``patient`` as in :func:`~rocketbox.cli.children.heed_signals`.
     """
 
     def __init__(
@@ -100,6 +100,7 @@ class Workers:
         command: Callable[[Sequence[str]], Sequence[str]],
         failed: Callable[[Exception], object],
         ready: Callable[[float], object],
+        patient: bool = False,
     ) -> None:
         self._assembly = assembly
         self._name = assembly.service.name
@@ -109,6 +110,7 @@ class Workers:
         self._command = command
         self._failed = failed
         self._ready = ready
+        self._patient = patient
         self._children: dict[int, Child] = {}
         self._keepers: list[SupervisedTask] = []
         self._proven: set[int] = set()  # the workers that have been ready once
@@ -123,7 +125,16 @@ class Workers:
     async def _serve(self) -> int:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with Supervisor(f"workers of {self._name}", self._clock) as tasks, AsyncExitStack() as stack:
-                tasks.start("signals", heed_signals, signals, self._name, self._want_end, self._kill, restart=False)
+                tasks.start(
+                    "signals",
+                    heed_signals,
+                    signals,
+                    self._name,
+                    self._want_end,
+                    self._kill,
+                    self._patient,
+                    restart=False,
+                )
                 try:
                     name_server = await self._start_servers(stack)
                 except Exception as error:

@@ -223,3 +223,27 @@ def test_lines_in_json_name_their_worker(folder: Path) -> None:
     assert (
         '"level": "INFO", "logger": "rocketbox.cli.workers", "message": "desk: 2 workers are ready"' in service.output
     )
+
+
+def test_workers_that_are_asked_twice_stop_in_order(folder: Path) -> None:
+    write_service(folder, seconds=0.5)
+    service = started(folder)
+    workers = [pid(service, 1), pid(service, 2)]
+    service.process.send_signal(signal.SIGTERM)  # as systemd does: to all of them, and each parent asks again
+    for worker in workers:
+        os.kill(worker, signal.SIGTERM)
+    assert service.finish() == 0, service.output
+    assert "ends at once" not in service.output
+    assert service.output.count("desk has stopped") == 3
+
+
+def test_workers_that_stop_go_on_with_it_when_their_parent_is_gone(folder: Path) -> None:
+    write_service(folder, seconds=1.0)
+    service = started(folder)
+    service.process.send_signal(signal.SIGTERM)
+    service.wait_for("closing", times=2)
+    service.process.kill()
+    service.wait_for("[worker 1] rocketbox.application: desk has stopped")
+    service.wait_for("[worker 2] rocketbox.application: desk has stopped")
+    service.finish()
+    assert "ends at once" not in service.output
