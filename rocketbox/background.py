@@ -45,9 +45,13 @@ class Background:
         if self._thread is not None and self._thread.process == os.getpid():
             raise ClientStateError(f"the background of {self.name} is running already")
         self._refuse_in_loop("start")
-        thread = _ServiceThread(self.name, self._service)
-        thread.start()
-        self._thread = thread
+        thread = self._thread = _ServiceThread(self.name, self._service)
+        try:
+            thread.start()
+        except BaseException:  # KeyboardInterrupt too: the thread would go on, and nobody could stop it
+            self._thread = None
+            thread.ask_to_stop()
+            raise
         atexit.register(self.stop)
         return self
 
@@ -108,6 +112,7 @@ class _ServiceThread:
     def __init__(self, name: str, service: Callable[[], AbstractAsyncContextManager[object]]) -> None:
         self.process = os.getpid()
         self._service = service
+        self._stop_wanted = False
         self._ready: Future[None] = Future()
         self._ended: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name=f"rocketbox {name}", daemon=True)
@@ -116,9 +121,14 @@ class _ServiceThread:
         self._thread.start()
         self._ready.result()
 
-    def stop(self) -> None:
-        with suppress(RuntimeError):  # it has ended by itself; what it ended with is raised below
+    def ask_to_stop(self) -> None:
+        """Let it stop, as soon as it has started if it is still about that."""
+        self._stop_wanted = True
+        with suppress(RuntimeError, AttributeError):  # it has ended by itself, or has not come to its loop
             self.portal.start_task_soon(self._stop.set)
+
+    def stop(self) -> None:
+        self.ask_to_stop()
         self._thread.join()
         self._ended.result()
 
@@ -137,7 +147,8 @@ class _ServiceThread:
             try:
                 async with self._service():
                     self._ready.set_result(None)
-                    await self._stop.wait()
+                    if not self._stop_wanted:
+                        await self._stop.wait()
             except Exception as error:  # here, before the portal's task group wraps it
                 self._failed(error)
             await self.portal.stop(cancel_remaining=True)

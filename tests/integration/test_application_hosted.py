@@ -140,6 +140,28 @@ def test_a_stop_of_the_background_cancels_calls_that_still_wait(service: Service
         waiting.result(10)
 
 
+def test_a_background_that_is_stopped_while_it_starts_stops(service: ServiceMaker) -> None:
+    module = service(DESK.replace('@rocketmq_listener(topic="departures", consumer_group="desk")', ""), None)
+    begun, go = threading.Event(), threading.Event()
+
+    @module.app.on_startup  # type: ignore[untyped-decorator]
+    def slow() -> None:
+        begun.set()
+        go.wait(10)
+
+    background = module.app.background()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        starting = pool.submit(background.start)
+        assert begun.wait(10)
+        stopping = pool.submit(background.stop)
+        go.set()
+        stopping.result(10)
+        starting.result(10)
+    assert not any("flight-desk" in thread.name for thread in threading.enumerate())
+    with pytest.raises(NotStartedError):
+        _ = module.app.template
+
+
 @pytest.mark.anyio
 async def test_background_refuses_to_block_a_loop(service: ServiceMaker) -> None:
     background = service(DESK).app.background()
