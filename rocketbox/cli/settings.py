@@ -98,15 +98,8 @@ def _models(target: str | None) -> dict[str, type[BaseModel]]:
 def _settings(
     target: str | None, config: Path | None, profiles: tuple[str, ...], arguments: tuple[str, ...]
 ) -> Settings:
-    from rocketbox.boot.settings import find_settings_file, load_settings
+    from rocketbox.autoconfigure.loading import Launch, load
 
     if target is not None:
         return load_application(target).look(config=config, profiles=profiles, arguments=arguments).settings
-    dotenv = Path(".env")
-    return load_settings(
-        _models(None),
-        file=find_settings_file(config),
-        profiles=profiles,
-        env_file=dotenv if dotenv.is_file() else None,
-        arguments=arguments,
-    )
+    return load(_models(None), [], "", Launch(config, profiles, arguments), None)
