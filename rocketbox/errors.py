@@ -42,9 +42,11 @@ __all__ = [
     "RocketBoxError",
     "SendManyError",
     "SendTimeoutError",
+    "StoreBusyError",
     "StoreCorruptError",
     "StoreError",
     "StoreFailedError",
+    "StoreFullError",
     "StoreLockedError",
     "TooManyRequestsError",
 ]
@@ -276,6 +278,34 @@ class StoreLockedError(StoreError):
 
 class StoreFailedError(StoreError):
     """A write or sync failed; the store accepts no more writes until it is reopened."""
+
+
+class StoreFullError(StoreError):
+    """The disk (or a limit of the system: open files, quota) has no room for a write; nothing of it was written.
+
+    The store takes writes again by itself when there is room. ``free_bytes`` is what the disk has left, None when
+    that is not known.
+    """
+
+    def __init__(self, what: str, reason: str, free_bytes: int | None = None) -> None:
+        self.what = what
+        self.reason = reason
+        self.free_bytes = free_bytes
+        room = "" if free_bytes is None else f"; {free_bytes} bytes are free"
+        super().__init__(
+            f"the store takes no messages now: {what} found no room ({reason}{room}). "
+            "Reads go on, and so do writes when there is room again"
+        )
+
+
+class StoreBusyError(StoreError):
+    """More bytes wait for the disk than the store may hold; send later."""
+
+    def __init__(self, waiting_bytes: int, most: int, setting: str) -> None:
+        self.waiting_bytes = waiting_bytes
+        self.most = most
+        self.setting = setting
+        super().__init__(f"{waiting_bytes} bytes of messages wait for the disk; {setting} is {most}")
 
 
 # --- signals -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from rocketbox.broker.store.storage import MemoryStorage
+from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.clock import RealClock
 from rocketbox.embedded import EmbeddedServers
 from rocketbox.protocol.codes import ResponseCode

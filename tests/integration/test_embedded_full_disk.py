@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from rocketbox.broker.store.storage import MemoryStorage
+from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from tests.integration.wire import embedded
 

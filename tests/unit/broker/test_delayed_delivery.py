@@ -11,9 +11,9 @@ import anyio
 import pytest
 
 from rocketbox.broker.delay import DelayedDelivery, park
+from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
-from rocketbox.broker.store.storage import MemoryStorage
 from rocketbox.errors import StoreCorruptError
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.tasks import Supervisor

@@ -9,9 +9,10 @@ from typing import Any
 
 import anyio
 
+from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
-from rocketbox.broker.store.storage import MemoryStorage, Storage, StorageFile
+from rocketbox.broker.store.storage import Storage, StorageFile
 from rocketbox.clock import RealClock
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 

@@ -13,8 +13,8 @@ from itertools import pairwise
 import anyio
 import pytest
 
+from rocketbox.broker.store.memory_storage import MemoryStorage, StorageCall
 from rocketbox.broker.store.options import FlushDiskType, StoreOptions
-from rocketbox.broker.store.storage import MemoryStorage, StorageCall
 from rocketbox.broker.store.waiting import DurableCallback
 from rocketbox.errors import StoreFailedError
 from tests.unit.store.store_tools import (

@@ -12,9 +12,10 @@ from rocketbox.broker.store.checkpoint import Checkpoint
 from rocketbox.broker.store.config_file import ConfigFile
 from rocketbox.broker.store.files import FileRun, OpenFiles, read_data
 from rocketbox.broker.store.index_file import hash_key, hash_prefix
+from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.records import find_keys, find_property
-from rocketbox.broker.store.storage import MemoryStorage, RealStorage, Storage
+from rocketbox.broker.store.storage import RealStorage, Storage
 from rocketbox.errors import ConfigurationError, StoreError
 from rocketbox.message import encode_properties
 from rocketbox.protocol.tags import java_string_hash

@@ -8,8 +8,8 @@ import anyio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
-from rocketbox.broker.store.storage import MemoryStorage
 from rocketbox.protocol.stored_message import decode_message
 from tests.unit.store.store_tools import ROOT, SMALL, ManualClock, message, number_of, numbers, remove_tree
 

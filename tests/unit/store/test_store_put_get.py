@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
+from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.reading import GetMessageStatus
-from rocketbox.broker.store.storage import MemoryStorage
 from rocketbox.errors import InvalidMessageError, NotStartedError
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, MessageSysFlag
 from rocketbox.protocol.stored_message import decode_message

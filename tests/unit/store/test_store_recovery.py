@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from rocketbox.broker.store.checkpoint import Checkpoint
+from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
-from rocketbox.broker.store.storage import MemoryStorage, RealStorage
+from rocketbox.broker.store.storage import RealStorage
 from rocketbox.errors import StoreCorruptError, StoreError, StoreLockedError
 from rocketbox.protocol.stored_message import StoredMessage
 from tests.unit.store.store_tools import (
