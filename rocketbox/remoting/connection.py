@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -34,13 +34,15 @@ from rocketbox.errors import (
     RemoteProtocolError,
     RemotingError,
     RequestTimeoutError,
+    RocketBoxError,
     TooManyRequestsError,
 )
 from rocketbox.handoff import Waiter
-from rocketbox.protocol.codes import ResponseCode
+from rocketbox.protocol.codes import ResponseCode, SerializeType
 from rocketbox.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand, encode_command, encode_response
 from rocketbox.protocol.framing import FrameReader
 from rocketbox.protocol.headers import HeaderError
+from rocketbox.remoting.hooks import HookedRequests, RequestHook
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.tasks import Supervisor
 
@@ -83,6 +85,8 @@ class Role:
     handler_tasks: Supervisor
     closed: Callable[[Connection], None]
     """Called once, as soon as the connection can no longer be used."""
+    hooks: Sequence[RequestHook] = ()
+    """Called around the handlers, in this order before and in reverse after."""
 
 
 class _Expired(Exception):  # noqa: N818 - the sweep's word to a request, which makes the real error of it
@@ -119,6 +123,9 @@ class Connection:
         self._opaques = role.opaques
         self._waiters: dict[int, tuple[Waiter, float]] = {}  # opaque: waiter, deadline
         self._max_waiters = options.max_requests_in_flight
+        # Who connected to us is asked in the serialization it used last, in JSON until it has spoken: there are clients
+        # that read JSON only, and one notice in binary makes them close the connection.
+        self._serialization = SerializeType.JSON if role.accepted else options.serialization
         self._line: deque[_Place] = deque()
         self._admitted = 0  # were called from the line and have not yet taken their place in the table
         # output
@@ -130,6 +137,7 @@ class Connection:
         # requests of the peer
         self._reader = FrameReader(options.max_frame_bytes, options.max_header_bytes)
         self._inbox: deque[RemotingCommand] = deque()
+        self._hooked = HookedRequests(role.hooks, self) if role.hooks else None
         self._running = 0
         self._dispatching = False
         self._serving = True
@@ -182,7 +190,7 @@ class Connection:
             return encode_command(
                 command,
                 opaque,
-                serialization=options.serialization,
+                serialization=self._serialization,
                 language=options.language,
                 version=options.version,
             )
@@ -230,7 +238,7 @@ class Connection:
                 command,
                 next(self._opaques) & MAX_OPAQUE,
                 oneway=True,
-                serialization=options.serialization,
+                serialization=self._serialization,
                 language=options.language,
                 version=options.version,
             )
@@ -248,21 +256,33 @@ class Connection:
         One-way requests are not answered, and on a closed connection nobody is left to read it: both do nothing.
         """
         if request.flag & ONEWAY_FLAG or self._close_reason is not None:
+            if self._hooked is not None:
+                self._hooked.after(request, response.code, 0)
             return
+        code = response.code
         options = self._role.options
         try:
             frame = encode_response(request, response, language=options.language, version=options.version)
             self._check_size(frame)
         except RemoteProtocolError as error:
             _log.error("the answer to request %d of %s cannot be sent: %s", request.code, self.remote_address, error)
-            failure = RemotingCommand.response(ResponseCode.SYSTEM_ERROR, str(error))
+            code = ResponseCode.SYSTEM_ERROR
+            failure = RemotingCommand.response(code, str(error))
             frame = encode_response(request, failure, language=options.language, version=options.version)
         self._write(frame)
+        if self._hooked is not None:
+            self._hooked.after(request, code, len(frame))
 
-    def reply_frame(self, request: RemotingCommand, frame: bytes) -> None:
-        """As :meth:`reply`, for an answer that is written already: the whole frame, no larger than they may be."""
-        if not request.flag & ONEWAY_FLAG and self._close_reason is None:
+    def reply_frame(self, request: RemotingCommand, frame: bytes, *, code: int = ResponseCode.SUCCESS) -> None:
+        """As :meth:`reply`, for an answer that is written already: the whole frame, no larger than they may be.
+
+        ``code`` is the one in the frame, for the hooks.
+        """
+        answered = not request.flag & ONEWAY_FLAG and self._close_reason is None
+        if answered:
             self._write(frame)
+        if self._hooked is not None:
+            self._hooked.after(request, code, len(frame) if answered else 0)
 
     def _write(self, frame: bytes) -> None:
         size = len(frame)
@@ -319,6 +339,8 @@ class Connection:
 
     def _receive(self, commands: list[RemotingCommand]) -> None:
         self._read_since_sweep = True
+        if commands and self._role.accepted:
+            self._serialization = commands[-1].serialization or SerializeType.JSON
         waiters = self._waiters
         for command in commands:
             if command.flag & RESPONSE_FLAG:
@@ -352,6 +374,17 @@ class Connection:
         return self._role.accepted and (self._congested or self._running >= self._role.options.max_running_handlers)
 
     def _dispatch(self, request: RemotingCommand) -> None:
+        if self._hooked is not None:
+            try:
+                refusal = self._hooked.before(request)
+            except Exception as error:
+                self._handler_failed(request, error)
+                return
+            if refusal is not None:
+                self.reply(request, refusal)
+                return
+            if self._close_reason is not None:  # by a hook
+                return
         handler = self._role.handlers.get(request.code)
         if handler is None:
             remark = f" request type {request.code} not supported"
@@ -363,8 +396,8 @@ class Connection:
             self._handler_failed(request, error)
             return
         if answer is None:
-            return
-        if isinstance(answer, RemotingCommand):
+            self._oneway_ended(request)
+        elif isinstance(answer, RemotingCommand):
             self.reply(request, answer)
         elif self._running >= self._role.options.max_running_handlers:  # a client: it must not stop reading
             _close_unawaited(answer)
@@ -383,9 +416,16 @@ class Connection:
         else:
             if response is not None:
                 self.reply(request, response)
+            else:
+                self._oneway_ended(request)
         finally:
             self._running -= 1
             self._dispatch_inbox()
+
+    def _oneway_ended(self, request: RemotingCommand) -> None:
+        """Of a request without an answer yet: if it will get none, its hooks hear that it is over."""
+        if self._hooked is not None and request.flag & ONEWAY_FLAG:
+            self._hooked.after(request, ResponseCode.SUCCESS, 0)
 
     def _handler_failed(self, request: RemotingCommand, error: Exception) -> None:
         if isinstance(error, RemoteProtocolError) and request.raw_header is not None:
@@ -398,7 +438,10 @@ class Connection:
             _log.warning("request %d of %s cannot be read: %s", request.code, self.remote_address, error)
         else:
             _log.error("the handler of request %d of %s failed", request.code, self.remote_address, exc_info=error)
-        remark = f"{type(error).__name__}: {error}"
+        # Our own errors are written for who reads them; of others a peer sees neither text (paths, values of somebody
+        # else) nor kind.
+        own = isinstance(error, RocketBoxError)
+        remark = str(error) if own else f"request {request.code} has failed here; the log of this process says why"
         self.reply(request, RemotingCommand.response(ResponseCode.SYSTEM_ERROR, remark))
 
     def _refuse(self, garbage: RemoteProtocolError) -> None:
@@ -497,6 +540,8 @@ class Connection:
         for waiter in pending:
             if not waiter.done():
                 waiter.set_exception(ConnectionClosedError(self.remote_address, reason))
+        if self._hooked is not None:
+            self._hooked.lost()
         self._role.closed(self)
 
     def sweep(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self
@@ -17,6 +17,7 @@ from typing import Any, Self
 from rocketbox.clock import Clock
 from rocketbox.errors import NotStartedError, RemotingError
 from rocketbox.remoting.connection import Connection, Driver, RemotingOptions, RequestHandler, Role, close_all
+from rocketbox.remoting.hooks import RequestHook
 from rocketbox.remoting.network import Listener, Network, TcpNetwork, format_address, reason_of
 from rocketbox.tasks import Supervisor
 
@@ -38,7 +39,8 @@ class RemotingServer:
     """``async with RemotingServer(handlers, host="127.0.0.1", port=0, clock=clock) as server: server.address``.
 
     Entering raises ListenError. Leaving stops in this order: accept, handlers that run, connections. ``on_open`` and
-    ``on_close`` are called in the loop with each connection, on_close exactly once for each on_open.
+    ``on_close`` are called in the loop with each connection, on_close exactly once for each on_open; ``hooks`` around
+    the handler of each request.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class RemotingServer:
         options: RemotingOptions | None = None,
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
+        hooks: Sequence[RequestHook] = (),
     ) -> None:
         self.host = host
         self.port = port
@@ -74,6 +77,7 @@ class RemotingServer:
             handlers=handlers,
             handler_tasks=Supervisor("remoting server's handlers", clock),
             closed=self._connection_closed,
+            hooks=tuple(hooks),
         )
 
     @property

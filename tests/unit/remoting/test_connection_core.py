@@ -15,6 +15,7 @@ from rocketbox.errors import (
     RemoteProtocolError,
     RequestTimeoutError,
     RocketBoxError,
+    StoreError,
     TooManyRequestsError,
 )
 from rocketbox.handoff import make_waiter
@@ -442,7 +443,7 @@ async def test_a_oneway_request_is_never_answered(caplog: pytest.LogCaptureFixtu
         assert bench.sent() == []
 
 
-async def test_a_failing_handler_is_answered_1(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_handler_is_answered_1_and_says_why_in_the_log_only(caplog: pytest.LogCaptureFixture) -> None:
     def fail(_: Connection, __: RemotingCommand) -> RemotingCommand:
         raise ValueError("no such thing")
 
@@ -456,9 +457,21 @@ async def test_a_failing_handler_is_answered_1(caplog: pytest.LogCaptureFixture)
             bench.ask(code)
             await settle()
             (response,) = bench.sent()
-            assert (response.code, response.remark) == (1, "ValueError: no such thing")
-        assert len(caplog.records) == 2
+            assert response.code == 1
+            assert response.remark == f"request {code} has failed here; the log of this process says why"
+        assert ["no such thing" in (record.exc_text or "") for record in caplog.records] == [True, True]
         assert not bench.connection.closed
+
+
+async def test_a_handler_whose_failure_has_words_for_the_peer_sends_them_without_the_kind_of_error() -> None:
+    def fail(_: Connection, __: RemotingCommand) -> RemotingCommand:
+        raise StoreError("the disk is full")
+
+    async with benches() as (make, _):
+        bench = make(accepted=True, handlers={34: fail})
+        bench.ask(34)
+        (response,) = bench.sent()
+        assert (response.code, response.remark) == (1, "the disk is full")
 
 
 async def test_a_request_that_cannot_be_read_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
