@@ -1,9 +1,9 @@
-"""Delayed messages: parked in SCHEDULE_TOPIC_XXXX, one queue for each level, and moved to their topic when due.
+"""Delivery of delayed messages: moved from SCHEDULE_TOPIC_XXXX, a queue for each level, to their topic when due.
 
-Holds the parking and the delivery. How far each level is delivered is kept in ``delayOffset.json``; an offset
-counts only when what it delivered is durable, so a crash repeats messages and loses none.
+How they are parked stands in ``delay_levels``. How far each level is delivered is kept in ``delayOffset.json``; an
+offset counts only when what it delivered is durable, so a crash repeats messages and loses none.
 
-Source: Apache RocketMQ 5.x ``ScheduleMessageService``, ``HookUtils.handleScheduleMessage``.
+Source: Apache RocketMQ 5.x ``ScheduleMessageService``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 import anyio
 
-from rocketbox.broker.property_text import find_property, remove_properties, set_property
+from rocketbox.broker.property_text import find_property, remove_properties
+from rocketbox.broker.put_stage import PutOrigin, PutStage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.clock import Clock
 from rocketbox.errors import InvalidMessageError, StoreCorruptError, StoreFailedError
@@ -24,24 +25,12 @@ from rocketbox.protocol.codes import SCHEDULE_TOPIC
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.tasks import Supervisor
 
-__all__ = ["DelayedDelivery", "park", "record_of"]
+__all__ = ["DelayedDelivery", "record_of"]
 
 _log = logging.getLogger(__name__)
 
 DELIVERIES_FOR_EACH_VERSION = 200  # Apache's delayOffsetUpdateVersionStep
 BATCH = 32  # records read at once
-
-
-def park(topic: str, queue_id: int, properties: bytes, level: int) -> tuple[str, int, bytes]:
-    """Topic, queue and properties under which a message for (topic, queue) waits for its level's delay."""
-    if find_property(properties, b"REAL_TOPIC") is not None:
-        properties = remove_properties(properties, (b"REAL_TOPIC", b"REAL_QID"))
-    properties = set_property(properties, b"DELAY", b"%d" % level)
-    return (
-        SCHEDULE_TOPIC,
-        level - 1,
-        b"%bREAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02" % (properties, topic.encode(), queue_id),
-    )
 
 
 def record_of(message: MessageExt, topic: str, queue_id: int, properties: bytes, reconsume_times: int) -> StoredMessage:
@@ -64,9 +53,15 @@ class DelayedDelivery:
     """Moves messages to their topics when their delay is over; one task for each level."""
 
     def __init__(
-        self, store: MessageStore, level_ms: tuple[int, ...], persist: Callable[[str], None], clock: Clock
+        self,
+        store: MessageStore,
+        puts: PutStage,
+        level_ms: tuple[int, ...],
+        persist: Callable[[str], None],
+        clock: Clock,
     ) -> None:
         self._store = store
+        self._puts = puts
         self._level_ms = level_ms
         self._persist = persist
         self._clock = clock
@@ -126,7 +121,7 @@ class DelayedDelivery:
                     end_offset, moved = None, 0
                 await self._clock.sleep(wait / 1000)
             try:
-                end_offset = self._store.put(self._unparked(message)).end_offset
+                end_offset = self._puts.put(self._unparked(message), PutOrigin.DELIVERY).end_offset
             except InvalidMessageError as error:  # it was accepted once: nothing but a changed limit can refuse it
                 _log.error("a delayed message cannot be delivered and stays in %s: %s", SCHEDULE_TOPIC, error)
             done = message.queue_offset + 1

@@ -6,14 +6,10 @@ Source: Apache RocketMQ 5.x ``ClientManageProcessor``, ``ConsumerManageProcessor
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
-from rocketbox.broker.clients import ClientChannel, ConsumerTable, ProducerTable
-from rocketbox.broker.groups import GroupTable
-from rocketbox.broker.locks import QueueLocks
-from rocketbox.broker.registration import Registration
-from rocketbox.broker.topics import TopicTable
-from rocketbox.clock import Clock
+from rocketbox.broker.clients import ClientChannel
+from rocketbox.broker.context import BrokerContext
 from rocketbox.errors import RemoteProtocolError, StoreError
 from rocketbox.protocol.bodies import (
     ConsumerData,
@@ -24,10 +20,10 @@ from rocketbox.protocol.bodies import (
     encode_lock_batch_response,
     loads_loose,
 )
-from rocketbox.protocol.codes import ResponseCode, retry_topic
+from rocketbox.protocol.codes import RequestCode, ResponseCode, retry_topic
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
-from rocketbox.remoting.connection import Connection
+from rocketbox.remoting.connection import Connection, RequestHandler
 
 __all__ = ["ClientHandler"]
 
@@ -39,24 +35,24 @@ _FINGERPRINT = "broker.heartbeat_fingerprint"  # attribute of a connection
 class ClientHandler:
     """Answers what clients say about themselves."""
 
-    def __init__(
-        self,
-        topics: TopicTable,
-        groups: GroupTable,
-        consumers: ConsumerTable[Connection],
-        producers: ProducerTable[Connection],
-        locks: QueueLocks,
-        registration: Registration,
-        *,
-        clock: Clock,
-    ) -> None:
-        self._topics = topics
-        self._groups = groups
-        self._consumers = consumers
-        self._producers = producers
-        self._locks = locks
-        self._registration = registration
-        self._clock = clock
+    def __init__(self, context: BrokerContext) -> None:
+        self._topics = context.topics
+        self._groups = context.groups
+        self._consumers = context.consumers
+        self._producers = context.producers
+        self._locks = context.locks
+        self._registration = context.registration
+        self._clock = context.clock
+
+    def codes(self) -> Mapping[int, RequestHandler]:
+        return {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
+            RequestCode.LOCK_BATCH_MQ: self.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
+        }
 
     def heartbeat(
         self, connection: Connection, request: RemotingCommand

@@ -5,11 +5,10 @@ Source: Apache RocketMQ 5.x ``ConsumerManageProcessor``, ``AdminBrokerProcessor`
 
 from __future__ import annotations
 
-from rocketbox.broker.groups import GroupTable
-from rocketbox.broker.offsets import OffsetTable
-from rocketbox.broker.store.message_store import MessageStore
-from rocketbox.broker.topics import TopicTable
-from rocketbox.protocol.codes import ResponseCode
+from collections.abc import Mapping
+
+from rocketbox.broker.context import BrokerContext
+from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import (
     GetMaxOffsetRequestHeader,
@@ -18,7 +17,7 @@ from rocketbox.protocol.headers import (
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from rocketbox.remoting.connection import Connection
+from rocketbox.remoting.connection import Connection, RequestHandler
 
 __all__ = ["OffsetHandler"]
 
@@ -26,11 +25,20 @@ __all__ = ["OffsetHandler"]
 class OffsetHandler:
     """Answers questions about offsets."""
 
-    def __init__(self, topics: TopicTable, groups: GroupTable, offsets: OffsetTable, store: MessageStore) -> None:
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._store = store
+    def __init__(self, context: BrokerContext) -> None:
+        self._topics = context.topics
+        self._groups = context.groups
+        self._offsets = context.offsets
+        self._store = context.store
+
+    def codes(self) -> Mapping[int, RequestHandler]:
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
+            RequestCode.GET_MAX_OFFSET: self.maximum,
+            RequestCode.GET_MIN_OFFSET: self.minimum,
+        }
 
     def query(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """The committed offset (14); 0 for a queue that still has its first message, or never had one; else 22.

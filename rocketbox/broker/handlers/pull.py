@@ -6,25 +6,21 @@ Source: Apache RocketMQ 5.x ``PullMessageProcessor``, ``DefaultPullMessageResult
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from rocketbox.broker.clients import ConsumerTable
-from rocketbox.broker.groups import GroupTable, SubscriptionGroupConfig
-from rocketbox.broker.offsets import OffsetTable
-from rocketbox.broker.options import BrokerOptions
+from rocketbox.broker.context import BrokerContext
+from rocketbox.broker.groups import SubscriptionGroupConfig
+from rocketbox.broker.handlers.refused import Refused
 from rocketbox.broker.pull_hold import HeldPull, PullHold
-from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.reading import GetMessageStatus, GetResult
-from rocketbox.broker.topics import TopicTable
-from rocketbox.clock import Clock
 from rocketbox.errors import InvalidMessageError, StoreError
 from rocketbox.message import MessageModel
-from rocketbox.protocol.codes import PermName, PullSysFlag, ResponseCode
+from rocketbox.protocol.codes import PermName, PullSysFlag, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from rocketbox.protocol.tags import SubscriptionData, parse_subscription
-from rocketbox.remoting.connection import Connection
+from rocketbox.remoting.connection import Connection, RequestHandler
 
 __all__ = ["PullHandler"]
 
@@ -46,12 +42,8 @@ _CODES = {
 }
 
 
-class _Refused(Exception):  # noqa: N818 - ends the checks, never leaves this module
-    def __init__(self, code: ResponseCode, remark: str, forbidden_type: int | None = None) -> None:
-        self.response = RemotingCommand.response(
-            code, remark, None if forbidden_type is None else {"forbiddenType": str(forbidden_type)}
-        )
-        super().__init__(remark)
+def _forbidden(remark: str, kind: int) -> Refused:
+    return Refused(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(kind)})
 
 
 @dataclass(slots=True)
@@ -64,37 +56,31 @@ class _Pull:
 
 
 class PullHandler:
-    """Answers pulls. :meth:`handle` is the request handler of code 11; ``hold`` keeps those that wait."""
+    """Answers pulls; ``hold`` keeps those that wait."""
 
-    def __init__(
-        self,
-        options: BrokerOptions,
-        topics: TopicTable,
-        groups: GroupTable,
-        consumers: ConsumerTable[Connection],
-        offsets: OffsetTable,
-        store: MessageStore,
-        *,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, context: BrokerContext) -> None:
+        options = context.options
         self._options = options
-        self._topics = topics
-        self._groups = groups
-        self._consumers = consumers
-        self._offsets = offsets
-        self._store = store
+        self._topics = context.topics
+        self._groups = context.groups
+        self._consumers = context.consumers
+        self._offsets = context.offsets
+        self._store = context.store
         self._most_messages = max(
             options.store.max_transfer_count_on_message_in_memory, options.store.max_transfer_count_on_message_in_disk
         )
-        self.hold = PullHold(clock, self._resume)
+        self.hold = PullHold(context.clock, self._resume)
+
+    def codes(self) -> Mapping[int, RequestHandler]:
+        return {RequestCode.PULL_MESSAGE: self.handle}
 
     def handle(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
         """The messages, or why there are none; None while the pull waits for a message."""
         header = PullMessageRequestHeader.decode(request.ext_fields)
         try:
             pull = self._check(request, header)
-        except _Refused as refused:
-            return refused.response
+        except Refused as refused:
+            return refused.response()
         if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         found = self._read(pull)
@@ -144,41 +130,38 @@ class PullHandler:
 
     def _check(self, request: RemotingCommand, header: PullMessageRequestHeader) -> _Pull:
         if not self._options.broker_permission & PermName.READ:
-            raise _Refused(
-                ResponseCode.NO_PERMISSION,
+            raise _forbidden(
                 f"the broker[{self._options.broker_name}] pulling message is forbidden",
                 _FORBIDDEN_BROKER,
             )
         group = self._groups.find(header.consumer_group)
         if group is None:
-            raise _Refused(
+            raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group [{header.consumer_group}] does not exist",
             )
         if not group.consume_enable:
-            raise _Refused(
-                ResponseCode.NO_PERMISSION,
+            raise _forbidden(
                 f"subscription group no permission, {header.consumer_group}",
                 _FORBIDDEN_GROUP,
             )
         topic = self._topics.get(header.topic)
         if topic is None:
-            raise _Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!")
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!")
         if not topic.perm & PermName.READ:
-            raise _Refused(
-                ResponseCode.NO_PERMISSION,
+            raise _forbidden(
                 f"the topic[{header.topic}] pulling message is forbidden",
                 _FORBIDDEN_TOPIC,
             )
         if not 0 <= header.queue_id < topic.read_queue_nums:
-            raise _Refused(
+            raise Refused(
                 ResponseCode.INVALID_PARAMETER,
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
             )
         subscription = self._subscription(header, group)
         if subscription.expression_type not in {"", "TAG"}:
-            raise _Refused(
+            raise Refused(
                 ResponseCode.SYSTEM_ERROR,
                 f"The broker does not support consumer to filter message by {subscription.expression_type}",
             )
@@ -193,29 +176,28 @@ class PullHandler:
             try:
                 return parse_subscription(header.topic, header.subscription or "*", kind)
             except InvalidMessageError as error:
-                raise _Refused(
+                raise Refused(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
                 ) from error
         members = self._consumers.group(header.consumer_group)
         if members is None:
-            raise _Refused(
+            raise Refused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 "the consumer's group info not exist: no heartbeat of the group has arrived",
             )
         if not group.consume_broadcast_enable and members.message_model is MessageModel.BROADCASTING:
-            raise _Refused(
-                ResponseCode.NO_PERMISSION,
+            raise _forbidden(
                 f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
                 _FORBIDDEN_BROADCAST,
             )
         subscription = members.subscriptions.get(header.topic)
         if subscription is None:
-            raise _Refused(
+            raise Refused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"the consumer's subscription not exist: {header.consumer_group} has not subscribed {header.topic}",
             )
         if subscription.sub_version < header.sub_version:
-            raise _Refused(
+            raise Refused(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST,
                 "the consumer's subscription not latest: a heartbeat with the newer one has not arrived",
             )

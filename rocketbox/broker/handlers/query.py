@@ -5,11 +5,13 @@ Source: Apache RocketMQ 5.x ``QueryMessageProcessor``.
 
 from __future__ import annotations
 
-from rocketbox.broker.store.message_store import MessageStore
-from rocketbox.protocol.codes import ResponseCode
+from collections.abc import Mapping
+
+from rocketbox.broker.context import BrokerContext
+from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import QueryMessageRequestHeader, QueryMessageResponseHeader, ViewMessageRequestHeader
-from rocketbox.remoting.connection import Connection
+from rocketbox.remoting.connection import Connection, RequestHandler
 
 __all__ = ["QueryHandler"]
 
@@ -19,8 +21,11 @@ UNIQUE_KEY_RESULTS = 32
 class QueryHandler:
     """Answers queries for messages."""
 
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
+    def __init__(self, context: BrokerContext) -> None:
+        self._store = context.store
+
+    def codes(self) -> Mapping[int, RequestHandler]:
+        return {RequestCode.QUERY_MESSAGE: self.by_key, RequestCode.VIEW_MESSAGE_BY_ID: self.view}
 
     def by_key(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """The messages of a topic with a key, oldest first; 22 when there is none."""

@@ -5,51 +5,40 @@ Source: Apache RocketMQ 5.x ``AbstractSendMessageProcessor.consumerSendMsgBack``
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
-from rocketbox.broker.delay import park, record_of
-from rocketbox.broker.groups import GroupTable
-from rocketbox.broker.handlers.durable import DurableReplies
-from rocketbox.broker.options import BrokerOptions
+from rocketbox.broker.context import BrokerContext
+from rocketbox.broker.delay import record_of
+from rocketbox.broker.handlers.send_rules import DLQ_QUEUES
 from rocketbox.broker.property_text import add_property, find_property, remove_properties, set_property
-from rocketbox.broker.registration import Registration
-from rocketbox.broker.store.message_store import MessageStore
-from rocketbox.broker.topics import TopicTable
-from rocketbox.clock import Clock
+from rocketbox.broker.put_stage import PutOrigin
 from rocketbox.errors import InvalidMessageError, StoreFailedError
-from rocketbox.protocol.codes import VERSION_3_4_9, PermName, ResponseCode, dlq_topic, retry_topic
+from rocketbox.protocol.codes import VERSION_3_4_9, PermName, RequestCode, ResponseCode, dlq_topic, retry_topic
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import ConsumerSendMsgBackRequestHeader
 from rocketbox.protocol.stored_message import decode_message
-from rocketbox.remoting.connection import Connection
+from rocketbox.remoting.connection import Connection, RequestHandler
 
 __all__ = ["SendBackHandler"]
 
 FIRST_RETRY_LEVEL = 3  # the delay of the first retry, 10 s; each further one is a level later
-DLQ_QUEUES = 1
 
 
 class SendBackHandler:
     """Answers code 36. Acknowledged when durable: the consumer forgets the message then (Apache does not wait)."""
 
-    def __init__(
-        self,
-        options: BrokerOptions,
-        topics: TopicTable,
-        groups: GroupTable,
-        registration: Registration,
-        store: MessageStore,
-        replies: DurableReplies,
-        *,
-        clock: Clock,
-    ) -> None:
-        self._options = options
-        self._topics = topics
-        self._groups = groups
-        self._registration = registration
-        self._store = store
-        self._replies = replies
-        self._clock = clock
+    def __init__(self, context: BrokerContext) -> None:
+        self._options = context.options
+        self._topics = context.topics
+        self._groups = context.groups
+        self._registration = context.registration
+        self._store = context.store
+        self._puts = context.puts
+        self._replies = context.replies
+        self._random = context.clock.random
+
+    def codes(self) -> Mapping[int, RequestHandler]:
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.handle}
 
     def handle(
         self, connection: Connection, request: RemotingCommand
@@ -81,20 +70,18 @@ class SendBackHandler:
         most = group.retry_max_times
         if request.version >= VERSION_3_4_9 and header.max_reconsume_times is not None:
             most = header.max_reconsume_times
-        queue_id = self._clock.random.randrange(topic.write_queue_nums)
+        queue_id = self._random.randrange(topic.write_queue_nums)
         properties = self._properties(message.raw_properties, message.topic, message.offset_msg_id)
         name = topic.topic_name
         if message.reconsume_times >= most or header.delay_level < 0:
             name = self._topics.create_for_group(dlq_topic(header.group), DLQ_QUEUES).topic_name
-            stored_topic, queue_id, properties = name, 0, set_property(properties, b"DELAY", b"0")
+            queue_id, level = 0, 0
         else:
             level = header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
-            level = min(level, len(self._options.store.delay_level_ms))
-            stored_topic, queue_id, properties = park(name, queue_id, properties, level)
+        properties = set_property(properties, b"DELAY", b"%d" % level)
+        again = record_of(message, name, queue_id, properties, message.reconsume_times + 1)
         try:
-            result = self._store.put(
-                record_of(message, stored_topic, queue_id, properties, message.reconsume_times + 1)
-            )
+            result = self._puts.put(again, PutOrigin.SEND_BACK)
         except InvalidMessageError as error:
             return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, f"MESSAGE_ILLEGAL: {error}")
         except StoreFailedError as error:

@@ -10,7 +10,9 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from rocketbox.broker.delay import DelayedDelivery, park
+from rocketbox.broker.delay import DelayedDelivery
+from rocketbox.broker.delay_levels import DelayLevels, park
+from rocketbox.broker.put_stage import PutStage
 from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
@@ -65,7 +67,7 @@ async def bench(storage: MemoryStorage, saved: str | None = None) -> AsyncIterat
     clock = VirtualClock()
     texts: list[str] = []
     async with MessageStore("/store", OPTIONS, clock=clock, storage=storage) as store:
-        delayed = DelayedDelivery(store, OPTIONS.delay_level_ms, texts.append, clock)
+        delayed = DelayedDelivery(store, PutStage(store, [DelayLevels(2)]), OPTIONS.delay_level_ms, texts.append, clock)
         if saved is not None:
             delayed.load(saved)
         store.on_arrival.append(delayed.on_arrival)

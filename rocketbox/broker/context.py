@@ -1,0 +1,70 @@
+"""What every request handler of a broker is given: its tables, its store, and the parts that answer, ask and announce.
+
+A handler class is made with the context alone, and says by ``codes()`` which requests it answers; the broker joins what
+they say. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from rocketbox.broker.client_requests import ClientRequests
+from rocketbox.broker.clients import ConsumerTable, ProducerTable
+from rocketbox.broker.durable_replies import DurableReplies
+from rocketbox.broker.groups import GroupTable
+from rocketbox.broker.locks import QueueLocks
+from rocketbox.broker.offsets import OffsetTable
+from rocketbox.broker.options import BrokerOptions
+from rocketbox.broker.persister import Persister
+from rocketbox.broker.put_stage import PutStage
+from rocketbox.broker.registration import Registration
+from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.topics import TopicTable
+from rocketbox.clock import Clock
+from rocketbox.remoting.connection import Connection, RequestHandler
+
+__all__ = ["BrokerContext", "Handlers", "join_codes"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerContext:
+    """The parts of one broker."""
+
+    options: BrokerOptions
+    clock: Clock
+    store: MessageStore
+    """For reading; what is stored goes through ``puts``."""
+    puts: PutStage
+    replies: DurableReplies
+    topics: TopicTable
+    groups: GroupTable
+    offsets: OffsetTable
+    consumers: ConsumerTable[Connection]
+    producers: ProducerTable[Connection]
+    locks: QueueLocks
+    registration: Registration
+    requests: ClientRequests
+    persister: Persister
+
+
+class Handlers(Protocol):
+    """A family of request handlers."""
+
+    def codes(self) -> Mapping[int, RequestHandler]:
+        """Which handler answers which request code."""
+
+
+def join_codes(families: Iterable[Handlers]) -> dict[int, RequestHandler]:
+    """The handlers of all families by code. Raises ValueError when two answer the same code."""
+    joined: dict[int, RequestHandler] = {}
+    owners: dict[int, str] = {}
+    for family in families:
+        name = type(family).__name__
+        for code, handler in family.codes().items():
+            if code in owners:
+                raise ValueError(f"request code {int(code)} is answered by {owners[code]} and by {name}")
+            joined[int(code)] = handler
+            owners[int(code)] = name
+    return joined

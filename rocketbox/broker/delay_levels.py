@@ -1,0 +1,70 @@
+"""Delay levels on the way into the store: a message with one is parked in SCHEDULE_TOPIC_XXXX until its time comes.
+
+Holds the transform of the put stage and the form in which a message is parked; delivering is ``delay``'s part.
+
+Source: Apache RocketMQ 5.x ``HookUtils.handleScheduleMessage``, ``HookUtils.transformDelayLevelMessage``.
+"""
+
+from __future__ import annotations
+
+from rocketbox.broker.property_text import find_property, remove_properties, set_property
+from rocketbox.broker.put_stage import PutOrigin
+from rocketbox.broker.store.dispatch import TRANSACTION, is_queued
+from rocketbox.errors import InvalidMessageError
+from rocketbox.protocol.codes import SCHEDULE_TOPIC
+from rocketbox.protocol.stored_message import StoredMessage
+
+__all__ = ["DelayLevels", "park", "read_level"]
+
+
+def read_level(properties: bytes) -> int:
+    """The delay level in a property text; 0 without one. Raises InvalidMessageError when it is no number."""
+    value = find_property(properties, b"DELAY") if b"DELAY\x01" in properties else None
+    if value is None:
+        return 0
+    try:
+        return int(value or 0)
+    except ValueError as error:
+        raise InvalidMessageError(f"the delay level is {value!r}, not a number") from error
+
+
+def park(topic: str, queue_id: int, properties: bytes, level: int) -> tuple[str, int, bytes]:
+    """Topic, queue and properties under which a message for (topic, queue) waits for its level's delay."""
+    if find_property(properties, b"REAL_TOPIC") is not None:
+        properties = remove_properties(properties, (b"REAL_TOPIC", b"REAL_QID"))
+    properties = set_property(properties, b"DELAY", b"%d" % level)
+    return (
+        SCHEDULE_TOPIC,
+        level - 1,
+        b"%bREAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02" % (properties, topic.encode(), queue_id),
+    )
+
+
+class DelayLevels:
+    """The transform: parks what has a level above 0, at the highest level there is if it asks for more.
+
+    What is delivered still has its level in its properties, as Apache leaves it, and goes on to its topic.
+    """
+
+    def __init__(self, levels: int) -> None:
+        self._levels = levels
+
+    def __call__(self, message: StoredMessage, origin: PutOrigin) -> StoredMessage:
+        properties = message.properties
+        if b"DELAY\x01" not in properties or origin is PutOrigin.DELIVERY or origin is PutOrigin.BATCH:
+            return message  # a batch with a level is refused before; Apache does not look at its single messages either
+        level = min(read_level(properties), self._levels)
+        if level <= 0 or (message.sys_flag & TRANSACTION and not is_queued(message.sys_flag)):
+            return message
+        topic, queue_id, properties = park(message.topic, message.queue_id, properties, level)
+        return StoredMessage(
+            topic=topic,
+            queue_id=queue_id,
+            body=message.body,
+            properties=properties,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_timestamp_ms=message.born_timestamp_ms,
+            born_host=message.born_host,
+            reconsume_times=message.reconsume_times,
+        )

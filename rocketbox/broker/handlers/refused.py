@@ -1,0 +1,26 @@
+"""The error by which a handler's checks end: what the peer is answered instead.
+
+Source: Apache RocketMQ 5.x ``AbstractSendMessageProcessor.msgCheck``, ``PullMessageProcessor`` (checks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rocketbox.protocol.codes import ResponseCode
+from rocketbox.protocol.command import RemotingCommand
+
+__all__ = ["Refused"]
+
+
+class Refused(Exception):  # noqa: N818 - ends the checks of a handler, which answers it; it never leaves the handlers
+    """A request is answered with this code and remark, and nothing is done."""
+
+    def __init__(self, code: ResponseCode, remark: str, ext_fields: Mapping[str, str] | None = None) -> None:
+        self.code = code
+        self.remark = remark
+        self.ext_fields = ext_fields
+        super().__init__(remark)
+
+    def response(self) -> RemotingCommand:
+        return RemotingCommand.response(self.code, self.remark, self.ext_fields)

@@ -1,0 +1,139 @@
+"""What a send may do, and where it leads: new topics, retries that become dead letters, kinds that are refused.
+
+Nothing here is on the path of an ordinary message to a topic that is there.
+
+Source: Apache RocketMQ 5.x ``AbstractSendMessageProcessor``, ``SendMessageProcessor.handleRetryAndDLQ``,
+``TopicValidator``, ``HookUtils``.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from rocketbox.broker.context import BrokerContext
+from rocketbox.broker.delay_levels import read_level
+from rocketbox.broker.handlers.refused import Refused
+from rocketbox.broker.property_text import find_property, remove_properties, set_property
+from rocketbox.errors import RemotingError
+from rocketbox.protocol.bodies import TopicConfig
+from rocketbox.protocol.codes import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SEND_FORBIDDEN_TOPICS,
+    VERSION_3_4_9,
+    ResponseCode,
+    dlq_topic,
+)
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.send_frames import SendHead
+from rocketbox.protocol.stored_message import BatchElement, decode_batch
+from rocketbox.protocol.tags import MAX_TOPIC_CHARACTERS, is_valid_name
+
+__all__ = ["DLQ_QUEUES", "SendRules"]
+
+_log = logging.getLogger(__name__)
+
+MAX_GROUP_TOPIC_CHARACTERS = 255  # of %RETRY% and %DLQ% topics
+DLQ_QUEUES = 1
+
+_TIMER_PROPERTIES = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
+
+
+class SendRules:
+    """The rules for one broker; each method raises Refused with what the sender is answered."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._broker_name = context.options.broker_name
+        self._max_message_size = context.options.store.max_message_size
+        self._topics = context.topics
+        self._groups = context.groups
+        self._locks = context.locks
+
+    def new_topic(self, head: SendHead) -> TopicConfig:
+        """The topic, made now if that is allowed."""
+        topic = head.topic
+        longest = MAX_GROUP_TOPIC_CHARACTERS if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_CHARACTERS
+        if not topic.strip():
+            raise Refused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+        if not is_valid_name(topic):
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$",
+            )
+        if len(topic) > longest:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"The specified topic is longer than topic max length {longest}."
+            )
+        if topic in SEND_FORBIDDEN_TOPICS:
+            raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        made = self._topics.create_for_send(topic, head.default_topic, head.default_topic_queue_nums)
+        if made is None and topic.startswith(RETRY_PREFIX):
+            made = self._topics.create_for_group(topic, 1)
+        if made is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
+        _log.info("topic %s is new, with %d queues", topic, made.write_queue_nums)
+        return made
+
+    def redirect_retry(
+        self, request: RemotingCommand, head: SendHead, queue_id: int, properties: bytes
+    ) -> tuple[str, int, bytes]:
+        """A message a consumer sends to its retry topic; given up, it goes to the dead-letter topic instead.
+
+        It is given up after the most retries, and when the group consumes in order: then only given-up ones are sent.
+        """
+        name = head.topic[len(RETRY_PREFIX) :]
+        group = self._groups.find(name)
+        if group is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
+        most = group.retry_max_times
+        if request.version >= VERSION_3_4_9 and head.max_reconsume_times is not None:
+            most = head.max_reconsume_times
+        if head.reconsume_times <= most and not self._locks.is_locked(name):
+            return head.topic, queue_id, properties
+        dead = self._topics.create_for_group(dlq_topic(name), DLQ_QUEUES)
+        return dead.topic_name, 0, set_property(properties, b"DELAY", b"-1")
+
+    def check_transaction(self, head: SendHead, properties: bytes) -> None:
+        """Refuse the half of a transaction; a retry with a delay level may still carry the mark of one."""
+        if find_property(properties, b"TRAN_MSG") == b"true" and not (
+            head.reconsume_times > 0 and read_level(properties) > 0
+        ):
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"the broker[{self._broker_name}] sending transaction message is forbidden"
+            )
+
+    @staticmethod
+    def without_timer(properties: bytes) -> bytes:
+        """A delay level wins over a timer; a timer alone is refused."""
+        if read_level(properties) <= 0 and any(
+            find_property(properties, name) is not None for name in _TIMER_PROPERTIES
+        ):
+            raise Refused(ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false")
+        return remove_properties(properties, _TIMER_PROPERTIES)
+
+    def check_size(self, body: bytes) -> None:
+        """Refuse a single message that is too large."""
+        if len(body) > self._max_message_size:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message is illegal, its body has {len(body)} bytes; {self._max_message_size} is the most",
+            )
+
+    def read_batch(self, topic: str, properties: bytes, body: bytes) -> list[BatchElement]:
+        """The messages of a batch."""
+        if len(topic) > MAX_TOPIC_CHARACTERS or topic.startswith(RETRY_PREFIX):
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support the topic {topic}")
+        for name in (b"DELAY", b"TRAN_MSG"):
+            if (find_property(properties, name) or b"0") not in {b"0", b"false"}:
+                raise Refused(
+                    ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support messages with {name.decode()}"
+                )
+        if len(body) > self._max_message_size:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"message body size exceeded: {len(body)} bytes; {self._max_message_size} is the most",
+            )
+        try:
+            return decode_batch(body)
+        except RemotingError as error:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the batch cannot be read: {error}") from error
