@@ -88,7 +88,7 @@ class Broker:
             clock, files["subscriptionGroup"].persist, auto_create=options.auto_create_subscription_group
         )
         self.offsets = OffsetTable(clock)
-        self.delayed = DelayedDelivery(self.store, puts, levels, files["delayOffset"].persist, clock)
+        self.delayed = DelayedDelivery(self.store, puts, self.topics, levels, files["delayOffset"].persist, clock)
         expiry = options.channel_expired_timeout / 1000
         requests = ClientRequests(self.groups)
         self.consumers: ConsumerTable[Connection] = ConsumerTable(clock, requests.consumer_ids_changed, expiry)

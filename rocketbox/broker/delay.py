@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import deque
 from collections.abc import Callable
 
 import anyio
@@ -17,20 +18,28 @@ import anyio
 from rocketbox.broker.property_text import find_property, remove_properties
 from rocketbox.broker.put_stage import PutOrigin, PutStage
 from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock
-from rocketbox.errors import InvalidMessageError, StoreCorruptError, StoreFailedError
+from rocketbox.errors import InvalidMessageError, StoreCorruptError, StoreError, StoreFailedError
 from rocketbox.message import MessageExt
 from rocketbox.protocol.bodies import DataVersion, loads_loose
 from rocketbox.protocol.codes import SCHEDULE_TOPIC
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
+from rocketbox.protocol.tags import is_valid_name
 from rocketbox.tasks import Supervisor
 
-__all__ = ["DelayedDelivery", "record_of"]
+__all__ = ["UNDELIVERED_TOPIC", "DelayedDelivery", "record_of"]
 
 _log = logging.getLogger(__name__)
 
 DELIVERIES_FOR_EACH_VERSION = 200  # Apache's delayOffsetUpdateVersionStep
 BATCH = 32  # records read at once
+UNDELIVERED_TOPIC = "rmq_sys_UNDELIVERED"
+"""Where delayed messages go that cannot be delivered (a damaged or foreign REAL_TOPIC), as they were parked."""
+CORRECTION_MS = 1000  # a clock put right by less is an ordinary correction: nobody's delay ends because of it
+LONGEST_SLEEP = 10.0  # seconds; a clock that was put right meanwhile is looked at again
+RETRY_INTERVAL = 1.0  # seconds, while the store has no room
+LONGEST_SHOWN = 100  # characters of a wrong name that the log repeats
 
 
 def record_of(message: MessageExt, topic: str, queue_id: int, properties: bytes, reconsume_times: int) -> StoredMessage:
@@ -49,27 +58,67 @@ def record_of(message: MessageExt, topic: str, queue_id: int, properties: bytes,
     )
 
 
+class _ParkTimes:
+    """When messages of one level were parked, noted while the store's time is ahead of the clock.
+
+    Store times never go back: after a clock that was ahead is put right, everything is stored under the same time until
+    the clock has caught up, which can be months. Times are noted by stretches of the queue, a thousandth of the delay
+    each, so that there are never more than some thousand.
+    """
+
+    def __init__(self, delay_ms: int) -> None:
+        self._delay_ms = delay_ms
+        self._stretches: deque[list[int]] = deque()  # first offset, end offset, due (of the last), due (of the first)
+
+    def note(self, next_offset: int, now_ms: int) -> None:
+        due = now_ms + self._delay_ms
+        last = self._stretches[-1] if self._stretches else None
+        if last is not None and 0 <= due - last[3] <= self._delay_ms // 1000:
+            last[1], last[2] = next_offset, due
+        else:
+            self._stretches.append([next_offset - 1, next_offset, due, due])
+
+    def due_ms(self, offset: int) -> int | None:
+        """When the message is due; None when it is not known when it was parked. Offsets are asked in their order."""
+        while self._stretches and self._stretches[0][1] <= offset:
+            self._stretches.popleft()
+        if not self._stretches or offset < self._stretches[0][0]:
+            return None
+        return self._stretches[0][2]
+
+
 class DelayedDelivery:
-    """Moves messages to their topics when their delay is over; one task for each level."""
+    """Moves messages to their topics when their delay is over; one task for each level.
+
+    A message that would be due later than now and its delay was stored by a clock that was ahead: it is due at once,
+    unless it was parked in this run since the clock is right, then it waits its delay. Levels that
+    ``message-delay-level`` names no longer are delivered after the longest delay that is left. What cannot be delivered
+    goes to :data:`UNDELIVERED_TOPIC`, as it was parked.
+    """
 
     def __init__(
         self,
         store: MessageStore,
         puts: PutStage,
+        topics: TopicTable,
         level_ms: tuple[int, ...],
         persist: Callable[[str], None],
         clock: Clock,
     ) -> None:
         self._store = store
         self._puts = puts
+        self._topics = topics
         self._level_ms = level_ms
         self._persist = persist
         self._clock = clock
         self._offsets: dict[int, int] = {}
         self._version = DataVersion(timestamp=clock.time_ms())
         self._moves = 0
-        self._arrived = [anyio.Event() for _ in level_ms]
+        self._arrived: dict[int, anyio.Event] = {}
+        self._park_times: dict[int, _ParkTimes] = {}
         self._changed = False
+        self.undelivered = 0
+        """How many messages could not be delivered, in this run."""
 
     def offset(self, level: int) -> int:
         """The first parked message of a level that is not delivered for certain."""
@@ -77,24 +126,43 @@ class DelayedDelivery:
 
     def start(self, tasks: Supervisor) -> None:
         """Begin to deliver, from where the last run came to."""
-        for level in range(1, len(self._level_ms) + 1):
-            least, end = (
-                self._store.min_offset(SCHEDULE_TOPIC, level - 1),
-                self._store.max_offset(SCHEDULE_TOPIC, level - 1),
-            )
+        parked = {queue_id + 1 for topic, queue_id in self._store.queues() if topic == SCHEDULE_TOPIC}
+        left: dict[int, int] = {}  # what waits in levels that are no more
+        for level in sorted(parked | set(range(1, len(self._level_ms) + 1))):
+            least = self._store.min_offset(SCHEDULE_TOPIC, level - 1)
+            end = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
             if level in self._offsets or end:
                 self._offsets[level] = max(least, min(self._offsets.get(level, 0), end))
+            if level > len(self._level_ms):
+                if end <= self.offset(level):
+                    continue  # nothing waits there, and nothing more comes
+                left[level] = end - self.offset(level)
+            self._arrived[level] = anyio.Event()
+            self._park_times[level] = _ParkTimes(self._delay_ms(level))
             tasks.start(f"delay level {level}", self._deliver_level, level)
+        if left:
+            _log.warning(
+                "%d messages wait in delay levels that message-delay-level does not name any more (levels %s); they "
+                "are delivered after its longest delay, %d s", sum(left.values()), ", ".join(map(str, left)),
+                max(self._level_ms) // 1000,
+            )  # fmt: skip
 
     def on_arrival(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
         """A message became readable; the levels' tasks wait for theirs."""
-        if topic == SCHEDULE_TOPIC and queue_id < len(self._arrived):
-            self._arrived[queue_id].set()
+        level = queue_id + 1
+        if topic == SCHEDULE_TOPIC and level in self._arrived:
+            now = self._clock.time_ms()
+            if tags_code > now + self._delay_ms(level) + CORRECTION_MS:  # which for a delayed message is when it is due
+                self._park_times[level].note(next_offset, now)
+            self._arrived[level].set()
+
+    def _delay_ms(self, level: int) -> int:
+        return self._level_ms[level - 1] if level <= len(self._level_ms) else max(self._level_ms)
 
     async def _deliver_level(self, level: int) -> None:
         queue_id = level - 1
         while True:
-            arrived = self._arrived[queue_id] = anyio.Event()
+            arrived = self._arrived[level] = anyio.Event()
             offset = self.offset(level)
             found = self._store.get(SCHEDULE_TOPIC, queue_id, offset, BATCH)
             if found.records:
@@ -106,7 +174,11 @@ class DelayedDelivery:
                     _log.error("delay level %d delivers no more: %s", level, error)
                     return
             elif found.next_begin_offset > offset:
-                self._advance(level, found.next_begin_offset, 1)  # entries whose records are gone
+                _log.warning(
+                    "delay level %d: messages %d to %d are gone from the log, by age or for want of room, before they "
+                    "were delivered", level, offset, found.next_begin_offset - 1,
+                )  # fmt: skip
+                self._advance(level, found.next_begin_offset, 1)
             else:
                 await arrived.wait()
 
@@ -115,21 +187,30 @@ class DelayedDelivery:
         end_offset: int | None = None
         done = moved = 0
         for message in messages:
-            while (wait := self._due_in_ms(level, message)) > 0:
+            while (wait := self._due_ms(level, message) - self._clock.time_ms()) > 0:
                 if end_offset is not None:
                     await self._settle(level, end_offset, done, moved)
                     end_offset, moved = None, 0
-                await self._clock.sleep(wait / 1000)
-            try:
-                end_offset = self._puts.put(self._unparked(message), PutOrigin.DELIVERY).end_offset
-            except InvalidMessageError as error:  # it was accepted once: nothing but a changed limit can refuse it
-                _log.error("a delayed message cannot be delivered and stays in %s: %s", SCHEDULE_TOPIC, error)
+                await self._clock.sleep(min(wait / 1000, LONGEST_SLEEP))
+            while True:
+                try:
+                    end_offset = self._put(message)
+                    break
+                except StoreFailedError:
+                    raise
+                except StoreError as error:  # no room now: the store, or the file of topics, says so itself
+                    _log.debug("delay level %d waits: %s", level, error)
+                    await self._settle(level, end_offset, done, moved)
+                    end_offset, moved = None, 0
+                    await self._clock.sleep(RETRY_INTERVAL)
             done = message.queue_offset + 1
             moved += 1
         await self._settle(level, end_offset, done, moved)
 
     async def _settle(self, level: int, end_offset: int | None, done: int, moved: int) -> None:
         """Count what was put as delivered, once it is durable; a stop that comes meanwhile waits for that."""
+        if not moved:
+            return
         with anyio.CancelScope(shield=True):
             while end_offset is not None:
                 try:
@@ -139,20 +220,50 @@ class DelayedDelivery:
                     _log.warning("delay level %d waits for a slow disk", level)
             self._advance(level, done, moved)
 
-    def _due_in_ms(self, level: int, message: MessageExt) -> int:
-        now, delay = self._clock.time_ms(), self._level_ms[level - 1]
-        return min(message.store_timestamp_ms + delay, now + delay) - now  # a clock set back waits one delay, not more
+    def _due_ms(self, level: int, message: MessageExt) -> int:
+        now, delay = self._clock.time_ms(), self._delay_ms(level)
+        due = message.store_timestamp_ms + delay
+        if due <= now + delay + CORRECTION_MS:
+            return due
+        known = self._park_times[level].due_ms(message.queue_offset)
+        return now if known is None or known > now + delay + CORRECTION_MS else known
+
+    def _put(self, message: MessageExt) -> int | None:
+        """Store the message under its topic; where it ends in the log, None when it cannot be stored anywhere."""
+        try:
+            return self._puts.put(self._unparked(message), PutOrigin.DELIVERY).end_offset
+        except InvalidMessageError as error:
+            reason = error
+        self._topics.create_for_group(UNDELIVERED_TOPIC, 1)
+        text = remove_properties(message.raw_properties, (b"__CRC32#",))
+        kept = record_of(message, UNDELIVERED_TOPIC, 0, text, message.reconsume_times)
+        end_offset: int | None = None
+        where = f"kept in topic {UNDELIVERED_TOPIC}"
+        try:
+            end_offset = self._puts.put(kept, PutOrigin.DELIVERY).end_offset
+        except InvalidMessageError as error:
+            where = f"left in {SCHEDULE_TOPIC}, since it cannot be stored under another topic either ({error})"
+        self.undelivered += 1
+        _log.error("the delayed message %s cannot be delivered and is %s: %s", message.offset_msg_id, where, reason)
+        return end_offset
 
     @staticmethod
     def _unparked(message: MessageExt) -> StoredMessage:
         """The message under its own topic; its property text stays as Apache leaves it, DELAY included."""
         text = message.raw_properties
-        topic = find_property(text, b"REAL_TOPIC")
+        topic, queue = find_property(text, b"REAL_TOPIC"), find_property(text, b"REAL_QID") or b"0"
         if topic is None:
-            raise InvalidMessageError(f"message {message.offset_msg_id} has no property REAL_TOPIC")
-        queue_id = int(find_property(text, b"REAL_QID") or 0)
+            raise InvalidMessageError("it has no property REAL_TOPIC")
+        try:
+            name, queue_id = topic.decode(), int(queue)
+        except ValueError as error:
+            raise InvalidMessageError(
+                f"its properties REAL_TOPIC and REAL_QID are no topic and queue: {error}"
+            ) from error
+        if not is_valid_name(name):
+            raise InvalidMessageError(f"its property REAL_TOPIC is no topic's name: {name[:LONGEST_SHOWN]!r}")
         text = remove_properties(text, (b"__CRC32#",))
-        return record_of(message, topic.decode(), queue_id, text, message.reconsume_times)
+        return record_of(message, name, queue_id, text, message.reconsume_times)
 
     def _advance(self, level: int, offset: int, moved: int) -> None:
         self._offsets[level] = offset

@@ -31,6 +31,9 @@ class PutOrigin(Enum):
     """It was stored before under another topic, and its time has come."""
 
 
+_ACCEPTED = frozenset({PutOrigin.SEND_BACK, PutOrigin.DELIVERY})  # stored before: limits lowered since do not count
+
+
 PutTransform = Callable[[StoredMessage, PutOrigin], StoredMessage]
 """Returns what is stored in place of a message, mostly the message itself. Raises InvalidMessageError."""
 
@@ -47,7 +50,7 @@ class PutStage:
         """Store a message; the result says where it lies, under whatever topic. Raises as the store's put does."""
         for transform in self._transforms:
             message = transform(message, origin)
-        return self._store_put(message)
+        return self._store_put(message, accepted=origin in _ACCEPTED)
 
     def put_batch(self, messages: Sequence[StoredMessage]) -> PutResult:
         """Store messages of one queue one behind the other. Raises as the store's put does.

@@ -233,14 +233,17 @@ class MessageStore(StoreReader):
 
     # --- put ---
 
-    def put(self, message: StoredMessage) -> PutResult:
+    def put(self, message: StoredMessage, *, accepted: bool = False) -> PutResult:
         """Append a message; it is safe, and readable, when :meth:`when_durable` says so.
 
+        ``accepted``: it was stored before under another topic, so max-message-size, lowered since, does not refuse it.
         Its queue offset, commit-log offset, store time and store host are set here. Raises InvalidMessageError for a
         message that cannot be stored, StoreFailedError when the store takes no more.
         """
         self._check_open()
         queue = self._derived.queue(message.topic, message.queue_id)
+        if not accepted:
+            self._check_size(message)
         now = self._now()
         record, queue_offset = self._encode(message, queue.next_offset, now)
         if not self._log.fits(len(record)):
@@ -259,6 +262,8 @@ class MessageStore(StoreReader):
         first = messages[0]
         if any(message.topic != first.topic or message.queue_id != first.queue_id for message in messages):
             raise InvalidMessageError("the messages of a batch belong to one queue")
+        for message in messages:
+            self._check_size(message)
         queue = self._derived.queue(first.topic, first.queue_id)
         now = self._now()
         records = self._encode_batch(messages, queue, now)
@@ -287,12 +292,14 @@ class MessageStore(StoreReader):
         self._last_timestamp = now
         return now
 
-    def _encode(self, message: StoredMessage, queue_offset: int, now: int, distance: int = 0) -> tuple[bytes, int]:
-        """The record for the log's end (or ``distance`` behind it), and its queue offset."""
+    def _check_size(self, message: StoredMessage) -> None:
         if len(message.body) > self.options.max_message_size:
             raise InvalidMessageError(
                 f"a body of {len(message.body)} bytes; max-message-size is {self.options.max_message_size}"
             )
+
+    def _encode(self, message: StoredMessage, queue_offset: int, now: int, distance: int = 0) -> tuple[bytes, int]:
+        """The record for the log's end (or ``distance`` behind it), and its queue offset."""
         if message.sys_flag & TRANSACTION and not is_queued(message.sys_flag):
             queue_offset = 0
         place = (queue_offset, self._log.end + distance, now, self._store_host)

@@ -6,16 +6,20 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import anyio
 import pytest
 
-from rocketbox.broker.delay import DelayedDelivery
+from rocketbox.broker.delay import LONGEST_SLEEP, UNDELIVERED_TOPIC, DelayedDelivery
 from rocketbox.broker.delay_levels import DelayLevels, park
+from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.put_stage import PutStage
 from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
+from rocketbox.broker.topics import TopicTable
 from rocketbox.errors import StoreCorruptError
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.tasks import Supervisor
@@ -37,7 +41,10 @@ OPTIONS = StoreOptions(
 class Bench:
     """A store with delayed delivery on a clock that stands still."""
 
-    def __init__(self, clock: VirtualClock, store: MessageStore, delayed: DelayedDelivery, texts: list[str]) -> None:
+    def __init__(
+        self, clock: VirtualClock, store: MessageStore, delayed: DelayedDelivery, texts: list[str], topics: TopicTable
+    ) -> None:
+        self.topics = topics
         self.clock = clock
         self.store = store
         self.delayed = delayed
@@ -63,17 +70,25 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(storage: MemoryStorage, saved: str | None = None) -> AsyncIterator[Bench]:
-    clock = VirtualClock()
+async def bench(
+    storage: MemoryStorage,
+    saved: str | None = None,
+    *,
+    clock: VirtualClock | None = None,
+    options: StoreOptions = OPTIONS,
+) -> AsyncIterator[Bench]:
+    clock = clock or VirtualClock()
     texts: list[str] = []
-    async with MessageStore("/store", OPTIONS, clock=clock, storage=storage) as store:
-        delayed = DelayedDelivery(store, PutStage(store, [DelayLevels(2)]), OPTIONS.delay_level_ms, texts.append, clock)
+    topics = TopicTable(BrokerOptions(store_path_root_dir=Path("store")), clock, lambda text: None, lambda topic: None)
+    async with MessageStore("/store", options, clock=clock, storage=storage) as store:
+        puts = PutStage(store, [DelayLevels(len(options.delay_level_ms))])
+        delayed = DelayedDelivery(store, puts, topics, options.delay_level_ms, texts.append, clock)
         if saved is not None:
             delayed.load(saved)
         store.on_arrival.append(delayed.on_arrival)
         async with Supervisor("test", clock) as tasks:
             delayed.start(tasks)
-            yield Bench(clock, store, delayed, texts)
+            yield Bench(clock, store, delayed, texts, topics)
 
 
 def test_parking_keeps_where_the_message_goes() -> None:
@@ -174,3 +189,131 @@ async def test_a_slow_disk_delivers_once() -> None:
         disk.free.set()
         await run.until(lambda: run.delayed.offset(1) == 1)
         assert run.delivered() == [b"x"]
+
+
+class WallClock(VirtualClock):
+    """Its time of day may be wrong, by ``ahead`` seconds, and be put right; what has gone by is still measured well."""
+
+    def __init__(self, ahead: float = 0.0) -> None:
+        super().__init__()
+        self.ahead = ahead
+
+    def time_ms(self) -> int:
+        return super().time_ms() + round(self.ahead * 1000)
+
+
+async def test_what_was_parked_while_the_clock_was_ahead_is_delivered_when_it_is_put_right() -> None:
+    clock = WallClock(ahead=3600)
+    async with bench(MemoryStorage(), clock=clock) as run:
+        for body in (b"1", b"2", b"3"):
+            await run.send(body, 2)
+        await clock.advance(1)
+        assert run.delivered() == []
+        clock.ahead = 0
+        await clock.advance(LONGEST_SLEEP)
+        await run.until(lambda: run.delivered() == [b"1", b"2", b"3"])
+
+
+async def test_what_was_parked_while_the_clock_was_ahead_is_delivered_at_the_next_start() -> None:
+    storage = MemoryStorage()
+    async with bench(storage, clock=WallClock(ahead=90 * 86_400)) as run:
+        await run.send(b"x", 2)
+    async with bench(storage, clock=WallClock()) as after:
+        await settle()
+        await after.until(lambda: after.delivered() == [b"x"])
+
+
+async def test_messages_parked_after_the_clock_went_back_wait_their_delay() -> None:
+    clock = WallClock(ahead=3600)
+    async with bench(MemoryStorage(), clock=clock) as run:
+        await run.send(b"before", 2)
+        clock.ahead = 0
+        await clock.advance(LONGEST_SLEEP)
+        await run.until(lambda: run.delivered() == [b"before"])
+        await run.send(b"1", 2)
+        await clock.advance(4)
+        await run.send(b"2", 2)
+        await clock.advance(5.9)
+        await settle()
+        assert run.delivered() == [b"before"]
+        await clock.advance(0.2)
+        await run.until(lambda: run.delivered() == [b"before", b"1"])
+        await clock.advance(3.7)
+        await settle()
+        assert run.delivered() == [b"before", b"1"]
+        await clock.advance(0.3)
+        await run.until(lambda: run.delivered() == [b"before", b"1", b"2"])
+
+
+async def test_a_clock_that_is_corrected_by_a_little_shortens_no_delay() -> None:
+    clock = WallClock(ahead=0.5)
+    async with bench(MemoryStorage(), clock=clock) as run:
+        await run.send(b"x", 2)
+        clock.ahead = 0
+        await clock.advance(10.4)
+        await settle()
+        assert run.delivered() == []
+        await clock.advance(0.1)
+        await run.until(lambda: run.delivered() == [b"x"])
+
+
+async def test_a_clock_that_is_put_forward_is_noticed() -> None:
+    clock = WallClock()
+    async with bench(MemoryStorage(), clock=clock, options=replace(OPTIONS, message_delay_level="1s 2h")) as run:
+        await run.send(b"x", 2)
+        clock.ahead = 2 * 3600
+        await clock.advance(LONGEST_SLEEP)
+        await run.until(lambda: run.delivered() == [b"x"])
+
+
+async def test_a_lowered_limit_of_sizes_holds_no_parked_message_back() -> None:
+    storage = MemoryStorage()
+    async with bench(storage) as run:
+        await run.send(b"x" * 5000, 1)
+        await run.send(b"small", 1)
+    async with bench(storage, options=replace(OPTIONS, max_message_size=1000)) as after:
+        await after.clock.advance(2)
+        await after.until(lambda: after.delivered() == [b"x" * 5000, b"small"])
+
+
+@pytest.mark.parametrize(
+    "properties", [b"TAGS\x01A\x02", b"REAL_TOPIC\x01t\x02REAL_QID\x01three\x02", b"REAL_TOPIC\x01\xff\xfe\x02",
+                   b"REAL_TOPIC\x01t/../u\x02REAL_QID\x010\x02", b"REAL_TOPIC\x01t\x02REAL_QID\x01-1\x02"]
+)  # fmt: skip
+async def test_what_cannot_be_delivered_is_kept_in_a_topic_and_holds_nothing_up(
+    properties: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = MemoryStorage()
+    async with bench(storage) as run:
+        put = run.store.put(StoredMessage("SCHEDULE_TOPIC_XXXX", 0, b"lost?", properties + b"DELAY\x011\x02"))
+        await run.store.durable(put.end_offset)
+        await run.send(b"next", 1)
+        await run.clock.advance(1)
+        await run.until(lambda: run.delivered() == [b"next"])
+        kept = [decode_message(record)[0] for record in run.store.get(UNDELIVERED_TOPIC, 0, 0).records]
+        assert [message.body for message in kept] == [b"lost?"]
+        assert run.delayed.undelivered == 1
+        assert run.topics.get(UNDELIVERED_TOPIC) is not None
+        said = [record.message for record in caplog.records if UNDELIVERED_TOPIC in record.message]
+        assert len(said) == 1
+    async with bench(storage, run.texts[-1] if run.texts else None) as after:
+        await after.clock.advance(100)
+        assert [decode_message(record)[0].body for record in after.store.get(UNDELIVERED_TOPIC, 0, 0).records]
+
+
+async def test_what_is_parked_in_levels_that_are_no_more_is_delivered(caplog: pytest.LogCaptureFixture) -> None:
+    storage = MemoryStorage()
+    async with bench(storage, options=replace(OPTIONS, message_delay_level="1s 10s 1h")) as run:
+        await run.send(b"hour", 3)
+        await run.send(b"ten", 2)
+    async with bench(storage, options=replace(OPTIONS, message_delay_level="1s")) as after:
+        await after.clock.advance(1)
+        await after.until(lambda: sorted(after.delivered()) == [b"hour", b"ten"])
+        (said,) = [record.message for record in caplog.records if "message-delay-level" in record.message]
+        assert "2 messages" in said
+        assert "levels 2, 3" in said
+    caplog.clear()
+    async with bench(storage, '{"offsetTable":{2:1,3:1}}', options=replace(OPTIONS, message_delay_level="1s")) as again:
+        await again.clock.advance(10)
+        assert len(again.delivered()) == 2
+        assert not [record for record in caplog.records if "message-delay-level" in record.message]
