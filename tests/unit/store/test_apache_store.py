@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import tarfile
 import zlib
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from rocketbox.errors import StoreCorruptError
 from rocketbox.message import MessageExt, decode_properties
 from rocketbox.protocol.bodies import loads_loose
 from rocketbox.protocol.stored_message import StoredMessage, decode_message, encode_stored_message
+from tests.archives import unpack
 from tests.unit.store.store_tools import ManualClock, message, put_all
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -40,9 +40,7 @@ OPTIONS = StoreOptions(
 
 @pytest.fixture
 def store_directory(tmp_path: Path) -> Path:
-    with tarfile.open(DATA / "apache-5.5.0.tar.gz") as archive:
-        members = [member for member in archive.getmembers() if "timerwheel" not in member.name]
-        archive.extractall(tmp_path, members=members, filter="data")
+    unpack(DATA / "apache-5.5.0.tar.gz", tmp_path, lambda name: "timerwheel" not in name)
     return tmp_path / "store"
 
 
