@@ -46,7 +46,7 @@ check: $(STAMP) ## ruff and mypy --strict
 bench: $(STAMP) ## print the benchmarks (ARGS="--help")
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
-conformance: $(STAMP) ## the same suite on Apache RocketMQ (needs Java 17+ and Maven)
+conformance: $(STAMP) ## the same suite on Apache RocketMQ 5.5.0 and 4.9.7 (needs Java 17+ and Maven; ARGS=--all: every test, 5.3.3 too)
 	@$(BIN)/python -m tests.conformance $(ARGS)
 
 clean: ## remove the environment and what runs have left

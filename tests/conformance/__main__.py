@@ -1,4 +1,8 @@
-"""``make conformance``: says what is missing, or runs the tests of this folder."""
+"""``make conformance``: says what is missing, or runs the tests of this folder.
+
+Without arguments it runs what is marked ``smoke`` (each feature once) on the newest and the oldest Apache RocketMQ that
+is supported; ``--all`` runs everything on all three. Other arguments go to pytest.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.apache import class_path, missing
+from tests.conformance.apache import VERSIONS, class_path, missing
 
 __all__ = ["main"]
 
@@ -16,8 +20,14 @@ def main() -> int:
     if what := missing():
         print(f"conformance with Apache RocketMQ is not checked: this machine has no {what}", file=sys.stderr)
         return 2
-    class_path()
-    return int(pytest.main(["-v", str(Path(__file__).parent), *sys.argv[1:]]))
+    arguments = sys.argv[1:]
+    selection, versions = ["-m", "smoke and not between"], VERSIONS[:: len(VERSIONS) - 1]
+    if "--all" in arguments:
+        arguments.remove("--all")
+        selection, versions = [], VERSIONS
+    for version in versions:
+        class_path(version)
+    return int(pytest.main(["-v", "--durations=10", *selection, str(Path(__file__).parent), *arguments]))
 
 
 if __name__ == "__main__":

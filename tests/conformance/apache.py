@@ -1,39 +1,62 @@
-"""Apache RocketMQ 5.5.0 as Maven ships it: fetched once, started in seconds, stopped with its test.
+"""Apache RocketMQ as Maven ships it, in several versions: fetched once, started in seconds, stopped with its test.
 
-One name server and one broker run on 127.0.0.1; a broker takes three ports (its own, two below, one above).
+One name server and one broker run on 127.0.0.1; a broker takes three ports (its own, two below, one above). Each
+version runs with the jars of its own.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ApacheServers", "apache_servers", "class_path", "java", "missing"]
+import pytest
 
-VERSION = "5.5.0"
+__all__ = [
+    "EACH_VERSION",
+    "NEWEST",
+    "SMALL_HEAP",
+    "VERSIONS",
+    "ApacheServers",
+    "apache_servers",
+    "class_path",
+    "home",
+    "java",
+    "maven",
+    "missing",
+]
+
+NEWEST = "5.5.0"
+VERSIONS = (NEWEST, "5.3.3", "4.9.7")
+EACH_VERSION = [
+    pytest.param(version, marks=[] if version in (VERSIONS[0], VERSIONS[-1]) else pytest.mark.between)
+    for version in VERSIONS
+]
+"""Parameters of tests and fixtures; ``make conformance`` leaves out the versions between newest and oldest."""
+WITH_EXAMPLES = (NEWEST,)  # the others' example artefacts were never published
 ROOT = Path(__file__).parents[2]
-JARS = ROOT / ".rocketbox" / "apache" / VERSION
+JARS = ROOT / ".rocketbox" / "apache"
 JAVA_17 = [
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
 ]
+SMALL_HEAP = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
 START_SECONDS = 120
 
 
 def java() -> str:
     """The java program: of JAVA_HOME, else of the PATH."""
-    home = os.environ.get("JAVA_HOME")
-    return str(Path(home) / "bin" / "java") if home else "java"
+    java_home = os.environ.get("JAVA_HOME")
+    return str(Path(java_home) / "bin" / "java") if java_home else "java"
 
 
 def missing() -> str | None:
@@ -51,33 +74,44 @@ def missing() -> str | None:
     return None
 
 
-def class_path() -> str:
-    """The jars of Apache's servers, tools and examples; Maven fetches them the first time."""
-    if not (JARS / "complete").exists():
-        shutil.rmtree(JARS, ignore_errors=True)
-        JARS.mkdir(parents=True)
-        print(f"fetching Apache RocketMQ {VERSION} through Maven into {JARS}", flush=True)
-        done = subprocess.run(
-            [
-                "mvn",
-                "-B",
-                "-q",
+def maven(*arguments: str) -> None:
+    """Run Maven; raises RuntimeError with what it printed when it fails."""
+    done = subprocess.run(["mvn", "-B", "-q", *arguments], capture_output=True, text=True, timeout=900, check=False)
+    if done.returncode:
+        raise RuntimeError(f"mvn {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
+
+
+def class_path(version: str = NEWEST) -> str:
+    """The jars of Apache's servers and tools (and examples, where they exist); Maven fetches them the first time."""
+    jars = JARS / version
+    if not jars.exists():
+        print(f"fetching Apache RocketMQ {version} through Maven into {jars}", flush=True)
+        JARS.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=JARS, prefix=f"{version}-") as folder:
+            maven(
                 "-f",
                 str(Path(__file__).with_name("pom.xml")),
-                f"-Drocketmq.version={VERSION}",
+                f"-Drocketmq.version={version}",
+                *(["-Pexamples"] if version in WITH_EXAMPLES else []),
                 "dependency:copy-dependencies",
                 "-DincludeScope=runtime",
-                f"-DoutputDirectory={JARS}",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"Maven could not fetch Apache RocketMQ {VERSION}:\n{done.stdout}{done.stderr}")
-        (JARS / "complete").touch()
-    return str(JARS / "*")
+                f"-DoutputDirectory={folder}/jars",
+            )
+            # Moved when it is whole: what an interrupted run has fetched is never taken for complete.
+            try:
+                Path(folder, "jars").rename(jars)
+            except OSError:
+                if not jars.exists():  # else another run was quicker
+                    raise
+    return str(jars / "*")
+
+
+def home(folder: Path) -> dict[str, str]:
+    """The environment with ``folder`` as ROCKETMQ_HOME; 4.9.7 starts only if it finds its logging settings there."""
+    (folder / "conf").mkdir(parents=True, exist_ok=True)
+    for program in ("namesrv", "broker", "tools"):
+        (folder / "conf" / f"logback_{program}.xml").write_text("<configuration/>\n")
+    return {**os.environ, "ROCKETMQ_HOME": str(folder)}
 
 
 @dataclass(frozen=True)
@@ -87,6 +121,13 @@ class ApacheServers:
     name_server: str
     broker: str
     folder: Path
+    version: str
+    broker_process: subprocess.Popen[bytes]
+
+    def kill_broker(self) -> None:
+        """kill -9, and wait until the process is gone."""
+        self.broker_process.kill()
+        self.broker_process.wait()
 
     def admin(self, *arguments: str) -> str:
         """What mqadmin prints for a command (its exit status says nothing)."""
@@ -95,7 +136,7 @@ class ApacheServers:
                 java(),
                 f"-Duser.home={self.folder}",
                 "-cp",
-                class_path(),
+                class_path(self.version),
                 "org.apache.rocketmq.tools.command.MQAdminStartup",
                 *arguments,
                 "-n",
@@ -105,7 +146,7 @@ class ApacheServers:
             text=True,
             timeout=120,
             check=False,
-            env={**os.environ, "ROCKETMQ_HOME": str(self.folder)},
+            env=home(self.folder),
         )
         lines = (done.stdout + done.stderr).splitlines()
         return "\n".join(line for line in lines if "|-" not in line)  # without the logging library's own start
@@ -129,24 +170,35 @@ def _free_port_block() -> int:
 
 
 @contextmanager
-def _server(folder: Path, name: str, main: str, settings: dict[str, object], heap: list[str]) -> Iterator[None]:
+def _server(
+    folder: Path,
+    name: str,
+    version: str,
+    main: str,
+    settings: dict[str, object],
+    heap: Sequence[str],
+    prefix: Sequence[str] = (),
+) -> Iterator[subprocess.Popen[bytes]]:
     configuration = folder / f"{name}.conf"
     configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     log = folder / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [java(), *JAVA_17, *heap, f"-Duser.home={folder}", "-cp", class_path(), main, "-c", str(configuration)],
+            [
+                *(*prefix, java(), *JAVA_17, *heap, f"-Duser.home={folder}"),
+                *("-cp", class_path(version), main, "-c", str(configuration)),
+            ],
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "ROCKETMQ_HOME": str(folder)},
+            env=home(folder),
         )
     try:
         deadline = time.monotonic() + START_SECONDS
         while b"boot success" not in log.read_bytes():
             if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"Apache's {name} did not start:\n{log.read_text(errors='replace')}")
+                raise RuntimeError(f"Apache's {name} {version} did not start:\n{log.read_text(errors='replace')}")
             time.sleep(0.1)  # another process' log offers no event to wait for
-        yield
+        yield process
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -157,14 +209,25 @@ def _server(folder: Path, name: str, main: str, settings: dict[str, object], hea
 
 
 @contextmanager
-def apache_servers(folder: Path, **broker_settings: object) -> Iterator[ApacheServers]:
-    """Apache's name server and broker, with small heaps and their files below ``folder``."""
+def apache_servers(
+    folder: Path,
+    version: str = NEWEST,
+    *,
+    heap: Sequence[str] = SMALL_HEAP,
+    prefix: Sequence[str] = (),
+    **broker_settings: object,
+) -> Iterator[ApacheServers]:
+    """Apache's name server and broker of a version, with their files below ``folder`` (the store in ``store``).
+
+    ``heap`` are Java options of the broker, ``prefix`` words before its command (``taskset -c 0``).
+    """
     name_server_port, broker_port = _free_port_block(), _free_port_block()
     name_server = f"127.0.0.1:{name_server_port}"
     with (
         _server(
             folder,
             "name server",
+            version,
             "org.apache.rocketmq.namesrv.NamesrvStartup",
             {
                 "listenPort": name_server_port,
@@ -177,6 +240,7 @@ def apache_servers(folder: Path, **broker_settings: object) -> Iterator[ApacheSe
         _server(
             folder,
             "broker",
+            version,
             "org.apache.rocketmq.broker.BrokerStartup",
             {
                 "brokerClusterName": "DefaultCluster",
@@ -195,10 +259,11 @@ def apache_servers(folder: Path, **broker_settings: object) -> Iterator[ApacheSe
                 "diskMaxUsedSpaceRatio": 95,
                 **broker_settings,
             },
-            ["-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m"],
-        ),
+            heap,
+            prefix,
+        ) as process,
     ):
-        servers = ApacheServers(name_server, f"127.0.0.1:{broker_port}", folder)
+        servers = ApacheServers(name_server, f"127.0.0.1:{broker_port}", folder, version, process)
         deadline = time.monotonic() + START_SECONDS
         while "TBW102" not in servers.admin("topicList"):  # the route is known a moment after the start
             if time.monotonic() > deadline:

@@ -15,9 +15,9 @@ from rocketbox.client import Admin, ConsumerOptions, Producer, ProducerOptions, 
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import InvalidMessageError, NoRouteError, Reject, RetryLater
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, Message, MessageExt, MessageQueue
-from tests.conformance.apache import apache_servers
+from tests.conformance.apache import EACH_VERSION, apache_servers
 
-pytestmark = [pytest.mark.apache, pytest.mark.anyio]
+pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
 
 SECONDS = 60.0
 SEND = ProducerOptions(send_message_timeout=12.0)  # a busy broker on two cores may need it
@@ -29,11 +29,11 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="module", params=["embedded", "apache"])
+@pytest.fixture(scope="module", params=["embedded", *EACH_VERSION])
 def name_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp(request.param)
-    if request.param == "apache":
-        with apache_servers(folder) as servers:
+    if request.param != "embedded":
+        with apache_servers(folder, request.param) as servers:
             yield servers.name_server
     else:
         with EmbeddedServers.in_thread(EmbeddedOptions(data_dir=folder, port=0, name_server_port=0)) as embedded:

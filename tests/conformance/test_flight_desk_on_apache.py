@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.apache import apache_servers
+from tests.conformance.apache import EACH_VERSION, apache_servers
 
 pytestmark = pytest.mark.apache
 
@@ -26,8 +26,10 @@ EXPECTED = {
 }
 
 
-def test_the_flight_desk_counts_the_same_on_apache(tmp_path: Path) -> None:
-    with apache_servers(tmp_path) as servers:
+@pytest.mark.smoke
+@pytest.mark.parametrize("version", EACH_VERSION)
+def test_the_flight_desk_counts_the_same_on_apache(version: str, tmp_path: Path) -> None:
+    with apache_servers(tmp_path, version) as servers:
         done = subprocess.run(
             [sys.executable, "-m", "starter_examples.flight_desk", "--rocketmq.producer.send-message-timeout=12s"],
             cwd=tmp_path,

@@ -1,0 +1,139 @@
+package rocketbox;
+
+import java.util.Arrays;
+import java.util.List;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * A load on a broker from Apache's own Java client: sends behind a semaphore, or a push consumer that counts.
+ *
+ * <pre>
+ * Load produce NAME_SERVER TOPIC WARM_UP MESSAGES IN_FLIGHT BODY_BYTES
+ * Load consume NAME_SERVER TOPIC WARM_UP MESSAGES GROUP
+ * </pre>
+ *
+ * Prints the line {@code {"warm": true}} when the first WARM_UP messages are through, then MESSAGES more are measured, and
+ * one line tells what came out: {@code {"messages": 200000, "seconds": 7.1, "failures": 0}}. Whoever wants the broker's
+ * CPU time reads it at both lines.
+ */
+public final class Load {
+    private static final int SEND_TIMEOUT_MS = 30_000; // a loaded machine must not turn into failures
+
+    public static void main(String[] arguments) throws Exception {
+        String nameServer = arguments[1];
+        String topic = arguments[2];
+        int warmUp = Integer.parseInt(arguments[3]);
+        int messages = Integer.parseInt(arguments[4]);
+        if (arguments[0].equals("produce")) {
+            produce(nameServer, topic, warmUp, messages, Integer.parseInt(arguments[5]), Integer.parseInt(arguments[6]));
+        } else {
+            consume(nameServer, topic, warmUp, messages, arguments[5]);
+        }
+        System.exit(0); // the client's threads have been shut down or are of no interest any more
+    }
+
+    private static void say(String line) {
+        System.out.println(line);
+        System.out.flush();
+    }
+
+    private static void sayResult(long messages, long startedNs, long failures) {
+        double seconds = (System.nanoTime() - startedNs) / 1e9;
+        say(String.format(java.util.Locale.ROOT, "{\"messages\": %d, \"seconds\": %.6f, \"failures\": %d}",
+            messages, seconds, failures));
+    }
+
+    private static void produce(String nameServer, String topic, int warmUp, int messages, int inFlight, int bodyBytes)
+        throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("load-producer");
+        producer.setNamesrvAddr(nameServer);
+        producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
+        producer.setRetryTimesWhenSendAsyncFailed(0); // a failure is counted, not hidden
+        producer.start();
+        byte[] body = new byte[bodyBytes];
+        Arrays.fill(body, (byte) 'x');
+        producer.send(new Message(topic, "A", "first", body)); // makes the topic: many at once would each ask for it
+        AtomicLong failures = new AtomicLong();
+        sendAll(producer, topic, body, warmUp, inFlight, failures);
+        if (failures.get() > 0) {
+            throw new IllegalStateException(failures.get() + " sends of the warm-up failed");
+        }
+        say("{\"warm\": true}");
+        long started = System.nanoTime();
+        sendAll(producer, topic, body, messages, inFlight, failures);
+        sayResult(messages, started, failures.get());
+        producer.shutdown();
+    }
+
+    private static void sendAll(
+        DefaultMQProducer producer, String topic, byte[] body, int messages, int inFlight, AtomicLong failures)
+        throws Exception {
+        Semaphore places = new Semaphore(inFlight);
+        SendCallback callback = new SendCallback() {
+            @Override
+            public void onSuccess(SendResult result) {
+                places.release();
+            }
+
+            @Override
+            public void onException(Throwable error) {
+                if (failures.incrementAndGet() == 1) {
+                    System.err.println("the first send that failed: " + error);
+                }
+                places.release();
+            }
+        };
+        for (int number = 0; number < messages; number++) {
+            places.acquire();
+            producer.send(new Message(topic, "A", "k" + number, body), callback);
+        }
+        places.acquire(inFlight); // all are answered
+    }
+
+    private static void consume(String nameServer, String topic, int warmUp, int messages, String group)
+        throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(nameServer);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        AtomicLong seen = new AtomicLong();
+        AtomicLong started = new AtomicLong();
+        AtomicLong damaged = new AtomicLong();
+        CountDownLatch done = new CountDownLatch(1);
+        consumer.registerMessageListener(new MessageListenerConcurrently() {
+            @Override
+            public ConsumeConcurrentlyStatus consumeMessage(
+                List<MessageExt> batch, ConsumeConcurrentlyContext context) {
+                for (MessageExt message : batch) {
+                    if (message.getBody().length == 0) {
+                        damaged.incrementAndGet();
+                    }
+                    long count = seen.incrementAndGet();
+                    if (count == warmUp) {
+                        started.set(System.nanoTime());
+                        say("{\"warm\": true}");
+                    } else if (count == (long) warmUp + messages) {
+                        sayResult(messages, started.get(), damaged.get());
+                        done.countDown();
+                    }
+                }
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            }
+        });
+        consumer.start();
+        done.await();
+        consumer.shutdown();
+    }
+}
