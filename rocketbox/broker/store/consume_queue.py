@@ -51,6 +51,16 @@ class ConsumeQueue:
         """The first unit in the files, whether its record is still there or not."""
         return self._run.start // UNIT
 
+    @property
+    def run(self) -> FileRun:
+        """Its files."""
+        return self._run
+
+    @property
+    def written_offset(self) -> int:
+        """The units below are in the files."""
+        return self._written
+
     def load(self, trusted_physical: int) -> None:
         """Find the end of the queue in its files, and cut what does not belong to it.
 
@@ -90,27 +100,11 @@ class ConsumeQueue:
 
     def set_min_offset(self, min_physical: int) -> None:
         """Set ``min_offset`` to the first unit whose record the commit log still has."""
-        low, high = self.first_offset, self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            physical, size, _ = self.unit(middle)
-            if size == FILLER_SIZE or physical < min_physical:
-                low = middle + 1
-            else:
-                high = middle
-        self.min_offset = low
+        self.min_offset = self.offset_behind(min_physical)
 
     def offset_behind(self, physical_end: int) -> int:
         """The offset behind the newest unit of a record below ``physical_end``."""
-        low, high = self.first_offset, self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            physical, size, _ = self.unit(middle)
-            if size == FILLER_SIZE or physical < physical_end:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return self.search(self.first_offset, self.max_offset, lambda physical: physical >= physical_end)
 
     def cut_physical(self, physical_end: int) -> int:
         """Remove the units whose record is not wholly below ``physical_end``; returns how many they were."""
@@ -186,16 +180,29 @@ class ConsumeQueue:
     def search(self, low: int, high: int, matches: Callable[[int], bool]) -> int:
         """The first offset in [low, high) whose unit's record (its physical offset) matches; ``high`` if none does.
 
-        If one matches all behind it must. Units that stand for no message count as not matching.
+        If one matches all behind it must. A unit that stands for no message is never it, and is as the next that does.
         """
+        end = high
         while low < high:
             middle = (low + high) // 2
-            physical, size, _ = self.unit(middle)
-            if size != FILLER_SIZE and matches(physical):
+            at, physical = self._message_at(middle, high)
+            if at == high or matches(physical):
                 high = middle
             else:
-                low = middle + 1
-        return low
+                low = at + 1
+        return self._message_at(low, end)[0]
+
+    def _message_at(self, offset: int, end: int) -> tuple[int, int]:
+        """The first unit from ``offset`` on that stands for a message, and its record's offset; ``end`` if none does."""
+        while offset < end:
+            before = offset
+            for physical, size, _ in self.units(offset, min(KEPT_UNITS, end - offset)):
+                if size != FILLER_SIZE:
+                    return offset, physical
+                offset += 1
+            if offset == before:  # nothing can be read there
+                break
+        return end, 0
 
     def next_file(self, offset: int) -> int:
         """The first offset in the file behind the one that holds ``offset``."""

@@ -96,6 +96,13 @@ class FileRun:
     def path(self, start: int) -> str:
         return f"{self.directory}/{start:020d}"
 
+    def only(self, start: int) -> FileRun:
+        """The run of that one file, to read it whatever becomes of the others; of as many bytes as it really has."""
+        run = FileRun(self._files, self.directory, self.file_size, self._setting)
+        run.starts = [start]
+        run.file_size = min(self.file_size, run.file(start).size())
+        return run
+
     def load(self) -> None:
         """Find the files. A last file of no length, left by a crash, is removed.
 

@@ -1,0 +1,105 @@
+"""Writing a queue's entries anew from the log while the store runs: what differs is overwritten in place.
+
+The units are compared with the records of the log (``verify``), and those that differ are written and synced where
+they stand. Puts go on meanwhile: only units that are in the files already are touched, new ones are added behind. A
+reader sees the old or the new unit, or half of each, and checks what it is led to in any case. A crash leaves some of
+them mended; doing it again mends the rest.
+
+When to do it is left to the store.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from rocketbox.broker.store.consume_queue import ConsumeQueue
+from rocketbox.broker.store.files import FileRun, OpenFiles
+from rocketbox.broker.store.finding import StoreFinding
+from rocketbox.broker.store.storage import StorageFile
+from rocketbox.broker.store.verify import LogComparison
+
+__all__ = ["Mending", "QueueRebuild", "rebuild_queue"]
+
+
+class Mending:
+    """Writes the right bytes that findings bear; :meth:`sync` makes them safe."""
+
+    def __init__(self, files: OpenFiles) -> None:
+        self.count = 0
+        self._files = files
+        self._changed: dict[str, StorageFile] = {}
+
+    def write(self, finding: StoreFinding, file_size: int) -> None:
+        """Write them; a file that is missing or short is made ``file_size`` long. Blocks. Raises OSError."""
+        assert finding.correct is not None
+        storage = self._files.storage
+        if not storage.exists(finding.path):
+            storage.make_directories(os.path.dirname(finding.path))
+            self._files.forget(finding.path)
+        file = self._files.get(finding.path, create=True)
+        if file.size() < file_size:
+            file.truncate(file_size)
+        file.write(finding.position, [finding.correct])
+        self._changed[finding.path] = file
+        self.count += 1
+
+    def sync(self) -> None:
+        for path, file in self._changed.items():
+            file.sync()
+            self._files.storage.sync_directory(os.path.dirname(path))
+        self._changed.clear()
+
+
+class QueueRebuild:
+    """One rebuild: run through :meth:`steps` in a thread, then call :meth:`finish` in the loop of the store.
+
+    ``queued``: the entries of all records below are in the files.
+    """
+
+    def __init__(
+        self, files: OpenFiles, log: FileRun, queue: ConsumeQueue, delays: tuple[int, ...], queued: int
+    ) -> None:
+        self.queue = queue
+        self.changed = 0
+        """How many entries were wrong, and are right now."""
+        self._files = files
+        self._log = log
+        self._log_start = log.start
+        self._written = queue.written_offset
+        self._min_offset = queue.min_offset
+        name = (queue.topic, queue.queue_id)
+        self._comparison = LogComparison(
+            log, [(name, queue.run)], lambda *_: queue.run, delays, until=queued, queued=queued, only=name
+        )
+        self._name = name
+
+    def steps(self) -> Iterator[int]:
+        """Each step reads about a mebibyte of the log, and yields the offset it has come to. Blocks. Raises OSError."""
+        mending = Mending(self._files)
+        for step in self._comparison:
+            if isinstance(step, StoreFinding):
+                if step.correct is not None:
+                    mending.write(step, self.queue.run.file_size)
+                continue
+            yield step
+            if self._comparison.compared(self._name) >= self._written:
+                break
+        mending.sync()
+        self.changed = mending.count
+        self._min_offset = self.queue.offset_behind(self._log_start)
+
+    def finish(self) -> None:
+        """Let the queue begin where its first message is, as its entries say now."""
+        if self._log.start == self._log_start:  # else retention has set it meanwhile
+            self.queue.min_offset = self._min_offset
+
+
+def rebuild_queue(
+    files: OpenFiles, log: FileRun, queue: ConsumeQueue, delays: tuple[int, ...], queued: int
+) -> QueueRebuild:
+    """All steps of a rebuild; blocks, and may run in a thread. Call ``finish`` of what is returned in the loop."""
+    rebuild = QueueRebuild(files, log, queue, delays, queued)
+    for _ in rebuild.steps():
+        pass
+    return rebuild

@@ -1,0 +1,166 @@
+"""Checking a store that nobody runs, or that another process runs: log, queues, index and tables; nothing is changed.
+
+Files are taken with the sizes that they have. What the next start does by itself is told too, as harmless: a torn tail
+behind what was synced, entries that are still missing after a kill.
+
+Left to others: the comparison (``verify``), the command (``cli.store``), mending (``store_repair``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from rocketbox.broker.store.checkpoint import CHECKPOINT_BYTES, Checkpoint
+from rocketbox.broker.store.files import FileRun, OpenFiles
+from rocketbox.broker.store.finding import FindingKind, StoreFinding
+from rocketbox.broker.store.index_comparison import IndexComparison
+from rocketbox.broker.store.options import StoreOptions
+from rocketbox.broker.store.storage import Storage
+from rocketbox.broker.store.verify import LogComparison, QueueName
+
+__all__ = ["StoreFiles", "check_store", "find_files"]
+
+_FOREVER = 1 << 62
+
+
+@dataclass
+class StoreFiles:
+    """The files of a store, as they lie there."""
+
+    root: str
+    files: OpenFiles
+    log: FileRun
+    queues: dict[QueueName, FileRun]
+    index: list[str]
+    checkpoint: Checkpoint
+    clean: bool
+    """The last broker stopped in order, or there was none yet."""
+    findings: list[StoreFinding] = field(default_factory=list)
+    """What is wrong with names and sizes."""
+
+    @property
+    def expected_end(self) -> int:
+        """Where the log ends as far as the checkpoint knows; to tell how far a check has come."""
+        known = self.checkpoint.synced_offset or self.checkpoint.confirm_phy_offset
+        return max(known, self.log.start) if known else self.log.limit
+
+
+def find_files(storage: Storage, root: str, options: StoreOptions) -> StoreFiles:
+    """Find the files of a store. Raises OSError."""
+    files = OpenFiles(storage)
+    findings: list[StoreFinding] = []
+    log = _run(files, f"{root}/commitlog", options.mapped_file_size_commit_log, FindingKind.LOG, findings)
+    queues: dict[QueueName, FileRun] = {}
+    directory = f"{root}/consumequeue"
+    for topic in storage.list_directory(directory):
+        for queue_id in storage.list_directory(f"{directory}/{topic}"):
+            if queue_id.isdigit():
+                path = f"{directory}/{topic}/{queue_id}"
+                size = options.mapped_file_size_consume_queue
+                queues[topic, int(queue_id)] = _run(files, path, size, FindingKind.QUEUE, findings)
+    checkpoint = Checkpoint()
+    if storage.exists(f"{root}/checkpoint"):
+        checkpoint = Checkpoint.decode(storage.open(f"{root}/checkpoint").read(0, CHECKPOINT_BYTES))
+    index = []
+    for name in storage.list_directory(f"{root}/index"):
+        path = f"{root}/index/{name}"
+        if not re.fullmatch(r"\d{17}", name):
+            continue
+        size = storage.open(path).size()
+        if size == options.index_file_size:
+            index.append(path)
+        elif size:
+            findings.append(
+                StoreFinding(
+                    FindingKind.INDEX, path, 0,
+                    f"the file has {size} bytes, but max-hash-slot-num {options.max_hash_slot_num} and max-index-num "
+                    f"{options.max_index_num} make {options.index_file_size}",
+                    "give the settings that the store was written with, or remove the directory index: the next "
+                    "start makes it again",
+                )
+            )  # fmt: skip
+    clean = not storage.exists(f"{root}/abort")
+    return StoreFiles(root, files, log, queues, index, checkpoint, clean, findings)
+
+
+def _run(files: OpenFiles, directory: str, file_size: int, kind: FindingKind, findings: list[StoreFinding]) -> FileRun:
+    storage = files.storage
+    names = [name for name in storage.list_directory(directory) if re.fullmatch(r"\d{20}", name)]
+    sizes = {name: storage.open(f"{directory}/{name}").size() for name in names}
+    full = [size for size in sizes.values() if size]
+    if full and file_size not in full:
+        file_size = Counter(full).most_common(1)[0][0]
+    starts = [int(name) for name in names]
+    for before, start in pairwise(starts):
+        if 0 < start - before < file_size:
+            file_size = start - before
+    run = FileRun(files, directory, file_size, "")
+    run.starts = starts
+    for name, size in sizes.items():
+        if size == 0 and name == names[-1]:
+            continue  # left by a crash, removed by the next start
+        if size != file_size:
+            findings.append(
+                StoreFinding(
+                    kind, f"{directory}/{name}", size, f"the file has {size} bytes, the others {file_size}",
+                    "rocketbox store repair keeps a copy and mends it",
+                )
+            )  # fmt: skip
+    return run
+
+
+def check_store(store: StoreFiles, options: StoreOptions, *, running: bool = False) -> Iterator[StoreFinding | int]:
+    """What is not as it should be, and in between the offset of the log that the check has come to.
+
+    ``running``: another process writes the files; only what it has said to be on the disk is compared.
+    """
+    yield from store.findings
+    checkpoint = store.checkpoint
+    queued = indexed = _FOREVER
+    until = None
+    if running or not store.clean:
+        queued, indexed = checkpoint.queued_offset, checkpoint.indexed_offset  # 0 without our mark
+    if running:
+        until = checkpoint.synced_offset
+    storage = store.files.storage
+    index = None
+    if store.index:
+        slots, entries = options.max_hash_slot_num, options.max_index_num
+        complete = store.clean and not running
+        index = IndexComparison(storage, store.index, slots, entries, store.log.start, complete=complete)
+    comparison = LogComparison(
+        store.log,
+        store.queues.items(),
+        lambda topic, queue_id: FileRun(
+            store.files, f"{store.root}/consumequeue/{topic}/{queue_id}", options.mapped_file_size_consume_queue, ""
+        ),
+        options.delay_level_ms,
+        until=until,
+        queued=queued,
+        indexed=indexed,
+        index=index,
+    )
+    last: StoreFinding | None = None
+    for step in comparison:
+        if isinstance(step, StoreFinding) and step.kind is FindingKind.LOG and step.harmless:
+            last = step  # at the log's end: whether it was synced is known only then
+        else:
+            yield step
+    if checkpoint.marked and comparison.end < checkpoint.synced_offset:
+        yield _lost(store, comparison.end, last)
+    elif last is not None:
+        yield last
+
+
+def _lost(store: StoreFiles, end: int, last: StoreFinding | None) -> StoreFinding:
+    start = end - end % store.log.file_size
+    return StoreFinding(
+        FindingKind.LOG, store.log.path(start), end - start,
+        f"the log can be read up to {end} only, but it was synced up to {store.checkpoint.synced_offset}"
+        + (f": {last.what}" if last is not None else ""),
+        "restore the file from a copy, or let rocketbox store repair go on without what is lost", end=store.log.limit,
+    )  # fmt: skip

@@ -1,0 +1,179 @@
+"""Comparing queues, index and log of a store that is not running: nothing is found in a sound one, every change is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from rocketbox.broker.store.checkpoint import Checkpoint
+from rocketbox.broker.store.finding import FindingKind, StoreFinding
+from rocketbox.broker.store.memory_storage import MemoryStorage
+from rocketbox.broker.store.options import StoreOptions
+from rocketbox.broker.store.store_check import check_store, find_files
+from rocketbox.protocol.codes import SCHEDULE_TOPIC, MessageSysFlag
+from tests.unit.store.store_tools import (
+    LOG,
+    ROOT,
+    SMALL,
+    ManualClock,
+    contents,
+    flip,
+    killed,
+    message,
+    opened,
+    overwrite,
+    put_all,
+    remove_tree,
+    stopped,
+)
+
+pytestmark = pytest.mark.anyio
+
+SECOND = f"{ROOT}/commitlog/{4096:020d}"
+QUEUE = f"{ROOT}/consumequeue/orders/0/{0:020d}"
+MIXED = [
+    *[message(number, queue_id=number % 2, size=number * 7 % 300 + 20) for number in range(30)],
+    message(30, topic=SCHEDULE_TOPIC, queue_id=2, DELAY="3"),
+    message(31, topic="no keys", KEYS="", TAGS="", UNIQ_KEY=""),
+    dataclasses.replace(message(32), sys_flag=int(MessageSysFlag.TRANSACTION_PREPARED)),
+    dataclasses.replace(message(33), sys_flag=int(MessageSysFlag.TRANSACTION_ROLLBACK)),
+    *[message(number, queue_id=number % 2) for number in range(34, 60)],
+]
+
+
+def found(storage: MemoryStorage, options: StoreOptions = SMALL, *, running: bool = False) -> list[StoreFinding]:
+    before = len(storage.calls)
+    store = find_files(storage, ROOT, options)
+    findings = [step for step in check_store(store, options, running=running) if isinstance(step, StoreFinding)]
+    assert storage.calls[before:] == []  # nothing is changed
+    return findings
+
+
+def wrong(storage: MemoryStorage) -> list[StoreFinding]:
+    return [finding for finding in found(storage) if not finding.harmless]
+
+
+async def test_nothing_is_found_in_a_sound_store() -> None:
+    storage, _ = await stopped(*MIXED)
+    assert found(storage) == []
+    assert len(storage.list_directory(f"{ROOT}/index")) > 2  # more than one full file was compared
+
+
+async def test_nothing_is_found_in_one_that_was_killed() -> None:
+    storage, _ = await killed(*MIXED)
+    assert found(storage) == []
+
+
+async def test_nothing_is_found_in_one_that_runs() -> None:
+    storage, clock = MemoryStorage(), ManualClock()
+    async with opened(storage, clock=clock) as store:
+        await put_all(store, *MIXED[:40])
+        await clock.advance(11)
+        await put_all(store, *MIXED[40:])
+        assert found(storage, running=True) == []
+
+
+async def test_an_empty_directory_is_sound() -> None:
+    assert found(MemoryStorage()) == []
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_every_bit_of_a_unit_is_found_and_the_right_bytes_are_known() -> None:
+    storage, _ = await stopped(*[message(number) for number in range(12)])
+    sound = contents(storage, QUEUE)
+    for position in range(5 * 20, 6 * 20):
+        for bit in range(8):
+            flip(storage, QUEUE, position, bit)
+            (finding,) = wrong(storage)
+            assert (finding.kind, finding.path, finding.position) == (FindingKind.QUEUE, QUEUE, 100)
+            assert finding.correct == sound[100:120]
+            flip(storage, QUEUE, position, bit)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_every_bit_of_an_index_file_is_found() -> None:
+    storage, _ = await stopped(*[message(number) for number in range(30)])
+    first, *_, last = [f"{ROOT}/index/{name}" for name in storage.list_directory(f"{ROOT}/index")]
+    for path in (first, last):
+        sound = contents(storage, path)
+        used = 40 + 64 + 20 * int.from_bytes(sound[36:40], "big")
+        for position in range(used):
+            if 40 + 64 <= position < 40 + 64 + 20:
+                continue  # the entry with the number 0 is not used
+            flip(storage, path, position, position % 8)
+            findings = wrong(storage)
+            assert findings, (path, position)
+            assert all(finding.kind is FindingKind.INDEX for finding in findings)
+            for finding in findings:
+                if finding.correct is not None:
+                    assert finding.path == path
+                    assert sound[finding.position :].startswith(finding.correct)
+            flip(storage, path, position, position % 8)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_every_byte_of_a_record_in_the_middle_is_found() -> None:
+    storage, places = await stopped(*[message(number) for number in range(6)])
+    path = LOG
+    for position in range(places[2], places[3]):
+        flip(storage, path, position, position % 8)
+        findings = wrong(storage)
+        assert (findings[0].kind, findings[0].position, findings[0].end) == (FindingKind.LOG, places[2], places[3])
+        assert {finding.kind for finding in findings[1:]} <= {FindingKind.QUEUE, FindingKind.INDEX}
+        flip(storage, path, position, position % 8)
+
+
+async def test_the_newest_record_is_missed_if_it_was_synced() -> None:
+    storage, places = await stopped(*[message(number) for number in range(6)])
+    flip(storage, LOG, places[5] + 40)
+    (finding, *_) = [each for each in wrong(storage) if each.kind is FindingKind.LOG]
+    assert finding.position == places[5]
+    assert f"synced up to {places[6]}" in finding.what
+
+
+async def test_a_torn_tail_is_told_as_harmless() -> None:
+    storage, places = await killed(*[message(number) for number in range(6)])
+    value = Checkpoint.decode(contents(storage, f"{ROOT}/checkpoint"))
+    value = dataclasses.replace(value, synced_offset=places[5])
+    overwrite(storage, f"{ROOT}/checkpoint", 0, value.encode())
+    flip(storage, LOG, places[5] + 40)
+    (finding,) = found(storage)
+    assert (finding.kind, finding.position, finding.harmless) == (FindingKind.LOG, places[5], True)
+
+
+async def test_missing_files_are_found() -> None:
+    sound, _ = await stopped(*MIXED)
+    for path, kind in (
+        (SECOND, FindingKind.LOG),
+        (QUEUE, FindingKind.QUEUE),
+        (f"{ROOT}/index/{sound.list_directory(f'{ROOT}/index')[1]}", FindingKind.INDEX),
+    ):
+        storage = sound.copy()
+        storage.remove(path)
+        assert kind in {finding.kind for finding in wrong(storage)}, path
+    storage = sound.copy()
+    remove_tree(storage, f"{ROOT}/consumequeue")
+    assert {finding.kind for finding in wrong(storage)} == {FindingKind.QUEUE}
+
+
+async def test_a_log_file_that_was_cut_short_is_found_and_read() -> None:
+    storage, _ = await stopped(*MIXED)
+    storage.open(SECOND).truncate(1000)
+    findings = wrong(storage)
+    assert "has 1000 bytes, the others 4096" in findings[0].what
+    assert [finding.end for finding in findings if finding.kind is FindingKind.LOG][1] == 8192
+
+
+async def test_entries_of_no_record_are_found() -> None:
+    storage, _ = await stopped(*[message(number) for number in range(12)])
+    unit = contents(storage, QUEUE)[100:120]
+    overwrite(storage, QUEUE, 12 * 20, unit)
+    (finding,) = wrong(storage)
+    assert (finding.position, finding.correct) == (240, bytes(20))
+
+
+async def test_other_file_sizes_than_the_settings_say_are_taken_as_they_are() -> None:
+    storage, _ = await stopped(*MIXED)
+    options = dataclasses.replace(SMALL, mapped_file_size_commit_log=1 << 30, mapped_file_size_consume_queue=6_000_000)
+    assert found(storage, options) == []
