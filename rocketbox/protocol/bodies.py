@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -109,6 +109,31 @@ def _int(value: Any) -> int:
     if not -(2**63) <= number < 2**63:
         raise ValueError("a number of more than 64 bits")
     return number
+
+
+# Java's enums in the order of their declaration: fastjson reads a number as the place of a member, and the C++ client
+# (librocketmq) writes its heartbeats so.
+_CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
+_MESSAGE_MODELS = ("BROADCASTING", "CLUSTERING")
+_CONSUME_FROM_WHERE = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
+
+
+def _name(value: Any, members: Sequence[str]) -> str | None:
+    """The name of an enum's member, which may be written as its number; None where there is none."""
+    if value is None:
+        return None
+    if type(value) is int:
+        if not 0 <= value < len(members):
+            raise ValueError(f"{value} is no member of {', '.join(members)}")
+        return members[value]
+    return _text(value)
 
 
 def _enum(kind: type[EnumT], value: Any) -> EnumT | None:
@@ -218,9 +243,9 @@ def _consumer_from_json(value: Any) -> ConsumerData:
     values = _object(value)
     return ConsumerData(
         group_name=_text(values["groupName"]),
-        consume_type=_text(values.get("consumeType") or ""),
-        message_model=_enum(MessageModel, values.get("messageModel")),
-        consume_from_where=_enum(ConsumeFromWhere, values.get("consumeFromWhere")),
+        consume_type=_name(values.get("consumeType"), _CONSUME_TYPES) or "",
+        message_model=_enum(MessageModel, _name(values.get("messageModel"), _MESSAGE_MODELS)),
+        consume_from_where=_enum(ConsumeFromWhere, _name(values.get("consumeFromWhere"), _CONSUME_FROM_WHERE)),
         subscription_data_set=tuple(map(_subscription_from_json, _list(values.get("subscriptionDataSet")))),
         unit_mode=bool(values.get("unitMode")),
     )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketbox.errors import InvalidMessageError
+from rocketbox.errors import InvalidMessageError, RemoteProtocolError
 from rocketbox.message import ConsumeFromWhere, MessageModel, MessageQueue, encode_properties
 from rocketbox.protocol import bodies
 from rocketbox.protocol.codes import MessageSysFlag, RequestCode, SerializeType
@@ -236,6 +236,21 @@ def test_heartbeats(producers: list[str], consumers: list[tuple[str, list[Subscr
         ),
     )  # fmt: skip
     assert bodies.decode_heartbeat(bodies.encode_heartbeat(data)) == data
+
+
+def test_a_heartbeat_that_writes_enums_as_numbers_is_read() -> None:
+    body = (  # as librocketmq sends it
+        b'{"clientID":"24806-127.0.0.1@DEFAULT","consumerDataSet":[{"consumeFromWhere":4,"consumeType":1,"groupName":'
+        b'"g1","messageModel":0,"subscriptionDataSet":[{"subString":"*","subVersion":"1795314081254","topic":"t"}]}],'
+        b'"producerDataSet":[{"groupName":"p"}]}\n'
+    )
+    (consumer,) = bodies.decode_heartbeat(body).consumer_data_set
+    assert consumer.consume_type == "CONSUME_PASSIVELY"
+    assert consumer.message_model is MessageModel.BROADCASTING
+    assert consumer.consume_from_where is ConsumeFromWhere.FIRST_OFFSET
+    assert [(one.topic, one.sub_version) for one in consumer.subscription_data_set] == [("t", 1795314081254)]
+    with pytest.raises(RemoteProtocolError, match="7 is no member of CONSUME_ACTIVELY"):
+        bodies.decode_heartbeat(body.replace(b'"consumeType":1', b'"consumeType":7'))
 
 
 @given(st.booleans(), st.dictionaries(st.integers(0, 9), names, min_size=1), texts)
