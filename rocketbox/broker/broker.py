@@ -42,9 +42,11 @@ from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import NotStartedError
 from rocketbox.protocol.bodies import TopicConfig
+from rocketbox.protocol.codes import SerializeType
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import Network
+from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.server import RemotingServer
 from rocketbox.tasks import Supervisor
 
@@ -94,7 +96,10 @@ class Broker:
         self.consumers: ConsumerTable[Connection] = ConsumerTable(clock, requests.consumer_ids_changed, expiry)
         self.producers: ProducerTable[Connection] = ProducerTable(clock, expiry)
         self.locks = QueueLocks(clock)
-        self._client = RemotingClient(clock=clock, network=network)
+        # In JSON, as Apache's brokers register: a binary header cannot say that there is no replication address.
+        self._client = RemotingClient(
+            clock=clock, network=network, options=RemotingOptions(serialization=SerializeType.JSON)
+        )
         self._registration = Registration(options, self.topics, self._client, name_servers, clock=clock)
         self._replies = DurableReplies(self.store, self._registration, options.send_thread_pool_queue_capacity)
         self._housekeeping = ClientHousekeeping(self.consumers, self.producers, self.locks, clock)

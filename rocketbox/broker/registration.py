@@ -1,7 +1,8 @@
 """Telling the name servers what this broker holds: at the start, when a topic comes, and every 30 s.
 
 One task for each name server, so that one that does not answer delays nobody but itself. A change is sent as that topic
-alone when the server knows the rest; after a lost connection or a refusal the whole table goes out again.
+alone when the server knows the rest; after a lost connection or a refusal, and when the broker's permission changes,
+the whole table goes out again.
 
 Source: Apache RocketMQ 5.x ``BrokerOuterAPI``, ``BrokerController.registerBrokerAll``.
 """
@@ -19,6 +20,7 @@ from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock
 from rocketbox.errors import BrokerError, RemotingError
 from rocketbox.protocol.bodies import (
+    DataVersion,
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigSerializeWrapper,
@@ -37,6 +39,7 @@ _log = logging.getLogger(__name__)
 REGISTER_TIMEOUT = 24.0  # seconds; Apache's registerBrokerTimeoutMills
 UNREGISTER_TIMEOUT = 3.0
 ANNOUNCE_TIMEOUT = 3.0  # the longest an answer to a send waits for a name server to know the new topic
+START_TIMEOUT = 3.0  # the longest a start waits for name servers that neither answer nor refuse
 RETRY_PAUSE = 1.0
 
 
@@ -73,6 +76,8 @@ class Registration:
         self._pending: dict[str, int] = {}  # topic -> the change that announces it
         self._servers = [_NameServer(address) for address in name_servers]
         self._progress = anyio.Event()
+        self._writable = True
+        self._permission_changes = 0
 
     def start(self, tasks: Supervisor, broker_address: str) -> None:
         """Begin to tell the name servers where the broker is, and go on doing so."""
@@ -87,6 +92,20 @@ class Registration:
         self._pending[topic.topic_name] = self._changes
         for server in self._servers:
             server.changed.add(topic.topic_name)
+            server.wake.set()
+
+    def allow_writes(self, allowed: bool) -> None:
+        """Take this broker's write permission away at the name servers, or give it back, soon; the topics keep theirs.
+
+        Producers then choose other brokers, or hear at once that there is none; consumers read on.
+        """
+        if allowed == self._writable:
+            return
+        self._writable = allowed
+        self._permission_changes += 1
+        _log.warning("name servers are told that this broker takes %s", "messages again" if allowed else "no messages")
+        for server in self._servers:
+            server.wants_all = True
             server.wake.set()
 
     def is_pending(self, topic: str) -> bool:
@@ -107,9 +126,16 @@ class Registration:
                     await self._progress.wait()
 
     async def registered(self) -> None:
-        """Return when every name server was told of this broker, or has turned out not to answer."""
-        while any(not server.told and server.reachable for server in self._servers):
-            await self._progress.wait()
+        """Return when every name server was told of this broker or has turned out not to answer, after 3 s at most."""
+        with self._clock.move_on_after(START_TIMEOUT):
+            while silent := [server.address for server in self._servers if not server.told and server.reachable]:
+                await self._progress.wait()
+        if silent:
+            _log.warning(
+                "name server %s has not answered within %g s; the start goes on without",
+                ", ".join(silent),
+                START_TIMEOUT,
+            )
 
     async def unregister(self) -> None:
         """Tell the name servers that the broker stops; those that do not answer notice the closed connection."""
@@ -157,7 +183,7 @@ class Registration:
         change, changed = self._changes, server.changed
         server.changed = set()
         known = self._topics.all()
-        topics = known.values() if server.wants_all else [known[name] for name in changed]
+        topics = known.values() if server.wants_all else [known[name] for name in changed if name in known]
         server.wants_all = False  # before the request: a connection that closes behind its answer says so meanwhile
         if not topics:
             return
@@ -165,7 +191,7 @@ class Registration:
             broker_name=self._options.broker_name,
             broker_addr=self._address,
             cluster_name=self._options.broker_cluster_name,
-            ha_server_addr=self._ha_address(),
+            ha_server_addr="",  # no slave can follow: nothing listens for one
             broker_id=MASTER_ID,
             enable_acting_master=False,
             compressed=False,
@@ -173,7 +199,7 @@ class Registration:
         )
         wrapper = TopicConfigSerializeWrapper(
             topic_config_table={topic.topic_name: self._permitted(topic) for topic in topics},
-            data_version=self._topics.version,
+            data_version=self._version(),
         )
         body = encode_register_broker(RegisterBrokerBody(wrapper))
         request = RemotingCommand.request(RequestCode.REGISTER_BROKER, header.encode(), body)
@@ -182,17 +208,20 @@ class Registration:
             raise BrokerError(response.code, response.remark, server.address)
         server.told = change
 
+    def _version(self) -> DataVersion:
+        """That of the topics, made different by each change of the permission: else Apache's would not look at them."""
+        version = self._topics.version
+        return dataclasses.replace(version, counter=version.counter + self._permission_changes)
+
     def _permitted(self, topic: TopicConfig) -> TopicConfig:
-        """A topic as clients may see it: never with more rights than the broker gives."""
+        """A topic as clients may see it: never with more rights than the broker gives, and now can give."""
         allowed = self._options.broker_permission
+        if not self._writable:
+            allowed &= ~int(PermName.WRITE)
         readable_and_writable = int(PermName.READ | PermName.WRITE)
         if allowed & readable_and_writable == readable_and_writable:
             return topic
         return dataclasses.replace(topic, perm=topic.perm & allowed)
-
-    def _ha_address(self) -> str:
-        host, _, port = self._address.rpartition(":")
-        return f"{host}:{int(port) + 1}"
 
     def _on_disconnected(self, address: str) -> None:
         for server in self._servers:

@@ -366,15 +366,19 @@ class GetRouteInfoRequestHeader(_Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBrokerRequestHeader(_Header):
-    """Code 103. ``body_crc32`` 0 is unchecked, else CRC-32 of the body & 0x7FFFFFFF."""
+    """Code 103. ``body_crc32`` 0 is unchecked, else CRC-32 of the body & 0x7FFFFFFF.
+
+    ``ha_server_addr`` is empty where nothing listens for slaves; Apache's name server wants it to be there, and a
+    binary header cannot say that a text is empty, so such a broker registers in JSON.
+    """
 
     _WIRE: ClassVar[Mapping[str, str]] = {"body_crc32": "bodyCrc32"}
 
     broker_name: str
     broker_addr: str
     cluster_name: str
-    ha_server_addr: str
     broker_id: int
+    ha_server_addr: str = ""
     heartbeat_timeout_millis: int | None = None
     enable_acting_master: bool | None = None
     compressed: bool = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.registration import Registration
 from rocketbox.broker.topics import TopicTable
+from rocketbox.nameserver.name_server import NameServer, NameServerOptions
 from rocketbox.protocol.bodies import TopicConfig, decode_register_broker
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
@@ -87,3 +90,86 @@ async def test_a_silent_name_server_delays_an_answer_once_and_not_for_each_topic
         tasks.start("wait", wait)
         await clock.advance(10)
         assert known == [3.0]
+
+
+@asynccontextmanager
+async def registering(
+    clock: VirtualClock, network: MemoryNetwork, *name_servers: str
+) -> AsyncIterator[tuple[Registration, TopicTable]]:
+    """A broker's registration, begun."""
+    options = BrokerOptions(store_path_root_dir=Path("store"))
+    topics = TopicTable(options, clock, keep, told)
+    async with RemotingClient(clock=clock, network=network) as client, Supervisor("test", clock) as tasks:
+        registration = Registration(options, topics, client, name_servers, clock=clock)
+        registration.start(tasks, "127.0.0.1:10911")
+        yield registration, topics
+
+
+async def test_a_mute_name_server_holds_a_start_for_three_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    clock, network = VirtualClock(), MemoryNetwork()
+    started: list[float] = []
+
+    def say_nothing(connection: Connection, request: RemotingCommand) -> None:
+        """Leave the broker waiting."""
+
+    async with (
+        RemotingServer(
+            {RequestCode.REGISTER_BROKER: say_nothing}, host="names", port=0, clock=clock, network=network
+        ) as server,
+        registering(clock, network, server.address) as (registration, _),
+        Supervisor("test", clock) as tasks,
+    ):
+
+        async def start() -> None:
+            await registration.registered()
+            started.append(clock.monotonic())
+
+        tasks.start("start", start)
+        await clock.advance(60)
+    assert started == [3.0]
+    assert f"name server {server.address} has not answered within 3 s" in caplog.text
+
+
+async def test_a_broker_that_takes_no_messages_says_so_at_once_and_takes_it_back() -> None:
+    clock, network = VirtualClock(), MemoryNetwork()
+    async with (
+        NameServer(NameServerOptions(host="names", port=0), clock=clock, network=network) as names,
+        registering(clock, network, names.address) as (registration, topics),
+    ):
+
+        def permissions() -> set[int]:
+            found = [names.routes.route(topic) for topic in topics.all()]
+            return {queues.perm for route in found if route is not None for queues in route.queue_datas}
+
+        await settle()
+        before = permissions()
+        assert 6 in before
+        registration.allow_writes(False)
+        registration.allow_writes(False)
+        await settle()
+        assert permissions() == {perm & 4 for perm in before}
+        registration.topic_changed(topics.create_for_group("%RETRY%late", 1))
+        await settle()
+        assert permissions() == {perm & 4 for perm in before}
+        registration.allow_writes(True)
+        await settle()
+        assert permissions() == before
+        assert {topic.perm for topic in topics.all().values()} == before, "the topics keep their permission"
+
+
+async def test_no_replication_address_is_registered_and_none_is_needed() -> None:
+    clock, network = VirtualClock(), MemoryNetwork()
+    fields: list[str] = []
+
+    def register(connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        fields.append(request.ext_fields.get("haServerAddr", ""))
+        return RemotingCommand.response()
+
+    async with (
+        RemotingServer(
+            {RequestCode.REGISTER_BROKER: register}, host="names", port=0, clock=clock, network=network
+        ) as server,
+        registering(clock, network, server.address),
+    ):
+        await settle()
+    assert fields == [""]
