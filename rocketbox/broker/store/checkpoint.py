@@ -11,17 +11,19 @@
 
 Behind them is ours, which Apache's broker neither reads nor writes:
 
-   48 mark                   8 bytes, ``ROCKETBX``
-   56 synced_offset          i64: the commit log is synced up to here
-   64 queued_offset          i64: all records below have their consume-queue entries, and these are synced
-   72 indexed_offset         i64: all records below are in the index files, and these are synced
-   80 queues, entries        i64, i64: how many consume queues there were, and how many entries they had in all
+   48 mark                   8 bytes, ``ROCKETB2``
+   56 run                    i64: the run that the file ``lock`` must name, too (``lock_file``)
+   64 synced_offset          i64: the commit log is synced up to here
+   72 queued_offset          i64: all records below have their consume-queue entries, and these are synced
+   80 indexed_offset         i64: all records below are in the index files, and these are synced
+   88 entries                i64: the sum of the ends of all consume queues, when only those records have entries
    96 checksums_from         i64: records from here on bear a checksum; -1: they need not
   104 checksum               CRC-32 of the 104 bytes before
 
-The mark holds only while its checksum does, so it ends when an Apache broker has used the directory. Written in place,
-all within one sector; after every group commit without a sync of its own (what it says is true already, and a killed
-process loses nothing that it has written), and synced each second.
+The mark holds only while its checksum does and ``lock`` names its run, so it ends when another broker has used the
+directory. (``ROCKETBX`` was a mark without a run: it counts as none.) Written in place, all within one sector; after
+every group commit without a sync of its own (what it says is true already, and a killed process loses nothing that it
+has written), and synced whenever queues or index were written, each second.
 
 Source: Apache RocketMQ 5.5 ``StoreCheckpoint``; the mark is ours.
 """
@@ -38,9 +40,9 @@ from rocketbox.broker.store.storage import Storage, StorageFile
 __all__ = ["Checkpoint", "CheckpointFile"]
 
 CHECKPOINT_BYTES = 4096
-MARK = b"ROCKETBX"
+MARK = b"ROCKETB2"  # the second layout
 _APACHE = struct.Struct(">6q")
-_OURS = struct.Struct(">8s6q")
+_OURS = struct.Struct(">8sQ5q")
 _CHECKSUM = struct.Struct(">I")
 _CHECKED = _APACHE.size + _OURS.size
 
@@ -56,10 +58,10 @@ class Checkpoint:
     confirm_phy_offset: int = 0
     logics_physical_offset: int = 0
     marked: bool = False
+    run: int = 0
     synced_offset: int = 0
     queued_offset: int = 0
     indexed_offset: int = 0
-    queues: int = 0
     entries: int = 0
     checksums_from: int = -1
 
@@ -74,14 +76,25 @@ class Checkpoint:
             self.logics_physical_offset,
         ) + _OURS.pack(
             MARK,
+            self.run,
             self.synced_offset,
             self.queued_offset,
             self.indexed_offset,
-            self.queues,
             self.entries,
             self.checksums_from,
         )
         return data + _CHECKSUM.pack(zlib.crc32(data))
+
+    def without_mark(self) -> Checkpoint:
+        """Only Apache's numbers."""
+        return Checkpoint(
+            self.physic_msg_timestamp,
+            self.logics_msg_timestamp,
+            self.index_msg_timestamp,
+            self.master_flushed_offset,
+            self.confirm_phy_offset,
+            self.logics_physical_offset,
+        )
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
@@ -89,17 +102,17 @@ class Checkpoint:
         data = data.ljust(_CHECKED + _CHECKSUM.size, b"\0")
         physic, logics, index, flushed, confirmed, logics_physical = _APACHE.unpack_from(data)
         apache = cls(physic, logics, index, flushed, confirmed, logics_physical)
-        mark, synced, queued, indexed, queues, entries, checksums_from = _OURS.unpack_from(data, _APACHE.size)
+        mark, run, synced, queued, indexed, entries, checksums_from = _OURS.unpack_from(data, _APACHE.size)
         (checksum,) = _CHECKSUM.unpack_from(data, _CHECKED)
         if mark != MARK or checksum != zlib.crc32(data[:_CHECKED]):
             return apache
         return replace(
             apache,
             marked=True,
+            run=run,
             synced_offset=synced,
             queued_offset=queued,
             indexed_offset=indexed,
-            queues=queues,
             entries=entries,
             checksums_from=checksums_from,
         )
@@ -115,9 +128,12 @@ class CheckpointFile:
         self._file: StorageFile | None = None
         self._guard = threading.Lock()
 
-    def load(self) -> Checkpoint:
+    def load(self, run: int | None) -> Checkpoint:
+        """Read the file. A mark of another run than ``run``, which the lock file names, counts as none."""
         if self._storage.exists(self._path):
             self.value = Checkpoint.decode(self._storage.open(self._path).read(0, CHECKPOINT_BYTES))
+            if self.value.marked and self.value.run != run:
+                self.value = self.value.without_mark()
         return self.value
 
     def write(self, *, sync: bool, **changes: int) -> None:

@@ -106,6 +106,15 @@ class ConsumeQueue:
         """The offset behind the newest unit of a record below ``physical_end``."""
         return self.search(self.first_offset, self.max_offset, lambda physical: physical >= physical_end)
 
+    def entries_from(self, physical: int) -> Iterator[tuple[int, int]]:
+        """(offset, size) of the records at or behind ``physical`` that have a unit here, the newest first."""
+        for number in range(self.max_offset - 1, self.first_offset - 1, -1):
+            offset, size, _ = self.unit(number)
+            if size != FILLER_SIZE:
+                if offset < physical:
+                    return
+                yield offset, size
+
     def cut_physical(self, physical_end: int) -> int:
         """Remove the units whose record is not wholly below ``physical_end``; returns how many they were."""
         before = end = self.max_offset

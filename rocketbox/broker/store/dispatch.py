@@ -79,6 +79,11 @@ class Derived:
         """The sum of all queues' ends."""
         return sum(queue.max_offset for queue in self)
 
+    def entries_from(self, physical: int) -> Iterator[tuple[int, int]]:
+        """(offset, size) of the records at or behind ``physical`` that have an entry."""
+        for queue in self:
+            yield from queue.entries_from(physical)
+
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self._queues.get((topic, queue_id))
 

@@ -160,6 +160,20 @@ class FileRun:
             content += data
         return bytes(content)
 
+    def data(self, offset: int, size: int) -> Iterator[tuple[int, bytes]]:
+        """What is in ``size`` bytes of one file, but for zeros without blocks: pieces with their distance to offset."""
+        start = self.file_start(offset)
+        for position, data in read_data(self.file(offset), offset - start, offset - start + size):
+            yield start + position - offset, data
+
+    def data_length(self, start: int, offset: int) -> int:
+        """How many bytes there are from ``offset`` up to the last that is not zero in the file that begins at start."""
+        length = 0
+        for distance, data in self.data(offset, start + self.file_size - offset):
+            if data != ZEROS[: len(data)]:
+                length = distance + len(data.rstrip(b"\0"))
+        return length
+
     def write(self, offset: int, data: bytes) -> list[StorageFile]:
         """Write, adding files where needed; returns the files to sync."""
         written = []

@@ -118,12 +118,21 @@ class _MemoryFile:
 
 
 class _MemoryLock:
-    def __init__(self, storage: MemoryStorage, path: str) -> None:
+    def __init__(self, storage: MemoryStorage, file: StorageFile) -> None:
         self._storage = storage
-        self._path = path
+        self._file = file
+
+    def read(self) -> bytes:
+        return self._file.read(0, self._file.size())
+
+    def write(self, data: bytes) -> None:
+        self._file.write(0, [data])
+        if self._file.size() != len(data):
+            self._file.truncate(len(data))
+        self._file.sync()
 
     def release(self) -> None:
-        self._storage.locked.discard(self._path)
+        self._storage.locked.discard(self._file.path)
 
 
 class MemoryStorage:
@@ -144,13 +153,18 @@ class MemoryStorage:
     def copy(self) -> MemoryStorage:
         """Another one that holds the same files; its calls and locks begin anew."""
         other = MemoryStorage()
-        with self.guard:
-            other._directories = set(self._directories)
-            for path, content in self._files.items():
-                other._files[path] = _Content()
-                other._files[path].size = content.size
-                other._files[path].pages = {number: bytearray(page) for number, page in content.pages.items()}
+        other.take(self)
         return other
+
+    def take(self, other: MemoryStorage) -> None:
+        """Hold what the other one does, instead of what is there."""
+        with other.guard:
+            self._directories = set(other._directories)
+            self._files = {}
+            for path, content in other._files.items():
+                self._files[path] = _Content()
+                self._files[path].size = content.size
+                self._files[path].pages = {number: bytearray(page) for number, page in content.pages.items()}
 
     def begin_call(self, name: str, path: str) -> None:
         """Called before anything is done, with the name of the method and the path; what it raises the call raises.
@@ -222,6 +236,6 @@ class MemoryStorage:
         with self.guard:
             if path in self.locked:
                 raise StoreLockedError(os.path.dirname(path))
-            self.open(path, create=True).write(0, [b"lock"])
+            file = self.open(path, create=True)
             self.locked.add(path)
-            return _MemoryLock(self, path)
+            return _MemoryLock(self, file)

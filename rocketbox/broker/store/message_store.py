@@ -36,6 +36,7 @@ from rocketbox.broker.store.commit_log import CommitLog, Segment
 from rocketbox.broker.store.consume_queue import ConsumeQueue
 from rocketbox.broker.store.dispatch import TRANSACTION, Derived, is_queued
 from rocketbox.broker.store.files import OpenFiles
+from rocketbox.broker.store.lock_file import decode_lock_file, encode_lock_file
 from rocketbox.broker.store.options import FlushDiskType, StoreOptions
 from rocketbox.broker.store.reading import StoreReader
 from rocketbox.broker.store.recovery import RecoveryReport, recover
@@ -155,7 +156,7 @@ class MessageStore(StoreReader):
             lock = await self._pool.run(self._take_lock)
             stack.callback(lock.release)
             with anyio.CancelScope(shield=True):  # half a recovery must not go on in its thread behind our back
-                self.report = await self._pool.run(self._recover)
+                self.report = await self._pool.run(self._recover, lock)
             self._durable = self._dispatched = self._log.end
             tasks = await stack.enter_async_context(Supervisor("store", self._clock))
             self._open = True
@@ -178,13 +179,27 @@ class MessageStore(StoreReader):
         self._storage.make_directories(self._root)
         return self._storage.lock(f"{self._root}/lock")
 
-    def _recover(self) -> RecoveryReport:
+    def _recover(self, lock: LockHandle) -> RecoveryReport:
         abort = f"{self._root}/abort"
         clean = not self._storage.exists(abort)
-        checkpoint = self._checkpoint.load()
+        locked = lock.read()
+        checkpoint = self._checkpoint.load(decode_lock_file(locked))
+        if locked and not checkpoint.marked:
+            _log.warning(
+                "another broker than this one has used the directory %s, or its checkpoint was lost: the commit log is "
+                "read through", self._root,
+            )  # fmt: skip
         self._log.run.load()
         self._derived.load(checkpoint.queued_offset, repair_index=not clean)
-        report = recover(self._log, self._derived, checkpoint, clean=clean, monotonic=self._clock.monotonic)
+        report = recover(
+            self._log,
+            self._derived,
+            checkpoint,
+            storage=self._storage,
+            root=self._root,
+            clean=clean,
+            clock=self._clock,
+        )
         self._last_timestamp = max(report.last_store_timestamp_ms, checkpoint.physic_msg_timestamp)
         self._dispatched_timestamp = self._last_timestamp
         self._last_record = report.last_record
@@ -195,10 +210,14 @@ class MessageStore(StoreReader):
         self._storage.sync_directory(self._root)
         checksums_from = -1
         if self._crc:
-            checksums_from = checkpoint.checksums_from if checkpoint.checksums_from >= 0 else report.end
-        self._checkpoint.write(sync=False, checksums_from=checksums_from, synced_offset=report.end)
+            known = report.marked and checkpoint.checksums_from >= 0
+            checksums_from = checkpoint.checksums_from if known else report.end
+        run = checkpoint.run if report.marked else self._clock.random.getrandbits(64) | 1
+        self._checkpoint.write(sync=False, run=run, checksums_from=checksums_from, synced_offset=report.end)
         entries = self._derived.entries
         self._write_checkpoint(report.end, self._last_timestamp, self._last_record, entries, index=True)
+        if not report.marked:
+            lock.write(encode_lock_file(run))  # behind the checkpoint's sync: the table in lock_file
         self._index_due = self._clock.monotonic() + self.options.flush_interval_index / 1000
         return report
 

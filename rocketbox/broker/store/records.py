@@ -7,6 +7,7 @@ Source: Apache RocketMQ 5.x ``CommitLog.checkMessageAndReturnSize``, ``MessageEx
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from typing import NamedTuple
@@ -15,10 +16,12 @@ __all__ = [
     "BLANK_MAGIC",
     "MAGICS",
     "MIN_RECORD_BYTES",
+    "NO_CHECKSUM",
     "ParsedRecord",
     "check_record",
     "find_keys",
     "find_property",
+    "has_whole_properties",
     "length_mismatch",
     "parse_record",
     "store_timestamp_of",
@@ -34,6 +37,9 @@ STOREHOST_V6 = 0x20
 MAX_BEHIND_BODY = 2 + 32_767 + 2 + 32_767  # topic and properties
 CHECKSUM_NAME = b"__CRC32#\x01"
 CHECKSUM_BYTES = len(CHECKSUM_NAME) + 10 + 1
+SECTOR = 512  # what a disk writes whole or not at all
+_PROPERTIES = re.compile(rb"(?:[^\x01\x02]+\x01[^\x02]*\x02)*")
+NO_CHECKSUM = "the record is whole, but has no checksum, which those before it have"
 _NEAR = 3  # so many wrong bytes in the text around a checksum still mean that there is one, damaged
 
 _HEAD = struct.Struct(">IIIiiqqiq")  # up to and including the born time
@@ -94,8 +100,10 @@ def body_position(record: bytes) -> int:
 def check_record(record: bytes, offset: int, *, needs_checksum: bool = False) -> str | None:
     """What is wrong with the bytes of a record at that physical offset; None when it is whole.
 
-    With a property CRC every byte is covered. Without one, which must not ``needs_checksum``, the body and the lengths
-    are, and the properties must not end with a zero, as they do where writing them was cut off.
+    With a property CRC every byte is covered. A record without one, as Apache's brokers write them, is whole when the
+    checksum of its body is right, its lengths add up, and topic and properties neither end with zeros nor lack a
+    sector.
+    Of one that ``needs_checksum`` NO_CHECKSUM says so: it may be another broker's, or end with other, older bytes.
     """
     (own_offset,) = _TIME.unpack_from(record, 28)
     if own_offset != offset:
@@ -110,19 +118,43 @@ def check_record(record: bytes, offset: int, *, needs_checksum: bool = False) ->
     wrong = sum(a != b for a, b in zip(trailer, CHECKSUM_NAME, strict=False)) + (trailer[-1] != 2)
     if wrong <= _NEAR:  # without this, a flipped bit in the name would make the record one without a checksum
         return "the checksum of the record is damaged"
-    if needs_checksum:
-        return "the record has no checksum, which those before and behind it have"
     try:
-        if parse_record(record).properties.endswith(b"\0"):
-            return "the properties are cut off"
-    except (ValueError, struct.error) as error:
+        properties = parse_record(record).properties
+    except (ValueError, struct.error, IndexError) as error:
         return str(error)
     position = body_position(record)
     (length,) = _LENGTH.unpack_from(record, position)
-    body = memoryview(record)[position + 4 : position + 4 + length]
-    if zlib.crc32(body) & 0x7FFFFFFF != _HEAD.unpack_from(record)[2]:
+    end_of_body = position + 4 + length
+    if zlib.crc32(memoryview(record)[position + 4 : end_of_body]) & 0x7FFFFFFF != _HEAD.unpack_from(record)[2]:
         return "the checksum of the body is not that of its bytes"
-    return None
+    start_of_properties = len(record) - len(properties)
+    for name, start, end in (
+        ("topic", end_of_body + (1 if record[7] == MAGIC_V1 & 0xFF else 2), start_of_properties - 2),
+        ("properties", start_of_properties, len(record)),
+    ):
+        if _lacks_a_sector(record, start, end, offset):
+            return f"the {name} are cut off" if name == "properties" else f"the {name} is cut off"
+    return NO_CHECKSUM if needs_checksum else None
+
+
+def has_whole_properties(record: bytes) -> bool:
+    """Whether the properties of a record have RocketMQ's form up to their last byte, as 5.x writes them."""
+    properties = parse_record(record).properties
+    return properties.endswith(b"\x02") and _PROPERTIES.fullmatch(properties) is not None
+
+
+def _lacks_a_sector(record: bytes, start: int, end: int, offset: int) -> bool:
+    """Whether bytes [start, end) of the record at ``offset`` end with a zero, or are all zero in one disk sector."""
+    if record.find(b"\0", start, end) < 0:
+        return False
+    if record[end - 1] == 0:
+        return True
+    while start < end:
+        border = min(end, start + SECTOR - (offset + start) % SECTOR)
+        if not record[start:border].strip(b"\0"):
+            return True
+        start = border
+    return False
 
 
 def length_mismatch(head: bytes, size: int) -> str | None:

@@ -55,7 +55,17 @@ class StorageFile(Protocol):
 
 
 class LockHandle(Protocol):
-    """A lock that is held until :meth:`release`, or until the process ends."""
+    """A lock that is held until :meth:`release`, or until the process ends.
+
+    What the locked file holds is read and written through it alone: the kernel drops a process' record locks on a file
+    when the process closes any descriptor of it.
+    """
+
+    def read(self) -> bytes:
+        """All that the file holds."""
+
+    def write(self, data: bytes) -> None:
+        """Return when the file holds this, and nothing else, on the disk."""
 
     def release(self) -> None: ...
 
@@ -84,7 +94,10 @@ class Storage(Protocol):
         """Return when the names in the directory are on the disk (fsync)."""
 
     def lock(self, path: str) -> LockHandle:
-        """Take the record lock on the file's first byte, as Apache's broker does. Raises StoreLockedError."""
+        """Take the record lock on the file's first byte, as Apache's broker does. Raises StoreLockedError.
+
+        The file is made if there is none; what it holds stays.
+        """
 
 
 class _RealFile:
@@ -166,7 +179,6 @@ class _RealLock:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
-                os.pwrite(fd, b"lock", 0)
                 found = os.fstat(fd)
             except OSError as error:
                 os.close(fd)
@@ -174,8 +186,18 @@ class _RealLock:
                     raise StoreLockedError(directory) from error
                 raise
             self._fd = fd
+            self._file = path
             self._key = (found.st_dev, found.st_ino)
             self._held.add(self._key)
+
+    def read(self) -> bytes:
+        return os.pread(self._fd, os.fstat(self._fd).st_size, 0)
+
+    def write(self, data: bytes) -> None:
+        if os.pwrite(self._fd, data, 0) != len(data):
+            raise OSError(errno.EIO, "a write was cut short", self._file)
+        os.ftruncate(self._fd, len(data))
+        os.fsync(self._fd)
 
     def release(self) -> None:
         with self._guard:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from typing import Any
 
 import anyio
 
+from rocketbox.broker.store.checkpoint import Checkpoint
 from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
@@ -24,6 +26,7 @@ SMALL = StoreOptions(
     max_index_num=64,
     allocate_ahead=1024,
 )
+CHECKPOINT = f"{ROOT}/checkpoint"
 LOG = f"{ROOT}/commitlog/{0:020d}"
 
 
@@ -148,6 +151,19 @@ def flip(storage: MemoryStorage, path: str, offset: int, bit: int = 0) -> None:
     overwrite(storage, path, offset, bytes([byte ^ 1 << bit]))
 
 
+def forget_sync(storage: MemoryStorage, offset: int) -> None:
+    """Have the checkpoint say that the log is synced (and derived from) up to ``offset`` only."""
+    value = Checkpoint.decode(contents(storage, CHECKPOINT))
+    assert value.marked
+    value = dataclasses.replace(
+        value,
+        synced_offset=min(value.synced_offset, offset),
+        queued_offset=min(value.queued_offset, offset),
+        indexed_offset=min(value.indexed_offset, offset),
+    )
+    overwrite(storage, CHECKPOINT, 0, value.encode())
+
+
 def remove_tree(storage: MemoryStorage, path: str) -> None:
     """Remove all files below a directory."""
     for name in storage.list_directory(path):
@@ -156,6 +172,27 @@ def remove_tree(storage: MemoryStorage, path: str) -> None:
             remove_tree(storage, child)
         else:
             storage.remove(child)
+
+
+class SteppingStorage(MemoryStorage):
+    """Keeps a copy of all files as they were before each change, in ``states``: where a process may be killed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.states: list[MemoryStorage] = []
+
+    def record(self, name: str, path: str, offset: int = 0, size: int = 0) -> None:
+        if not name.startswith("sync"):
+            self.states.append(self.copy())
+        super().record(name, path, offset, size)
+
+
+async def states_of_a_start(storage: MemoryStorage, options: StoreOptions = SMALL) -> list[MemoryStorage]:
+    """All states in which a process that is killed while it opens this store, and just after, may leave it."""
+    stepping = SteppingStorage()
+    stepping.take(storage)
+    async with opened(stepping, options):
+        return [*stepping.states, stepping.copy()]
 
 
 class FailingStorage(MemoryStorage):
@@ -175,14 +212,17 @@ class FailingStorage(MemoryStorage):
 
 
 __all__ = [
+    "CHECKPOINT",
     "LOG",
     "ROOT",
     "SMALL",
     "FailingStorage",
     "ManualClock",
+    "SteppingStorage",
     "StorageFile",
     "contents",
     "flip",
+    "forget_sync",
     "killed",
     "message",
     "number_of",
@@ -192,5 +232,6 @@ __all__ = [
     "put_all",
     "remove_tree",
     "settle",
+    "states_of_a_start",
     "stopped",
 ]

@@ -215,7 +215,7 @@ def test_a_crash_in_the_middle_of_a_replacement_leaves_the_old_or_the_new_table(
 
 
 def test_a_checkpoint_comes_back_and_its_mark_holds_only_whole() -> None:
-    value = Checkpoint(1, 2, 3, 0, 77, 5, True, 77, 70, 60, 0, 9, 20)
+    value = Checkpoint(1, 2, 3, 0, 77, 5, True, 1 << 63, 77, 70, 60, 9, 20)
     data = value.encode()
     assert Checkpoint.decode(data) == value
     for offset in range(len(data)):

@@ -1,0 +1,126 @@
+"""What is cut off the log's end at a start is copied first: no start destroys the only copy of anything."""
+
+from __future__ import annotations
+
+import errno
+import random
+
+import pytest
+
+from rocketbox.broker.store.memory_storage import MemoryStorage
+from rocketbox.errors import StoreError
+from tests.unit.store.store_tools import (
+    LOG,
+    ROOT,
+    FailingStorage,
+    contents,
+    forget_sync,
+    killed,
+    message,
+    numbers,
+    opened,
+    overwrite,
+    put_all,
+    states_of_a_start,
+)
+
+pytestmark = pytest.mark.anyio
+
+TORN = f"{ROOT}/torn"
+
+
+async def torn() -> tuple[MemoryStorage, int, bytes]:
+    """A killed store whose log ends with 700 bytes of noise behind its tenth record; where it begins, the noise."""
+    storage, places = await killed(*[message(number) for number in range(12)])
+    forget_sync(storage, places[10])
+    noise = random.Random(3).randbytes(700) + b"!"
+    overwrite(storage, LOG, places[10], noise)
+    return storage, places[10], noise
+
+
+async def test_the_torn_tail_is_kept_beside_the_log_and_the_log_line_says_where(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    storage, start, noise = await torn()
+    async with opened(storage) as store:
+        assert numbers(store) == list(range(10))
+        (name,) = storage.list_directory(TORN)
+        assert name == f"{start:020d}-20231114T221320.000Z"
+        assert contents(storage, f"{TORN}/{name}") == noise
+        assert store.report is not None
+        assert store.report.torn_copies == (f"{TORN}/{name}",)
+        line = next(line for line in caplog.messages if "torn" in line)
+        assert f"cut {len(noise) - noise.count(0)} bytes of torn tail off at {LOG}:{start}" in line
+        assert str(store.report.torn_reason) in line
+        assert line.endswith(f"{TORN}/{name}")
+        await put_all(store, message(10))
+    async with opened(storage) as store:
+        assert numbers(store) == list(range(11))
+    assert storage.list_directory(TORN) == [name]
+
+
+async def test_the_copy_is_on_the_disk_before_anything_is_cut() -> None:
+    storage, start, _ = await torn()
+    storage.calls.clear()
+    async with opened(storage):
+        calls = [(call.name, call.path) for call in storage.calls]
+    cut = next(number for number, call in enumerate(storage.calls) if call.path == LOG and call.name == "write")
+    copied = next(number for number, call in enumerate(calls) if call[0] == "sync" and call[1].startswith(TORN))
+    assert copied < calls.index(("sync directory", TORN)) < cut
+    assert storage.calls[cut].offset <= start
+
+
+async def test_of_each_file_of_the_log_there_is_a_copy() -> None:
+    storage, places = await killed(*[message(number, size=700) for number in range(9)])
+    second = next(place for place in places if place >= 4096)
+    forget_sync(storage, places[2])
+    overwrite(storage, LOG, places[2], b"torn")
+    first_file = contents(storage, LOG)[places[2] :].rstrip(b"\0")
+    overwrite(storage, f"{ROOT}/commitlog/{4096:020d}", 0, b"torn too" + bytes(4088))
+    last = f"{ROOT}/commitlog/{8192:020d}"
+    overwrite(storage, last, 0, bytes(4096))
+    async with opened(storage) as store:
+        assert numbers(store) == [0, 1]
+        assert store.report is not None
+        assert [contents(storage, path) for path in store.report.torn_copies] == [first_file, b"torn too"]
+    assert second == 4096
+
+
+async def test_zeros_are_not_copied() -> None:
+    storage, places = await killed(*[message(number) for number in range(12)])
+    forget_sync(storage, places[10])
+    overwrite(storage, LOG, places[10], bytes(places[12] - places[10]))
+    async with opened(storage) as store:
+        assert numbers(store) == list(range(10))
+    assert not storage.exists(TORN)
+
+
+@pytest.mark.parametrize("call", ["create", "write", "sync", "make directory", "sync directory"])
+async def test_without_room_for_the_copy_nothing_is_cut(call: str) -> None:
+    storage, start, noise = await torn()
+    full = FailingStorage(OSError(errno.ENOSPC, "No space left on device"), calls={call}, where="torn")
+    full.take(storage)
+    full.failing = True
+    before = contents(full, LOG)
+    with pytest.raises(StoreError, match=rf"{len(noise)} bytes, from offset {start} on.*No space left.*make room"):
+        async with opened(full):
+            raise AssertionError("it must not open")
+    assert contents(full, LOG) == before
+    assert full.list_directory(TORN) == []
+    assert full.locked == set()
+    full.failing = False
+    async with opened(full) as store:
+        assert numbers(store) == list(range(10))
+    assert len(full.list_directory(TORN)) == 1
+
+
+async def test_a_start_that_breaks_off_anywhere_keeps_log_or_copy() -> None:
+    storage, start, noise = await torn()
+    for state in await states_of_a_start(storage):
+        kept = [contents(state, f"{TORN}/{name}") for name in state.list_directory(TORN)]
+        assert noise in (contents(state, LOG)[start : start + len(noise)], *kept)
+        async with opened(state) as store:
+            assert numbers(store) == list(range(10))
+            await put_all(store, message(10))
+        async with opened(state) as store:
+            assert numbers(store) == list(range(11))
