@@ -33,7 +33,7 @@ from rocketbox.broker.locks import QueueLocks
 from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.persister import Persister, Table
-from rocketbox.broker.put_stage import PutStage
+from rocketbox.broker.put_stage import PutStage, PutTransform
 from rocketbox.broker.registration import UNREGISTER_TIMEOUT, Registration
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import FlushDiskType
@@ -62,6 +62,8 @@ class Broker:
 
     Entering takes the store's directory, recovers it, listens, and returns when each name server that answers knows
     the broker. Raises StoreLockedError, StoreCorruptError, ListenError, ConfigurationError.
+
+    ``put_transforms`` see each message on its way into the store before the delay levels do.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Broker:
         clock: Clock | None = None,
         network: Network | None = None,
         storage: Storage | None = None,
+        put_transforms: Sequence[PutTransform] = (),
     ) -> None:
         self.options = options
         self.name_servers = tuple(name_servers)
@@ -84,7 +87,7 @@ class Broker:
         files = self._persister.files
         self.store = MessageStore(options.store_path_root_dir, options.store, clock=clock, storage=storage)
         levels = options.store.delay_level_ms
-        puts = PutStage(self.store, [DelayLevels(len(levels))])
+        puts = PutStage(self.store, [*put_transforms, DelayLevels(len(levels))])
         self.topics = TopicTable(options, clock, files["topics"].persist, self._topic_changed, len(levels))
         self.groups = GroupTable(
             clock, files["subscriptionGroup"].persist, auto_create=options.auto_create_subscription_group

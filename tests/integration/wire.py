@@ -39,9 +39,13 @@ class Wire:
         self.servers = servers
         self.client = client
 
+    @property
+    def broker_address(self) -> str:
+        return self.servers.broker_address
+
     async def broker(self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> RemotingCommand:
         """Ask the broker."""
-        return await self._ask(self.servers.broker_address, code, fields, body)
+        return await self._ask(self.broker_address, code, fields, body)
 
     async def name_server(
         self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b""
@@ -144,7 +148,7 @@ class Wire:
             ],
         }
         request = RemotingCommand.request(RequestCode.HEART_BEAT, None, json.dumps(beat).encode())
-        return await (client or self.client).request(self.servers.broker_address, request, timeout=20)
+        return await (client or self.client).request(self.broker_address, request, timeout=20)
 
 
 def java_hash(text: str) -> int:
