@@ -22,6 +22,8 @@ from rocketbox.broker.context import BrokerContext, join_codes
 from rocketbox.broker.delay import DelayedDelivery
 from rocketbox.broker.delay_levels import DelayLevels
 from rocketbox.broker.durable_replies import DurableReplies
+from rocketbox.broker.extensions import BrokerExtensions
+from rocketbox.broker.filters import filters_by_kind
 from rocketbox.broker.groups import GroupTable
 from rocketbox.broker.handlers.clients import ClientHandler
 from rocketbox.broker.handlers.offsets import OffsetHandler
@@ -33,7 +35,7 @@ from rocketbox.broker.locks import QueueLocks
 from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.persister import Persister, Table
-from rocketbox.broker.put_stage import PutStage, PutTransform
+from rocketbox.broker.put_stage import PutStage
 from rocketbox.broker.registration import UNREGISTER_TIMEOUT, Registration
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import FlushDiskType
@@ -62,8 +64,6 @@ class Broker:
 
     Entering takes the store's directory, recovers it, listens, and returns when each name server that answers knows
     the broker. Raises StoreLockedError, StoreCorruptError, ListenError, ConfigurationError.
-
-    ``put_transforms`` see each message on its way into the store before the delay levels do.
     """
 
     def __init__(
@@ -74,20 +74,22 @@ class Broker:
         clock: Clock | None = None,
         network: Network | None = None,
         storage: Storage | None = None,
-        put_transforms: Sequence[PutTransform] = (),
+        extensions: BrokerExtensions | None = None,
     ) -> None:
         self.options = options
         self.name_servers = tuple(name_servers)
         self._clock = clock = clock or RealClock()
         self._network = network
         storage = storage or RealStorage()
+        extensions = extensions or BrokerExtensions()
+        self._hooks = extensions.hooks
         self._stack = AsyncExitStack()
         self._address: str | None = None
         self._persister = Persister(options.store_path_root_dir.absolute() / "config", storage, clock)
         files = self._persister.files
         self.store = MessageStore(options.store_path_root_dir, options.store, clock=clock, storage=storage)
         levels = options.store.delay_level_ms
-        puts = PutStage(self.store, [*put_transforms, DelayLevels(len(levels))])
+        puts = PutStage(self.store, [*extensions.put_transforms, DelayLevels(len(levels))])
         self.topics = TopicTable(options, clock, files["topics"].persist, self._topic_changed, len(levels))
         self.groups = GroupTable(
             clock, files["subscriptionGroup"].persist, auto_create=options.auto_create_subscription_group
@@ -119,15 +121,17 @@ class Broker:
             producers=self.producers,
             locks=self.locks,
             registration=self._registration,
+            filters=filters_by_kind(extensions.filters),
             requests=requests,
             persister=self._persister,
         )
-        self._pulls = PullHandler(context)
+        pulls = PullHandler(context)
+        self.held_pulls = pulls.hold
         self._handlers = join_codes(
             [
                 SendHandler(context),
                 SendBackHandler(context),
-                self._pulls,
+                pulls,
                 QueryHandler(context),
                 OffsetHandler(context),
                 ClientHandler(context),
@@ -166,12 +170,13 @@ class Broker:
                     clock=self._clock,
                     network=self._network,
                     on_close=self._connection_closed,
+                    hooks=self._hooks,
                 )
             )
             stack.push_async_callback(self._answer_the_last, server)
             self._publish(server.address, ip)  # no request is served before: nothing up to here gives way to others
-            self.store.on_arrival += [self._pulls.hold.on_arrival, self.delayed.on_arrival]
-            tasks.start("pulls on hold", self._pulls.hold.run)
+            self.store.on_arrival += [self.held_pulls.on_arrival, self.delayed.on_arrival]
+            tasks.start("pulls on hold", self.held_pulls.run)
             tasks.start("drop silent clients", self._housekeeping.run)
             self._persister.start(
                 tasks,
@@ -204,7 +209,7 @@ class Broker:
         self._registration.topic_changed(topic)
 
     def _connection_closed(self, connection: Connection) -> None:
-        self._pulls.hold.drop(connection)
+        self.held_pulls.drop(connection)
         self._housekeeping.connection_closed(connection)
 
     async def _answer_the_last(self, server: RemotingServer) -> None:

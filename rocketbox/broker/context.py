@@ -13,6 +13,7 @@ from typing import Protocol
 from rocketbox.broker.client_requests import ClientRequests
 from rocketbox.broker.clients import ConsumerTable, ProducerTable
 from rocketbox.broker.durable_replies import DurableReplies
+from rocketbox.broker.filters import FilterFactory
 from rocketbox.broker.groups import GroupTable
 from rocketbox.broker.locks import QueueLocks
 from rocketbox.broker.offsets import OffsetTable
@@ -45,6 +46,8 @@ class BrokerContext:
     producers: ProducerTable[Connection]
     locks: QueueLocks
     registration: Registration
+    filters: Mapping[str, FilterFactory]
+    """What makes the filter of a subscription, by its expression type."""
     requests: ClientRequests
     persister: Persister
 

@@ -147,7 +147,7 @@ class DelayedDelivery:
                 max(self._level_ms) // 1000,
             )  # fmt: skip
 
-    def on_arrival(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
+    def on_arrival(self, topic: str, queue_id: int, next_offset: int, tags_code: int, record: bytes) -> None:
         """A message became readable; the levels' tasks wait for theirs."""
         level = queue_id + 1
         if topic == SCHEDULE_TOPIC and level in self._arrived:

@@ -56,6 +56,10 @@ class BrokerOptions:
     short_polling_time_mills: int = 1000
     send_thread_pool_queue_capacity: int = 10_000
     """The most sends that wait for their flush; more are answered 2 (SYSTEM_BUSY)."""
+    max_held_pulls: int = 100_000
+    """The most pulls that wait for a message, each about 1 KiB; more are answered 2 (SYSTEM_BUSY). Not Apache's."""
+    max_held_pulls_per_connection: int = 10_000
+    """The most of one connection: a client has one for each of its queues. Not Apache's."""
     register_name_server_period: int = 30_000
     flush_consumer_offset_interval: int = 5_000
     flush_delay_offset_interval: int = 10_000
@@ -72,6 +76,8 @@ _OWN_NAMES = {  # Apache's settings that go by another name here, because all of
 _LEAST = {
     "default_topic_queue_nums": 1,
     "send_thread_pool_queue_capacity": 1,
+    "max_held_pulls": 1,
+    "max_held_pulls_per_connection": 1,
     "short_polling_time_mills": 1,
     "register_name_server_period": 1000,
     "flush_consumer_offset_interval": 1,

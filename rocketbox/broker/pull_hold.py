@@ -1,7 +1,7 @@
 """Pulls that found nothing and wait for a message: woken by an arrival their filter accepts, or when their time is up.
 
-Holds who waits for which queue; reading and answering again is the pull handler's part, handed in as ``resume``.
-Apache looks every 5 s at what has timed out; here each pull is answered when its own time is up.
+Holds who waits for which queue, by group; reading and answering again is the pull handler's part, handed in as
+``resume``. Apache looks every 5 s at what has timed out; here each pull is answered when its own time is up.
 
 Source: Apache RocketMQ 5.x ``PullRequestHoldService``, ``NotifyMessageArrivingListener``.
 """
@@ -16,19 +16,19 @@ from typing import Any
 
 import anyio
 
+from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.clock import Clock
 
 __all__ = ["HeldPull", "PullHold"]
 
 _log = logging.getLogger(__name__)
 
-MOST_FOR_EACH_CONNECTION = 10_000  # a client has one for each of its queues; each takes about 1 KiB here
 SPARE_DEADLINES = 64  # so many deadlines of answered pulls are no reason yet to look through all of them
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class HeldPull:
-    """One pull that waits: for an offset from ``offset`` on whose tag code ``matches`` accepts (None: any).
+    """One pull that waits: for a message from ``offset`` on that ``filter`` selects (None: any).
 
     ``request`` is whatever the pull handler needs to answer it; ``connection`` where the answer goes.
     """
@@ -37,8 +37,9 @@ class HeldPull:
     request: Any
     topic: str
     queue_id: int
+    group: str
     offset: int
-    matches: Callable[[int], bool] | None
+    filter: MessageFilter | None
     deadline: float = 0.0
     done: bool = field(default=False)
 
@@ -55,38 +56,57 @@ class PullHold:
         clock: Clock,
         resume: Callable[[HeldPull], None],
         *,
-        most_for_each_connection: int = MOST_FOR_EACH_CONNECTION,
+        most: int = 100_000,
+        most_for_each_connection: int = 10_000,
     ) -> None:
         self._clock = clock
         self._resume = resume
-        self._most = most_for_each_connection
-        self._queues: dict[tuple[str, int], dict[HeldPull, None]] = {}  # sets in order, as all below
+        self._most = most
+        self._most_for_each_connection = most_for_each_connection
+        self._queues: dict[tuple[str, int], dict[str, dict[HeldPull, None]]] = {}  # by group; sets in order, as below
         self._connections: dict[Any, dict[HeldPull, None]] = {}  # those that are not done
         self._live = 0
+        self.refused = 0
+        """How many pulls were not held, because too many were."""
         self._deadlines: list[tuple[float, int, HeldPull]] = []
         self._woken: list[HeldPull] = []
         self._count = 0
         self._signal = anyio.Event()
 
     def __len__(self) -> int:
-        return sum(len(waiting) for waiting in self._queues.values())
+        return self._live
 
-    def hold(self, held: HeldPull, seconds: float) -> bool:
-        """Keep a pull until a message arrives or ``seconds`` have passed; False when its connection has too many."""
+    def refusal(self, connection: Any) -> str | None:
+        """Why no pull of a connection can be held now; None when one can."""
+        if self._live >= self._most:
+            reason = f"{self._live} pulls are on hold already; max-held-pulls is {self._most}"
+        elif len(self._connections.get(connection, ())) >= self._most_for_each_connection:
+            reason = (
+                f"{self._most_for_each_connection} pulls of this connection are on hold already, as many as "
+                "max-held-pulls-per-connection allows"
+            )
+        else:
+            return None
+        self.refused += 1
+        return reason
+
+    def waiting(self, topic: str, queue_id: int, group: str) -> int:
+        """How many pulls of a group wait for a queue."""
+        return len(self._queues.get((topic, queue_id), {}).get(group, ()))
+
+    def hold(self, held: HeldPull, seconds: float) -> None:
+        """Keep a pull until a message arrives or ``seconds`` have passed; :meth:`refusal` says whether it may be."""
         of_connection = self._connections.setdefault(held.connection, {})
-        if len(of_connection) >= self._most:
-            return False
         of_connection[held] = None
         self._live += 1
         held.deadline = self._clock.monotonic() + seconds
-        self._queues.setdefault((held.topic, held.queue_id), {})[held] = None
+        self._queues.setdefault((held.topic, held.queue_id), {}).setdefault(held.group, {})[held] = None
         self._count += 1
         heapq.heappush(self._deadlines, (held.deadline, self._count, held))
         if self._deadlines[0][2] is held:  # it is the next to run out of time: the task sleeps too long
             self._signal.set()
-        return True
 
-    def on_arrival(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
+    def on_arrival(self, topic: str, queue_id: int, next_offset: int, tags_code: int, record: bytes) -> None:
         """A message became pullable at offset ``next_offset - 1``.
 
         The pulls it wakes are answered by the task and not here, so that one answer carries all messages of a group
@@ -95,9 +115,31 @@ class PullHold:
         waiting = self._queues.get((topic, queue_id))
         if not waiting:
             return
-        woken = [
-            held for held in waiting if next_offset > held.offset and (held.matches is None or held.matches(tags_code))
-        ]
+        self._wake(
+            [
+                held
+                for of_group in waiting.values()
+                for held in of_group
+                if next_offset > held.offset
+                and (
+                    (selects := held.filter) is None
+                    or (selects.matches_unit(tags_code) and selects.matches_record(record))
+                )
+            ]
+        )
+
+    def wake_topic(self, topic: str) -> None:
+        """Have all pulls of a topic answered, because it is gone."""
+        for (name, _), waiting in list(self._queues.items()):
+            if name == topic:
+                self._wake([held for of_group in waiting.values() for held in of_group])
+
+    def wake_group(self, group: str) -> None:
+        """Have all pulls of a group answered, because it is gone."""
+        for waiting in list(self._queues.values()):
+            self._wake(list(waiting.get(group, ())))
+
+    def _wake(self, woken: list[HeldPull]) -> None:
         if woken:
             for held in woken:
                 self._leave_queue(held)
@@ -154,7 +196,10 @@ class PullHold:
 
     def _leave_queue(self, held: HeldPull) -> None:
         waiting = self._queues.get((held.topic, held.queue_id))
-        if waiting is not None:
-            waiting.pop(held, None)
-            if not waiting:
-                del self._queues[held.topic, held.queue_id]
+        of_group = None if waiting is None else waiting.get(held.group)
+        if waiting is not None and of_group is not None:
+            of_group.pop(held, None)
+            if not of_group:
+                del waiting[held.group]
+                if not waiting:
+                    del self._queues[held.topic, held.queue_id]

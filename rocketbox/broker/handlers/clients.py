@@ -39,6 +39,7 @@ class ClientHandler:
         self._topics = context.topics
         self._groups = context.groups
         self._consumers = context.consumers
+        self._filters = context.filters
         self._producers = context.producers
         self._locks = context.locks
         self._registration = context.registration
@@ -97,14 +98,14 @@ class ClientHandler:
         return RemotingCommand.response(body=encode_consumer_list(group.client_ids()))
 
     def check_config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Whether a subscription could be served: by tags, yes; by SQL92, no (as with enablePropertyFilter=false)."""
+        """Whether a subscription could be served: what the broker has no filter for, it could not."""
         try:
             body = loads_loose(request.body)
         except ValueError as error:
             raise RemoteProtocolError(f"a subscription cannot be read: {error}") from None
         subscription = body.get("subscriptionData") if isinstance(body, dict) else None
         kind = (subscription.get("expressionType") if isinstance(subscription, dict) else None) or "TAG"
-        if kind == "TAG":
+        if kind in self._filters:
             return RemotingCommand.response()
         return RemotingCommand.response(
             ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"

@@ -6,13 +6,14 @@ Source: Apache RocketMQ 5.x ``PullMessageProcessor``, ``DefaultPullMessageResult
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.groups import SubscriptionGroupConfig
 from rocketbox.broker.handlers.refused import Refused
 from rocketbox.broker.pull_hold import HeldPull, PullHold
+from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.broker.store.reading import GetMessageStatus, GetResult
 from rocketbox.errors import InvalidMessageError, StoreError
 from rocketbox.message import MessageModel
@@ -52,7 +53,7 @@ class _Pull:
 
     request: RemotingCommand
     header: PullMessageRequestHeader
-    matches: Callable[[int], bool] | None
+    filter: MessageFilter | None
 
 
 class PullHandler:
@@ -65,11 +66,17 @@ class PullHandler:
         self._groups = context.groups
         self._consumers = context.consumers
         self._offsets = context.offsets
+        self._filters = context.filters
         self._store = context.store
         self._most_messages = max(
             options.store.max_transfer_count_on_message_in_memory, options.store.max_transfer_count_on_message_in_disk
         )
-        self.hold = PullHold(context.clock, self._resume)
+        self.hold = PullHold(
+            context.clock,
+            self._resume,
+            most=options.max_held_pulls,
+            most_for_each_connection=options.max_held_pulls_per_connection,
+        )
 
     def codes(self) -> Mapping[int, RequestHandler]:
         return {RequestCode.PULL_MESSAGE: self.handle}
@@ -86,9 +93,20 @@ class PullHandler:
         found = self._read(pull)
         code = _code(found, header.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PullSysFlag.SUSPEND:
-            held = HeldPull(connection, pull, header.topic, header.queue_id, header.queue_offset, pull.matches)
-            if self.hold.hold(held, self._suspend_seconds(header)):
-                return None
+            refusal = self.hold.refusal(connection)
+            if refusal is not None:
+                return RemotingCommand.response(ResponseCode.SYSTEM_BUSY, f"[PULL_HOLD_FULL]{refusal}")
+            held = HeldPull(
+                connection,
+                pull,
+                header.topic,
+                header.queue_id,
+                header.consumer_group,
+                header.queue_offset,
+                pull.filter,
+            )
+            self.hold.hold(held, self._suspend_seconds(header))
+            return None
         return _answer(code, found)
 
     def _resume(self, held: HeldPull) -> None:
@@ -126,7 +144,7 @@ class PullHandler:
         header = pull.header
         # More would not be answered, but so much more of the queue searched, and everybody waits meanwhile.
         most = min(header.max_msg_nums, self._most_messages)
-        return self._store.get(header.topic, header.queue_id, header.queue_offset, most, matches=pull.matches)
+        return self._store.get(header.topic, header.queue_id, header.queue_offset, most, filter=pull.filter)
 
     def _check(self, request: RemotingCommand, header: PullMessageRequestHeader) -> _Pull:
         if not self._options.broker_permission & PermName.READ:
@@ -160,12 +178,18 @@ class PullHandler:
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
             )
         subscription = self._subscription(header, group)
-        if subscription.expression_type not in {"", "TAG"}:
+        make_filter = self._filters.get(subscription.expression_type)
+        if make_filter is None:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
                 f"The broker does not support consumer to filter message by {subscription.expression_type}",
             )
-        return _Pull(request, header, _tag_filter(subscription))
+        try:
+            return _Pull(request, header, make_filter(subscription))
+        except InvalidMessageError as error:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
+            ) from error
 
     def _subscription(self, header: PullMessageRequestHeader, group: SubscriptionGroupConfig) -> SubscriptionData:
         """What the pull selects: its own expression, or what the group's heartbeats said."""
@@ -202,13 +226,6 @@ class PullHandler:
                 "the consumer's subscription not latest: a heartbeat with the newer one has not arrived",
             )
         return subscription
-
-
-def _tag_filter(subscription: SubscriptionData) -> Callable[[int], bool] | None:
-    """What decides by a message's tag hash; None when every message is wanted."""
-    if subscription.sub_string == "*" or not subscription.sub_string:
-        return None
-    return frozenset(subscription.code_set).__contains__
 
 
 def _code(found: GetResult, offset: int) -> ResponseCode:

@@ -53,8 +53,8 @@ __all__ = ["ArrivalCallback", "MessageStore", "PutResult"]
 
 _log = logging.getLogger(__name__)
 
-ArrivalCallback = Callable[[str, int, int, int], None]
-"""Called with topic, queue id, the offset behind the new message, and its tags code."""
+ArrivalCallback = Callable[[str, int, int, int, bytes], None]
+"""Called with topic, queue id, the offset behind the new message, its tags code and its record."""
 
 THREADS = 3  # commit log, its sync under ASYNC_FLUSH, queues and index
 INDEX_ENTRIES_HELD = 100_000  # more than this are written without waiting for flush_interval_index
@@ -518,7 +518,7 @@ class MessageStore(StoreReader):
             if queued:
                 for listener in listeners:
                     try:
-                        listener(topic, queue.queue_id, queue.max_offset, code)
+                        listener(topic, queue.queue_id, queue.max_offset, code, record)
                     except Exception:
                         _log.exception("telling of the message at %d of %s/%d failed", offset, topic, queue.queue_id)
         _, self._last_record, self._dispatched_timestamp, _, record = appended[-1]

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from rocketbox.broker.store.commit_log import CommitLog
-from rocketbox.broker.store.consume_queue import FILLER_SIZE
+from rocketbox.broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from rocketbox.broker.store.dispatch import Derived
+from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT, StoreOptions
 from rocketbox.broker.store.records import MAGICS, MIN_RECORD_BYTES, store_timestamp_of
 
 __all__ = ["GetMessageStatus", "GetResult", "RecordCache", "StoreReader"]
 
+FILTERED_BYTES = 4 << 20  # of records that a filter refused, in one read
 READ_GAP = 4 << 10  # records of one queue nearer than this are read together with what is between
 _HEAD = struct.Struct(">II20xq")  # size, magic, physical offset
 
@@ -122,11 +123,13 @@ class StoreReader:
         offset: int,
         max_messages: int = 32,
         max_bytes: int | None = None,
-        matches: Callable[[int], bool] | None = None,
+        filter: MessageFilter | None = None,  # noqa: A002 - what it is called everywhere else
     ) -> GetResult:
-        """Up to ``max_messages`` records of a queue from ``offset`` on whose tags code ``matches``.
+        """Up to ``max_messages`` records of a queue from ``offset`` on that ``filter`` selects.
 
-        At most ``max_transfer_*`` of the options, and ``max_bytes``; the first record comes whatever its size.
+        At most ``max_transfer_*`` of the options, and ``max_bytes``; the first record comes whatever its size. The
+        search is bounded, by ``max_filter_message_size`` in units and by FILTERED_BYTES in records that the filter has
+        refused: NO_MATCHED_MESSAGE says where to go on.
         """
         queue = self._derived.find(topic, queue_id)
         if queue is None:
@@ -140,13 +143,31 @@ class StoreReader:
             return GetResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, least, end)
         if offset > end:
             return GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, end, least, end)
+        records, next_offset, removed = self._search(queue, offset, max_messages, max_bytes, filter)
+        if records:
+            return GetResult(GetMessageStatus.FOUND, next_offset, least, end, records)
+        if next_offset == offset:
+            return GetResult(GetMessageStatus.OFFSET_FOUND_NULL, queue.next_file(offset), least, end)
+        status = GetMessageStatus.MESSAGE_WAS_REMOVING if removed else GetMessageStatus.NO_MATCHED_MESSAGE
+        return GetResult(status, next_offset, least, end)
+
+    def _search(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_messages: int,
+        max_bytes: int | None,
+        filter: MessageFilter | None,  # noqa: A002 - what it is called everywhere else
+    ) -> tuple[list[bytes], int, bool]:
+        """The records, the offset behind what was searched, and whether entries stood for messages that are gone."""
         options = self.options
         most_bytes = options.max_transfer_bytes_on_message_in_memory
         most = options.max_transfer_count_on_message_in_memory
         log_end, log_start = self._log.written, self._log.start
         limits_known = False
-        taken: list[tuple[int, int]] = []
-        total, next_offset, removed = 0, offset, False
+        records: list[bytes] = []
+        taken: list[tuple[int, int]] = []  # they passed by their unit, and fit if they pass by their record too
+        total, refused, next_offset, removed = 0, 0, offset, False
         for physical, size, code in queue.units(
             offset, max(options.max_filter_message_size // CONSUME_QUEUE_UNIT, max_messages)
         ):
@@ -154,7 +175,7 @@ class StoreReader:
                 removed = removed or size != FILLER_SIZE
                 next_offset += 1
                 continue
-            if matches is not None and not matches(code):
+            if filter is not None and not filter.matches_unit(code):
                 next_offset += 1
                 continue
             if not limits_known:
@@ -165,17 +186,22 @@ class StoreReader:
                 most = min(most, max_messages)
                 if max_bytes is not None:
                     most_bytes = min(most_bytes, max_bytes)
-            if taken and (len(taken) >= most or total + size > most_bytes):
+            if taken and (len(records) + len(taken) >= most or total + size > most_bytes):
+                if filter is None:
+                    break
+                records += _wanted(self._read_records(taken), filter)
+                taken, before, total = [], total, sum(map(len, records))
+                refused += before - total
+                if refused >= FILTERED_BYTES:
+                    break
+            if records and (len(records) >= most or total + size > most_bytes):
                 break
             taken.append((physical, size))
             total += size
             next_offset += 1
         if taken:
-            return GetResult(GetMessageStatus.FOUND, next_offset, least, end, self._read_records(taken))
-        if next_offset == offset:
-            return GetResult(GetMessageStatus.OFFSET_FOUND_NULL, queue.next_file(offset), least, end)
-        status = GetMessageStatus.MESSAGE_WAS_REMOVING if removed else GetMessageStatus.NO_MATCHED_MESSAGE
-        return GetResult(status, next_offset, least, end)
+            records += _wanted(self._read_records(taken), filter)
+        return records, next_offset, removed
 
     def _read_records(self, places: list[tuple[int, int]]) -> list[bytes]:
         """Records at (offset, size), from memory or else with one read for those that lie near each other."""
@@ -271,6 +297,11 @@ class StoreReader:
     def _stored_at(self, physical: int) -> int:
         record = self.read(physical)
         return store_timestamp_of(record) if record is not None else 0
+
+
+def _wanted(records: list[bytes], filter: MessageFilter | None) -> list[bytes]:  # noqa: A002 - as above
+    """Those that are wanted."""
+    return records if filter is None else [record for record in records if filter.matches_record(record)]
 
 
 def _memory_bytes() -> int:

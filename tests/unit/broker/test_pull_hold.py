@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
 
 import pytest
 
+from rocketbox.broker.filters import TagFilter
 from rocketbox.broker.pull_hold import HeldPull, PullHold
+from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.tasks import Supervisor
 from tests.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 
 
-def pull(offset: int, matches: Callable[[int], bool] | None = None, connection: object = None) -> HeldPull:
-    return HeldPull(connection, "request", "topic", 0, offset, matches)
+def pull(
+    offset: int, selects: MessageFilter | None = None, connection: object = None, group: str = "group"
+) -> HeldPull:
+    return HeldPull(connection, "request", "topic", 0, group, offset, selects)
 
 
 async def test_an_arrival_wakes_the_pulls_behind_it_only() -> None:
@@ -28,10 +31,10 @@ async def test_an_arrival_wakes_the_pulls_behind_it_only() -> None:
         waits_for_five, waits_for_six = pull(5), pull(6)
         hold.hold(waits_for_five, 15)
         hold.hold(waits_for_six, 15)
-        hold.on_arrival("topic", 1, 6, 0)
+        hold.on_arrival("topic", 1, 6, 0, b"")
         await settle()
         assert answered == []
-        hold.on_arrival("topic", 0, 6, 0)
+        hold.on_arrival("topic", 0, 6, 0, b"")
         await settle()
         assert answered == [waits_for_five]
         assert len(hold) == 1
@@ -43,12 +46,12 @@ async def test_what_the_filter_refuses_does_not_wake() -> None:
     hold = PullHold(clock, answered.append)
     async with Supervisor("test", clock) as tasks:
         tasks.start("hold", hold.run)
-        held = pull(0, frozenset({7}).__contains__)
+        held = pull(0, TagFilter({7}))
         hold.hold(held, 15)
-        hold.on_arrival("topic", 0, 1, 8)
+        hold.on_arrival("topic", 0, 1, 8, b"")
         await settle()
         assert answered == []
-        hold.on_arrival("topic", 0, 2, 7)
+        hold.on_arrival("topic", 0, 2, 7, b"")
         await settle()
         assert answered == [held]
 
@@ -81,8 +84,8 @@ async def test_a_woken_pull_is_answered_once() -> None:
     async with Supervisor("test", clock) as tasks:
         tasks.start("hold", hold.run)
         hold.hold(pull(0), 2)
-        hold.on_arrival("topic", 0, 1, 0)
-        hold.on_arrival("topic", 0, 2, 0)
+        hold.on_arrival("topic", 0, 1, 0, b"")
+        hold.on_arrival("topic", 0, 2, 0, b"")
         await settle()
         await clock.advance(3)
         assert len(answered) == 1
@@ -120,7 +123,7 @@ async def test_a_pull_that_cannot_be_answered_delays_no_other() -> None:
         behind, later = pull(0), pull(5)
         for held in (broken, behind, later):
             hold.hold(held, 2)
-        hold.on_arrival("topic", 0, 1, 0)
+        hold.on_arrival("topic", 0, 1, 0, b"")
         await settle()
         assert answered == [behind]
         await clock.advance(2)
@@ -139,23 +142,85 @@ async def test_what_was_answered_is_not_kept_until_its_time_would_be_up() -> Non
             hold.hold(held, 1e9)
             answered.append(weakref.ref(held))
             del held
-            hold.on_arrival("topic", 0, number + 1, 0)
+            hold.on_arrival("topic", 0, number + 1, 0, b"")
             await settle()
     gc.collect()
     assert sum(held() is not None for held in answered) < 200
 
 
-async def test_one_connection_holds_so_many_pulls_and_no_more() -> None:
+class Same(TagFilter):
+    """Tags of code 7 whose record says so too: other tags may have the same code."""
+
+    def matches_record(self, record: bytes) -> bool:
+        return record == b"seven"
+
+
+async def test_a_record_that_the_filter_refuses_does_not_wake() -> None:
+    clock = VirtualClock()
+    answered: list[HeldPull] = []
+    hold = PullHold(clock, answered.append)
+    async with Supervisor("test", clock) as tasks:
+        tasks.start("hold", hold.run)
+        held = pull(0, Same({7}))
+        hold.hold(held, 15)
+        hold.on_arrival("topic", 0, 1, 7, b"another")
+        hold.on_arrival("topic", 0, 2, 8, b"seven")
+        await settle()
+        assert answered == []
+        hold.on_arrival("topic", 0, 3, 7, b"seven")
+        await settle()
+        assert answered == [held]
+
+
+async def test_pulls_on_hold_are_known_by_their_group() -> None:
+    clock = VirtualClock()
+    answered: list[HeldPull] = []
+    hold = PullHold(clock, answered.append)
+    async with Supervisor("test", clock) as tasks:
+        tasks.start("hold", hold.run)
+        first, second, other = pull(0, group="a"), pull(0, group="a"), pull(0, group="b")
+        for held in (first, second, other):
+            hold.hold(held, 15)
+        assert (hold.waiting("topic", 0, "a"), hold.waiting("topic", 0, "b"), hold.waiting("topic", 1, "a")) == (
+            2,
+            1,
+            0,
+        )
+        hold.wake_group("a")
+        await settle()
+        assert answered == [first, second]
+        assert (hold.waiting("topic", 0, "a"), hold.waiting("topic", 0, "b")) == (0, 1)
+        hold.wake_topic("another")
+        await settle()
+        assert len(hold) == 1
+        hold.wake_topic("topic")
+        await settle()
+        assert answered == [first, second, other]
+        assert len(hold) == 0
+
+
+async def test_a_connection_holds_so_many_pulls_and_no_more() -> None:
     clock = VirtualClock()
     answered: list[HeldPull] = []
     hold = PullHold(clock, answered.append, most_for_each_connection=2)
     greedy, modest = object(), object()
     async with Supervisor("test", clock) as tasks:
         tasks.start("hold", hold.run)
-        assert hold.hold(pull(0, connection=greedy), 2)
-        assert hold.hold(pull(0, connection=greedy), 2)
-        assert not hold.hold(pull(0, connection=greedy), 2)
-        assert hold.hold(pull(0, connection=modest), 2)
+        hold.hold(pull(0, connection=greedy), 2)
+        assert hold.refusal(greedy) is None
+        hold.hold(pull(0, connection=greedy), 2)
+        assert "2 pulls of this connection" in str(hold.refusal(greedy))
+        assert hold.refusal(modest) is None
+        assert hold.refused == 1
+        await settle()
         await clock.advance(2)
-        assert len(answered) == 3
-        assert hold.hold(pull(0, connection=greedy), 2)
+        assert hold.refusal(greedy) is None
+
+
+def test_all_connections_together_hold_so_many_pulls_and_no_more() -> None:
+    hold = PullHold(VirtualClock(), lambda held: None, most=2)
+    hold.hold(pull(0, connection=1), 2)
+    hold.hold(pull(0, connection=2), 2)
+    assert hold.refusal(3) == "2 pulls are on hold already; max-held-pulls is 2"
+    hold.drop(1)
+    assert hold.refusal(3) is None

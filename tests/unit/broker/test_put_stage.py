@@ -7,6 +7,7 @@ import dataclasses
 import anyio
 import pytest
 
+from rocketbox.broker.extensions import BrokerExtensions
 from rocketbox.broker.property_text import find_property
 from rocketbox.broker.put_stage import PutOrigin
 from rocketbox.protocol.codes import RequestCode, ResponseCode
@@ -40,7 +41,7 @@ async def make(wire: BrokerWire, topic: str) -> None:
 
 async def test_a_transform_decides_where_a_send_is_stored_and_its_sender_is_told_his_own_queue() -> None:
     quarantine = Quarantine()
-    async with broker_in_memory(put_transforms=[quarantine]) as wire:
+    async with broker_in_memory(extensions=BrokerExtensions(put_transforms=[quarantine])) as wire:
         await make(wire, "quarantine")
         answer = await wire.send("t", b"bad", queue=2, properties="SUSPECT\x01yes\x02")
         assert (answer.code, answer.ext_fields["queueId"]) == (0, "2")
@@ -52,7 +53,7 @@ async def test_a_transform_decides_where_a_send_is_stored_and_its_sender_is_told
 
 async def test_delayed_messages_pass_once_when_sent_and_once_when_delivered() -> None:
     quarantine = Quarantine()
-    async with broker_in_memory(put_transforms=[quarantine], clock=HastyClock()) as wire:
+    async with broker_in_memory(extensions=BrokerExtensions(put_transforms=[quarantine]), clock=HastyClock()) as wire:
         assert (await wire.send("t", b"later", queue=1, properties="DELAY\x011\x02")).code == 0
         found = await wire.pull("t", queue=1, suspend_ms=5000)
         assert found.code == 0
@@ -62,7 +63,7 @@ async def test_delayed_messages_pass_once_when_sent_and_once_when_delivered() ->
 
 async def test_what_a_consumer_gives_back_passes_too() -> None:
     quarantine = Quarantine()
-    async with broker_in_memory(put_transforms=[quarantine], clock=HastyClock()) as wire:
+    async with broker_in_memory(extensions=BrokerExtensions(put_transforms=[quarantine]), clock=HastyClock()) as wire:
         sent = await wire.send("t", b"again")
         offset = int(sent.ext_fields["msgId"][-16:], 16)
         fields = {"group": "g", "offset": offset, "delayLevel": 1, "originTopic": "t", "maxReconsumeTimes": 16}
@@ -90,7 +91,7 @@ def batch(*properties: bytes) -> bytes:
 async def test_the_messages_of_a_batch_pass_one_by_one_and_move_together_or_not_at_all() -> None:
     quarantine = Quarantine()
     suspect = b"SUSPECT\x01yes\x02"
-    async with broker_in_memory(put_transforms=[quarantine]) as wire:
+    async with broker_in_memory(extensions=BrokerExtensions(put_transforms=[quarantine])) as wire:
         await make(wire, "quarantine")
         await make(wire, "t")
         del quarantine.seen[:]

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import shutil
 import zlib
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +63,18 @@ def check_record(record: bytes | None, expected: dict[str, Any]) -> None:
     assert (found.flag, found.reconsume_times) == (expected["flag"], expected["reconsumeTimes"])
 
 
-def note(codes: list[int], code: int) -> bool:
-    codes.append(code)
-    return True
+class Noting:
+    """Selects everything, and notes the code in each unit."""
+
+    def __init__(self, codes: list[int]) -> None:
+        self._codes = codes
+
+    def matches_unit(self, tags_code: int) -> bool:
+        self._codes.append(tags_code)
+        return True
+
+    def matches_record(self, record: bytes) -> bool:
+        return True
 
 
 async def check_store(directory: Path) -> None:
@@ -81,7 +89,7 @@ async def check_store(directory: Path) -> None:
             topic, queue_id = expected["topic"], expected["queueId"]
             check_record(store.read(expected["commitLogOffset"]), expected)
             codes: list[int] = []
-            found = store.get(topic, queue_id, expected["queueOffset"], 1, matches=partial(note, codes))
+            found = store.get(topic, queue_id, expected["queueOffset"], 1, filter=Noting(codes))
             assert found.status is GetMessageStatus.FOUND
             check_record(found.records[0], expected)
             assert codes[0] == expected["tagsCode"]

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from rocketbox.broker.filters import TagFilter
 from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.reading import GetMessageStatus
 from rocketbox.errors import InvalidMessageError, NotStartedError
@@ -62,7 +63,7 @@ async def test_without_the_checksum_the_properties_are_left_as_they_came() -> No
 
 async def test_nothing_is_readable_before_it_is_durable() -> None:
     async with opened(MemoryStorage()) as store:
-        arrived: list[tuple[str, int, int, int]] = []
+        arrived: list[tuple[str, int, int, int, bytes]] = []
         store.on_arrival.append(lambda *arrival: arrived.append(arrival))
         result = store.put(message(4, queue_id=2))
         assert store.max_offset("orders", 2) == 0
@@ -70,7 +71,7 @@ async def test_nothing_is_readable_before_it_is_durable() -> None:
         assert arrived == []
         await store.durable(result.end_offset)
         assert store.max_offset("orders", 2) == 1
-        assert arrived == [("orders", 2, 1, tags_code("t1"))]
+        assert arrived == [("orders", 2, 1, tags_code("t1"), store.get("orders", 2, 0).records[0])]
 
 
 async def test_the_status_says_why_nothing_was_found() -> None:
@@ -84,7 +85,7 @@ async def test_the_status_says_why_nothing_was_found() -> None:
         assert (beyond.status, beyond.next_begin_offset) == (GetMessageStatus.OFFSET_OVERFLOW_BADLY, 3)
         small = store.get("orders", 0, -1)
         assert (small.status, small.next_begin_offset) == (GetMessageStatus.OFFSET_TOO_SMALL, 0)
-        nothing = store.get("orders", 0, 0, matches=lambda code: False)
+        nothing = store.get("orders", 0, 0, filter=TagFilter(()))
         assert (nothing.status, nothing.next_begin_offset) == (GetMessageStatus.NO_MATCHED_MESSAGE, 3)
         assert (nothing.min_offset, nothing.max_offset) == (0, 3)
 
@@ -92,7 +93,7 @@ async def test_the_status_says_why_nothing_was_found() -> None:
 async def test_a_filter_sees_the_tags_code_and_skips_what_does_not_match() -> None:
     async with opened(MemoryStorage()) as store:
         await put_all(store, *[message(number) for number in range(9)])
-        found = store.get("orders", 0, 1, matches={tags_code("t2")}.__contains__)
+        found = store.get("orders", 0, 1, filter=TagFilter({tags_code("t2")}))
         assert [number_of(record) for record in found.records] == [2, 5, 8]
         assert found.next_begin_offset == 9
 
@@ -129,7 +130,7 @@ async def test_a_get_looks_through_a_bounded_part_of_the_queue_and_one_file() ->
     options = dataclasses.replace(SMALL, max_filter_message_size=100)
     async with opened(MemoryStorage(), options) as store:
         await put_all(store, *[message(number) for number in range(30)])
-        assert store.get("orders", 0, 0, 1, matches=lambda code: False).next_begin_offset == 5
+        assert store.get("orders", 0, 0, 1, filter=TagFilter(())).next_begin_offset == 5
     storage, _ = await stopped(*[message(number) for number in range(50)])
     async with opened(storage) as store:
         assert store.get("orders", 0, 15, 32).next_begin_offset == 20  # files of 20 entries
@@ -219,7 +220,7 @@ async def test_store_times_never_go_back() -> None:
 async def test_a_delayed_message_has_its_due_time_beside_it() -> None:
     async with opened(MemoryStorage()) as store:
         codes: list[int] = []
-        store.on_arrival.append(lambda topic, queue_id, offset, code: codes.append(code))
+        store.on_arrival.append(lambda topic, queue_id, offset, code, record: codes.append(code))
         result = store.put(message(1, topic=SCHEDULE_TOPIC, queue_id=2, DELAY="3"))
         store.put(message(2, topic=SCHEDULE_TOPIC, queue_id=17, DELAY="99"))
         end = store.put(message(3, DELAY="3")).end_offset
