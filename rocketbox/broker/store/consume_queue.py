@@ -202,7 +202,7 @@ class ConsumeQueue:
         return self._message_at(low, end)[0]
 
     def _message_at(self, offset: int, end: int) -> tuple[int, int]:
-        """The first unit from ``offset`` on that stands for a message, and its record's offset; ``end`` if none does."""
+        """The first unit from ``offset`` on that is of a message, and its record's offset; ``end`` if none is."""
         while offset < end:
             before = offset
             for physical, size, _ in self.units(offset, min(KEPT_UNITS, end - offset)):

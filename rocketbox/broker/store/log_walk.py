@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from rocketbox.broker.store.files import FileRun, read_data
+from rocketbox.broker.store.log_scan import LogScan
 from rocketbox.broker.store.records import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, check_record
-from rocketbox.broker.store.recovery import LogScan
 
 __all__ = ["Gap", "next_intact", "walk_log"]
 
