@@ -17,7 +17,7 @@ from typing import Self
 from rocketbox.broker.address import check_address, resolve_ip
 from rocketbox.broker.client_housekeeping import ClientHousekeeping
 from rocketbox.broker.client_requests import ClientRequests
-from rocketbox.broker.clients import ConsumerTable, ProducerTable
+from rocketbox.broker.clients import ConsumerGroup, ConsumerTable, ProducerTable
 from rocketbox.broker.context import BrokerContext, join_codes
 from rocketbox.broker.delay import DelayedDelivery
 from rocketbox.broker.delay_levels import DelayLevels
@@ -97,9 +97,9 @@ class Broker:
         self.offsets = OffsetTable(clock)
         self.delayed = DelayedDelivery(self.store, puts, self.topics, levels, files["delayOffset"].persist, clock)
         expiry = options.channel_expired_timeout / 1000
-        requests = ClientRequests(self.groups)
-        self.consumers: ConsumerTable[Connection] = ConsumerTable(clock, requests.consumer_ids_changed, expiry)
+        self.consumers: ConsumerTable[Connection] = ConsumerTable(clock, self._members_changed, expiry)
         self.producers: ProducerTable[Connection] = ProducerTable(clock, expiry)
+        self.client_requests = ClientRequests(self.groups, self.consumers)
         self.locks = QueueLocks(clock)
         # In JSON, as Apache's brokers register: a binary header cannot say that there is no replication address.
         self._client = RemotingClient(
@@ -122,7 +122,7 @@ class Broker:
             locks=self.locks,
             registration=self._registration,
             filters=filters_by_kind(extensions.filters),
-            requests=requests,
+            requests=self.client_requests,
             persister=self._persister,
         )
         pulls = PullHandler(context)
@@ -207,6 +207,9 @@ class Broker:
 
     def _topic_changed(self, topic: TopicConfig) -> None:
         self._registration.topic_changed(topic)
+
+    def _members_changed(self, group: ConsumerGroup[Connection]) -> None:
+        self.client_requests.consumer_ids_changed(group)
 
     def _connection_closed(self, connection: Connection) -> None:
         self.held_pulls.drop(connection)
