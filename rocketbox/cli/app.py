@@ -8,6 +8,7 @@ from rocketbox.cli import service, settings
 from rocketbox.cli.broker import CONTEXT_SETTINGS, broker
 from rocketbox.cli.new import new
 from rocketbox.cli.run import run
+from rocketbox.cli.store import store
 
 __all__ = ["app", "main"]
 
@@ -29,6 +30,7 @@ for command in (run, service.check, service.conditions, settings.config):
 app.command("broker", context_settings=CONTEXT_SETTINGS)(broker)
 app.command("schema")(settings.schema)  # takes no settings: any other option is a mistake
 app.command("new")(new)
+app.add_typer(store, name="store")
 
 
 def main() -> None:

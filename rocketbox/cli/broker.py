@@ -17,7 +17,7 @@ import typer
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import ConfigurationError, Finding, RocketBoxError
 
-__all__ = ["CONTEXT_SETTINGS", "broker"]
+__all__ = ["CONTEXT_SETTINGS", "broker", "read_arguments"]
 
 CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """What the command must be registered with: Apache's settings are options it does not know by name."""
@@ -47,7 +47,7 @@ def broker(
             port=port,
             name_server_port=name_server_port,
             insecure=insecure,
-            broker=_settings(context.args),
+            broker=read_arguments(context.args),
             prefix="--",
         )
         anyio.run(_serve, options)
@@ -56,7 +56,7 @@ def broker(
         raise typer.Exit(1) from error
 
 
-def _settings(arguments: list[str]) -> dict[str, object]:
+def read_arguments(arguments: list[str]) -> dict[str, object]:
     """``--key=value`` and ``--key value`` as a mapping."""
     settings: dict[str, object] = {}
     rest = iter(arguments)

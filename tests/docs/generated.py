@@ -73,7 +73,11 @@ def _unbuilt() -> str:
 
 def _commands() -> str:
     """Every command with its words, arguments and options, as its help says them."""
-    return "\n\n".join(_command(each.name or "", each.callback) for each in app.registered_commands if each.callback)
+    commands = [(each.name or "", each.callback) for each in app.registered_commands]
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        commands += [(f"{group.name} {each.name}", each.callback) for each in group.typer_instance.registered_commands]
+    return "\n\n".join(_command(name, function) for name, function in commands if function)
 
 
 def _command(name: str, function: Callable[..., Any]) -> str:

@@ -22,6 +22,7 @@ from rocketbox.errors import StoreLockedError
 __all__ = [
     "LockHandle",
     "RealStorage",
+    "SharedLock",
     "Storage",
     "StorageFile",
 ]
@@ -66,6 +67,12 @@ class LockHandle(Protocol):
 
     def write(self, data: bytes) -> None:
         """Return when the file holds this, and nothing else, on the disk."""
+
+    def release(self) -> None: ...
+
+
+class SharedLock(Protocol):
+    """A lock of somebody who reads; brokers are kept out until :meth:`release`."""
 
     def release(self) -> None: ...
 
@@ -207,11 +214,38 @@ class _RealLock:
                 self._held.discard(self._key)
 
 
+class _SharedLock:
+    """A record lock that others may hold too, who only read; a broker cannot take its own meanwhile."""
+
+    def __init__(self, path: str) -> None:
+        with _RealLock._guard:
+            found = os.stat(path)
+            if (found.st_dev, found.st_ino) in _RealLock._held:
+                raise StoreLockedError(os.path.dirname(path))
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
+            except OSError as error:
+                os.close(self._fd)
+                if error.errno in (errno.EACCES, errno.EAGAIN):
+                    raise StoreLockedError(os.path.dirname(path)) from error
+                raise
+
+    def release(self) -> None:
+        with _RealLock._guard:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+
+
 class RealStorage:
-    """The machine's file system."""
+    """The machine's file system. ``read_only``: files are opened for reading, whatever is done with them."""
+
+    def __init__(self, *, read_only: bool = False) -> None:
+        self._mode = os.O_RDONLY if read_only else os.O_RDWR
 
     def open(self, path: str, *, create: bool = False) -> StorageFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        flags = self._mode | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return _RealFile(path, os.open(path, flags, 0o644))
 
     def exists(self, path: str) -> bool:
@@ -256,3 +290,10 @@ class RealStorage:
 
     def lock(self, path: str) -> LockHandle:
         return _RealLock(path)
+
+    def lock_shared(self, path: str) -> SharedLock | None:
+        """Keep brokers from taking the lock, without a change to the file; None where there is no such file.
+
+        Raises StoreLockedError when a broker has it.
+        """
+        return _SharedLock(path) if self.exists(path) else None

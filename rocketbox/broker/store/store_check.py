@@ -21,8 +21,9 @@ from rocketbox.broker.store.index_comparison import IndexComparison
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.storage import Storage
 from rocketbox.broker.store.verify import LogComparison, QueueName
+from rocketbox.protocol.bodies import loads_loose
 
-__all__ = ["StoreFiles", "check_store", "find_files"]
+__all__ = ["StoreFiles", "check_store", "check_tables", "find_files"]
 
 _FOREVER = 1 << 62
 
@@ -154,6 +155,21 @@ def check_store(store: StoreFiles, options: StoreOptions, *, running: bool = Fal
         yield _lost(store, comparison.end, last)
     elif last is not None:
         yield last
+
+
+def check_tables(storage: Storage, root: str) -> Iterator[StoreFinding]:
+    """Which tables (``config/*.json``) cannot be used, or their copies of the version before."""
+    for name in storage.list_directory(f"{root}/config"):
+        if name.endswith((".json", ".json.bak")):
+            path = f"{root}/config/{name}"
+            file = storage.open(path)
+            try:
+                if not isinstance(loads_loose(file.read(0, file.size()).decode()), dict):
+                    raise ValueError("it is not a JSON object")
+            except (ValueError, RecursionError) as error:
+                yield StoreFinding(
+                    FindingKind.TABLE, path, 0, str(error), "restore the file from a copy, or remove it to begin anew"
+                )
 
 
 def _lost(store: StoreFiles, end: int, last: StoreFinding | None) -> StoreFinding:

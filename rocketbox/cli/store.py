@@ -1,0 +1,227 @@
+"""``rocketbox store``: looking into, mending and reading out the directory of an embedded broker.
+
+Holds arguments, progress and what is printed; what is done stands in ``rocketbox.broker.store``.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from rocketbox.broker.options import read_broker_options
+from rocketbox.broker.store.export import Export, ExportFilter
+from rocketbox.broker.store.finding import StoreFinding
+from rocketbox.broker.store.options import StoreOptions
+from rocketbox.broker.store.storage import RealStorage
+from rocketbox.broker.store.store_check import StoreFiles, check_store, check_tables, find_files
+from rocketbox.cli.broker import CONTEXT_SETTINGS, read_arguments
+from rocketbox.errors import ConfigurationError, Finding, RocketBoxError, StoreError, StoreLockedError
+
+__all__ = ["store"]
+
+SHOWN = 10  # findings about one file; of the others only the number is told
+
+store = typer.Typer(no_args_is_help=True, help="Check, mend, or read out the directory of an embedded broker.")
+
+DataDir = Annotated[Path, typer.Option(help="The directory of the store.")]
+ReadOnly = Annotated[
+    bool, typer.Option("--read-only", help="Look at a directory that a broker uses: what it has synced is read.")
+]
+
+
+@store.command("check", context_settings=CONTEXT_SETTINGS)
+def check(context: typer.Context, data_dir: DataDir, read_only: ReadOnly = False) -> None:
+    """Compare queues, index and tables of a store with its commit log, every record of which is checked.
+
+    Nothing is changed. The broker's settings may follow as --KEY=VALUE, in kebab case, where it was not run with the
+    default ones: --max-index-num=1000
+
+    Status: 0 sound; 1 something is wrong, and all of it is printed; or it cannot be checked.
+    """
+    with _failures_told("rocketbox store check"):
+        options = _options(context, data_dir)
+        storage = RealStorage(read_only=True)
+        findings: dict[str, list[StoreFinding]] = {}
+        notes: list[StoreFinding] = []
+        with _kept_from_brokers(storage, data_dir, read_only=read_only) as running:
+            files = find_files(storage, str(data_dir.absolute()), options)
+            with _progress("checking", files.log.start, files.expected_end) as advance:
+                for step in check_store(files, options, running=running):
+                    if isinstance(step, int):
+                        advance(step)
+                    elif step.harmless:
+                        notes.append(step)
+                    else:
+                        findings.setdefault(step.path, []).append(step)
+            for finding in check_tables(storage, files.root):
+                findings.setdefault(finding.path, []).append(finding)
+        _say(_summary(files))
+        for note in notes:
+            _say(f"note: {note.path}:{note.position}: {note.what}; the next start deals with it")
+        for path, found in findings.items():
+            for finding in found[:SHOWN]:
+                _say(str(finding))
+            if len(found) > SHOWN:
+                _say(f"{found[0].kind.value}: {path}: {len(found) - SHOWN} more")
+        if findings:
+            count = sum(map(len, findings.values()))
+            _say(f"{count} {'thing is' if count == 1 else 'things are'} wrong")
+            raise typer.Exit(1)
+        _say("sound")
+
+
+@store.command("export", context_settings=CONTEXT_SETTINGS)
+def export(
+    context: typer.Context,
+    data_dir: DataDir,
+    to: Annotated[Path, typer.Option(metavar="FILE", help="The file to write; - is stdout.")],
+    topic: Annotated[
+        list[str] | None, typer.Option(metavar="TOPIC", help="Only this topic; may be given several times.")
+    ] = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Stored then or later: 2026-05-01T12:00, or ms.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Stored before that time.")] = None,
+    offset: Annotated[
+        str | None, typer.Option(metavar="FIRST:END", help="Offsets in their queues; either may be left out.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
+    read_only: ReadOnly = False,
+) -> None:
+    """Write the messages of a store as JSON, one a line.
+
+    A body is text where it is UTF-8, else base64; body_encoding says which. A damaged store is read too: every intact
+    record is written, and what is left out is told.
+
+    Status: 0 all was written; 1 something was left out, or nothing could be written.
+    """
+    with _failures_told("rocketbox store export"):
+        options = _options(context, data_dir)
+        wanted = ExportFilter(frozenset(topic or ()), _time("--from", from_), _time("--until", until), *_range(offset))
+        if not force and str(to) != "-" and to.exists():
+            raise ConfigurationError(Finding(f"{to} is there already", fix="give another file, or --force"))
+        storage = RealStorage(read_only=True)
+        with _kept_from_brokers(storage, data_dir, read_only=read_only) as running:
+            files = find_files(storage, str(data_dir.absolute()), options)
+            done = Export(files.log, wanted, files.checkpoint.synced_offset if running else None)
+            with (
+                _written(to) as file,
+                _progress("exporting", files.log.start, files.expected_end) as advance,
+            ):
+                for step in done.lines():
+                    if isinstance(step, int):
+                        advance(step)
+                    else:
+                        file.write(f"{step}\n")
+        print(f"{done.messages} messages written to {to}", file=sys.stderr)  # noqa: T201
+        for each in done.left_out:
+            print(f"left out: {each}", file=sys.stderr)  # noqa: T201
+        if done.left_out:
+            raise typer.Exit(1)
+
+
+def _options(context: typer.Context, data_dir: Path) -> StoreOptions:
+    settings = read_arguments(context.args)
+    return read_broker_options(settings, prefix="--", store_path_root_dir=data_dir).store
+
+
+@contextmanager
+def _kept_from_brokers(storage: RealStorage, data_dir: Path, *, read_only: bool) -> Iterator[bool]:
+    """No broker can start in the directory meanwhile; yields whether one runs there, which ``read_only`` allows."""
+    if not (data_dir / "commitlog").is_dir():
+        raise StoreError(f"{data_dir} holds no store: there is no directory commitlog in it")
+    lock = None
+    try:
+        lock = storage.lock_shared(str(data_dir.absolute() / "lock"))
+    except StoreLockedError as error:
+        if not read_only:
+            raise StoreError(
+                f"{data_dir} is in use by a broker; stop it, or give --read-only to look at what it has synced"
+            ) from error
+        yield True
+        return
+    try:
+        yield False
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+@contextmanager
+def _failures_told(command: str) -> Iterator[None]:
+    try:
+        yield
+    except (RocketBoxError, OSError) as error:
+        print(f"{command}: {error}", file=sys.stderr)  # noqa: T201
+        raise typer.Exit(1) from error
+
+
+@contextmanager
+def _progress(what: str, start: int, end: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr while offsets of the log go from start to end; nothing where stderr is no terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=max(1, end - start))
+        yield lambda offset: progress.update(task, completed=offset - start)
+
+
+@contextmanager
+def _written(to: Path) -> Iterator[TextIO]:
+    """The file to write; it takes its name when all is written. ``-`` is stdout."""
+    if str(to) == "-":
+        yield sys.stdout
+        return
+    part = to.with_name(f"{to.name}.part")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            yield file
+        part.replace(to)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _time(option: str, text: str | None) -> int | None:
+    """Epoch milliseconds of what was written: those, or an ISO time, which is local without a zone."""
+    if text is None:
+        return None
+    if text.isdigit():
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise ConfigurationError(
+            Finding(f"{option} is {text!r}, which is no time", fix="write 2026-05-01T12:00, or epoch milliseconds")
+        ) from None
+
+
+def _range(text: str | None) -> tuple[int | None, int | None]:
+    if text is None:
+        return None, None
+    found = re.fullmatch(r"(\d*):(\d*)", text)
+    if found is None:
+        raise ConfigurationError(Finding(f"--offset is {text!r}", fix="write FIRST:END, such as 100:200 or 100:"))
+    first, end = (int(each) if each else None for each in found.groups())
+    return first, end
+
+
+def _summary(files: StoreFiles) -> str:
+    log = files.log
+    state = "stopped in order" if files.clean else "not stopped in order: the next start completes queues and index"
+    return (
+        f"{files.root}: {len(log.starts)} files of the log from offset {log.start} on, {len(files.queues)} queues, "
+        f"{len(files.index)} index files; {state}"
+    )
+
+
+def _say(text: str) -> None:
+    print(text)  # noqa: T201

@@ -1,0 +1,243 @@
+"""``rocketbox store``: what it prints, its status, and that it changes nothing that it was not asked to change."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio
+import pytest
+from typer.testing import CliRunner, Result
+
+from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.store.options import StoreOptions
+from rocketbox.cli.app import app
+from rocketbox.protocol.stored_message import StoredMessage
+from tests.unit.store.store_tools import ManualClock, message, put_all
+
+OPTIONS = StoreOptions(
+    mapped_file_size_commit_log=65_536,
+    mapped_file_size_consume_queue=400,
+    max_hash_slot_num=16,
+    max_index_num=64,
+    allocate_ahead=0,
+)
+SETTINGS = ["--max-hash-slot-num=16", "--max-index-num=64"]  # all other sizes are those of the files
+START = 1_700_000_000_000
+
+
+def filled(root: Path, messages: list[StoredMessage] | None = None) -> list[int]:
+    """A store with one message a second; returns where the records begin."""
+    clock, places = ManualClock(), []
+
+    async def fill() -> None:
+        async with MessageStore(root, OPTIONS, clock=clock) as store:
+            for each in messages or [message(number) for number in range(30)]:
+                places.append((await put_all(store, each))[0])
+                clock.now_ms += 1000
+
+    anyio.run(fill)
+    return places
+
+
+def rocketbox(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["store", *map(str, arguments)], prog_name="rocketbox")
+
+
+def digest(root: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+def damage(path: Path, position: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        (byte,) = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte ^ 4]))
+
+
+def first_log_file(root: Path) -> Path:
+    return root / "commitlog" / f"{0:020d}"
+
+
+# --- check ---
+
+
+def test_a_sound_store_has_status_0(tmp_path: Path) -> None:
+    filled(tmp_path)
+    before = digest(tmp_path)
+    result = rocketbox("check", "--data-dir", tmp_path, *SETTINGS)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == "sound"
+    assert digest(tmp_path) == before
+
+
+def test_what_is_wrong_is_named_with_file_and_place(tmp_path: Path) -> None:
+    places = filled(tmp_path)
+    queue = tmp_path / "consumequeue" / "orders" / "0" / f"{0:020d}"
+    damage(first_log_file(tmp_path), places[7] + 100)
+    damage(queue, 59)
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.json").write_text('{"dataVersion"')
+    before = digest(tmp_path)
+    result = rocketbox("check", "--data-dir", tmp_path, *SETTINGS)
+    assert result.exit_code == 1
+    assert f"log: {first_log_file(tmp_path)}:{places[7]}: " in result.stdout
+    assert f"queue: {queue}:40: entry 2 of orders/0 says" in result.stdout
+    assert f"table: {tmp_path}/config/topics.json" in result.stdout
+    assert "things are wrong" in result.stdout
+    assert digest(tmp_path) == before
+
+
+def test_many_findings_in_one_file_are_counted(tmp_path: Path) -> None:
+    filled(tmp_path)
+    queue = tmp_path / "consumequeue" / "orders" / "0" / f"{0:020d}"
+    queue.write_bytes(b"\7" * 400)
+    (tmp_path / "consumequeue" / "orders" / "0" / f"{400:020d}").write_bytes(b"\7" * 400)
+    result = rocketbox("check", "--data-dir", tmp_path, *SETTINGS)
+    assert f"queue: {queue}: 10 more" in result.stdout
+    assert "31 things are wrong" in result.stdout  # 30 entries, and what stands behind the last
+
+
+def test_a_directory_in_use_is_refused_unless_only_read(tmp_path: Path) -> None:
+    filled(tmp_path)
+    script = (
+        "import fcntl, os, sys; fd = os.open(sys.argv[1], os.O_RDWR); fcntl.lockf(fd, fcntl.LOCK_EX, 1);"
+        "print('locked', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        for command in (["check"], ["export", "--to", tmp_path / "out"]):
+            result = rocketbox(*command, "--data-dir", tmp_path, *SETTINGS)
+            assert result.exit_code == 1
+            assert "is in use by a broker; stop it, or give --read-only" in result.output
+            result = rocketbox(*command, "--data-dir", tmp_path, "--read-only", *SETTINGS)
+            assert result.exit_code == 0, result.output
+        holder.communicate()
+
+
+def test_a_broker_of_this_process_keeps_its_lock(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with MessageStore(tmp_path, OPTIONS) as store:
+            await put_all(store, message(0))
+            assert rocketbox("check", "--data-dir", tmp_path, *SETTINGS).exit_code == 1
+            assert rocketbox("check", "--data-dir", tmp_path, "--read-only", *SETTINGS).exit_code == 0
+            script = "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | 4, 1)"
+            taken = await anyio.run_process([sys.executable, "-c", script, str(tmp_path / "lock")], check=False)
+            assert b"Error" in taken.stderr
+
+    anyio.run(run)
+
+
+@pytest.mark.parametrize("command", [["check"], ["export", "--to", "out"]])
+def test_what_is_no_store_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = rocketbox(*command, "--data-dir", tmp_path / "nowhere")
+    assert result.exit_code == 1
+    assert "holds no store" in result.output
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_setting_that_is_misspelt_is_refused(tmp_path: Path) -> None:
+    filled(tmp_path)
+    result = rocketbox("check", "--data-dir", tmp_path, "--max-index-nums=3")
+    assert result.exit_code == 1
+    assert "did you mean --max-index-num?" in result.output
+
+
+# --- export ---
+
+
+def exported(root: Path, *arguments: object) -> list[dict[str, object]]:
+    to = root.parent / f"{root.name}.jsonl"
+    result = rocketbox("export", "--data-dir", root, "--to", to, "--force", *arguments, *SETTINGS)
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in to.read_text("utf-8").splitlines()]
+
+
+def test_every_message_is_a_line(tmp_path: Path) -> None:
+    texts = [StoredMessage("flüge", 1, "grüß".encode(), b"TAGS\x01a\x02KEYS\x01k1 k2", flag=5)]
+    bytes_ = [StoredMessage("orders", 0, b"\xff\x00", b"") for _ in range(2)]
+    places = filled(tmp_path / "store", texts + bytes_)
+    first, second, third = exported(tmp_path / "store")
+    assert (first["topic"], first["queue_id"], first["flag"]) == ("flüge", 1, 5)
+    assert (first["body"], first["body_encoding"]) == ("grüß", "text")
+    assert first["properties"] == {"TAGS": "a", "KEYS": "k1 k2"}
+    assert first["store_timestamp_ms"] == START
+    assert (second["body_encoding"], base64.b64decode(str(second["body"]))) == ("base64", b"\xff\x00")
+    assert [second["queue_offset"], third["queue_offset"]] == [0, 1]
+    assert [each["commit_log_offset"] for each in (first, second, third)] == places
+
+
+def test_messages_are_chosen_by_topic_time_and_offset(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    filled(store, [message(number, topic=("a", "b", "c")[number % 3]) for number in range(30)])
+
+    def numbers(*arguments: object) -> list[int]:
+        return [int(str(each["body"]).split()[0]) for each in exported(store, *arguments)]
+
+    assert numbers("--topic", "a", "--topic=c") == [number for number in range(30) if number % 3 != 1]
+    assert numbers("--offset=8:") == list(range(24, 30))
+    assert numbers("--offset=:1") == [0, 1, 2]
+    assert numbers("--from", START + 20_000, "--until", START + 22_000) == [20, 21]
+    local = datetime.fromtimestamp(START // 1000 + 25, UTC).astimezone()
+    assert numbers("--from", local.replace(tzinfo=None).isoformat()) == [25, 26, 27, 28, 29]
+    assert numbers("--from", local.isoformat()) == [25, 26, 27, 28, 29]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--from=soon"], "--from is 'soon', which is no time"),
+        (["--offset=7"], "write FIRST:END"),
+    ],
+)
+def test_a_choice_that_means_nothing_is_refused(tmp_path: Path, arguments: list[str], says: str) -> None:
+    filled(tmp_path / "store", [message(0)])
+    result = rocketbox("export", "--data-dir", tmp_path / "store", "--to", tmp_path / "out", *arguments)
+    assert result.exit_code == 1
+    assert says in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_store_is_exported_but_for_what_cannot_be_read(tmp_path: Path) -> None:
+    store, to = tmp_path / "store", tmp_path / "out"
+    places = filled(store)
+    damage(first_log_file(store), places[7] + 100)
+    before = digest(store)
+    result = rocketbox("export", "--data-dir", store, "--to", to, *SETTINGS)
+    assert result.exit_code == 1
+    assert f"left out: {places[8] - places[7]} bytes at {first_log_file(store)}:{places[7]}" in result.stderr
+    assert [json.loads(line)["queue_offset"] for line in to.read_text().splitlines()] == [*range(7), *range(8, 30)]
+    assert digest(store) == before
+
+
+def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
+    store, to = tmp_path / "store", tmp_path / "out"
+    filled(store)
+    to.write_text("precious")
+    result = rocketbox("export", "--data-dir", store, "--to", to, *SETTINGS)
+    assert result.exit_code == 1
+    assert "give another file, or --force" in result.output
+    assert to.read_text() == "precious"
+    assert rocketbox("export", "--data-dir", store, "--to", to, "--force", *SETTINGS).exit_code == 0
+    assert len(to.read_text().splitlines()) == 30
+
+
+def test_messages_may_go_to_stdout(tmp_path: Path) -> None:
+    filled(tmp_path, [message(0), message(1)])
+    result = rocketbox("export", "--data-dir", tmp_path, "--to", "-", *SETTINGS)
+    assert [json.loads(line)["queue_offset"] for line in result.stdout.splitlines()] == [0, 1]
