@@ -1,0 +1,271 @@
+"""What must be true of a store after a crash: a ledger of what was sent and acknowledged, and the checks against it.
+
+A :class:`Ledger` watches a running store; its :class:`Mark` is what it knows at one moment. :func:`observe` is all
+that can be read from a store, :func:`verify` compares the two: bodies, properties, sizes, order, and what tags and keys
+find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import anyio.lowlevel
+
+from rocketbox.broker.store.message_store import MessageStore, PutResult
+from rocketbox.handoff import WorkerPool
+from rocketbox.protocol.stored_message import StoredMessage, decode_message
+from rocketbox.protocol.tags import tags_code
+
+__all__ = ["Found", "Ledger", "Mark", "Outcome", "inline_pools", "observe", "verify"]
+
+
+@contextmanager
+def inline_pools() -> Iterator[None]:
+    """Have what would run in threads run at once: the same calls in the same order each time, no threads to start."""
+
+    async def run(self: WorkerPool, function: Callable[..., Any], *args: Any) -> Any:
+        await anyio.lowlevel.checkpoint()
+        result = function(*args)
+        await anyio.lowlevel.checkpoint()
+        return result
+
+    with patch.object(WorkerPool, "run", run):
+        yield
+
+
+class Sent(NamedTuple):
+    """A record that the store was given, and where it put it."""
+
+    place: int
+    end: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    body: bytes
+    properties: bytes
+
+
+class Found(NamedTuple):
+    """A record that was read."""
+
+    place: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    body: bytes
+    properties: bytes
+
+
+class Mark(NamedTuple):
+    """What is known at one moment: how many were sent, up to where the log is acknowledged and certain, and tables."""
+
+    sent: int
+    acknowledged: int
+    synced: int
+    removed_below: int
+    tables: tuple[tuple[str, int, int], ...]
+    """Path, number of the version that was last written, and of the one that was last begun."""
+
+
+@dataclass
+class Ledger:
+    """What was put and what was told durable. ``watch`` each store that is run, one after the other."""
+
+    sent: list[Sent] = field(default_factory=list)
+    acknowledged: int = 0
+    synced: int = 0
+    removed_below: int = 0
+    tables: dict[str, list[str]] = field(default_factory=dict)
+    _written: dict[str, int] = field(default_factory=dict)
+    _end: int = 0
+    _syncing: int = 0
+
+    def mark(self) -> Mark:
+        tables = tuple((path, self._written[path], len(texts) - 1) for path, texts in self.tables.items())
+        return Mark(len(self.sent), self.acknowledged, self.synced, self.removed_below, tables)
+
+    def reopened(self, end: int) -> None:
+        """A store that refused something was opened again and its log ends there: what is behind it was not taken."""
+        self.sent = [sent for sent in self.sent if sent.end <= max(end, self.acknowledged)]
+
+    def watch(self, store: MessageStore) -> None:
+        """Note what is put into the store, by whomever, and what it says is durable."""
+        put, put_batch, when_durable, durable = store.put, store.put_batch, store.when_durable, store.durable
+
+        def watched_put(message: StoredMessage) -> PutResult:
+            result = put(message)
+            self._note([message], result)
+            return result
+
+        def watched_batch(messages: Sequence[StoredMessage]) -> PutResult:
+            result = put_batch(messages)
+            self._note(messages, result)
+            return result
+
+        def watched_when_durable(end_offset: int, callback: Callable[[BaseException | None], None]) -> None:
+            def told(error: BaseException | None) -> None:
+                if error is None:
+                    self.acknowledged = max(self.acknowledged, end_offset)
+                callback(error)
+
+            when_durable(end_offset, told)
+
+        async def watched_durable(end_offset: int) -> None:
+            await durable(end_offset)
+            self.acknowledged = max(self.acknowledged, end_offset)
+
+        replaced: Any = store
+        replaced.put, replaced.put_batch = watched_put, watched_batch
+        replaced.when_durable, replaced.durable = watched_when_durable, watched_durable
+
+    def _note(self, messages: Sequence[StoredMessage], result: PutResult) -> None:
+        ends = [*result.offsets[1:], result.end_offset]
+        for number, (message, place, end) in enumerate(zip(messages, result.offsets, ends, strict=True)):
+            self.sent.append(
+                Sent(place, end, message.topic, message.queue_id, result.queue_offset + number, bytes(message.body),
+                     bytes(message.properties))
+            )  # fmt: skip
+
+    def on_call(self, name: str, path: str, offset: int, size: int) -> None:
+        """To be called before each call of the storage: learns up to where the log is synced."""
+        self.synced, self._syncing = max(self.synced, self._syncing), 0
+        if "/commitlog/" in path:
+            if name == "write":
+                self._end = max(self._end, int(path.rpartition("/")[2]) + offset + size)
+            elif name == "sync":
+                self._syncing = self._end
+
+    def begin_table(self, path: str, text: str) -> None:
+        """A table's file is about to be written."""
+        self.tables.setdefault(path, [])
+        self._written.setdefault(path, -1)
+        self.tables[path].append(text)
+
+    def end_table(self, path: str) -> None:
+        """It is written."""
+        self._written[path] = len(self.tables[path]) - 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that a store says. ``records`` by place in the log; ``by_tag`` and ``by_key`` are places found by them."""
+
+    records: tuple[Found, ...]
+    queues: tuple[tuple[str, int, int, int], ...]
+    wrong: tuple[str, ...]
+    failure: str | None
+    end: int
+
+
+TAGS = ("t0", "t1", "t2")
+
+
+def observe(store: MessageStore) -> Outcome:
+    """Read everything: each queue from its first message on, each tag of each queue, and each key."""
+    records: list[Found] = []
+    queues = []
+    wrong: list[str] = []
+    for topic, queue_id in sorted(store.queues()):
+        least, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        queues.append((topic, queue_id, least, end))
+        offset = least
+        of_queue: list[Found] = []
+        while offset < end:
+            result = store.get(topic, queue_id, offset)
+            for record in result.records:
+                found = _decoded(record)
+                if found[2:5] != (topic, queue_id, offset):
+                    wrong.append(f"at {topic}/{queue_id}:{offset} stands {found}")
+                of_queue.append(found)
+                offset += 1
+            if not result.records or result.next_begin_offset != offset:
+                wrong.append(
+                    f"{topic}/{queue_id} goes on at {result.next_begin_offset} behind {offset}: {result.status}"
+                )
+                break
+        for tag in TAGS if of_queue and not topic.startswith("SCHEDULE") else ():
+            expected = [found.queue_offset for found in of_queue if f"TAGS\x01{tag}\x02".encode() in found.properties]
+            if (by_tag := _offsets_of_tag(store, topic, queue_id, least, end, tags_code(tag))) != expected:
+                wrong.append(f"tag {tag} of {topic}/{queue_id} finds {by_tag} instead of {expected}")
+        records += of_queue
+    for found in records:
+        key = _key(found)
+        if key and found.place not in [
+            _decoded(record).place for record in store.query(found.topic, key, 9, 0, 1 << 60)
+        ]:
+            wrong.append(f"key {key} does not find the record at {found.place}")
+    records.sort()
+    return Outcome(tuple(records), tuple(queues), tuple(wrong), store.failure, store.max_commit_log_offset)
+
+
+def _key(found: Found) -> str:
+    """The first of its keys."""
+    keys = next((text[5:] for text in found.properties.split(b"\x02") if text.startswith(b"KEYS\x01")), b"")
+    return keys.partition(b" ")[0].decode()
+
+
+@dataclass(frozen=True)
+class _Tagged:
+    """Selects by the unit alone, so that a wrong unit shows."""
+
+    code: int
+
+    def matches_unit(self, tags_code: int) -> bool:
+        return tags_code == self.code
+
+    def matches_record(self, record: bytes) -> bool:
+        return True
+
+
+def _offsets_of_tag(store: MessageStore, topic: str, queue_id: int, least: int, end: int, code: int) -> list[int]:
+    offsets: list[int] = []
+    offset = least
+    while offset < end:
+        result = store.get(topic, queue_id, offset, filter=_Tagged(code))
+        offsets += [_decoded(record).queue_offset for record in result.records]
+        if result.next_begin_offset <= offset:
+            break
+        offset = result.next_begin_offset
+    return offsets
+
+
+def _decoded(record: bytes) -> Found:
+    message = decode_message(record)[0]
+    properties = bytes(message.raw_properties).partition(b"__CRC32#")[0]
+    return Found(message.commit_log_offset, len(record), message.topic, message.queue_id, message.queue_offset,
+                 bytes(message.body), properties)  # fmt: skip
+
+
+def verify(outcome: Outcome, ledger: Ledger, mark: Mark, *, synced_only: bool = False) -> list[str]:
+    """What is wrong with a store that crashed at ``mark``; empty if nothing is.
+
+    With ``synced_only`` (ASYNC_FLUSH) what was acknowledged but not synced may be missing, though never a part of it
+    that has something behind it.
+    """
+    wrong = list(outcome.wrong)
+    if outcome.failure is not None:
+        wrong.append(f"it says that it failed: {outcome.failure}")
+    sent = ledger.sent[: mark.sent]
+    required = min(mark.acknowledged, mark.synced) if synced_only else mark.acknowledged
+    kept = [each for each in sent if each.place >= mark.removed_below]
+    found = [each for each in outcome.records if each.place >= mark.removed_below]
+    for expected, actual in zip(kept, found, strict=False):
+        if (expected.place, expected.end - expected.place, *expected[2:]) != tuple(actual):
+            wrong.append(f"sent {expected}, found {actual}")
+    for lost in kept[len(found) :]:
+        if lost.end <= required:
+            wrong.append(f"acknowledged and missing: {lost}")
+    wrong += [f"never sent, and there: {more}" for more in found[len(kept) :]]
+    for old in outcome.records:
+        if old.place < mark.removed_below and old.place not in {each.place for each in sent}:
+            wrong.append(f"never sent, and there: {old}")
+    for topic, queue_id, least, end in outcome.queues:
+        offsets = [each.queue_offset for each in outcome.records if (each.topic, each.queue_id) == (topic, queue_id)]
+        if offsets != list(range(least, end)):
+            wrong.append(f"{topic}/{queue_id} from {least} to {end} has {offsets}")
+    return wrong

@@ -1,0 +1,114 @@
+"""Power failures: whatever a crash leaves of what was not synced, nothing acknowledged is lost, nothing is made up."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from rocketbox.broker.store.options import StoreOptions
+from tests.crashable_storage import Image
+from tests.unit.store.crash_checks import Mark, inline_pools
+from tests.unit.store.crash_workloads import ASYNC, STEPS, SYNC, CrashTester, Machine
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Tens of thousands of recoveries say what they cut; nobody reads it."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+ALL = os.environ.get("ROCKETBOX_TESTS") == "all"  # minutes instead of seconds
+MOST_FAILURES = 20
+STEPS_OF_SCENARIO = 40
+SAMPLES = 6  # at each call
+
+
+class Recorder:
+    """Collects what a crash of a machine may leave, each once: all of it, or ``samples`` at each call."""
+
+    def __init__(self, machine: Machine, chance: random.Random | None = None, samples: int = 0) -> None:
+        self.machine = machine
+        self.name = "start"
+        self.states: dict[tuple[object, Mark], tuple[Image, Mark, str]] = {}
+        self._chance = chance
+        self._samples = samples
+
+    def crash(self) -> None:
+        storage, mark = self.machine.storage, self.machine.ledger.mark()
+        name = f"{self.name}, call {storage.calls}"
+        if self._chance is None:
+            for image in storage.images():
+                self.states[image.key, mark] = (image, mark, name)
+        else:
+            for _ in range(self._samples):
+                image = storage.sample(self._chance)
+                self.states[image.key, mark] = (image, mark, name)
+
+
+async def explore(tester: CrashTester, depth: int) -> None:
+    """All states after a crash at any call of any workload of up to ``depth`` steps."""
+    seen: set[tuple[str, ...]] = set()
+    for workload in itertools.product(STEPS, repeat=depth):
+        machine = Machine(tester.options)
+        recorder = Recorder(machine)
+        machine.on_point = None if seen else recorder.crash
+        await machine.open()
+        for number, step in enumerate(workload, 1):
+            prefix = workload[:number]
+            recorder.name = " ".join(prefix)
+            machine.on_point = None if prefix in seen else recorder.crash
+            seen.add(prefix)
+            await STEPS[step](machine)
+        recorder.crash()
+        machine.on_point = None
+        await machine.close()
+        for image, mark, name in recorder.states.values():
+            await tester.check(image, machine.ledger, mark, name)
+        if len(tester.failures) > MOST_FAILURES:
+            break
+
+
+@pytest.mark.parametrize("options", [SYNC, ASYNC], ids=["sync", "async"])
+async def test_every_state_that_a_crash_leaves_of_a_short_workload_is_recovered(options: StoreOptions) -> None:
+    tester = CrashTester(options)
+    with inline_pools():
+        await explore(tester, 3 if ALL else 2)
+    print(dict(tester.counts))
+    assert not tester.failures, report(tester)
+    assert tester.counts["disks"] > 500
+
+
+def report(tester: CrashTester) -> str:
+    return f"{dict(tester.counts)}\n" + "\n".join(failure[:600] for failure in tester.failures[:10])
+
+
+@pytest.mark.parametrize("seed", range(10 if ALL else 1))
+@pytest.mark.parametrize("options", [SYNC, ASYNC], ids=["sync", "async"])
+async def test_whatever_a_crash_leaves_of_a_long_scenario_is_recovered(options: StoreOptions, seed: int) -> None:
+    chance = random.Random(seed)
+    tester = CrashTester(options)
+    machine = Machine(options)
+    recorder = Recorder(machine, chance, SAMPLES)
+    with inline_pools():
+        machine.on_point = recorder.crash
+        await machine.open()
+        for _ in range(STEPS_OF_SCENARIO):
+            recorder.name = chance.choice(list(STEPS))
+            await STEPS[recorder.name](machine)
+        recorder.crash()
+        machine.on_point = None
+        await machine.close()
+        for number, (image, mark, name) in enumerate(recorder.states.values()):
+            again = chance if number % 20 == 0 else None
+            await tester.check(image, machine.ledger, mark, name, again=again)
+    assert not tester.failures, report(tester)
+    assert tester.counts["states"] > 500
