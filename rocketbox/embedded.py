@@ -22,6 +22,7 @@ import anyio
 
 from rocketbox.broker.broker import Broker
 from rocketbox.broker.options import BrokerOptions, read_broker_options
+from rocketbox.broker.peer_limits import remoting_options
 from rocketbox.broker.store.options import FlushDiskType
 from rocketbox.broker.store.storage import Storage
 from rocketbox.clock import Clock, RealClock
@@ -149,7 +150,12 @@ class EmbeddedServers:
         broker_options = options.broker_options()
         async with AsyncExitStack() as stack:
             name_server = NameServer(
-                NameServerOptions(host=options.host, port=options.name_server_port),
+                NameServerOptions(
+                    host=options.host,
+                    port=options.name_server_port,
+                    remoting=remoting_options(broker_options),
+                    max_registration_bytes=broker_options.max_registration_bytes,
+                ),
                 clock=self._clock,
                 network=self._network,
             )

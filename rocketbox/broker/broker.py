@@ -34,6 +34,7 @@ from rocketbox.broker.handlers.send_back import SendBackHandler
 from rocketbox.broker.locks import QueueLocks
 from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.options import BrokerOptions
+from rocketbox.broker.peer_limits import remoting_options
 from rocketbox.broker.persister import Persister, Table
 from rocketbox.broker.put_stage import PutStage
 from rocketbox.broker.registration import UNREGISTER_TIMEOUT, Registration
@@ -85,6 +86,7 @@ class Broker:
         self._hooks = extensions.hooks
         self._stack = AsyncExitStack()
         self._address: str | None = None
+        self._server: RemotingServer | None = None
         self._persister = Persister(options.store_path_root_dir.absolute() / "config", storage, clock)
         files = self._persister.files
         self.store = MessageStore(options.store_path_root_dir, options.store, clock=clock, storage=storage)
@@ -145,6 +147,13 @@ class Broker:
             raise NotStartedError("the broker")
         return self._address
 
+    @property
+    def server(self) -> RemotingServer:
+        """The server's counters and connections, for health and tests."""
+        if self._server is None:
+            raise NotStartedError("the broker")
+        return self._server
+
     async def __aenter__(self) -> Self:
         check_address(self.options)
         if self.options.store.flush_disk_type is FlushDiskType.ASYNC_FLUSH:
@@ -162,13 +171,14 @@ class Broker:
             await stack.enter_async_context(self._client)
             tasks = await stack.enter_async_context(Supervisor("broker", self._clock))
             ip = await resolve_ip(self.options)
-            server = await stack.enter_async_context(
+            self._server = server = await stack.enter_async_context(
                 RemotingServer(
                     self._handlers,
                     host=self.options.bind_address,
                     port=self.options.listen_port,
                     clock=self._clock,
                     network=self._network,
+                    options=remoting_options(self.options),
                     on_close=self._connection_closed,
                     hooks=self._hooks,
                 )

@@ -60,6 +60,23 @@ class BrokerOptions:
     """The most pulls that wait for a message, each about 1 KiB; more are answered 2 (SYSTEM_BUSY). Not Apache's."""
     max_held_pulls_per_connection: int = 10_000
     """The most of one connection: a client has one for each of its queues. Not Apache's."""
+    max_connections: int = 10_000
+    """Of broker and name server each; never more than half of the descriptors the process may have, less some for
+    files. Further ones are closed at once. Not Apache's, as the seven that follow."""
+    header_timeout: int = 10_000
+    """A connection whose next header takes longer to come is closed."""
+    frame_timeout: int = 60_000
+    """The same for a whole frame."""
+    max_half_frame_bytes: int = 64 << 20
+    """Of all connections: what has come of frames that are not complete; above it the oldest is given up."""
+    max_unread_bytes: int = 32 << 20
+    """Of all connections: answers that clients do not read; above it the one that waits longest is given up."""
+    max_heartbeat_bytes: int = 1 << 20
+    """The most bytes of a heartbeat, or of queues to lock."""
+    max_request_bytes: int = 128 << 10
+    """The most bytes in the body of any other request than sends."""
+    max_registration_bytes: int = 4 << 20
+    """Of the name server: the most bytes of a broker's registration, about 25,000 topics."""
     register_name_server_period: int = 30_000
     flush_consumer_offset_interval: int = 5_000
     flush_delay_offset_interval: int = 10_000
@@ -79,6 +96,14 @@ _LEAST = {
     "max_held_pulls": 1,
     "max_held_pulls_per_connection": 1,
     "short_polling_time_mills": 1,
+    "max_connections": 1,
+    "header_timeout": 100,
+    "frame_timeout": 100,
+    "max_half_frame_bytes": 1 << 20,
+    "max_unread_bytes": 1 << 20,
+    "max_heartbeat_bytes": 1 << 10,
+    "max_request_bytes": 1 << 10,
+    "max_registration_bytes": 1 << 10,
     "register_name_server_period": 1000,
     "flush_consumer_offset_interval": 1,
     "flush_delay_offset_interval": 1,

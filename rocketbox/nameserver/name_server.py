@@ -8,11 +8,12 @@ Source: Apache RocketMQ 5.x ``NamesrvController``, ``DefaultRequestProcessor``, 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import zlib
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -29,6 +30,7 @@ from rocketbox.protocol.headers import (
 )
 from rocketbox.remoting.connection import Connection, RequestHandler
 from rocketbox.remoting.network import Network
+from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.server import RemotingServer
 from rocketbox.tasks import Supervisor
 
@@ -36,15 +38,20 @@ __all__ = ["NameServer", "NameServerOptions"]
 
 _log = logging.getLogger(__name__)
 
+MAX_REQUEST_BYTES = 128 << 10  # of the bodies of other requests than registrations
 SCAN_INTERVAL = 5.0  # seconds between two looks for silent brokers
 
 
 @dataclass(frozen=True, kw_only=True)
 class NameServerOptions:
-    """Where the name server listens; port 0 takes a free one."""
+    """Where the name server listens (port 0 takes a free one), and what it takes from its peers."""
 
     host: str = "127.0.0.1"
     port: int = 9876
+    remoting: RemotingOptions = field(default_factory=lambda: RemotingOptions(max_request_body=MAX_REQUEST_BYTES))
+    """Limits of connections and what they may send."""
+    max_registration_bytes: int = 4 << 20
+    """The most bytes of a broker's registration, about 25,000 topics."""
 
 
 class NameServer:
@@ -64,11 +71,16 @@ class NameServer:
         self._stack = AsyncExitStack()
 
     @property
-    def address(self) -> str:
-        """``host:port`` as bound."""
+    def server(self) -> RemotingServer:
+        """The server's counters and connections, for health and tests."""
         if self._server is None:
             raise NotStartedError("the name server")
-        return self._server.address
+        return self._server
+
+    @property
+    def address(self) -> str:
+        """``host:port`` as bound."""
+        return self.server.address
 
     async def __aenter__(self) -> Self:
         handlers: Mapping[int, RequestHandler] = {
@@ -84,6 +96,10 @@ class NameServer:
                     port=self.options.port,
                     clock=self._clock,
                     network=self._network,
+                    options=dataclasses.replace(
+                        self.options.remoting,
+                        max_request_bodies={RequestCode.REGISTER_BROKER: self.options.max_registration_bytes},
+                    ),
                     on_close=self.routes.on_close,
                 )
             )

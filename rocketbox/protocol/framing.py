@@ -1,7 +1,12 @@
 """Cuts a stream of bytes into remoting frames.
 
-Bytes in, commands out: the reader owns the buffer and the limits, a transport owns the socket. What is in a frame is
-``command``'s part. After an error the stream has no frame borders any more: close the connection.
+Bytes in, commands out: the reader owns the bytes of a frame that is not complete yet, and the limits; a transport owns
+the socket. What is in a frame is ``command``'s part. After an error the stream has no frame borders any more: close the
+connection.
+
+A reader without half a frame holds nothing: it receives into a buffer that it takes from a pool and gives back behind
+each read. Of a short frame what came is kept as it is; a longer one (above 32 KiB) is gathered, header and body each in
+a buffer that grows with what came, never with what was announced, and that becomes the body without another copy.
 
 Source: Apache RocketMQ 5.x ``NettyDecoder`` (length-prefixed frames, at most 16 MiB with the length field).
 """
@@ -9,21 +14,67 @@ Source: Apache RocketMQ 5.x ``NettyDecoder`` (length-prefixed frames, at most 16
 from __future__ import annotations
 
 import struct
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BytesIO
 
 from rocketbox.errors import RemoteProtocolError
-from rocketbox.protocol.command import RemotingCommand, decode_parts
+from rocketbox.protocol.command import RESPONSE_FLAG, RemotingCommand, decode_parts
 
-__all__ = ["MAX_FRAME_BYTES", "MAX_HEADER_BYTES", "FrameReader"]
+__all__ = ["MAX_FRAME_BYTES", "MAX_HEADER_BYTES", "BufferPool", "FrameReader", "RefusedBody"]
 
 MAX_FRAME_BYTES = 16_777_216  # Java's com.rocketmq.remoting.frameMaxLength, the 4 length bytes included
 MAX_HEADER_BYTES = 4_194_304  # the longest honest header is the list of ids that answers a large batch
 
 BUFFER_BYTES = 65_536
-_MIN_ROOM_BYTES = 4_096  # a smaller rest of the buffer is not worth a read of its own
+GATHERED_BYTES = BUFFER_BYTES // 2  # frames above it are gathered; below, a few copies cost less
+POOLED_BUFFERS = 4  # one is in use at a time, unless a transport takes its buffer before there is something to read
 
 _HEAD = struct.Struct(">iI")  # length, serialization and header size
 _LENGTH_BYTES = 4
 _HEAD_BYTES = _LENGTH_BYTES + 4
+
+
+class BufferPool:
+    """Buffers to receive into, for all readers of a server or client."""
+
+    def __init__(self) -> None:
+        self._free: deque[memoryview] = deque(maxlen=POOLED_BUFFERS)
+
+    def take(self) -> memoryview:
+        return self._free.pop() if self._free else memoryview(bytearray(BUFFER_BYTES))
+
+    def give_back(self, buffer: memoryview) -> None:
+        self._free.append(buffer)
+
+
+@dataclass(frozen=True)
+class RefusedBody:
+    """A request whose body is larger than its code may have; the body is skipped, ``request.body`` empty."""
+
+    request: RemotingCommand
+    size: int
+    limit: int
+
+
+class _Gathering:
+    """A long frame on its way: header, then body, then nothing is missing."""
+
+    __slots__ = ("body", "body_missing", "header", "header_missing", "request", "serialization", "skipped")
+
+    def __init__(self, serialization: int, header_bytes: int, body_bytes: int) -> None:
+        self.serialization = serialization
+        self.header = BytesIO()
+        self.header_missing = header_bytes
+        self.body = BytesIO()
+        self.body_missing = body_bytes
+        self.request: RemotingCommand | None = None
+        self.skipped = False
+
+    @property
+    def held_bytes(self) -> int:
+        return self.header.tell() + self.body.tell()
 
 
 class FrameReader:
@@ -32,63 +83,82 @@ class FrameReader:
     Either ``feed`` it what was read, or read straight into ``get_buffer`` and tell ``buffer_updated`` how much came
     (asyncio's BufferedProtocol). Both raise RemoteProtocolError for bytes that are not frames and for frames or headers
     above the limits, as soon as their first bytes show it.
+
+    With ``body_limit``, which says how many bytes the body of a request with a code may have, larger ones are noted in
+    ``refused`` as soon as their header is there, and their bodies pass without being kept.
     """
 
-    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES, max_header_bytes: int = MAX_HEADER_BYTES) -> None:
+    def __init__(
+        self,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        max_header_bytes: int = MAX_HEADER_BYTES,
+        *,
+        body_limit: Callable[[int], int] | None = None,
+        pool: BufferPool | None = None,
+    ) -> None:
         self._max_length = max_frame_bytes - 4
         self._max_header_bytes = max_header_bytes
-        self._buffer = bytearray(BUFFER_BYTES)
-        self._view = memoryview(self._buffer)
-        self._start = 0  # first byte not yet consumed
-        self._end = 0  # behind the last received byte
-        self._needed = _LENGTH_BYTES  # bytes from start without which nothing new can be said of them
+        self._body_limit = body_limit
+        self._pool = pool or BufferPool()
+        self._buffer: memoryview | None = None
+        self._rest = b""  # of a short frame that is not complete
+        self._long: _Gathering | None = None
+        self.frames = 0
+        """How many frames have come to their end, those with refused bodies too."""
+        self.refused: list[RefusedBody] = []
+        """What was refused; whoever answers takes it out."""
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of a frame that is not complete yet."""
-        return self._end - self._start
+        """Bytes that are held of a frame that is not complete yet; none of those that are skipped."""
+        return len(self._rest) + (0 if self._long is None else self._long.held_bytes)
+
+    @property
+    def in_frame(self) -> bool:
+        """Whether a frame has begun and not ended."""
+        return bool(self._rest) or self._long is not None
+
+    @property
+    def awaits_header(self) -> bool:
+        """Whether it has begun and its header is not here yet."""
+        if self._long is not None:
+            return self._long.header_missing > 0
+        rest = self._rest
+        return bool(rest) and (len(rest) < _HEAD_BYTES or len(rest) < _HEAD_BYTES + int.from_bytes(rest[5:8], "big"))
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[RemotingCommand]:
         """Take received bytes; return the commands they complete."""
-        if self._start == self._end and type(data) is bytes:
-            commands: list[RemotingCommand] = []
-            consumed = self._split(data, commands)
-            rest = memoryview(data)[consumed:]
-        else:
-            commands = []
-            rest = memoryview(data)
-        while rest:
-            room = self.get_buffer(len(rest))
-            size = min(len(room), len(rest))
-            room[:size] = rest[:size]
-            rest = rest[size:]
-            commands += self.buffer_updated(size)
+        commands: list[RemotingCommand] = []
+        long = self._long
+        if long is not None:
+            data = memoryview(data)[self._gather(long, memoryview(data), commands) :]
+        if data:
+            if self._rest:
+                data = self._rest + bytes(data)
+            elif type(data) is not bytes:
+                data = bytes(data)
+            self._rest = data[self._split(data, commands) :]
+        self.frames += len(commands)
         return commands
 
     def get_buffer(self, hint: int = -1) -> memoryview:
         """Room to receive into, never empty; valid until the next call."""
-        if self._start == self._end:
-            self._start = self._end = 0
-            if len(self._buffer) > BUFFER_BYTES and self._needed <= BUFFER_BYTES:
-                self._replace(BUFFER_BYTES)  # a large frame has passed
-        elif len(self._buffer) - self._end < _MIN_ROOM_BYTES:
-            held = self._end - self._start
-            # Grown with what really came, not with what the length field announces.
-            wanted = max(2 * held, BUFFER_BYTES) if held + _MIN_ROOM_BYTES > len(self._buffer) else len(self._buffer)
-            self._replace(wanted)
-        return self._view[self._end :]
+        if self._buffer is None:
+            self._buffer = self._pool.take()
+        return self._buffer
 
     def buffer_updated(self, size: int) -> list[RemotingCommand]:
         """Take size bytes that were received into get_buffer(); return the commands they complete."""
-        self._end += size
-        commands: list[RemotingCommand] = []
-        if self._end - self._start >= self._needed:
-            # One copy of all that came, then cheap slices of it: many small frames arrive together.
-            self._start += self._split(self._view[self._start : self._end].tobytes(), commands)
-        return commands
+        buffer = self._buffer
+        assert buffer is not None, "get_buffer comes first"
+        self._buffer = None
+        try:
+            return self.feed(buffer[:size])
+        finally:
+            self._pool.give_back(buffer)
 
     def _split(self, data: bytes, commands: list[RemotingCommand]) -> int:
-        """Decode all whole frames at the start of data; return how many bytes they take."""
+        """Decode all whole frames at the start of data; return how many bytes need no longer be held here."""
         at, size = 0, len(data)
         while size - at >= _HEAD_BYTES:
             length, tagged = _HEAD.unpack_from(data, at)
@@ -103,23 +173,56 @@ class FrameReader:
                 raise RemoteProtocolError(f"serialization {tagged >> 24} is neither JSON (0) nor ROCKETMQ (1)")
             end = at + 4 + length
             if end > size:
-                self._needed = end - at
-                return at
+                if length <= GATHERED_BYTES:
+                    return at
+                self._long = long = _Gathering(tagged >> 24, header, length - 4 - header)
+                self._gather(long, memoryview(data)[at + _HEAD_BYTES :], commands)
+                return size
             body = at + _HEAD_BYTES + header
-            commands.append(decode_parts(tagged >> 24, data[at + _HEAD_BYTES : body], data[body:end]))
+            command = decode_parts(tagged >> 24, data[at + _HEAD_BYTES : body], data[body:end])
+            if self._body_limit is None or not self._refuses(command, end - body):
+                commands.append(command)
+            else:
+                self.frames += 1
             at = end
-        self._needed = _LENGTH_BYTES
         if size - at >= _LENGTH_BYTES:  # a wrong length is refused before anything else arrives
             length = int.from_bytes(data[at : at + 4], "big", signed=True)
             if not 4 <= length <= self._max_length:
                 raise RemoteProtocolError(f"a frame announces {length} bytes; 4 to {self._max_length} are allowed")
-            self._needed = _HEAD_BYTES
         return at
 
-    def _replace(self, capacity: int) -> None:
-        """Move what is held to the start of a new buffer (the old one may still be exported as a view)."""
-        held = self._view[self._start : self._end]
-        buffer = bytearray(capacity)
-        buffer[: len(held)] = held
-        self._start, self._end = 0, len(held)
-        self._buffer, self._view = buffer, memoryview(buffer)
+    def _gather(self, long: _Gathering, data: memoryview, commands: list[RemotingCommand]) -> int:
+        """Take what belongs to the long frame; return how many bytes that were."""
+        taken = 0
+        if long.header_missing:
+            taken = min(long.header_missing, len(data))
+            long.header.write(data[:taken])
+            long.header_missing -= taken
+        if not long.header_missing and long.request is None:
+            long.request = decode_parts(long.serialization, long.header.getvalue(), b"")
+            long.skipped = self._body_limit is not None and self._refuses(long.request, long.body_missing)
+        size = min(long.body_missing, len(data) - taken)
+        if size:
+            if not long.skipped:
+                long.body.write(data[taken : taken + size])
+            long.body_missing -= size
+            taken += size
+        if not (long.header_missing or long.body_missing):
+            self._long = None
+            if long.skipped:
+                self.frames += 1
+            else:
+                assert long.request is not None
+                long.request.body = long.body.getvalue()
+                commands.append(long.request)
+        return taken
+
+    def _refuses(self, command: RemotingCommand, size: int) -> bool:
+        if command.flag & RESPONSE_FLAG or self._body_limit is None:
+            return False
+        limit = self._body_limit(command.code)
+        if size <= limit:
+            return False
+        command.body = b""
+        self.refused.append(RefusedBody(command, size, limit))
+        return True

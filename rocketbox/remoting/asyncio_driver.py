@@ -8,21 +8,28 @@ and three quarters of the round trip at one (benchmarks "send, 256 in flight" an
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
+import logging
 import socket
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from rocketbox.handoff import Waiter, callbacks_in_asyncio
+from rocketbox.remoting.budgets import RareLog
 from rocketbox.remoting.connection import Connection
 
 if TYPE_CHECKING:
     from rocketbox.remoting.network import Opened
 
-__all__ = ["AsyncioDriver", "AsyncioListener", "connect", "is_running", "listen"]
+__all__ = ["AsyncioDriver", "accept", "connect", "is_running"]
+
+_log = logging.getLogger(__name__)
 
 BACKLOG = 1_024
+ACCEPT_PAUSE = 1.0  # seconds without accepting when descriptors or memory have run out
+EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 HAPPY_EYEBALLS_DELAY = 0.25  # seconds until the next address of a name is tried as well (RFC 8305)
 
 
@@ -38,6 +45,7 @@ class AsyncioDriver(asyncio.BufferedProtocol):
         self.connection: Connection
         self._transport: asyncio.Transport
         self._full = False
+        self._held = 0  # bytes that the transport has taken and not passed on, while it is full
 
     # --- called by the loop ----------------------------------------------------------------------------------------
 
@@ -61,6 +69,8 @@ class AsyncioDriver(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._full = False
+        held, self._held = self._held, 0
+        self.connection.flushed(held)
         self._flush()
         if not self._full:
             self.connection.resume_writing()
@@ -98,19 +108,15 @@ class AsyncioDriver(asyncio.BufferedProtocol):
         data = self.connection.take_output()
         if data:
             if not self._transport.is_closing():
-                self._transport.write(data)
-            self.connection.flushed(len(data))
+                self._transport.write(data)  # calls pause_writing when it cannot pass all of it on
+            self._passed_on(len(data))
 
-
-class AsyncioListener:
-    """A listening socket whose connections get AsyncioDrivers."""
-
-    def __init__(self, server: asyncio.Server, address: tuple[str, int]) -> None:
-        self._server = server
-        self.address = address
-
-    async def aclose(self) -> None:
-        self._server.close()  # accepted connections belong to their owner and are not waited for
+    def _passed_on(self, size: int) -> None:
+        """The transport has taken so much; what it cannot write yet still counts as the connection's."""
+        if self._full:
+            self._held += size
+        else:
+            self.connection.flushed(size)
 
 
 def is_running() -> bool:
@@ -143,10 +149,25 @@ def _is_address(host: str) -> bool:
     return True
 
 
-async def listen(bound: socket.socket, opened: Opened) -> AsyncioListener:
-    """Accept connections on a bound socket, which the listener then owns."""
+async def accept(bound: socket.socket, opened: Opened) -> None:
+    """Accept connections on a listening socket for ever.
+
+    ``loop.create_server`` would accept up to BACKLOG connections in one turn, and without descriptors it tries and logs
+    as often each second.
+    """
     loop = asyncio.get_running_loop()
-    with callbacks_in_asyncio():
-        server = await loop.create_server(lambda: AsyncioDriver(opened), sock=bound, backlog=BACKLOG)
-    host, port = bound.getsockname()[:2]
-    return AsyncioListener(server, (host, port))
+    rare = RareLog(_log)
+    while True:
+        try:
+            accepted, _ = await loop.sock_accept(bound)
+        except ConnectionAbortedError:  # the peer has gone already
+            continue
+        except OSError as error:
+            if error.errno not in EXHAUSTED:
+                raise
+            rare.tell(logging.ERROR, loop.time(), "accept", "no connection can be accepted, trying again: %s", error)
+            await asyncio.sleep(ACCEPT_PAUSE)
+            continue
+        with callbacks_in_asyncio():
+            await loop.connect_accepted_socket(partial(AsyncioDriver, opened), accepted)
+        await asyncio.sleep(0)  # a connection that is there already is accepted without giving way to others

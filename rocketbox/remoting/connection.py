@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import anyio
@@ -38,10 +38,11 @@ from rocketbox.errors import (
     TooManyRequestsError,
 )
 from rocketbox.handoff import Waiter
-from rocketbox.protocol.codes import ResponseCode, SerializeType
+from rocketbox.protocol.codes import RequestCode, ResponseCode, SerializeType
 from rocketbox.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand, encode_command, encode_response
-from rocketbox.protocol.framing import FrameReader
+from rocketbox.protocol.framing import BufferPool, FrameReader
 from rocketbox.protocol.headers import HeaderError
+from rocketbox.remoting.budgets import FrameWatch, RareLog, ServerCounters, SharedBytes
 from rocketbox.remoting.hooks import HookedRequests, RequestHook
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.tasks import Supervisor
@@ -50,6 +51,15 @@ __all__ = ["Connection", "Driver", "RemotingOptions", "RequestHandler", "Role", 
 
 _log = logging.getLogger(__name__)
 
+SEND_CODES: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }
+)
 MAX_OPAQUE: Final = 0x7FFF_FFFF  # Java's int, without its sign
 
 
@@ -87,6 +97,15 @@ class Role:
     """Called once, as soon as the connection can no longer be used."""
     hooks: Sequence[RequestHook] = ()
     """Called around the handlers, in this order before and in reverse after."""
+    half_frames: SharedBytes | None = None
+    """Counts what accepted connections hold of frames that are not complete."""
+    unread: SharedBytes | None = None
+    """Counts what their peers do not read."""
+    awaiting: set[Connection] = field(default_factory=set)
+    """Connections with requests of ours under way: their deadlines are looked at more often than all else."""
+    counters: ServerCounters = field(default_factory=ServerCounters)
+    log: RareLog = field(default_factory=lambda: RareLog(_log))
+    buffers: BufferPool = field(default_factory=BufferPool)
 
 
 class _Expired(Exception):  # noqa: N818 - the sweep's word to a request, which makes the real error of it
@@ -135,7 +154,15 @@ class Connection:
         self._driver_is_full = False
         self._congested = False
         # requests of the peer
-        self._reader = FrameReader(options.max_frame_bytes, options.max_header_bytes)
+        self._reader = FrameReader(
+            options.max_frame_bytes,
+            options.max_header_bytes,
+            body_limit=options.body_limit if role.accepted else None,
+            pool=role.buffers,
+        )
+        self._watch = FrameWatch(self._reader, options.header_timeout, options.frame_timeout) if role.accepted else None
+        self._half_frame_bytes = 0
+        self._half_frame = 0  # how many frames had ended when it began
         self._inbox: deque[RemotingCommand] = deque()
         self._hooked = HookedRequests(role.hooks, self) if role.hooks else None
         self._running = 0
@@ -160,6 +187,11 @@ class Connection:
     def congested(self) -> bool:
         """Whether the peer does not take our bytes: more than ``max_unwritten_bytes`` wait, or the socket is full."""
         return self._congested
+
+    @property
+    def awaits(self) -> bool:
+        """Whether requests of ours are under way or stand in line: their deadlines are to be swept."""
+        return bool(self._waiters or self._line)
 
     @property
     def requests_in_flight(self) -> int:
@@ -214,6 +246,8 @@ class Connection:
             opaque = next(self._opaques) & MAX_OPAQUE
         waiter = self._new_waiter()
         waiters[opaque] = (waiter, deadline)
+        if self._role.accepted:
+            self._role.awaiting.add(self)
         try:
             self._write(encode(opaque))
             response: RemotingCommand = await waiter
@@ -292,8 +326,14 @@ class Connection:
             self._driver.schedule_flush()
         self._output.append(frame)
         self._output_bytes += size
-        if self._output_bytes >= self._max_output_bytes and not self._congested:
+        if self._congested:
+            self._count_unread()
+        elif self._output_bytes >= self._max_output_bytes:
             self._update_congestion()
+
+    def _count_unread(self) -> None:
+        if self._role.unread is not None and self._close_reason is None:
+            self._role.unread.set(self, self._output_bytes if self._congested else 0)
 
     def _check_size(self, frame: bytes) -> None:
         limit = self._role.options.max_frame_bytes
@@ -305,6 +345,7 @@ class Connection:
             raise ConnectionClosedError(self.remote_address, self._close_reason)
         place = _Place(self._new_waiter(), deadline)
         self._line.append(place)
+        self._role.awaiting.add(self)
         try:
             await place.waiter
         except BaseException:
@@ -331,6 +372,7 @@ class Connection:
         if congested == self._congested:
             return
         self._congested = congested
+        self._count_unread()
         if not congested:
             self._call_from_line()
         self._dispatch_inbox()
@@ -351,6 +393,44 @@ class Connection:
                 self._inbox.append(command)
         if self._inbox:
             self._dispatch_inbox()
+
+    def _took(self, commands: list[RemotingCommand]) -> None:
+        """Commands are complete, and maybe some of the next frame is here."""
+        self._receive(commands)
+        reader = self._reader
+        if reader.refused:
+            self._answer_refused()
+        held = reader.buffered_bytes
+        if held or self._half_frame_bytes:
+            self._count_half_frame(held)
+
+    def _count_half_frame(self, held: int) -> None:
+        budget = self._role.half_frames
+        if budget is None or self._close_reason is not None:
+            return
+        if self._reader.frames != self._half_frame:  # a younger one than that which was counted last
+            self._half_frame = self._reader.frames
+            budget.set(self, 0)
+        self._half_frame_bytes = held
+        budget.set(self, held)
+
+    def _answer_refused(self) -> None:
+        refused, self._reader.refused = self._reader.refused, []
+        for one in refused:
+            code = one.request.code
+            self._role.counters.bodies_refused += 1
+            self._role.log.tell(
+                logging.WARNING, self._monotonic(), ("body", code),
+                "request %d of %s is refused: its body has %d bytes, %d is the most",
+                code, self.remote_address, one.size, one.limit,
+            )  # fmt: skip
+            self.reply(
+                one.request,
+                RemotingCommand.response(
+                    ResponseCode.MESSAGE_ILLEGAL if code in SEND_CODES else ResponseCode.SYSTEM_ERROR,
+                    f"the body of request {code} has {one.size} bytes; {one.limit} is the most here",
+                ),
+            )
 
     def _dispatch_inbox(self) -> None:
         """Hand requests to their handlers until one of the bounds is reached; read on or stop reading accordingly."""
@@ -434,10 +514,19 @@ class Connection:
             except RemoteProtocolError as garbage:  # not the handler's fault: headers are parsed when first looked at
                 self._refuse(garbage)
                 return
+        role, code, now = self._role, request.code, self._monotonic()
         if isinstance(error, HeaderError | RemoteProtocolError):  # the peer's fault, which it may repeat many times
-            _log.warning("request %d of %s cannot be read: %s", request.code, self.remote_address, error)
+            role.counters.unreadable_requests += 1
+            role.log.tell(
+                logging.WARNING, now, ("unreadable", code), "request %d of %s cannot be read: %s",
+                code, self.remote_address, error,
+            )  # fmt: skip
         else:
-            _log.error("the handler of request %d of %s failed", request.code, self.remote_address, exc_info=error)
+            role.counters.failed_requests += 1
+            role.log.tell(
+                logging.ERROR, now, ("failed", code, type(error)), "the handler of request %d of %s failed",
+                code, self.remote_address, error=error,
+            )  # fmt: skip
         # Our own errors are written for who reads them; of others a peer sees neither text (paths, values of somebody
         # else) nor kind.
         own = isinstance(error, RocketBoxError)
@@ -446,7 +535,11 @@ class Connection:
 
     def _refuse(self, garbage: RemoteProtocolError) -> None:
         if self._close_reason is None:
-            _log.warning("the connection with %s is closed: %s", self.remote_address, garbage)
+            self._role.counters.garbage += 1
+            self._role.log.tell(
+                logging.WARNING, self._monotonic(), "garbage", "the connection with %s is closed: %s",
+                self.remote_address, garbage,
+            )  # fmt: skip
             self.close(f"protocol error: {garbage}")
 
     # --- for the driver --------------------------------------------------------------------------------------------
@@ -463,7 +556,7 @@ class Connection:
             except RemoteProtocolError as garbage:
                 self._refuse(garbage)
             else:
-                self._receive(commands)
+                self._took(commands)
 
     def received(self, data: bytes) -> None:
         """Take bytes that were received."""
@@ -473,7 +566,7 @@ class Connection:
             except RemoteProtocolError as garbage:
                 self._refuse(garbage)
             else:
-                self._receive(commands)
+                self._took(commands)
 
     def take_output(self) -> bytes:
         """All bytes to be written, maybe none; :meth:`flushed` is to be called when they are on their way."""
@@ -488,6 +581,7 @@ class Connection:
         """Size bytes of take_output() have been handed on."""
         self._output_bytes -= size
         if self._congested:
+            self._count_unread()
             self._update_congestion()
 
     def pause_writing(self) -> None:
@@ -514,9 +608,9 @@ class Connection:
             self._end(reason)
             self._driver.close()
 
-    def abort(self) -> None:
+    def abort(self, reason: str = "aborted") -> None:
         """Close at once."""
-        self._end("aborted")
+        self._end(reason)
         self._driver.abort()
 
     async def wait_closed(self) -> None:
@@ -542,6 +636,10 @@ class Connection:
                 waiter.set_exception(ConnectionClosedError(self.remote_address, reason))
         if self._hooked is not None:
             self._hooked.lost()
+        for budget in (self._role.half_frames, self._role.unread):
+            if budget is not None:
+                budget.set(self, 0)
+        self._role.awaiting.discard(self)
         self._role.closed(self)
 
     def sweep(self) -> None:
@@ -569,6 +667,18 @@ class Connection:
             self.close(f"nothing came in for {now - self._last_read:.0f} s")
         elif now - self._last_activity >= options.idle_timeout and not self._waiters and not self._running:
             self.close(f"idle for {options.idle_timeout:g} s")
+        elif self._watch is not None:
+            self._look_at_half_frame(self._watch, now)
+
+    def _look_at_half_frame(self, watch: FrameWatch, now: float) -> None:
+        if not self._reading:
+            watch.pause()
+        elif (late := watch.too_slow(now)) is not None:
+            self._role.counters.frames_too_slow += 1
+            self._role.log.tell(
+                logging.WARNING, now, "slow", "the connection with %s is closed: %s", self.remote_address, late
+            )
+            self.abort(late)
 
     def _sweep_line(self, now: float) -> None:
         error: RemotingError

@@ -102,7 +102,7 @@ class TcpNetwork:
     async def listen(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Listener:
         family, address = await _resolve(host, port)
         if not self._streams and asyncio_driver.is_running():
-            return await asyncio_driver.listen(_bind(family, address), opened)
+            return _listen_on_asyncio(_bind(family, address), opened, tasks)
         listener = await anyio.create_tcp_listener(
             local_host=address[0],
             local_port=port,
@@ -125,6 +125,21 @@ class TcpNetwork:
         bound = listener.extra(anyio.abc.SocketAttribute.local_address)
         task = tasks.start(f"accept at {format_address(bound)}", accept)
         return _StreamListener((str(bound[0]), int(bound[1])), close)
+
+
+def _listen_on_asyncio(listening: socket.socket, opened: Opened, tasks: Supervisor) -> Listener:
+    async def close() -> None:
+        task.cancel()
+        with anyio.CancelScope(shield=True):
+            await task.wait()
+        listening.close()
+
+    async def accept() -> None:
+        await asyncio_driver.accept(listening, opened)
+
+    host, port = listening.getsockname()[:2]
+    task = tasks.start(f"accept at {format_address((host, port))}", accept)
+    return _StreamListener((host, port), close)
 
 
 async def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, Any]:

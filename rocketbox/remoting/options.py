@@ -1,11 +1,15 @@
 """What can be set about connections: limits, times, and how headers are written.
 
+What a peer may make a server hold is bounded here for every connection and for all together; ``budgets`` says who gives
+way.
+
 Source: Apache RocketMQ 5.x ``NettyClientConfig``, ``NettyServerConfig``, ``NettySystemConfig`` (the defaults).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from rocketbox.protocol.codes import CLIENT_VERSION, LanguageCode, SerializeType
 from rocketbox.protocol.framing import MAX_FRAME_BYTES, MAX_HEADER_BYTES
@@ -38,3 +42,25 @@ class RemotingOptions:
     """For each connection: above it requests wait, and a server stops reading, until the peer has taken some."""
     max_frame_bytes: int = MAX_FRAME_BYTES
     max_header_bytes: int = MAX_HEADER_BYTES
+
+    # What follows is a server's, about the peers that connect to it.
+    max_connections: int = 10_000
+    """Of one server; never more than half of the file descriptors that the process may have, less a reserve for files.
+    Further ones are accepted and closed at once."""
+    header_timeout: float = 10.0
+    """A connection is closed when the header of a frame takes longer to come."""
+    frame_timeout: float = 60.0
+    """The same for a whole frame."""
+    max_half_frame_bytes: int = 67_108_864
+    """Of all connections together: what has come of frames that are not complete. Above it the oldest is given up."""
+    max_unread_bytes: int = 33_554_432
+    """Of all connections together: what waits for peers that do not read. Above it the one that has not read for the
+    longest time is given up."""
+    max_request_body: int = MAX_FRAME_BYTES
+    """The most bytes of a request's body, where ``max_request_bodies`` does not name its code."""
+    max_request_bodies: Mapping[int, int] = field(default_factory=dict)
+    """The most bytes of a request's body, by code. Larger ones are answered with the number and are not kept."""
+
+    def body_limit(self, code: int) -> int:
+        """How many bytes the body of a request to a server may have."""
+        return self.max_request_bodies.get(code, self.max_request_body)

@@ -16,7 +16,9 @@ from typing import Any, Self
 
 from rocketbox.clock import Clock
 from rocketbox.errors import NotStartedError, RemotingError
+from rocketbox.remoting.budgets import RareLog, ServerCounters, SharedBytes
 from rocketbox.remoting.connection import Connection, Driver, RemotingOptions, RequestHandler, Role, close_all
+from rocketbox.remoting.descriptors import connection_limit, raise_descriptor_limit
 from rocketbox.remoting.hooks import RequestHook
 from rocketbox.remoting.network import Listener, Network, TcpNetwork, format_address, reason_of
 from rocketbox.tasks import Supervisor
@@ -24,6 +26,8 @@ from rocketbox.tasks import Supervisor
 __all__ = ["ListenError", "RemotingServer"]
 
 _log = logging.getLogger(__name__)
+
+IDLE_SWEEP_INTERVAL = 1.0  # seconds
 
 
 class ListenError(RemotingError):
@@ -69,6 +73,11 @@ class RemotingServer:
         self._tasks = Supervisor("remoting server", clock)
         self._listener: Listener | None = None
         self._stopping = False
+        self.counters = ServerCounters()
+        self.connection_limit = self.options.max_connections
+        self._log = RareLog(_log)
+        self._half_frames = SharedBytes(self.options.max_half_frame_bytes, self._give_up_half_frame)
+        self._unread = SharedBytes(self.options.max_unread_bytes, self._give_up_unread)
         self._role = Role(
             accepted=True,
             clock=clock,
@@ -78,6 +87,10 @@ class RemotingServer:
             handler_tasks=Supervisor("remoting server's handlers", clock),
             closed=self._connection_closed,
             hooks=tuple(hooks),
+            half_frames=self._half_frames,
+            unread=self._unread,
+            counters=self.counters,
+            log=self._log,
         )
 
     @property
@@ -87,7 +100,18 @@ class RemotingServer:
             raise NotStartedError("remoting server")
         return format_address(self._listener.address)
 
+    @property
+    def half_frame_bytes(self) -> int:
+        """What all connections hold of frames that are not complete."""
+        return self._half_frames.total
+
+    @property
+    def unread_bytes(self) -> int:
+        """What waits for peers that do not read."""
+        return self._unread.total
+
     async def __aenter__(self) -> Self:
+        self.connection_limit = connection_limit(self.options.max_connections, raise_descriptor_limit())
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._tasks)
             stack.push_async_callback(self._close_connections)
@@ -115,6 +139,15 @@ class RemotingServer:
         connection = Connection(
             driver, self._role, local_address=format_address(local), remote_address=format_address(remote)
         )
+        if len(self.connections) + len(self._closing) >= self.connection_limit:
+            self.counters.connections_refused += 1
+            self._log.tell(
+                logging.WARNING, self._clock.monotonic(), "connections",
+                "the connection of %s is refused: %d are open, which is the most here (max-connections)",
+                connection.remote_address, self.connection_limit,
+            )  # fmt: skip
+            connection.abort()
+            return connection
         self.connections.add(connection)
         self._call(self._on_open, connection)
         if self._stopping:  # was accepted while the listener closed
@@ -126,6 +159,26 @@ class RemotingServer:
             self.connections.discard(connection)
             self._closing.add(connection)
             self._call(self._on_close, connection)
+
+    def _give_up_half_frame(self, connection: Connection, size: int) -> None:
+        self.counters.half_frames_given_up += 1
+        self._log.tell(
+            logging.WARNING, self._clock.monotonic(), "half frames",
+            "the connection with %s is closed: half frames of all connections have more than %d bytes "
+            "(max-half-frame-bytes), and its %d are the oldest",
+            connection.remote_address, self._half_frames.limit, size,
+        )  # fmt: skip
+        connection.abort("half frames of all connections are too many bytes")
+
+    def _give_up_unread(self, connection: Connection, size: int) -> None:
+        self.counters.unread_given_up += 1
+        self._log.tell(
+            logging.WARNING, self._clock.monotonic(), "unread",
+            "the connection with %s is closed: more than %d bytes wait for peers that do not read (max-unread-bytes), "
+            "its %d the longest",
+            connection.remote_address, self._unread.limit, size,
+        )  # fmt: skip
+        connection.abort("the peer does not read")
 
     def _call(self, callback: Callable[[Connection], None] | None, connection: Connection) -> None:
         if callback is not None:
@@ -141,10 +194,22 @@ class RemotingServer:
             connection.stop_serving()
 
     async def _sweep(self) -> None:
+        """Deadlines of requests of ours ten times a second, all else (idleness, slow frames) once."""
+        awaiting = self._role.awaiting
+        swept = self._clock.monotonic()
         while True:
             await self._clock.sleep(self.options.sweep_interval)
-            for connection in list(self.connections):
-                connection.sweep()
+            now = self._clock.monotonic()
+            if now - swept >= IDLE_SWEEP_INTERVAL:
+                swept = now
+                for connection in list(self.connections):
+                    connection.sweep()
+            else:
+                for connection in list(awaiting):
+                    connection.sweep()
+            for connection in list(awaiting):
+                if not connection.awaits:
+                    awaiting.discard(connection)
             for connection in list(self._closing):
                 connection.sweep()
                 if connection.gone:

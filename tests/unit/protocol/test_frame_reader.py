@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from rocketbox.errors import RemoteProtocolError
 from rocketbox.protocol.codes import SerializeType
 from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command
-from rocketbox.protocol.framing import BUFFER_BYTES, FrameReader
+from rocketbox.protocol.framing import BUFFER_BYTES, BufferPool, FrameReader
 from rocketbox.protocol.ids import UniqIdGenerator
 
 
@@ -44,13 +45,98 @@ def test_frames_of_all_sizes_come_out_of_the_readers_own_buffer(sizes: list[int]
         (at, body, "T") for at, body in enumerate(bodies)
     ]
     assert reader.buffered_bytes == 0
-    assert len(reader.get_buffer()) == BUFFER_BYTES  # a large frame leaves no large buffer behind
+    assert not reader.in_frame
 
 
-def test_the_buffer_grows_with_what_came_not_with_what_was_announced() -> None:
+def test_what_is_held_grows_with_what_came_not_with_what_was_announced() -> None:
+    frame = encode_command(RemotingCommand.request(10, {"b": "T"}, bytes(16_000_000)), 1)
     reader = FrameReader()
-    assert reader.feed((16_000_000).to_bytes(4, "big") + (1 << 24 | 30).to_bytes(4, "big") + bytes(100)) == []
-    assert len(reader.get_buffer()) <= BUFFER_BYTES
+    at = 0
+    tracemalloc.start()
+    try:
+        for end in (100, 5_000, 500_000):
+            assert reader.feed(frame[at:end]) == []
+            at = end
+            assert tracemalloc.get_traced_memory()[0] < 2 * end + 20_000
+    finally:
+        tracemalloc.stop()
+    (command,) = reader.feed(frame[at:])
+    assert len(command.body) == 16_000_000
+    assert reader.buffered_bytes == 0
+
+
+def test_a_long_frame_is_held_once_while_it_comes_and_once_when_it_is_here() -> None:
+    size = 8_000_000
+    frame = encode_command(RemotingCommand.request(10, None, bytes(size)), 1)
+    reader = FrameReader()
+    receive(reader, frame[:100_000], 65_536)
+    tracemalloc.start()
+    try:
+        found = receive(reader, frame[100_000:], 65_536)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(found[0].body) == size
+    assert peak < len(frame) * 2 + size * 1.3, "the test's own slices of the frame, and the body"
+
+
+def test_a_reader_without_half_a_frame_holds_no_buffer() -> None:
+    pool = BufferPool()
+    frame = encode_command(RemotingCommand.request(34), 1)
+    readers = [FrameReader(pool=pool) for _ in range(1_000)]
+    tracemalloc.start()
+    try:
+        for reader in readers:
+            assert len(receive(reader, frame, 10**9)) == 1
+            assert receive(reader, frame[:5], 10**9) == []
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1_000 * 200 + 2 * BUFFER_BYTES
+
+
+def test_it_is_known_whether_a_header_is_awaited() -> None:
+    for size in (1_000, 100_000):
+        frame = encode_command(RemotingCommand.request(10, {"b": "T"}, bytes(size)), 1)
+        header_end = len(frame) - size
+        reader = FrameReader()
+        awaited: list[tuple[int, bool, bool]] = []
+        for at in (3, 7, header_end - 1, header_end, len(frame) - 1, len(frame)):
+            reader.feed(frame[(awaited[-1][0] if awaited else 0) : at])
+            awaited.append((at, reader.awaits_header, reader.in_frame))
+        assert [(waits, inside) for _, waits, inside in awaited] == [
+            (True, True), (True, True), (True, True), (False, True), (False, True), (False, False),
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("largest", [700, 65_536, 10**9])
+def test_bodies_above_the_limit_of_their_code_pass_without_being_kept(largest: int) -> None:
+    sizes = {1: (34, 1_000), 2: (10, 1_000_000), 3: (34, 3_000_000), 4: (34, 20_000), 5: (34, 100), 6: (10, 50_000)}
+    stream = b"".join(
+        encode_command(RemotingCommand.request(code, {"a": "b"}, bytes(size)), opaque)
+        for opaque, (code, size) in sizes.items()
+    )
+    stream += encode_command(RemotingCommand.response(34, body=bytes(90_000)), 7)
+    reader = FrameReader(body_limit=lambda code: 1_000 if code == 34 else 1_000_000)
+    found = receive(reader, stream, largest)
+    assert [(one.opaque, len(one.body)) for one in found] == [
+        (1, 1_000), (2, 1_000_000), (5, 100), (6, 50_000), (7, 90_000),
+    ]  # fmt: skip
+    assert [(one.request.opaque, one.size, one.limit) for one in reader.refused] == [
+        (3, 3_000_000, 1_000), (4, 20_000, 1_000),
+    ]  # fmt: skip
+    assert reader.frames == 7
+
+
+def test_a_body_above_its_limit_is_refused_as_soon_as_its_header_is_here() -> None:
+    frame = encode_command(RemotingCommand.request(34, {"a": "b"}, bytes(3_000_000)), 9)
+    reader = FrameReader(body_limit=lambda _: 1_000)
+    reader.feed(frame[: len(frame) - 3_000_000])
+    assert [one.request.opaque for one in reader.refused] == [9]
+    reader.feed(frame[len(frame) - 3_000_000 : -1])
+    assert (reader.buffered_bytes < 1_000, reader.in_frame) == (True, True)
+    assert reader.feed(frame[-1:]) == []
+    assert not reader.in_frame
 
 
 def test_whole_frames_before_a_half_one_are_not_held_back() -> None:

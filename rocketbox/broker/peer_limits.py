@@ -1,0 +1,39 @@
+"""What clients may make a broker's connections hold, from the broker's settings.
+
+Enforced by ``remoting``; how many groups, topics and queues clients may make is the tables' own part.
+
+Source: none; Apache RocketMQ has the limit of a message (``maxMessageSize``) and of a frame only.
+"""
+
+from __future__ import annotations
+
+from rocketbox.broker.options import BrokerOptions
+from rocketbox.protocol.codes import RequestCode
+from rocketbox.remoting.options import RemotingOptions
+
+__all__ = ["remoting_options"]
+
+SEND_OVERHEAD = 65_536  # so that a message a little too large gets the send handler's own answer
+
+
+def remoting_options(options: BrokerOptions) -> RemotingOptions:
+    """How the broker's server treats its peers."""
+    message = options.store.max_message_size + SEND_OVERHEAD
+    return RemotingOptions(
+        max_connections=options.max_connections,
+        header_timeout=options.header_timeout / 1000,
+        frame_timeout=options.frame_timeout / 1000,
+        max_half_frame_bytes=options.max_half_frame_bytes,
+        max_unread_bytes=options.max_unread_bytes,
+        max_request_body=options.max_request_bytes,
+        max_request_bodies={
+            RequestCode.SEND_MESSAGE: message,
+            RequestCode.SEND_MESSAGE_V2: message,
+            RequestCode.SEND_BATCH_MESSAGE: message,
+            RequestCode.SEND_REPLY_MESSAGE: message,
+            RequestCode.SEND_REPLY_MESSAGE_V2: message,
+            RequestCode.HEART_BEAT: options.max_heartbeat_bytes,
+            RequestCode.LOCK_BATCH_MQ: options.max_heartbeat_bytes,
+            RequestCode.UNLOCK_BATCH_MQ: options.max_heartbeat_bytes,
+        },
+    )

@@ -1,0 +1,119 @@
+"""What peers may make a server hold, and what is told of those who want more.
+
+Holds the bounds that all connections of a server share (bytes of half frames, bytes that peers do not read), the
+watch over frames that do not come to an end, the counters, and the log that does not let a peer fill it. Which
+connection gives way is decided here; ``connection`` reports, ``server`` counts connections.
+
+Source: none; Apache RocketMQ bounds a frame and a connection's idle time only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rocketbox.protocol.framing import FrameReader
+
+if TYPE_CHECKING:
+    from rocketbox.remoting.connection import Connection
+
+__all__ = ["FrameWatch", "RareLog", "ServerCounters", "SharedBytes"]
+
+RARE_LOG_PERIOD = 10.0  # seconds between two lines of one kind
+
+
+@dataclass(slots=True)
+class ServerCounters:
+    """What a server has refused or given up since its start."""
+
+    connections_refused: int = 0
+    """Beyond the limit of connections: accepted and closed at once."""
+    bodies_refused: int = 0
+    """Requests whose body was larger than their code may have."""
+    frames_too_slow: int = 0
+    """Connections closed because a header or frame did not come to its end in time."""
+    half_frames_given_up: int = 0
+    """Connections closed because all half frames together were too many bytes."""
+    unread_given_up: int = 0
+    """Connections closed because what peers do not read was too many bytes."""
+    garbage: int = 0
+    """Connections closed because what came was not RocketMQ's protocol."""
+    unreadable_requests: int = 0
+    """Requests whose fields or body could not be understood."""
+    failed_requests: int = 0
+    """Requests whose handler failed by a fault of this side."""
+
+
+class RareLog:
+    """A log in which one kind of event has a line at once and then one in ten seconds, with the number left out."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._kinds: dict[Any, list[float]] = {}  # kind: time of the last line, left out since
+
+    def tell(
+        self, level: int, now: float, kind: Any, text: str, *values: object, error: BaseException | None = None
+    ) -> None:
+        """Log text % values, unless a line of this kind was written a moment ago. Kinds are few and ours."""
+        entry = self._kinds.get(kind)
+        if entry is not None and now - entry[0] < RARE_LOG_PERIOD:
+            entry[1] += 1
+            return
+        left_out = int(entry[1]) if entry is not None else 0
+        self._kinds[kind] = [now, 0]
+        if left_out:
+            text, values = f"{text} (and %d more like it)", (*values, left_out)
+        self._logger.log(level, text, *values, exc_info=error)
+
+
+class SharedBytes:
+    """Bytes that connections hold together. Above the limit those that have held theirs the longest give way."""
+
+    def __init__(self, limit: int, gives_way: Callable[[Connection, int], None]) -> None:
+        self.limit = limit
+        self.total = 0
+        self._gives_way = gives_way
+        self._held: dict[Connection, int] = {}  # the one that began first stands first
+
+    def set(self, connection: Connection, size: int) -> None:
+        """So many bytes are held by connection now; 0 ends it, and its place in the order."""
+        self.total += size - self._held.pop(connection, 0) if not size else size - self._held.get(connection, 0)
+        if size:
+            self._held[connection] = size
+        while self.total > self.limit:
+            first = next(iter(self._held))
+            size = self._held.pop(first)
+            self.total -= size
+            self._gives_way(first, size)
+
+
+class FrameWatch:
+    """Whether the frames of one connection come to their end: looked at now and then, costs a frame nothing."""
+
+    __slots__ = ("_begun_at", "_frame_timeout", "_frames", "_header_timeout", "_reader")
+
+    def __init__(self, reader: FrameReader, header_timeout: float, frame_timeout: float) -> None:
+        self._reader = reader
+        self._header_timeout = header_timeout
+        self._frame_timeout = frame_timeout
+        self._frames = -1  # how many had come when the one that is under way was first seen
+        self._begun_at = 0.0
+
+    def pause(self) -> None:
+        """Nothing is read now: what does not come is not the peer's fault."""
+        self._frames = -1
+
+    def too_slow(self, now: float) -> str | None:
+        """What is late, None when nothing is."""
+        reader = self._reader
+        if not reader.in_frame:
+            self._frames = -1
+        elif reader.frames != self._frames:
+            self._frames, self._begun_at = reader.frames, now
+        elif now - self._begun_at >= self._frame_timeout:
+            return f"a frame was not complete within {self._frame_timeout:g} s"
+        elif now - self._begun_at >= self._header_timeout and reader.awaits_header:
+            return f"the header of a frame was not complete within {self._header_timeout:g} s"
+        return None
