@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,9 +20,10 @@ START_SECONDS = 60
 class BrokerProcess:
     """Starts on entering, with the addresses from its ready line; is stopped by SIGTERM on leaving."""
 
-    def __init__(self, data_dir: Path, *arguments: str) -> None:
+    def __init__(self, data_dir: Path, *arguments: str, command: Sequence[str] = ()) -> None:
+        """``command`` stands for the program ``rocketbox``: ``taskset`` before it, or a profile around it."""
         self.arguments = [
-            str(Path(sys.executable).with_name("rocketbox")),
+            *(command or [str(Path(sys.executable).with_name("rocketbox"))]),
             "broker",
             f"--data-dir={data_dir}",
             "--port=0",

@@ -36,12 +36,18 @@ public final class Load {
         String topic = arguments[2];
         int warmUp = Integer.parseInt(arguments[3]);
         int messages = Integer.parseInt(arguments[4]);
-        if (arguments[0].equals("produce")) {
-            produce(nameServer, topic, warmUp, messages, Integer.parseInt(arguments[5]), Integer.parseInt(arguments[6]));
-        } else {
-            consume(nameServer, topic, warmUp, messages, arguments[5]);
+        try {
+            if (arguments[0].equals("produce")) {
+                int inFlight = Integer.parseInt(arguments[5]);
+                produce(nameServer, topic, warmUp, messages, inFlight, Integer.parseInt(arguments[6]));
+            } else {
+                consume(nameServer, topic, warmUp, messages, arguments[5]);
+            }
+        } catch (Throwable error) {
+            error.printStackTrace();
+            System.exit(1); // the client's threads would keep the process alive
         }
-        System.exit(0); // the client's threads have been shut down or are of no interest any more
+        System.exit(0);
     }
 
     private static void say(String line) {
@@ -67,9 +73,7 @@ public final class Load {
         producer.send(new Message(topic, "A", "first", body)); // makes the topic: many at once would each ask for it
         AtomicLong failures = new AtomicLong();
         sendAll(producer, topic, body, warmUp, inFlight, failures);
-        if (failures.get() > 0) {
-            throw new IllegalStateException(failures.get() + " sends of the warm-up failed");
-        }
+        failures.set(0); // a broker that is not warm may be late
         say("{\"warm\": true}");
         long started = System.nanoTime();
         sendAll(producer, topic, body, messages, inFlight, failures);
