@@ -62,10 +62,10 @@ _NO_FIELDS: Final[Mapping[str, str]] = MappingProxyType({})
 
 # The end of a JSON header as Java writes it, keys in alphabetical order. It is anchored to the brace that closes the
 # header and crosses no other brace, so what it finds belongs to the header itself, never to extFields.
-_JSON_HEAD = re.compile(rb'\{"code":(\d{1,9}),')
+_JSON_HEAD = re.compile(rb'\{"code":(0|[1-9]\d{0,8}),')
 _JSON_TAIL = re.compile(
-    rb',"flag":(\d{1,9}),"language":"\w{1,20}","opaque":(-?\d{1,10})'
-    rb'(?:,"remark":"[^"\\]*(?:\\.[^"\\]*)*")?(?:,"serializeTypeCurrentRPC":"\w{1,20}")?,"version":\d{1,6}\}\Z',
+    rb',"flag":(0|[1-9]\d{0,8}),"language":"\w{1,20}","opaque":(-?(?:0|[1-9]\d{0,9}))'
+    rb'(?:,"remark":"[^"\\]*(?:\\.[^"\\]*)*")?(?:,"serializeTypeCurrentRPC":"\w{1,20}")?,"version":(?:0|[1-9]\d{0,5})\}\Z',
     re.DOTALL,
 )
 

@@ -4,7 +4,8 @@ Of one producer's sends to one queue all header fields but time and properties a
 what they mean is looked up. The answer is written from prepared pieces. Other codes, and all that is not the common
 form, go by ``headers`` and ``command``; both ways give the same values and the same fields.
 
-Fast path: reading and answering cost 2.3 us a message instead of 14 by mappings (benchmark "send, 256 in flight").
+Fast path: reading and answering cost 2.3 us a message instead of 14 by mappings (benchmark "send, 256 in flight"), and
+2.5 us instead of 12 where the header is JSON, as the Java clients write it ("java client: send, 256 in flight").
 
 Source: Apache RocketMQ 5.x ``SendMessageRequestHeaderV2``, ``SendMessageResponseHeader``.
 """
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from rocketbox.protocol.codes import CLIENT_VERSION, LanguageCode, RequestCode, SerializeType
-from rocketbox.protocol.command import RESPONSE_FLAG, RemotingCommand, encode_ext_fields
+from rocketbox.protocol.command import JSON, RESPONSE_FLAG, RemotingCommand, decode_parts, encode_ext_fields
 from rocketbox.protocol.headers import HeaderError
 
 __all__ = ["SendHead", "SendReader", "SendReplyTemplate"]
@@ -35,6 +36,9 @@ _V2_NAMES = ("b", "c", "d", "e", "f", "h", "j", "l", "m")
 _BORN = b"\x00\x01g\x00\x00\x00\x0d"  # the name g and a value of 13 digits: ms of the years 2001 to 2286
 _BORN_DIGITS = 13
 _PROPERTIES = b"\x00\x01i"
+_JSON_BORN = b',"g":"'
+_JSON_PROPERTIES = b'","i":"'
+_JSON_SEPARATORS = ((b"\\u0001", b"\x01"), (b"\\u0002", b"\x02"))
 _EXT_AT = 21  # where the entries begin in a binary header without a remark
 _REMARK_SIZE = slice(13, 17)
 _MAX_HEADS = 10_000
@@ -75,8 +79,8 @@ class SendReader:
     def read(self, request: RemotingCommand) -> tuple[SendHead, int, bytes]:
         """Head, born time (ms) and property text of a send. Raises HeaderError for a number that is none."""
         header = request.raw_header
-        if header is not None and request.serialization == ROCKETMQ and request.code != _SEND_MESSAGE:
-            found = self._read_bytes(header)
+        if header is not None and request.code != _SEND_MESSAGE:
+            found = self._read_bytes(header) if request.serialization == ROCKETMQ else self._read_json(header)
             if found is not None:
                 return found
         fields = request.ext_fields
@@ -115,6 +119,35 @@ class SendReader:
             _keep(self._by_bytes, key, head)
         return head, int(born), header[start:end]
 
+    def _read_json(self, header: bytes) -> tuple[SendHead, int, bytes] | None:
+        """The same from a JSON header of which nothing is parsed yet, so its end has the form that Java writes.
+
+        None for any other order, and for values with other escapes than those of the properties' separators.
+        """
+        born_at = header.find(_JSON_BORN) + len(_JSON_BORN)
+        born_end = born_at + _BORN_DIGITS
+        start = header.find(_JSON_PROPERTIES, born_end) + len(_JSON_PROPERTIES)
+        end = header.find(b'"', start)
+        tail_at = header.rfind(b',"flag":')  # behind it: the opaque, of each request another
+        if not len(_JSON_BORN) <= born_at < born_end < start <= end < tail_at or b'"remark"' in header[tail_at:]:
+            return None
+        born, text = header[born_at:born_end], header[start:end]
+        # A control character has no place in JSON, and bytes that are no ASCII may be no UTF-8: not here.
+        if not (born.isdigit() and text.isascii() and text.decode("ascii").isprintable()):
+            return None
+        for escape, separator in _JSON_SEPARATORS:
+            text = text.replace(escape, separator)
+        if b"\\" in text:
+            return None
+        key = (header[:born_at], header[born_end:start], header[end:tail_at])
+        head = self._by_bytes.get(key)
+        if head is None:
+            head = _head_of_json(header, key, born, text)
+            if head is None:
+                return None
+            _keep(self._by_bytes, key, head)
+        return head, int(born), text
+
 
 def _keep(heads: dict[KeyT, SendHead], key: KeyT, head: SendHead) -> None:
     if sum(len(part) for part in key if part is not None) > _MAX_KEY:
@@ -139,6 +172,21 @@ def _add_entries(data: bytes, fields: dict[str, str]) -> bool:
     except (struct.error, UnicodeDecodeError):
         return False
     return True
+
+
+def _head_of_json(header: bytes, pieces: tuple[bytes, ...], born: bytes, properties: bytes) -> SendHead | None:
+    """The head of a JSON header cut into pieces; None if others with the same pieces might mean something else.
+
+    Where the cuts are the only values of their names, and of fields of the header itself, any other digits and any
+    other text may stand there. A name written with escapes, or an object among the values, could hold them as well.
+    """
+    rest = b"".join(pieces)
+    if b"\\" in rest or rest.count(b"{") != 2 or rest.count(b'"g":') != 1 or rest.count(b'"i":') != 1:
+        return None
+    fields = decode_parts(JSON, header, b"").ext_fields
+    if fields.get("g", "").encode() != born or fields.get("i", "").encode() != properties:
+        return None
+    return _read_head(fields, _V2_NAMES)
 
 
 def _read_head(fields: Mapping[str, str], names: tuple[str, ...]) -> SendHead:

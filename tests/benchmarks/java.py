@@ -1,9 +1,9 @@
 """Apache's Java client on our broker and on Apache's, in the same rounds: the broker's CPU time for each message.
 
 Both brokers are pinned to one core, the client to the other, and both flush asynchronously; the broker that is not
-measured waits. Bodies of 1 KiB with a tag and a key, 256 sends in flight, then a push consumer of a new group that reads
-the same messages from the first offset. What is counted of a process is user and system time of all its threads, of ours with
-the name server in it.
+measured waits. Bodies of 1 KiB with a tag and a key, 256 sends in flight, then a push consumer of a new group that
+reads the same messages from the first offset. What is counted of a process is user and system time of all its threads,
+of ours with the name server in it.
 """
 
 from __future__ import annotations

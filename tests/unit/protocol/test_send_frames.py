@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketbox.errors import RemoteProtocolError
 from rocketbox.protocol.codes import RequestCode, SerializeType
 from rocketbox.protocol.command import (
     RemotingCommand,
@@ -40,6 +43,77 @@ def test_the_bytes_are_read_without_a_mapping() -> None:
     request = received(FIELDS, SerializeType.ROCKETMQ)
     SendReader().read(request)
     assert request.raw_header is not None
+
+
+JAVA_5_5 = (
+    rb'{"code":310,"extFields":{"a":"load-producer","b":"T","c":"TBW102","d":"4","e":"3","f":"0","g":"1795315415435",'
+    rb'"h":"0","i":"KEYS\u0001k39\u0002UNIQ_KEY\u0001FD000002\u0002WAIT\u0001true\u0002TAGS\u0001A\u0002","j":"0",'
+    rb'"k":"false","m":"false","n":"broker-a"},"flag":0,"language":"JAVA","opaque":51,"serializeTypeCurrentRPC":"JSON",'
+    rb'"version":513}'
+)
+JAVA_HEAD = SendHead("T", "TBW102", 4, 3, 0, 0, 0, None, False)
+
+
+def json_request(header: bytes) -> RemotingCommand:
+    return decode_command(len(header).to_bytes(4, "big") + header + b"body")
+
+
+def test_a_java_clients_json_is_read_without_a_mapping() -> None:
+    reader = SendReader()
+    properties = b"KEYS\x01k39\x02UNIQ_KEY\x01FD000002\x02WAIT\x01true\x02TAGS\x01A\x02"
+    for opaque in (b"51", b"52"):
+        for born in (1_795_315_415_435, 1_795_315_415_999):
+            header = JAVA_5_5.replace(b'"opaque":51', b'"opaque":' + opaque).replace(b"1795315415435", b"%d" % born)
+            request = json_request(header)
+            assert reader.read(request) == (JAVA_HEAD, born, properties)
+            if opaque == b"52":
+                assert request.raw_header is not None
+    assert reader.remembered == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (rb"k39", rb"k\"39"),
+        (rb"k39", rb"k\\u0001"),
+        (rb"k39", rb"\u00e9"),
+        (rb"k39", "é".encode()),
+        (rb"k39", b"\xff"),
+        (rb"k39", b"k\x01"),
+        (rb"k39", b"k\x7f"),
+        (rb'"T"', rb'"T\u0001"'),
+        (rb'"T"', b'"T\xff"'),
+        (rb'"T"', rb'{"g":"1"}'),
+        (rb'"j":"0"', rb'"j":"0","g":"1795315415435"'),
+        (rb'"j":"0"', rb'"j":"0","\u0067":"1795315415436"'),
+        (rb'"j":"0"', rb'"j":"0","i":"WAIT\u0001false"'),
+        (rb'"j":"0"', rb'"j":"0'),
+        (rb'"g":"1795315415435"', rb'"g":"179531541543x"'),
+        (rb'"g":"1795315415435"', rb'"g":"17953154154350"'),
+        (rb'"g":"1795315415435"', rb'"g":1795315415435'),
+        (rb'"opaque":51', rb'"opaque":51,"remark":"\q"'),
+        (rb'"opaque":51', rb'"opaque":051'),
+        (rb'"extFields":{', rb'"g":"1795315415435","h":"0","i":"a","extFields":{"x":"y",'),
+    ],
+)
+def test_odd_json_is_read_as_by_names_after_the_usual_one_too(old: bytes, new: bytes) -> None:
+    header = JAVA_5_5.replace(old, new)
+    assert header != JAVA_5_5
+
+    def read(reader: SendReader, *, plain: bool) -> object:
+        try:
+            request = json_request(header)
+            if plain:
+                _ = request.ext_fields  # parsed: read goes by names
+            return reader.read(request)
+        except (RemoteProtocolError, HeaderError) as error:
+            return type(error)
+
+    reader = SendReader()
+    reader.read(json_request(JAVA_5_5))
+    expected = read(SendReader(), plain=True)
+    assert read(reader, plain=False) == expected
+    assert read(SendReader(), plain=False) == expected
 
 
 def test_the_long_names_are_read() -> None:
@@ -96,6 +170,29 @@ def test_any_order_and_any_value_is_read_as_by_names(entries: list[tuple[str, st
             SendReader().read(request)
     else:
         assert SendReader().read(request) == expected
+
+
+JSON_TRICKY = [
+    "1", "true", "T", "1700000000000", '","g":"1700000000000', '","i":"x', "é\x01\x02", "a\\", "{", '"',
+    ',"flag":0,"language":"JAVA"',
+]  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.sampled_from("bdefghijklmnx"), st.sampled_from(JSON_TRICKY)), max_size=12))
+def test_any_json_is_read_as_by_names(entries: list[tuple[str, str]]) -> None:
+    fields = ",".join(f"{json.dumps(name)}:{json.dumps(value)}" for name, value in entries)
+    header = f'{{"code":310,"extFields":{{{fields}}},"flag":0,"language":"JAVA","opaque":1,"version":1}}'.encode()
+    plain = json_request(header)
+    assert plain.ext_fields == dict(entries)
+    reader = SendReader()
+    try:
+        expected = SendReader().read(plain)
+    except HeaderError:
+        with pytest.raises(HeaderError):
+            reader.read(json_request(header))
+    else:
+        for _ in range(2):
+            assert reader.read(json_request(header)) == expected
 
 
 @pytest.mark.parametrize("serialization", SerializeType)
