@@ -31,16 +31,18 @@ from rocketbox.broker.handlers.pull import PullHandler
 from rocketbox.broker.handlers.query import QueryHandler
 from rocketbox.broker.handlers.send import SendHandler
 from rocketbox.broker.handlers.send_back import SendBackHandler
+from rocketbox.broker.limits import NameBudget
 from rocketbox.broker.locks import QueueLocks
 from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.peer_limits import remoting_options
-from rocketbox.broker.persister import Persister, Table
+from rocketbox.broker.persister import Persister
 from rocketbox.broker.put_stage import PutStage
 from rocketbox.broker.registration import UNREGISTER_TIMEOUT, Registration
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import FlushDiskType
 from rocketbox.broker.store.storage import RealStorage, Storage
+from rocketbox.broker.store.troubles import Troubles
 from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import NotStartedError
@@ -87,17 +89,28 @@ class Broker:
         self._stack = AsyncExitStack()
         self._address: str | None = None
         self._server: RemotingServer | None = None
-        self._persister = Persister(options.store_path_root_dir.absolute() / "config", storage, clock)
-        files = self._persister.files
         self.store = MessageStore(options.store_path_root_dir, options.store, clock=clock, storage=storage)
+        self._persister = files = Persister(
+            options.store_path_root_dir.absolute() / "config",
+            storage,
+            clock,
+            Troubles(clock),
+            offsets_interval=options.flush_consumer_offset_interval / 1000,
+            delay_interval=options.flush_delay_offset_interval / 1000,
+        )
+        self.names = NameBudget(options.auto_create_names_per_minute, options.auto_create_names_burst, clock)
         levels = options.store.delay_level_ms
         puts = PutStage(self.store, [*extensions.put_transforms, DelayLevels(len(levels))])
-        self.topics = TopicTable(options, clock, files["topics"].persist, self._topic_changed, len(levels))
+        self.topics = TopicTable(options, clock, files.topics, self._topic_changed, len(levels), self.names)
         self.groups = GroupTable(
-            clock, files["subscriptionGroup"].persist, auto_create=options.auto_create_subscription_group
+            clock,
+            files.groups,
+            auto_create=options.auto_create_subscription_group,
+            most=options.max_groups,
+            names=self.names,
         )
-        self.offsets = OffsetTable(clock)
-        self.delayed = DelayedDelivery(self.store, puts, self.topics, levels, files["delayOffset"].persist, clock)
+        self.offsets = OffsetTable(clock, files.offsets, options.max_offsets)
+        self.delayed = DelayedDelivery(self.store, puts, self.topics, levels, files.delays, clock)
         expiry = options.channel_expired_timeout / 1000
         self.consumers: ConsumerTable[Connection] = ConsumerTable(clock, self._members_changed, expiry)
         self.producers: ProducerTable[Connection] = ProducerTable(clock, expiry)
@@ -158,16 +171,10 @@ class Broker:
         check_address(self.options)
         if self.options.store.flush_disk_type is FlushDiskType.ASYNC_FLUSH:
             _log.warning("flush-disk-type is ASYNC_FLUSH: what is acknowledged may be lost when the machine fails")
-        tables: dict[str, Table] = {
-            "topics": self.topics,
-            "subscriptionGroup": self.groups,
-            "consumerOffset": self.offsets,
-            "delayOffset": self.delayed,
-        }
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.store)
-            self._persister.load(tables)
-            stack.callback(self._persister.write_all, tables)
+            self._persister.load(topics=self.topics, groups=self.groups, offsets=self.offsets, delays=self.delayed)
+            stack.push_async_callback(self._persister.finish)
             await stack.enter_async_context(self._client)
             tasks = await stack.enter_async_context(Supervisor("broker", self._clock))
             ip = await resolve_ip(self.options)
@@ -188,13 +195,7 @@ class Broker:
             self.store.on_arrival += [self.held_pulls.on_arrival, self.delayed.on_arrival]
             tasks.start("pulls on hold", self.held_pulls.run)
             tasks.start("drop silent clients", self._housekeeping.run)
-            self._persister.start(
-                tasks,
-                self.offsets,
-                self.options.flush_consumer_offset_interval,
-                self.delayed,
-                self.options.flush_delay_offset_interval,
-            )
+            self._persister.start(tasks)
             self.delayed.start(tasks)
             self._registration.start(tasks, self.address)
             stack.push_async_callback(self._unregister)

@@ -74,7 +74,7 @@ class ClientRequests:
 
     def consumer_ids_changed(self, group: ConsumerGroup[Connection]) -> None:
         """Have the members of a group share the queues anew."""
-        config = self._groups.find(group.name)
+        config = self._groups.get(group.name)
         if config is not None and not config.notify_consumer_ids_changed_enable:
             return
         notice = ConsumerIdsChanged(group.name)

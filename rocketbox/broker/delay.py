@@ -8,16 +8,18 @@ Source: Apache RocketMQ 5.x ``ScheduleMessageService``.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import anyio
 
+from rocketbox.broker.limits import LimitError
+from rocketbox.broker.persister import TableFile
 from rocketbox.broker.property_text import find_property, remove_properties
 from rocketbox.broker.put_stage import PutOrigin, PutStage
 from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.table_text import table_pieces
 from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock
 from rocketbox.errors import InvalidMessageError, StoreCorruptError, StoreError, StoreFailedError
@@ -102,21 +104,20 @@ class DelayedDelivery:
         puts: PutStage,
         topics: TopicTable,
         level_ms: tuple[int, ...],
-        persist: Callable[[str], None],
+        file: TableFile,
         clock: Clock,
     ) -> None:
         self._store = store
         self._puts = puts
         self._topics = topics
         self._level_ms = level_ms
-        self._persist = persist
+        self._file = file
         self._clock = clock
         self._offsets: dict[int, int] = {}
         self._version = DataVersion(timestamp=clock.time_ms())
         self._moves = 0
         self._arrived: dict[int, anyio.Event] = {}
         self._park_times: dict[int, _ParkTimes] = {}
-        self._changed = False
         self.undelivered = 0
         """How many messages could not be delivered, in this run."""
 
@@ -126,7 +127,10 @@ class DelayedDelivery:
 
     def start(self, tasks: Supervisor) -> None:
         """Begin to deliver, from where the last run came to."""
-        parked = {queue_id + 1 for topic, queue_id in self._store.queues() if topic == SCHEDULE_TOPIC}
+        queues = self._store.queues()
+        if (UNDELIVERED_TOPIC, 0) in queues:
+            self._show_undelivered()
+        parked = {queue_id + 1 for topic, queue_id in queues if topic == SCHEDULE_TOPIC}
         left: dict[int, int] = {}  # what waits in levels that are no more
         for level in sorted(parked | set(range(1, len(self._level_ms) + 1))):
             least = self._store.min_offset(SCHEDULE_TOPIC, level - 1)
@@ -234,7 +238,7 @@ class DelayedDelivery:
             return self._puts.put(self._unparked(message), PutOrigin.DELIVERY).end_offset
         except InvalidMessageError as error:
             reason = error
-        self._topics.create_for_group(UNDELIVERED_TOPIC, 1)
+        self._show_undelivered()
         text = remove_properties(message.raw_properties, (b"__CRC32#",))
         kept = record_of(message, UNDELIVERED_TOPIC, 0, text, message.reconsume_times)
         end_offset: int | None = None
@@ -246,6 +250,13 @@ class DelayedDelivery:
         self.undelivered += 1
         _log.error("the delayed message %s cannot be delivered and is %s: %s", message.offset_msg_id, where, reason)
         return end_offset
+
+    def _show_undelivered(self) -> None:
+        """Have the topic of what cannot be delivered known, so that it can be read."""
+        try:
+            self._topics.create_for_group(UNDELIVERED_TOPIC, 1)
+        except LimitError as error:  # the messages are stored all the same; the next start tries again
+            _log.error("what could not be delivered cannot be read now: %s", error)
 
     @staticmethod
     def _unparked(message: MessageExt) -> StoredMessage:
@@ -267,26 +278,14 @@ class DelayedDelivery:
 
     def _advance(self, level: int, offset: int, moved: int) -> None:
         self._offsets[level] = offset
-        self._changed = True
         before, self._moves = self._moves, self._moves + moved
         if self._moves // DELIVERIES_FOR_EACH_VERSION != before // DELIVERIES_FOR_EACH_VERSION:
             self._version = self._version.next(self._clock.time_ms())
+        self._file.mark()
 
-    def persist(self) -> None:
-        """Write ``delayOffset.json`` if something was delivered since it was last written."""
-        if self._changed:
-            try:
-                self._persist(self.encode())
-            except OSError as error:
-                _log.error("what is delivered of delayed messages could not be written, trying again: %s", error)
-            else:
-                self._changed = False
-
-    def encode(self) -> str:
+    def pieces(self) -> Iterator[bytes]:
         """The text of ``delayOffset.json``."""
-        return json.dumps(
-            {"dataVersion": self._version.to_json(), "offsetTable": self._offsets}, indent="\t", sort_keys=True
-        )
+        return table_pieces([("dataVersion", self._version.to_json()), ("offsetTable", self._offsets)], [])
 
     def load(self, text: str, file: str = "delayOffset.json") -> None:
         """Take the offsets over from a file, ours or Apache's. Raises StoreCorruptError when it is not one."""

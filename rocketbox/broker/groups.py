@@ -7,20 +7,21 @@ Source: Apache RocketMQ 5.x ``SubscriptionGroupManager``, ``SubscriptionGroupCon
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
+from rocketbox.broker.limits import LimitError, NameBudget
+from rocketbox.broker.options import MAX_GROUPS
+from rocketbox.broker.persister import TableFile
+from rocketbox.broker.table_text import encode_entry, table_pieces
 from rocketbox.clock import Clock
 from rocketbox.errors import StoreCorruptError
 from rocketbox.protocol.bodies import DataVersion, loads_loose
 from rocketbox.protocol.tags import MAX_GROUP_CHARACTERS, is_valid_name
 
 __all__ = ["GroupTable", "SubscriptionGroupConfig"]
-
-_log = logging.getLogger(__name__)
 
 BUILT_IN_GROUPS = (
     "TOOLS_CONSUMER",
@@ -43,14 +44,16 @@ _NAMES = {
     "retryMaxTimes": "retry_max_times",
     "notifyConsumerIdsChangedEnable": "notify_consumer_ids_changed_enable",
 }
-_UNUSED_DEFAULTS: Mapping[str, Any] = {
-    "attributes": {},
-    "brokerId": 0,
-    "consumeTimeoutMinute": 15,
-    "groupRetryPolicy": {"type": "CUSTOMIZED"},
-    "groupSysFlag": 0,
-    "whichBrokerWhenConsumeSlowly": 1,
-}
+_UNUSED_DEFAULTS: Mapping[str, Any] = MappingProxyType(  # one for all groups, of which there may be 100,000
+    {
+        "attributes": {},
+        "brokerId": 0,
+        "consumeTimeoutMinute": 15,
+        "groupRetryPolicy": {"type": "CUSTOMIZED"},
+        "groupSysFlag": 0,
+        "whichBrokerWhenConsumeSlowly": 1,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class SubscriptionGroupConfig:
     retry_queue_nums: int = 1
     retry_max_times: int = 16
     notify_consumer_ids_changed_enable: bool = True
-    unused: Mapping[str, Any] = field(default_factory=lambda: dict(_UNUSED_DEFAULTS))
+    unused: Mapping[str, Any] = field(default_factory=lambda: _UNUSED_DEFAULTS)
 
     def to_json(self) -> dict[str, Any]:
         return {**self.unused, **{java: getattr(self, name) for java, name in _NAMES.items()}}
@@ -75,49 +78,99 @@ class SubscriptionGroupConfig:
         """Raises TypeError when the group has no name."""
         known = {name: values[java] for java, name in _NAMES.items() if values.get(java) is not None}
         unused = {**_UNUSED_DEFAULTS, **{name: value for name, value in values.items() if name not in _NAMES}}
-        return cls(**known, unused=unused)
+        return cls(**known, unused=_UNUSED_DEFAULTS if unused == _UNUSED_DEFAULTS else unused)
 
 
 class GroupTable:
-    """All groups. ``persist`` is called with the new text whenever one was added."""
+    """All groups. Nobody waits for a new one to be written: who only reads needs no room on the disk."""
 
-    def __init__(self, clock: Clock, persist: Callable[[str], None], *, auto_create: bool = True) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        file: TableFile,
+        *,
+        auto_create: bool = True,
+        most: int = MAX_GROUPS,
+        names: NameBudget | None = None,
+    ) -> None:
         self._clock = clock
-        self._persist = persist
+        self._file = file
         self._auto_create = auto_create
+        self._most = most
+        self._names = names
         self._version = DataVersion(timestamp=clock.time_ms())
         self._forbidden: dict[str, Any] = {}
         self._groups = {name: SubscriptionGroupConfig(name) for name in BUILT_IN_GROUPS}
+        self._texts: dict[str, bytes] = {}  # entries of the file
+        self.refused = 0
+        """How many groups were not made because of the limit."""
 
-    def find(self, name: str) -> SubscriptionGroupConfig | None:
-        """The group's settings; made now if it is unknown, its name is legal, and groups are made automatically."""
+    def get(self, name: str) -> SubscriptionGroupConfig | None:
+        """The group's settings, if it is known."""
+        return self._groups.get(name)
+
+    def all(self) -> Mapping[str, SubscriptionGroupConfig]:
+        """Every group by name (read only); it changes with the table."""
+        return self._groups
+
+    def is_built_in(self, name: str) -> bool:
+        """Whether every broker has the group."""
+        return name in BUILT_IN_GROUPS
+
+    def find(self, name: str, by: str = "") -> SubscriptionGroupConfig | None:
+        """The group's settings; made now if it is unknown, its name is legal, and groups are made automatically.
+
+        ``by`` is the address of the client that names it. Raises LimitError.
+        """
         group = self._groups.get(name)
         if group is None and self._auto_create and len(name) <= MAX_GROUP_CHARACTERS and is_valid_name(name):
+            self._check_limit(name)
+            if self._names is not None:
+                self._names.take(by)
             group = SubscriptionGroupConfig(name)
             self.put(group)
         return group
 
-    def put(self, group: SubscriptionGroupConfig) -> None:
-        """Add or replace a group.
+    def put(self, group: SubscriptionGroupConfig) -> int:
+        """Add or replace a group; the change of the file, to wait for by :meth:`written`. Raises LimitError."""
+        name = group.group_name
+        if name not in self._groups:
+            self._check_limit(name)
+        self._groups[name] = group
+        return self._changed(name)
 
-        One that cannot be written down is known all the same: who only reads needs no room on the disk, and the next
-        write, at the latest that of the stop, holds it.
-        """
-        self._groups[group.group_name] = group
+    def delete(self, name: str) -> int:
+        """Forget a group (nothing, if there is none); the change of the file, to wait for by :meth:`written`."""
+        if self._groups.pop(name, None) is None:
+            return self._file.marked
+        return self._changed(name)
+
+    async def written(self, change: int) -> None:
+        """Return when a change is on the disk. Raises StoreError when it cannot be written."""
+        await self._file.written(change)
+
+    def _check_limit(self, name: str) -> None:
+        if len(self._groups) >= self._most:
+            self.refused += 1
+            raise LimitError(f"group {name} cannot be made, there are {len(self._groups)}", self._most, "max-groups")
+
+    def _changed(self, name: str) -> int:
+        self._texts.pop(name, None)
         self._version = self._version.next(self._clock.time_ms())
-        try:
-            self._persist(self.encode())
-        except OSError as error:
-            _log.error("group %s could not be written to subscriptionGroup.json: %s", group.group_name, error)
+        return self._file.mark()
 
-    def encode(self) -> str:
+    def pieces(self) -> Iterator[bytes]:
         """The text of ``subscriptionGroup.json``."""
-        values = {
-            "dataVersion": self._version.to_json(),
-            "forbiddenTable": self._forbidden,
-            "subscriptionGroupTable": {name: group.to_json() for name, group in self._groups.items()},
-        }
-        return json.dumps(values, indent="\t", sort_keys=True)
+        return table_pieces(
+            [("dataVersion", self._version.to_json()), ("forbiddenTable", self._forbidden)],
+            [("subscriptionGroupTable", list(self._groups), self._text)],
+        )
+
+    def _text(self, name: str) -> bytes | None:
+        text = self._texts.get(name)
+        if text is None and (group := self._groups.get(name)) is not None:
+            text = self._texts[name] = encode_entry(name, group.to_json())
+        return text
 
     def load(self, text: str, file: str = "subscriptionGroup.json") -> None:
         """Add what a file holds, ours or Apache's. Raises StoreCorruptError when it is not one."""
@@ -131,5 +184,6 @@ class GroupTable:
         except (ValueError, TypeError, AttributeError) as error:
             raise StoreCorruptError(file, 0, f"not a table of consumer groups ({error})") from error
         self._groups.update(groups)
+        self._texts.clear()
         self._forbidden = values.get("forbiddenTable") or {}
         self._version = version

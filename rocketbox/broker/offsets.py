@@ -1,16 +1,21 @@
 """How far each group has consumed each queue.
 
-Holds the table and its form on disk (``consumerOffset.json``); when it is written is the broker's decision. Nothing is
-checked: Apache stores any queue id and any offset, clients rely on it.
+Holds the table and its form on disk (``consumerOffset.json``); when it is written is the persister's part. Any queue id
+and any offset is kept, as by Apache's brokers: pull consumers commit what their application says, and a group may be
+reset to before or behind what there is. How many are kept is limited.
 
 Source: Apache RocketMQ 5.x ``ConsumerOffsetManager``.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from typing import Any
 
+from rocketbox.broker.limits import LimitError
+from rocketbox.broker.options import MAX_OFFSETS
+from rocketbox.broker.persister import TableFile
+from rocketbox.broker.table_text import encode_entry, table_pieces
 from rocketbox.clock import Clock
 from rocketbox.errors import StoreCorruptError
 from rocketbox.protocol.bodies import DataVersion, loads_loose
@@ -22,42 +27,94 @@ COMMITS_FOR_EACH_VERSION = 500  # Apache's consumerOffsetUpdateVersionStep
 
 
 class OffsetTable:
-    """Committed offsets by topic, group and queue. ``changed`` says whether there is something to write."""
+    """Committed offsets by topic, group and queue."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, file: TableFile, most: int = MAX_OFFSETS) -> None:
         self._clock = clock
+        self._file = file
+        self._most = most
         self._offsets: dict[str, dict[int, int]] = {}
+        self._topics: dict[str, dict[str, None]] = {}  # the topics of each group, in their order
+        self._texts: dict[str, bytes] = {}  # entries of the file
         self._commits = 0
         self._version = DataVersion(timestamp=clock.time_ms())
         self._kept: dict[str, Any] = {}  # members that Apache writes and we do not use (pullOffsetTable)
-        self.changed = False
+        self._entries = 0
+        self.refused = 0
+        """How many commits were not kept because of the limit."""
+
+    def __len__(self) -> int:
+        """How many queues have an offset."""
+        return self._entries
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        self._offsets.setdefault(f"{topic}{SEPARATOR}{group}", {})[queue_id] = offset
-        self.changed = True
+        """Keep how far a group is. Raises LimitError for a queue more than may be kept."""
+        key = f"{topic}{SEPARATOR}{group}"
+        queues = self._offsets.get(key)
+        if queues is None or queue_id not in queues:
+            queues = self._new_entry(key, group, topic)
+        queues[queue_id] = offset
+        self._texts.pop(key, None)
         self._commits += 1
         if self._commits % COMMITS_FOR_EACH_VERSION == 0:
             self._version = self._version.next(self._clock.time_ms())
+        self._file.mark()
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """The committed offset; None when there is none."""
         queues = self._offsets.get(f"{topic}{SEPARATOR}{group}")
         return None if queues is None else queues.get(queue_id)
 
-    def encode(self) -> str:
+    def topics(self, group: str) -> list[str]:
+        """The topics of which a group has consumed something."""
+        return list(self._topics.get(group, ()))
+
+    def delete_group(self, group: str) -> None:
+        """Forget how far a group is."""
+        for topic in self._topics.pop(group, {}):
+            self._forget(f"{topic}{SEPARATOR}{group}")
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget how far all groups are with a topic."""
+        for group, topics in list(self._topics.items()):
+            if topic in topics:
+                self._forget(f"{topic}{SEPARATOR}{group}")
+                del topics[topic]
+                if not topics:
+                    del self._topics[group]
+
+    def _new_entry(self, key: str, group: str, topic: str) -> dict[int, int]:
+        if self._entries >= self._most:
+            self.refused += 1
+            raise LimitError(f"{self._entries} offsets of groups are kept", self._most, "max-offsets")
+        self._entries += 1
+        self._topics.setdefault(group, {})[topic] = None
+        return self._offsets.setdefault(key, {})
+
+    def _forget(self, key: str) -> None:
+        self._entries -= len(self._offsets.pop(key, {}))
+        self._texts.pop(key, None)
+        self._file.mark()
+
+    def pieces(self) -> Iterator[bytes]:
         """The text of ``consumerOffset.json``; every Apache version reads it."""
-        self.changed = False
-        groups: dict[str, list[str]] = {}
-        for key in self._offsets:
-            topic, _, group = key.partition(SEPARATOR)
-            groups.setdefault(group, []).append(topic)
-        values = {
-            **self._kept,
-            "dataVersion": self._version.to_json(),
-            "groupTopicMap": groups,
-            "offsetTable": self._offsets,
-        }
-        return json.dumps(values, indent="\t", sort_keys=True)
+        return table_pieces(
+            [("dataVersion", self._version.to_json()), *self._kept.items()],
+            [
+                ("groupTopicMap", list(self._topics), self._topics_text),
+                ("offsetTable", list(self._offsets), self._text),
+            ],
+        )
+
+    def _topics_text(self, group: str) -> bytes | None:
+        topics = self._topics.get(group)
+        return None if topics is None else encode_entry(group, list(topics))
+
+    def _text(self, key: str) -> bytes | None:
+        text = self._texts.get(key)
+        if text is None and (queues := self._offsets.get(key)) is not None:
+            text = self._texts[key] = encode_entry(key, queues)
+        return text
 
     def load(self, text: str, file: str = "consumerOffset.json") -> None:
         """Take the table over from a file, ours or Apache's. Raises StoreCorruptError when it is not one."""
@@ -71,6 +128,12 @@ class OffsetTable:
         except (ValueError, TypeError, AttributeError) as error:
             raise StoreCorruptError(file, 0, f"not a table of offsets ({error})") from error
         self._offsets = offsets
+        self._entries = sum(map(len, offsets.values()))
+        self._topics = {}
+        for key in offsets:
+            topic, _, group = key.partition(SEPARATOR)
+            self._topics.setdefault(group, {})[topic] = None
+        self._texts.clear()
         self._version = version
         self._kept = {
             name: value for name, value in values.items() if name not in {"dataVersion", "groupTopicMap", "offsetTable"}

@@ -22,7 +22,11 @@ from rocketbox.broker.store.options import StoreOptions
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.protocol.codes import DEFAULT_CLUSTER
 
-__all__ = ["BrokerOptions", "read_broker_options", "setting_names"]
+__all__ = ["MAX_GROUPS", "MAX_OFFSETS", "BrokerOptions", "read_broker_options", "setting_names"]
+
+
+MAX_GROUPS = 100_000
+MAX_OFFSETS = 500_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +85,19 @@ class BrokerOptions:
     flush_consumer_offset_interval: int = 5_000
     flush_delay_offset_interval: int = 10_000
     channel_expired_timeout: int = 120_000
+    max_topics: int = 100_000
+    """The most topics, retry and dead-letter topics among them; no further one is made (Apache: no limit)."""
+    max_queues_per_topic: int = 1024
+    max_queues: int = 200_000
+    """The most queues of all topics together."""
+    max_groups: int = MAX_GROUPS
+    """The most consumer groups; no further one is made."""
+    max_offsets: int = MAX_OFFSETS
+    """The most committed offsets, one for each queue of a topic that a group consumes; no further one is kept."""
+    auto_create_names_per_minute: int = 1000
+    """The most topics and groups that are made in a minute because one address names them ..."""
+    auto_create_names_burst: int = 5000
+    """... beyond so many at once."""
     store: StoreOptions = field(default_factory=StoreOptions)
 
 
@@ -92,6 +109,13 @@ _OWN_NAMES = {  # Apache's settings that go by another name here, because all of
 }
 _LEAST = {
     "default_topic_queue_nums": 1,
+    "max_topics": 1,
+    "max_queues_per_topic": 1,
+    "max_queues": 1,
+    "max_groups": 1,
+    "max_offsets": 1,
+    "auto_create_names_per_minute": 1,
+    "auto_create_names_burst": 1,
     "send_thread_pool_queue_capacity": 1,
     "max_held_pulls": 1,
     "max_held_pulls_per_connection": 1,

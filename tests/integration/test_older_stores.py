@@ -1,4 +1,4 @@
-"""Stores that rocketbox 0.1.0 wrote, stopped in order and killed: opened whole, and gone on with, by what is here now."""
+"""Stores that rocketbox 0.1.0 wrote, stopped in order and killed: opened whole, and gone on with, by what is here."""
 
 from __future__ import annotations
 

@@ -5,12 +5,12 @@ Source: Apache RocketMQ 5.x ``ClientManageProcessor``, ``ConsumerManageProcessor
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Mapping
 
 from rocketbox.broker.clients import ClientChannel
 from rocketbox.broker.context import BrokerContext
-from rocketbox.errors import RemoteProtocolError, StoreError
+from rocketbox.broker.limits import LimitError
+from rocketbox.errors import RemoteProtocolError
 from rocketbox.protocol.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -26,8 +26,6 @@ from rocketbox.protocol.headers import GetConsumerListByGroupRequestHeader, Unre
 from rocketbox.remoting.connection import Connection, RequestHandler
 
 __all__ = ["ClientHandler"]
-
-_log = logging.getLogger(__name__)
 
 _FINGERPRINT = "broker.heartbeat_fingerprint"  # attribute of a connection
 
@@ -63,11 +61,15 @@ class ClientHandler:
         channel = ClientChannel(beat.client_id, request.language, request.version, self._clock.monotonic())
         for producer in beat.producer_data_set:
             self._producers.register(producer.group_name, connection, channel)
-        new_topics = [
-            topic
-            for consumer in beat.consumer_data_set
-            if (topic := self._register_consumer(connection, channel, consumer, without_sub=beat.without_sub))
-        ]
+        new_topics: list[str] = []
+        refused: LimitError | None = None
+        for consumer in beat.consumer_data_set:
+            try:
+                new_topics += self._register_consumer(connection, channel, consumer, without_sub=beat.without_sub)
+            except LimitError as error:  # the client's other groups are as good as before
+                refused = refused or error
+        if refused is not None:
+            return RemotingCommand.response(refused.code, str(refused))
         response = RemotingCommand.response(
             ext_fields={
                 "IS_SUPPORT_HEART_BEAT_V2": "true",
@@ -125,11 +127,11 @@ class ClientHandler:
 
     def _register_consumer(
         self, connection: Connection, channel: ClientChannel, data: ConsumerData, *, without_sub: bool
-    ) -> str | None:
-        """The group's retry topic; None when the group is unknown and may not be made."""
-        group = self._groups.find(data.group_name)
+    ) -> list[str]:
+        """The group's retry topic; none when the group is unknown and may not be made. Raises LimitError."""
+        group = self._groups.find(data.group_name, connection.remote_address)
         if group is None:
-            return None
+            return []
         topic = retry_topic(data.group_name)
         ordered = any(
             known.order
@@ -137,10 +139,7 @@ class ClientHandler:
             if (known := self._topics.get(subscription.topic)) is not None
         )
         if group.retry_queue_nums > 0:
-            try:
-                self._topics.create_for_group(topic, group.retry_queue_nums, order=ordered)
-            except StoreError as error:  # the group may read what there is; its next heartbeat tries again
-                _log.error("group %s is without its retry topic: %s", data.group_name, error)
+            self._topics.create_for_group(topic, group.retry_queue_nums, order=ordered, by=connection.remote_address)
         self._consumers.register(
             data.group_name,
             connection,
@@ -150,7 +149,7 @@ class ClientHandler:
             consume_from_where=data.consume_from_where,
             subscriptions=None if without_sub else data.subscription_data_set,
         )
-        return topic
+        return [topic]
 
     async def _answer_when_known(self, topics: list[str], response: RemotingCommand) -> RemotingCommand:
         await self._registration.announced(*topics)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rocketbox.broker.context import BrokerContext
+from rocketbox.broker.limits import LimitError
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import (
@@ -61,13 +62,16 @@ class OffsetHandler:
     def update(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Commit an offset (15)."""
         header = UpdateConsumerOffsetRequestHeader.decode(request.ext_fields)
-        if self._groups.find(header.consumer_group) is None:
-            return RemotingCommand.response(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.consumer_group}"
-            )
-        if self._topics.get(header.topic) is None:
-            return RemotingCommand.response(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
-        self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        try:
+            if self._groups.find(header.consumer_group, connection.remote_address) is None:
+                return RemotingCommand.response(
+                    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.consumer_group}"
+                )
+            if self._topics.get(header.topic) is None:
+                return RemotingCommand.response(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        except LimitError as error:
+            return RemotingCommand.response(error.code, str(error))
         return RemotingCommand.response()
 
     def search(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.groups import SubscriptionGroupConfig
 from rocketbox.broker.handlers.refused import Refused
+from rocketbox.broker.limits import LimitError
 from rocketbox.broker.pull_hold import HeldPull, PullHold
 from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.broker.store.reading import GetMessageStatus, GetResult
@@ -85,11 +86,13 @@ class PullHandler:
         """The messages, or why there are none; None while the pull waits for a message."""
         header = PullMessageRequestHeader.decode(request.ext_fields)
         try:
-            pull = self._check(request, header)
+            pull = self._check(request, header, connection.remote_address)
+            if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
+                self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         except Refused as refused:
             return refused.response()
-        if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
-            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        except LimitError as error:
+            return RemotingCommand.response(error.code, str(error))
         found = self._read(pull)
         code = _code(found, header.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PullSysFlag.SUSPEND:
@@ -146,13 +149,13 @@ class PullHandler:
         most = min(header.max_msg_nums, self._most_messages)
         return self._store.get(header.topic, header.queue_id, header.queue_offset, most, filter=pull.filter)
 
-    def _check(self, request: RemotingCommand, header: PullMessageRequestHeader) -> _Pull:
+    def _check(self, request: RemotingCommand, header: PullMessageRequestHeader, client: str) -> _Pull:
         if not self._options.broker_permission & PermName.READ:
             raise _forbidden(
                 f"the broker[{self._options.broker_name}] pulling message is forbidden",
                 _FORBIDDEN_BROKER,
             )
-        group = self._groups.find(header.consumer_group)
+        group = self._groups.find(header.consumer_group, client)
         if group is None:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 
-__all__ = ["Refused"]
+__all__ = ["Refused", "TopicNotWrittenError"]
 
 
 class Refused(Exception):  # noqa: N818 - ends the checks of a handler, which answers it; it never leaves the handlers
@@ -24,3 +24,11 @@ class Refused(Exception):  # noqa: N818 - ends the checks of a handler, which an
 
     def response(self) -> RemotingCommand:
         return RemotingCommand.response(self.code, self.remark, self.ext_fields)
+
+
+class TopicNotWrittenError(Exception):
+    """A message is for a topic that the next start would not know yet: it is taken when that has changed."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        super().__init__(topic)

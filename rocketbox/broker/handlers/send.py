@@ -13,9 +13,10 @@ import ipaddress
 from collections.abc import Awaitable, Mapping
 
 from rocketbox.broker.context import BrokerContext
-from rocketbox.broker.handlers.refused import Refused
+from rocketbox.broker.handlers.refused import Refused, TopicNotWrittenError
 from rocketbox.broker.handlers.send_answers import SendAnswers
 from rocketbox.broker.handlers.send_rules import SendRules
+from rocketbox.broker.limits import LimitError
 from rocketbox.broker.property_text import add_property, find_property, remove_properties
 from rocketbox.broker.put_stage import PutOrigin
 from rocketbox.errors import InvalidMessageError, StoreError, StoreFailedError
@@ -92,11 +93,29 @@ class SendHandler:
             code, remark = ResponseCode.SYSTEM_ERROR, str(error)
         except InvalidMessageError as error:
             code, remark = ResponseCode.MESSAGE_ILLEGAL, str(error)
+        except LimitError as error:
+            code, remark = error.code, str(error)
+        except TopicNotWrittenError as new:
+            return self._send_when_written(connection, request, new.topic)
         except StoreFailedError as error:
             code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, f"the store accepts no more writes: {error}"
         except StoreError as error:
             code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, str(error)
         return RemotingCommand.response(code, remark, self._answer_fields)
+
+    async def _send_when_written(
+        self, connection: Connection, request: RemotingCommand, topic: str
+    ) -> RemotingCommand | None:
+        """Take what was sent when the next start will know its new topic; many new topics share one write."""
+        self._replies.waiting += 1
+        try:
+            await self._topics.written(topic)
+        except StoreError as error:
+            return RemotingCommand.response(ResponseCode.SERVICE_NOT_AVAILABLE, str(error), self._answer_fields)
+        finally:
+            self._replies.waiting -= 1
+        answer = self.handle(connection, request)
+        return await answer if isinstance(answer, Awaitable) else answer
 
     def _send(self, connection: Connection, request: RemotingCommand) -> Awaitable[RemotingCommand | None] | None:
         if self._replies.is_full:
@@ -108,7 +127,9 @@ class SendHandler:
         head, born, properties = self._reader.read(request)
         config = self._topics.get(head.topic)
         if config is None or head.topic in SEND_FORBIDDEN_TOPICS:
-            config = self._rules.new_topic(head)
+            config = self._rules.new_topic(head, connection.remote_address)
+        if not self._topics.is_written(head.topic):
+            raise TopicNotWrittenError(head.topic)
         if config.order and not self._writable:
             raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{self._broker_name}] sending message is forbidden")
         queue_id = head.queue_id
@@ -152,7 +173,7 @@ class SendHandler:
             properties += b"\x02"
         topic = head.topic
         if topic.startswith(RETRY_PREFIX):
-            topic, queue_id, properties = rules.redirect_retry(request, head, queue_id, properties)
+            topic, queue_id, properties = rules.redirect_retry(request, head, queue_id, properties, connection)
         uniq_key = find_property(properties, b"UNIQ_KEY")
         if uniq_key is None:
             uniq_key = self._uniq_ids.next().encode()

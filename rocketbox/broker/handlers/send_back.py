@@ -9,10 +9,12 @@ from collections.abc import Awaitable, Mapping
 
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.delay import record_of
+from rocketbox.broker.handlers.refused import TopicNotWrittenError
 from rocketbox.broker.handlers.send_rules import DLQ_QUEUES
+from rocketbox.broker.limits import LimitError
 from rocketbox.broker.property_text import add_property, find_property, remove_properties, set_property
 from rocketbox.broker.put_stage import PutOrigin
-from rocketbox.errors import InvalidMessageError, StoreFailedError
+from rocketbox.errors import InvalidMessageError, StoreError, StoreFailedError
 from rocketbox.protocol.codes import VERSION_3_4_9, PermName, RequestCode, ResponseCode, dlq_topic, retry_topic
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import ConsumerSendMsgBackRequestHeader
@@ -44,8 +46,32 @@ class SendBackHandler:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
         """Store the message again under the group's retry topic, or its dead-letter topic."""
+        try:
+            return self._send_back(connection, request)
+        except LimitError as error:
+            return RemotingCommand.response(error.code, str(error))
+        except TopicNotWrittenError as new:
+            return self._send_back_when_written(connection, request, new.topic)
+
+    async def _send_back_when_written(
+        self, connection: Connection, request: RemotingCommand, topic: str
+    ) -> RemotingCommand | None:
+        """Take the message when the next start will know its new topic."""
+        self._replies.waiting += 1
+        try:
+            await self._topics.written(topic)
+        except StoreError as error:
+            return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, str(error))
+        finally:
+            self._replies.waiting -= 1
+        answer = self.handle(connection, request)
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    def _send_back(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
         header = ConsumerSendMsgBackRequestHeader.decode(request.ext_fields)
-        group = self._groups.find(header.group)
+        group = self._groups.find(header.group, connection.remote_address)
         if group is None:
             return RemotingCommand.response(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group}"
@@ -56,7 +82,8 @@ class SendBackHandler:
             )
         if group.retry_queue_nums <= 0:
             return RemotingCommand.response()
-        topic = self._topics.create_for_group(retry_topic(header.group), group.retry_queue_nums)
+        client = connection.remote_address
+        topic = self._topics.create_for_group(retry_topic(header.group), group.retry_queue_nums, by=client)
         if not topic.perm & PermName.WRITE:
             return RemotingCommand.response(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"
@@ -70,14 +97,17 @@ class SendBackHandler:
         most = group.retry_max_times
         if request.version >= VERSION_3_4_9 and header.max_reconsume_times is not None:
             most = header.max_reconsume_times
-        queue_id = self._random.randrange(topic.write_queue_nums)
+        queue_id = self._random.randrange(max(1, topic.write_queue_nums))
         properties = self._properties(message.raw_properties, message.topic, message.offset_msg_id)
         name = topic.topic_name
         if message.reconsume_times >= most or header.delay_level < 0:
-            name = self._topics.create_for_group(dlq_topic(header.group), DLQ_QUEUES).topic_name
+            name = dlq_topic(header.group)
+            self._topics.create_for_group(name, DLQ_QUEUES, by=connection.remote_address)
             queue_id, level = 0, 0
         else:
             level = header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
+        if not self._topics.is_written(name):
+            raise TopicNotWrittenError(name)
         properties = set_property(properties, b"DELAY", b"%d" % level)
         again = record_of(message, name, queue_id, properties, message.reconsume_times + 1)
         try:

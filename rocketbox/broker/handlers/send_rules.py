@@ -12,7 +12,7 @@ import logging
 
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.delay_levels import read_level
-from rocketbox.broker.handlers.refused import Refused
+from rocketbox.broker.handlers.refused import Refused, TopicNotWrittenError
 from rocketbox.broker.property_text import find_property, remove_properties, set_property
 from rocketbox.errors import RemotingError
 from rocketbox.protocol.bodies import TopicConfig
@@ -28,6 +28,7 @@ from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.send_frames import SendHead
 from rocketbox.protocol.stored_message import BatchElement, decode_batch
 from rocketbox.protocol.tags import MAX_TOPIC_CHARACTERS, is_valid_name
+from rocketbox.remoting.connection import Connection
 
 __all__ = ["DLQ_QUEUES", "SendRules"]
 
@@ -49,8 +50,8 @@ class SendRules:
         self._groups = context.groups
         self._locks = context.locks
 
-    def new_topic(self, head: SendHead) -> TopicConfig:
-        """The topic, made now if that is allowed."""
+    def new_topic(self, head: SendHead, sender: str) -> TopicConfig:
+        """The topic, made now if that is allowed. Raises LimitError when there are too many."""
         topic = head.topic
         longest = MAX_GROUP_TOPIC_CHARACTERS if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_CHARACTERS
         if not topic.strip():
@@ -66,23 +67,23 @@ class SendRules:
             )
         if topic in SEND_FORBIDDEN_TOPICS:
             raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
-        made = self._topics.create_for_send(topic, head.default_topic, head.default_topic_queue_nums)
+        made = self._topics.create_for_send(topic, head.default_topic, head.default_topic_queue_nums, sender)
         if made is None and topic.startswith(RETRY_PREFIX):
-            made = self._topics.create_for_group(topic, 1)
+            made = self._topics.create_for_group(topic, 1, by=sender)
         if made is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
         _log.info("topic %s is new, with %d queues", topic, made.write_queue_nums)
         return made
 
     def redirect_retry(
-        self, request: RemotingCommand, head: SendHead, queue_id: int, properties: bytes
+        self, request: RemotingCommand, head: SendHead, queue_id: int, properties: bytes, connection: Connection
     ) -> tuple[str, int, bytes]:
         """A message a consumer sends to its retry topic; given up, it goes to the dead-letter topic instead.
 
         It is given up after the most retries, and when the group consumes in order: then only given-up ones are sent.
         """
         name = head.topic[len(RETRY_PREFIX) :]
-        group = self._groups.find(name)
+        group = self._groups.find(name, connection.remote_address)
         if group is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
         most = group.retry_max_times
@@ -90,7 +91,9 @@ class SendRules:
             most = head.max_reconsume_times
         if head.reconsume_times <= most and not self._locks.is_locked(name):
             return head.topic, queue_id, properties
-        dead = self._topics.create_for_group(dlq_topic(name), DLQ_QUEUES)
+        dead = self._topics.create_for_group(dlq_topic(name), DLQ_QUEUES, by=connection.remote_address)
+        if not self._topics.is_written(dead.topic_name):
+            raise TopicNotWrittenError(dead.topic_name)
         return dead.topic_name, 0, set_property(properties, b"DELAY", b"-1")
 
     def check_transaction(self, head: SendHead, properties: bytes) -> None:

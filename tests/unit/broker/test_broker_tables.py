@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,18 +13,19 @@ from rocketbox.broker.topics import TopicTable
 from rocketbox.errors import StoreCorruptError
 from rocketbox.protocol.bodies import TopicConfig
 from tests.clocks import VirtualClock
+from tests.unit.broker.table_tools import saved, table_file, text_of
 
 
 class Topics:
     """A table of topics with notes of what it wrote and told."""
 
     def __init__(self, options: BrokerOptions | None = None) -> None:
-        self.texts: list[str] = []
+        self.file = table_file()
         self.changed: list[TopicConfig] = []
         self.table = TopicTable(
             options or BrokerOptions(store_path_root_dir=Path("store")),
             VirtualClock(),
-            self.texts.append,
+            self.file,
             self.changed.append,
         )
 
@@ -70,7 +70,7 @@ def test_a_topic_made_by_sending_follows_its_pattern() -> None:
     assert made == TopicConfig("t", 4, 4, 6)
     assert topics.table.get("t") == made
     assert topics.changed == [made]
-    assert json.loads(topics.texts[-1])["topicConfigTable"]["t"]["writeQueueNums"] == 4
+    assert saved(topics.table)["topicConfigTable"]["t"]["writeQueueNums"] == 4
     assert topics.table.version.counter == version.counter + 1
     assert topics.table.create_for_send("u", "TBW102", 100) == TopicConfig("u", 8, 8, 6)
     assert topics.table.create_for_send("v", "BenchmarkTest", 4) is None
@@ -87,7 +87,7 @@ def test_a_groups_topic_is_made_once() -> None:
 def test_topics_survive_as_text() -> None:
     first, second = Topics(), Topics()
     first.table.create_for_send("t", "TBW102", 3)
-    second.table.load(first.texts[-1])
+    second.table.load(text_of(first.table))
     assert second.table.get("t") == TopicConfig("t", 3, 3, 6)
     assert second.table.version == first.table.version
 
@@ -110,7 +110,7 @@ def test_a_topic_made_by_hand_keeps_what_apache_wrote() -> None:
     topics = Topics()
     topics.table.load('{"topicConfigTable":{"T":{"attributes":{"message.type":"FIFO"},"perm":6}}}')
     topics.table.create_for_send("t", "TBW102", 3)
-    assert json.loads(topics.texts[-1])["topicConfigTable"]["T"]["attributes"] == {"message.type": "FIFO"}
+    assert saved(topics.table)["topicConfigTable"]["T"]["attributes"] == {"message.type": "FIFO"}
 
 
 @pytest.mark.parametrize("text", ["[]", '{"topicConfigTable":[1]}', '{"topicConfigTable":{"T":{"perm":"x"}}}', "{"])
@@ -120,12 +120,12 @@ def test_what_is_no_table_of_topics_is_refused(text: str) -> None:
 
 
 def test_groups_are_made_when_somebody_asks() -> None:
-    texts: list[str] = []
-    groups = GroupTable(VirtualClock(), texts.append)
+    file = table_file()
+    groups = GroupTable(VirtualClock(), file)
     assert groups.find("g") == SubscriptionGroupConfig("g")
-    assert len(texts) == 1
+    assert file.marked == 1
     groups.find("g")
-    assert len(texts) == 1
+    assert file.marked == 1
     assert groups.find("not legal") is None
     assert groups.find("") is None
     assert groups.find("x" * 121) is None
@@ -134,8 +134,7 @@ def test_groups_are_made_when_somebody_asks() -> None:
 
 
 def test_groups_are_not_made_when_that_is_switched_off() -> None:
-    texts: list[str] = []
-    groups = GroupTable(VirtualClock(), texts.append, auto_create=False)
+    groups = GroupTable(VirtualClock(), table_file(), auto_create=False)
     assert groups.find("g") is None
     groups.put(SubscriptionGroupConfig("g", retry_max_times=3))
     found = groups.find("g")
@@ -144,8 +143,7 @@ def test_groups_are_not_made_when_that_is_switched_off() -> None:
 
 
 def test_groups_survive_as_text_with_what_we_do_not_use() -> None:
-    texts: list[str] = []
-    groups = GroupTable(VirtualClock(), texts.append)
+    groups = GroupTable(VirtualClock(), table_file())
     groups.load(
         """{"dataVersion":{"counter":7,"stateVersion":0,"timestamp":1},"forbiddenTable":{"g":{"t":4}},
         "subscriptionGroupTable":{"g":{"groupName":"g","retryMaxTimes":2,"consumeEnable":false,"brokerId":5,
@@ -155,33 +153,32 @@ def test_groups_survive_as_text_with_what_we_do_not_use() -> None:
     assert group is not None
     assert (group.retry_max_times, group.consume_enable, group.retry_queue_nums) == (2, False, 1)
     groups.put(group)
-    saved = json.loads(texts[-1])
-    assert saved["forbiddenTable"] == {"g": {"t": 4}}
-    assert saved["subscriptionGroupTable"]["g"]["groupRetryPolicy"] == {"type": "EXPONENTIAL"}
-    assert saved["subscriptionGroupTable"]["g"]["brokerId"] == 5
-    assert saved["dataVersion"]["counter"] == 8
+    written = saved(groups)
+    assert written["forbiddenTable"] == {"g": {"t": 4}}
+    assert written["subscriptionGroupTable"]["g"]["groupRetryPolicy"] == {"type": "EXPONENTIAL"}
+    assert written["subscriptionGroupTable"]["g"]["brokerId"] == 5
+    assert written["dataVersion"]["counter"] == 8
 
 
 def test_offsets_are_kept_by_group_topic_and_queue() -> None:
-    offsets = OffsetTable(VirtualClock())
+    file = table_file()
+    offsets = OffsetTable(VirtualClock(), file)
     assert offsets.get("g", "t", 0) is None
     offsets.commit("g", "t", 0, 12)
     offsets.commit("g", "t", 1, 10)
     offsets.commit("h", "t", 0, 3)
     offsets.commit("g", "%RETRY%g", 0, 0)
     assert offsets.get("g", "t", 0) == 12
-    changed = [offsets.changed]
-    saved = json.loads(offsets.encode())
-    changed.append(offsets.changed)
-    assert changed == [True, False]
-    assert saved["offsetTable"] == {"t@g": {"0": 12, "1": 10}, "t@h": {"0": 3}, "%RETRY%g@g": {"0": 0}}
-    assert saved["groupTopicMap"] == {"g": ["t", "%RETRY%g"], "h": ["t"]}
+    assert file.marked == 4
+    written = saved(offsets)
+    assert written["offsetTable"] == {"t@g": {"0": 12, "1": 10}, "t@h": {"0": 3}, "%RETRY%g@g": {"0": 0}}
+    assert written["groupTopicMap"] == {"g": ["t", "%RETRY%g"], "h": ["t"]}
 
 
 def test_offsets_of_an_apache_broker_are_read() -> None:
-    offsets = OffsetTable(VirtualClock())
+    offsets = OffsetTable(VirtualClock(), table_file())
     offsets.load('{"offsetTable":{"t@g":{0:12,1:10}},"pullOffsetTable":{"t@g":{0:13}}}')
     assert offsets.get("g", "t", 1) == 10
-    assert json.loads(offsets.encode())["pullOffsetTable"] == {"t@g": {"0": 13}}
+    assert saved(offsets)["pullOffsetTable"] == {"t@g": {"0": 13}}
     with pytest.raises(StoreCorruptError):
         offsets.load('{"offsetTable":{"t@g":{"a":1}}}')

@@ -14,7 +14,7 @@ from rocketbox.errors import BrokerError, ConnectionClosedError, RemoteProtocolE
 from rocketbox.protocol.codes import RequestCode, SerializeType
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
-from rocketbox.remoting.connection import Connection, RemotingOptions
+from rocketbox.remoting.connection import Connection, RemotingOptions, RequestHandler
 from tests.unit.broker.in_memory import BrokerWire, broker_in_memory
 
 pytestmark = pytest.mark.anyio
@@ -137,7 +137,7 @@ async def test_notices_do_not_gather_for_a_client_that_reads_nothing() -> None:
     def note(connection: Connection, request: RemotingCommand) -> None:
         heard.set()
 
-    handlers = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: note}
+    handlers: dict[int, RequestHandler] = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: note}
     async with (
         broker_in_memory() as wire,
         RemotingClient(clock=RealClock(), network=wire.network, handlers=handlers) as client,

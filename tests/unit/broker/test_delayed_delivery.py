@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ import pytest
 from rocketbox.broker.delay import LONGEST_SLEEP, UNDELIVERED_TOPIC, DelayedDelivery
 from rocketbox.broker.delay_levels import DelayLevels, park
 from rocketbox.broker.options import BrokerOptions
+from rocketbox.broker.persister import TableFile
 from rocketbox.broker.put_stage import PutStage
 from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
@@ -24,6 +24,7 @@ from rocketbox.errors import StoreCorruptError
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.tasks import Supervisor
 from tests.clocks import VirtualClock, settle
+from tests.unit.broker.table_tools import saved, table_file, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -42,13 +43,13 @@ class Bench:
     """A store with delayed delivery on a clock that stands still."""
 
     def __init__(
-        self, clock: VirtualClock, store: MessageStore, delayed: DelayedDelivery, texts: list[str], topics: TopicTable
+        self, clock: VirtualClock, store: MessageStore, delayed: DelayedDelivery, file: TableFile, topics: TopicTable
     ) -> None:
         self.topics = topics
         self.clock = clock
         self.store = store
         self.delayed = delayed
-        self.texts = texts
+        self.file = file
 
     async def send(self, body: bytes, level: int) -> None:
         topic, queue_id, properties = park("t", 3, b"TAGS\x01A\x02", level)
@@ -78,17 +79,17 @@ async def bench(
     options: StoreOptions = OPTIONS,
 ) -> AsyncIterator[Bench]:
     clock = clock or VirtualClock()
-    texts: list[str] = []
-    topics = TopicTable(BrokerOptions(store_path_root_dir=Path("store")), clock, lambda text: None, lambda topic: None)
+    file = table_file(clock)
+    topics = TopicTable(BrokerOptions(store_path_root_dir=Path("store")), clock, table_file(clock), lambda topic: None)
     async with MessageStore("/store", options, clock=clock, storage=storage) as store:
         puts = PutStage(store, [DelayLevels(len(options.delay_level_ms))])
-        delayed = DelayedDelivery(store, puts, topics, options.delay_level_ms, texts.append, clock)
+        delayed = DelayedDelivery(store, puts, topics, options.delay_level_ms, file, clock)
         if saved is not None:
             delayed.load(saved)
         store.on_arrival.append(delayed.on_arrival)
         async with Supervisor("test", clock) as tasks:
             delayed.start(tasks)
-            yield Bench(clock, store, delayed, texts, topics)
+            yield Bench(clock, store, delayed, file, topics)
 
 
 def test_parking_keeps_where_the_message_goes() -> None:
@@ -130,15 +131,13 @@ async def test_the_offset_counts_when_the_delivery_is_durable() -> None:
     storage = MemoryStorage()
     async with bench(storage) as run:
         await run.send(b"x", 1)
-        run.delayed.persist()
-        assert run.texts == []
+        assert run.file.marked == 0
         await run.clock.advance(1)
         await run.until(lambda: run.delayed.offset(1) == 1)
         assert run.delivered() == [b"x"]
-        run.delayed.persist()
-        run.delayed.persist()
-        assert [json.loads(text)["offsetTable"] for text in run.texts] == [{"1": 1}]
-    async with bench(storage, run.texts[-1]) as after:
+        assert run.file.marked == 1
+        assert saved(run.delayed)["offsetTable"] == {"1": 1}
+    async with bench(storage, text_of(run.delayed)) as after:
         await after.clock.advance(100)
         await settle()
         assert after.delivered() == [b"x"]
@@ -296,7 +295,7 @@ async def test_what_cannot_be_delivered_is_kept_in_a_topic_and_holds_nothing_up(
         assert run.topics.get(UNDELIVERED_TOPIC) is not None
         said = [record.message for record in caplog.records if UNDELIVERED_TOPIC in record.message]
         assert len(said) == 1
-    async with bench(storage, run.texts[-1] if run.texts else None) as after:
+    async with bench(storage, text_of(run.delayed)) as after:
         await after.clock.advance(100)
         assert [decode_message(record)[0].body for record in after.store.get(UNDELIVERED_TOPIC, 0, 0).records]
 

@@ -21,12 +21,9 @@ from rocketbox.remoting.network import MemoryNetwork
 from rocketbox.remoting.server import RemotingServer
 from rocketbox.tasks import Supervisor
 from tests.clocks import VirtualClock, settle
+from tests.unit.broker.table_tools import table_file
 
 pytestmark = pytest.mark.anyio
-
-
-def keep(_: str) -> None:
-    """Topics need not be written down here."""
 
 
 def told(_: TopicConfig) -> None:
@@ -36,7 +33,7 @@ def told(_: TopicConfig) -> None:
 async def test_a_name_server_that_closes_behind_its_answer_is_told_again_at_once() -> None:
     clock, network = VirtualClock(), MemoryNetwork()
     options = BrokerOptions(store_path_root_dir=Path("store"))
-    topics = TopicTable(options, clock, keep, told)
+    topics = TopicTable(options, clock, table_file(clock), told)
     seen: list[int] = []
 
     def register(connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
@@ -64,7 +61,7 @@ async def test_a_name_server_that_closes_behind_its_answer_is_told_again_at_once
 async def test_a_silent_name_server_delays_an_answer_once_and_not_for_each_topic() -> None:
     clock, network = VirtualClock(), MemoryNetwork()
     options = BrokerOptions(store_path_root_dir=Path("store"))
-    topics = TopicTable(options, clock, keep, told)
+    topics = TopicTable(options, clock, table_file(clock), told)
     known: list[float] = []
 
     def say_nothing(connection: Connection, request: RemotingCommand) -> None:
@@ -98,7 +95,7 @@ async def registering(
 ) -> AsyncIterator[tuple[Registration, TopicTable]]:
     """A broker's registration, begun."""
     options = BrokerOptions(store_path_root_dir=Path("store"))
-    topics = TopicTable(options, clock, keep, told)
+    topics = TopicTable(options, clock, table_file(clock), told)
     async with RemotingClient(clock=clock, network=network) as client, Supervisor("test", clock) as tasks:
         registration = Registration(options, topics, client, name_servers, clock=clock)
         registration.start(tasks, "127.0.0.1:10911")

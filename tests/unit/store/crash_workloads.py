@@ -117,7 +117,7 @@ class Machine:
 
     def _persist(self, path: str, text: str) -> None:
         self.ledger.begin_table(path, text)
-        ConfigFile(Path(path), self.storage).persist(text)
+        ConfigFile(Path(path), self.storage).persist([text.encode()])
         self.ledger.end_table(path)
 
 

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from rocketbox.broker.store.checkpoint import Checkpoint
-from rocketbox.broker.store.config_file import ConfigFile
 from rocketbox.broker.store.files import FileRun, OpenFiles, read_data
 from rocketbox.broker.store.index_file import hash_key, hash_prefix
 from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.records import find_keys, find_property
 from rocketbox.broker.store.storage import RealStorage, Storage
-from rocketbox.errors import ConfigurationError, StoreError
+from rocketbox.errors import ConfigurationError
 from rocketbox.message import encode_properties
 from rocketbox.protocol.tags import java_string_hash
 
@@ -151,64 +150,6 @@ def test_cutting_clears_all_behind_and_keeps_the_lengths() -> None:
     assert run.starts == [0, 1000]
     assert run.read(1400, 1000) == bytes([1]) * 100 + bytes(500)
     assert run.cut(1500) == 0
-
-
-# --- tables ---
-
-
-def test_a_table_is_replaced_and_the_one_before_is_kept(place: tuple[Storage, str]) -> None:
-    storage, root = place
-    file = ConfigFile(Path(root) / "config" / "topics.json", storage)
-    assert file.load() is None
-    file.persist('{"a":1}')
-    file.persist('{"a":2}')
-    assert file.load() == '{"a":2}'
-    assert storage.list_directory(f"{root}/config") == ["topics.json", "topics.json.bak"]
-    storage.remove(f"{root}/config/topics.json")
-    assert file.load() == '{"a":1}'
-
-
-@pytest.mark.parametrize("damaged", ["", "{", '{"a":', "[1]", "\0\0\0", "\x00" * 4096])
-def test_a_damaged_table_falls_back_and_two_damaged_ones_are_refused(damaged: str) -> None:
-    storage = MemoryStorage()
-    file = ConfigFile(Path("/config/topics.json"), storage)
-    file.persist('{"a":{0:1}}')
-    file.persist(damaged)
-    assert file.load() == '{"a":{0:1}}'
-    file.persist(damaged)
-    with pytest.raises(StoreError, match=r"topics\.json .* nor .*topics\.json\.bak"):
-        file.load()
-
-
-def test_a_crash_in_the_middle_of_a_replacement_leaves_the_old_or_the_new_table() -> None:
-    storage = MemoryStorage()
-    file = ConfigFile(Path("/config/t.json"), storage)
-    file.persist('{"a":1}')
-
-    class CrashError(Exception):
-        """The process ends here."""
-
-    class Crashing(MemoryStorage):
-        left = 0
-
-        def record(self, name: str, path: str, offset: int = 0, size: int = 0) -> None:
-            if self.left == 0:
-                raise CrashError
-            self.left -= 1
-            super().record(name, path, offset, size)
-
-    for steps in range(20):
-        crashing = Crashing()
-        crashing.__dict__.update({**storage.copy().__dict__, "left": steps})
-        try:
-            ConfigFile(Path("/config/t.json"), crashing).persist('{"a":2}')
-        except CrashError:
-            pass
-        else:
-            break
-        crashing.left = -1
-        assert ConfigFile(Path("/config/t.json"), crashing).load() in {'{"a":1}', '{"a":2}'}
-    assert steps > 5
 
 
 # --- checkpoint, hashes, properties, settings ---

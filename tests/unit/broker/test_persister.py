@@ -1,0 +1,241 @@
+"""The tables' files: who waits for a write, what shares one, and what happens when the disk refuses."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from rocketbox.broker.groups import GroupTable
+from rocketbox.broker.offsets import OffsetTable
+from rocketbox.broker.options import BrokerOptions
+from rocketbox.broker.persister import LONGEST_BACKOFF, WRITE_TIMEOUT, Persister, TableFile
+from rocketbox.broker.store.memory_storage import MemoryStorage
+from rocketbox.broker.store.troubles import Troubles
+from rocketbox.broker.topics import TopicTable
+from rocketbox.errors import StoreError
+from rocketbox.protocol.bodies import TopicConfig
+from rocketbox.tasks import Supervisor
+from tests.clocks import VirtualClock, settle
+from tests.unit.broker.table_tools import text_of
+
+pytestmark = pytest.mark.anyio
+
+
+class Disk(MemoryStorage):
+    """Counts the writes of tables; has no room while it is full, and no time while it is held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+        self.free = threading.Event()
+        self.free.set()
+        self.writes: list[str] = []
+
+    def record(self, name: str, path: str, offset: int = 0, size: int = 0) -> None:
+        if path.endswith(".tmp") and name == "truncate":
+            self.writes.append(Path(path).name.removesuffix(".json.tmp"))
+            self.free.wait(10)
+            if self.full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().record(name, path, offset, size)
+
+    def text(self, name: str) -> bytes:
+        path = f"/config/{name}.json"
+        return self.open(path).read(0, 1 << 20) if self.exists(path) else b""
+
+
+class Unused:
+    """A table that never changes."""
+
+    def load(self, text: str, file: str = "", /) -> None: ...
+
+    def pieces(self) -> Iterator[bytes]:
+        yield b'{"dataVersion":{}}'
+
+
+class Bench:
+    """Tables that are written, on a clock that stands still."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.clock = VirtualClock()
+        self.troubles = Troubles(self.clock)
+        self.persister = Persister(Path("/config"), disk, self.clock, self.troubles)
+        options = BrokerOptions(store_path_root_dir=Path("/"))
+        self.topics = TopicTable(options, self.clock, self.persister.topics, lambda topic: None)
+        self.groups = GroupTable(self.clock, self.persister.groups)
+        self.offsets = OffsetTable(self.clock, self.persister.offsets)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        with anyio.fail_after(5):
+            while not condition():
+                await anyio.sleep(0.001)
+
+    async def at_rest(self, file: TableFile) -> None:
+        await self.until(lambda: file.is_written(file.marked))
+
+
+@asynccontextmanager
+async def bench(disk: Disk | None = None) -> AsyncIterator[Bench]:
+    run = Bench(disk or Disk())
+    run.persister.load(topics=run.topics, groups=run.groups, offsets=run.offsets, delays=Unused())
+    async with Supervisor("test", run.clock) as tasks:
+        run.persister.start(tasks)
+        yield run
+    await run.persister.finish()
+
+
+async def test_a_new_topic_is_on_disk_when_its_wait_is_over() -> None:
+    async with bench() as run:
+        run.topics.put(TopicConfig("t"))
+        assert not run.topics.is_written("t")
+        await run.topics.written("t")
+        assert b'"t"' in run.disk.text("topics")
+        assert run.topics.is_written("t")
+        assert run.topics.is_written("unknown")
+
+
+async def test_many_new_topics_share_a_write() -> None:
+    async with bench() as run:
+        run.disk.free.clear()
+        run.topics.put(TopicConfig("first"))
+        await run.until(lambda: run.disk.writes == ["topics"])
+        async with anyio.create_task_group() as group:
+            for number in range(200):
+                run.topics.put(TopicConfig(f"t{number}"))
+                group.start_soon(run.topics.written, f"t{number}")
+            await settle()
+            run.disk.free.set()
+        assert run.disk.writes == ["topics"] * 2
+
+
+async def test_groups_and_offsets_gather_and_nobody_waits() -> None:
+    async with bench() as run:
+        for number in range(300):
+            run.groups.find(f"g{number}")
+            run.offsets.commit(f"g{number}", "t", 0, number)
+        await settle()
+        assert run.disk.writes == []
+        await run.clock.advance(1)
+        await run.at_rest(run.persister.groups)
+        assert run.disk.writes == ["subscriptionGroup"]
+        await run.clock.advance(4)
+        await run.at_rest(run.persister.offsets)
+        assert run.disk.writes == ["subscriptionGroup", "consumerOffset"]
+        assert b'"g299"' in run.disk.text("subscriptionGroup")
+        assert b'"t@g299":{"0":299}' in run.disk.text("consumerOffset")
+
+
+async def test_who_changes_a_group_may_wait_for_it() -> None:
+    async with bench() as run:
+        group = run.groups.find("g")
+        assert group is not None
+        await run.groups.written(run.groups.put(group))
+        assert b'"g"' in run.disk.text("subscriptionGroup")
+
+
+async def test_what_is_deleted_is_gone_from_the_disk() -> None:
+    async with bench() as run:
+        run.topics.put(TopicConfig("t"))
+        run.groups.find("g")
+        run.offsets.commit("g", "t", 0, 5)
+        await run.topics.written("t")
+        await run.persister.topics.written(run.topics.delete("t"))
+        await run.groups.written(run.groups.delete("g"))
+        run.offsets.delete_group("g")
+        assert b'"t"' not in run.disk.text("topics")
+        assert b'"g"' not in run.disk.text("subscriptionGroup")
+    assert b'"t@g"' not in run.disk.text("consumerOffset")
+    assert len(run.offsets) == 0
+
+
+async def test_a_full_disk_refuses_a_topic_each_time_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with bench() as run:
+        run.disk.full = True
+        run.topics.put(TopicConfig("t"))
+        for _ in range(3):
+            with pytest.raises(StoreError, match=r"topics\.json could not be written .*No space left"):
+                await run.topics.written("t")
+            await run.clock.advance(0.1)
+        assert [trouble.what for trouble in run.troubles.current] == ["writing /config/topics.json"]
+        run.disk.full = False
+        await run.clock.advance(LONGEST_BACKOFF)
+        await run.topics.written("t")
+        assert run.troubles.current == []
+        assert b'"t"' in run.disk.text("topics")
+        assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
+
+
+async def test_a_write_that_failed_is_tried_again_by_itself() -> None:
+    async with bench() as run:
+        run.disk.full = True
+        run.offsets.commit("g", "t", 0, 1)
+        await run.clock.advance(5)
+        await run.until(lambda: bool(run.troubles.current))
+        run.disk.full = False
+        await run.clock.advance(LONGEST_BACKOFF)
+        await run.at_rest(run.persister.offsets)
+        assert b'"t@g":{"0":1}' in run.disk.text("consumerOffset")
+
+
+async def test_a_disk_that_hangs_keeps_nobody_for_ever() -> None:
+    async with bench() as run:
+        run.disk.free.clear()
+        run.topics.put(TopicConfig("t"))
+        async with anyio.create_task_group() as group:
+
+            async def wait() -> None:
+                with pytest.raises(StoreError, match="within 5 s"):
+                    await run.topics.written("t")
+
+            group.start_soon(wait)
+            await run.until(lambda: run.disk.writes == ["topics"])
+            await run.clock.advance(WRITE_TIMEOUT)
+        run.disk.free.set()
+        await run.topics.written("t")
+
+
+async def test_a_stop_writes_what_is_not_written_yet() -> None:
+    async with bench() as run:
+        run.topics.put(TopicConfig("t"))
+        run.groups.find("g")
+        run.offsets.commit("g", "t", 0, 7)
+    assert b'"t"' in run.disk.text("topics")
+    assert b'"g"' in run.disk.text("subscriptionGroup")
+    assert b'"t@g":{"0":7}' in run.disk.text("consumerOffset")
+    assert run.disk.text("delayOffset")
+    written = len(run.disk.writes)
+    async with bench(run.disk) as again:
+        assert again.topics.get("t") == TopicConfig("t")
+        assert again.offsets.get("g", "t", 0) == 7
+    assert len(run.disk.writes) == written  # nothing had changed
+
+
+async def test_a_stop_goes_on_when_a_table_cannot_be_written() -> None:
+    async with bench() as run:
+        run.topics.put(TopicConfig("t"))
+        await run.topics.written("t")
+        run.groups.find("g")
+        run.disk.full = True
+    assert run.disk.text("subscriptionGroup") == b""
+
+
+async def test_a_change_while_the_table_is_written_is_written_next() -> None:
+    async with bench() as run:
+        for number in range(1000):
+            run.topics.put(TopicConfig(f"t{number}"))
+        await settle(3)  # it encodes its pieces now
+        run.topics.put(TopicConfig("late"))
+        run.topics.delete("t999")
+        await run.topics.written("late")
+        assert b'"late"' in run.disk.text("topics")
+        await run.at_rest(run.persister.topics)
+        assert b'"t999"' not in run.disk.text("topics")
+        assert run.disk.text("topics") == text_of(run.topics).encode()
