@@ -9,9 +9,10 @@ Source: Apache RocketMQ 5.x ``NamesrvController``, ``DefaultRequestProcessor``, 
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import logging
 import zlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -19,7 +20,7 @@ from typing import Self
 
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import NotStartedError
-from rocketbox.nameserver.route_info import RouteInfoManager
+from rocketbox.nameserver.route_info import RegistrationRefusedError, RouteInfoManager, RouteLimits
 from rocketbox.protocol.bodies import decode_register_broker, encode_topic_route
 from rocketbox.protocol.codes import VERSION_4_9_4, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
@@ -28,8 +29,9 @@ from rocketbox.protocol.headers import (
     RegisterBrokerRequestHeader,
     UnregisterBrokerRequestHeader,
 )
+from rocketbox.remoting.budgets import RareLog
 from rocketbox.remoting.connection import Connection, RequestHandler
-from rocketbox.remoting.network import Network
+from rocketbox.remoting.network import Network, parse_address
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.server import RemotingServer
 from rocketbox.tasks import Supervisor
@@ -52,6 +54,8 @@ class NameServerOptions:
     """Limits of connections and what they may send."""
     max_registration_bytes: int = 4 << 20
     """The most bytes of a broker's registration, about 25,000 topics."""
+    routes: RouteLimits = field(default_factory=RouteLimits)
+    """How many brokers, topics and queues may be registered."""
 
 
 class NameServer:
@@ -64,9 +68,10 @@ class NameServer:
         self, options: NameServerOptions | None = None, *, clock: Clock | None = None, network: Network | None = None
     ) -> None:
         self.options = options or NameServerOptions()
-        self.routes = RouteInfoManager(clock or RealClock())
+        self.routes = RouteInfoManager(clock or RealClock(), self.options.routes, _may_take_over)
         self._clock = clock or RealClock()
         self._network = network
+        self._rare_log = RareLog(_log)
         self._server: RemotingServer | None = None
         self._stack = AsyncExitStack()
 
@@ -126,7 +131,10 @@ class NameServer:
         if header.body_crc32 and header.body_crc32 != zlib.crc32(request.body) & 0x7FFF_FFFF:
             return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         body = decode_register_broker(request.body, compressed=header.compressed, version=request.version)
-        result = self.routes.register(header, body, connection)
+        try:
+            result = self.routes.register(header, body, connection)
+        except RegistrationRefusedError as error:
+            return self._refuse(connection, error)
         if result is None:
             return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, "register broker failed")
         fields = {}
@@ -137,8 +145,18 @@ class NameServer:
         return RemotingCommand.response(ext_fields=fields)
 
     def _unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        self.routes.unregister(UnregisterBrokerRequestHeader.decode(request.ext_fields))
+        try:
+            self.routes.unregister(UnregisterBrokerRequestHeader.decode(request.ext_fields), connection)
+        except RegistrationRefusedError as error:
+            return self._refuse(connection, error)
         return RemotingCommand.response()
+
+    def _refuse(self, connection: Connection, error: RegistrationRefusedError) -> RemotingCommand:
+        self._rare_log.tell(
+            logging.WARNING, self._clock.monotonic(), "refused", "what %s asked for is refused: %s",
+            connection.remote_address, error,
+        )  # fmt: skip
+        return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, str(error))
 
     def _route(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """The route of a topic; strict JSON for those who read it, Apache's own dialect for older clients."""
@@ -151,3 +169,17 @@ class NameServer:
             )
         strict = request.version >= VERSION_4_9_4 or bool(header.accept_standard_json_only)
         return RemotingCommand.response(body=encode_topic_route(route, strict=strict))
+
+
+def _may_take_over(holder: Hashable, newcomer: Hashable) -> bool:
+    """Whether newcomer may stand in for the connection of a broker with the same name and address.
+
+    Yes when that is closed, or may be so without our knowledge: the same machine was started again, and nothing told us
+    of its end. From this machine we always hear of it.
+    """
+    if not isinstance(holder, Connection) or not isinstance(newcomer, Connection):
+        return False
+    if holder.closed:
+        return True
+    host = parse_address(newcomer.remote_address)[0]
+    return host == parse_address(holder.remote_address)[0] and not ipaddress.ip_address(host).is_loopback

@@ -2,16 +2,22 @@
 
 Holds values only; frames, connections and the time of the scans belong to ``name_server``.
 
+Other than Apache's, whose name server lets anybody replace or remove any broker: a broker's name and address belong to
+the connection that registered them, until that is closed or the broker is silent for its time (120 s). Who else asks
+for them is refused, with one exception (``may_take_over``): a broker that was started again on its machine, of whose
+end nothing was heard. What a peer can register is bounded.
+
 Source: Apache RocketMQ 5.x ``RouteInfoManager``.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
 from rocketbox.clock import Clock
+from rocketbox.errors import RemotingError
 from rocketbox.protocol.bodies import (
     BrokerData,
     DataVersion,
@@ -23,11 +29,29 @@ from rocketbox.protocol.bodies import (
 from rocketbox.protocol.codes import MASTER_ID
 from rocketbox.protocol.headers import RegisterBrokerRequestHeader, UnregisterBrokerRequestHeader
 
-__all__ = ["BROKER_EXPIRY_MS", "RegisterResult", "RouteInfoManager"]
+__all__ = ["BROKER_EXPIRY_MS", "RegisterResult", "RegistrationRefusedError", "RouteInfoManager", "RouteLimits"]
 
 _log = logging.getLogger(__name__)
 
 BROKER_EXPIRY_MS = 120_000  # a broker silent for so long is dropped, unless it named a time of its own
+
+
+class RegistrationRefusedError(RemotingError):
+    """A broker may not register, or unregister, what it asked for; the text is its answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteLimits:
+    """How much brokers may register."""
+
+    max_brokers: int = 1_000
+    """Addresses of brokers, slaves included."""
+    max_topics: int = 100_000
+    """Names of topics, of all brokers together."""
+    max_name_bytes: int = 255
+    """Of the name of a topic, broker or cluster, and of an address."""
+    max_queues: int = 65_536
+    """Of one topic at one broker: a client asks for each of them."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +83,15 @@ class _Broker:
 class RouteInfoManager:
     """Clusters, brokers and topics. A connection is any hashable value that says who registered."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        limits: RouteLimits | None = None,
+        may_take_over: Callable[[Hashable, Hashable], bool] = lambda holder, newcomer: holder == newcomer,
+    ) -> None:
+        self.limits = limits or RouteLimits()
         self._clock = clock
+        self._may_take_over = may_take_over
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._brokers: dict[str, _Broker] = {}
         self._clusters: dict[str, set[str]] = {}
@@ -99,11 +130,15 @@ class RouteInfoManager:
         """Take a broker's registration in; None when it is refused.
 
         Refused is a broker's first registration that holds a single topic: it is a change whose whole got lost.
-        Topics that a broker no longer lists stay.
+        Topics that a broker no longer lists stay. Raises RegistrationRefusedError when the name or the address belongs
+        to another, or a limit is reached.
         """
         name, address, broker_id = header.broker_name, header.broker_addr, header.broker_id
         wrapper = body.topic_config_serialize_wrapper
         topics = wrapper.topic_config_table
+        self._check_limits(header, topics)
+        self._check_holders(header, connection)
+        self._leave_other_places(header)
         first_of_name = name not in self._brokers
         broker = self._brokers.setdefault(name, _Broker(header.cluster_name))
         for other, known in list(broker.addresses.items()):
@@ -122,7 +157,9 @@ class RouteInfoManager:
                 del self._brokers[name]
             _log.warning("the first registration of broker %s at %s holds a single topic", name, address)
             return None
-        broker.cluster = header.cluster_name
+        if broker.cluster != header.cluster_name:  # a slave that is first to come with the cluster's new name
+            self._leave_cluster(broker.cluster, name)
+            broker.cluster = header.cluster_name
         broker.enable_acting_master = bool(header.enable_acting_master)
         self._clusters.setdefault(header.cluster_name, set()).add(name)
         broker.addresses[broker_id] = address
@@ -150,8 +187,70 @@ class RouteInfoManager:
             return RegisterResult(master, live.ha_address if live is not None else None)
         return RegisterResult()
 
-    def unregister(self, header: UnregisterBrokerRequestHeader) -> None:
-        """A broker says that it stops."""
+    def _check_limits(self, header: RegisterBrokerRequestHeader, topics: Mapping[str, TopicConfig]) -> None:
+        limits = self.limits
+        for what, text in (
+            ("name of a broker", header.broker_name),
+            ("name of a cluster", header.cluster_name),
+            ("broker's address", header.broker_addr),
+            ("replication address", header.ha_server_addr),
+        ):
+            if len(text.encode("utf-8", "replace")) > limits.max_name_bytes:
+                raise RegistrationRefusedError(f"the {what} has more than {limits.max_name_bytes} bytes")
+        for topic in topics.values():
+            if len(topic.topic_name.encode("utf-8", "replace")) > limits.max_name_bytes:
+                raise RegistrationRefusedError(f"the name of a topic has more than {limits.max_name_bytes} bytes")
+            queues = (topic.read_queue_nums, topic.write_queue_nums)
+            if min(queues) < 0 or max(queues) > limits.max_queues:
+                raise RegistrationRefusedError(
+                    f"topic {topic.topic_name} has {queues[0]} queues to read and {queues[1]} to write; "
+                    f"0 to {limits.max_queues} are allowed"
+                )
+        if (header.cluster_name, header.broker_addr) not in self._live and len(self._live) >= limits.max_brokers:
+            raise RegistrationRefusedError(f"{limits.max_brokers} brokers are registered, which is the most here")
+        if len(self._topics) + len(topics) > limits.max_topics:  # only then is it worth counting the new ones
+            new = sum(topic.topic_name not in self._topics for topic in topics.values())
+            if len(self._topics) + new > limits.max_topics:
+                raise RegistrationRefusedError(
+                    f"{len(self._topics)} topics are registered and {new} more would be; "
+                    f"{limits.max_topics} are the most"
+                )
+
+    def _check_holders(self, header: RegisterBrokerRequestHeader, connection: Hashable) -> None:
+        """Whether the name's address and the address's name, if there are any, may be replaced by this connection."""
+        broker = self._brokers.get(header.broker_name)
+        held = broker.addresses.get(header.broker_id) if broker is not None else None
+        for (_, address), live in self._live.items():
+            same_name = broker is not None and live.broker_name == header.broker_name and address == held
+            if not same_name and address != header.broker_addr:
+                continue
+            restarted = address == header.broker_addr and live.broker_name == header.broker_name
+            if live.connection == connection or (restarted and self._may_take_over(live.connection, connection)):
+                continue
+            raise RegistrationRefusedError(
+                f"broker {live.broker_name} is registered at {address} over another connection, which is open; stop "
+                f"that broker, or give this one another brokerName and address (both are free {live.expiry:g} s after "
+                "the last word of a broker that is gone)"
+            )
+
+    def _leave_other_places(self, header: RegisterBrokerRequestHeader) -> None:
+        """A broker that comes back with another cluster or name leaves the old one."""
+        for (cluster, address), live in list(self._live.items()):
+            if address == header.broker_addr and (cluster, live.broker_name) != (
+                header.cluster_name,
+                header.broker_name,
+            ):
+                self._remove(cluster, live.broker_name, address, live.broker_id)
+
+    def unregister(self, header: UnregisterBrokerRequestHeader, connection: Hashable) -> None:
+        """A broker says that it stops. Raises RegistrationRefusedError when it is not its own to say."""
+        live = self._live.get((header.cluster_name, header.broker_addr))
+        if live is None:
+            return
+        if live.connection != connection and not self._may_take_over(live.connection, connection):
+            raise RegistrationRefusedError(
+                f"broker {live.broker_name} at {header.broker_addr} is registered over another connection"
+            )
         self._remove(header.cluster_name, header.broker_name, header.broker_addr, header.broker_id)
 
     def on_close(self, connection: Hashable) -> None:
@@ -172,6 +271,12 @@ class RouteInfoManager:
                 dropped.append(live.connection)
         return dropped
 
+    def _leave_cluster(self, cluster: str, name: str) -> None:
+        names = self._clusters.get(cluster, set())
+        names.discard(name)
+        if not names:
+            self._clusters.pop(cluster, None)
+
     def _put_queues(self, broker_name: str, topic: TopicConfig) -> None:
         self._topics.setdefault(topic.topic_name, {})[broker_name] = QueueData(
             broker_name=broker_name,
@@ -191,10 +296,7 @@ class RouteInfoManager:
         if broker.addresses:
             return
         del self._brokers[name]
-        names = self._clusters.get(broker.cluster, set())
-        names.discard(name)
-        if not names:
-            self._clusters.pop(broker.cluster, None)
+        self._leave_cluster(broker.cluster, name)
         for topic, queues in list(self._topics.items()):
             queues.pop(name, None)
             if not queues:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from rocketbox.nameserver.route_info import RegisterResult, RouteInfoManager
+from rocketbox.nameserver.route_info import (
+    RegisterResult,
+    RegistrationRefusedError,
+    RouteInfoManager,
+    RouteLimits,
+)
 from rocketbox.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigSerializeWrapper
 from rocketbox.protocol.headers import RegisterBrokerRequestHeader, UnregisterBrokerRequestHeader
 from tests.clocks import VirtualClock
@@ -87,7 +94,8 @@ def test_a_closed_connection_takes_its_broker_along(routes: RouteInfoManager) ->
     assert routes.clusters() == {"C": {"b"}}
 
 
-def test_a_connection_that_was_replaced_takes_nothing_along(routes: RouteInfoManager) -> None:
+def test_a_connection_that_was_replaced_takes_nothing_along(clock: VirtualClock) -> None:
+    routes = RouteInfoManager(clock, may_take_over=lambda holder, newcomer: (holder, newcomer) == ("old", "new"))
     routes.register(header(), body("t", "u"), "old")
     routes.register(header(), body("t", "u"), "new")
     routes.on_close("old")
@@ -114,7 +122,8 @@ def test_a_silent_broker_is_dropped_after_its_time(routes: RouteInfoManager, clo
 def test_a_broker_unregisters(routes: RouteInfoManager) -> None:
     routes.register(header(), body("t", "u"), "connection")
     routes.unregister(
-        UnregisterBrokerRequestHeader(broker_name="a", broker_addr="10.0.0.1:10911", cluster_name="C", broker_id=0)
+        UnregisterBrokerRequestHeader(broker_name="a", broker_addr="10.0.0.1:10911", cluster_name="C", broker_id=0),
+        "connection",
     )
     assert routes.route("t") is None
     assert routes.expire() == []
@@ -142,8 +151,95 @@ def test_a_slave_that_becomes_master_is_listed_once(routes: RouteInfoManager) ->
 
 
 def test_an_older_broker_does_not_push_a_newer_one_out(routes: RouteInfoManager) -> None:
-    routes.register(header(address="10.0.0.1:10911"), body("t", "u", state=5), "new")
-    routes.register(header(address="10.0.0.2:10911"), body("t", "u", state=4), "old")
+    routes.register(header(address="10.0.0.1:10911"), body("t", "u", state=5), "both")
+    routes.register(header(address="10.0.0.2:10911"), body("t", "u", state=4), "both")
     route = routes.route("t")
     assert route is not None
     assert dict(route.broker_datas[0].broker_addrs) == {0: "10.0.0.1:10911"}
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        header(address="6.6.6.6:10911"),  # the name, at another address
+        header(),  # both
+        header(name="evil"),  # the address, under another name
+        header(broker_id=7),  # the master's address as a slave's, which would be no master any more
+    ],
+)
+def test_a_brokers_name_and_address_are_not_anothers_to_register(
+    routes: RouteInfoManager, foreign: RegisterBrokerRequestHeader
+) -> None:
+    routes.register(header(), body("t", "u"), "its own")
+    with pytest.raises(RegistrationRefusedError, match=r"broker a is registered at 10.0.0.1:10911 over another"):
+        routes.register(foreign, body("t", "u", state=99, queues=1, version=9), "another")
+    route = routes.route("t")
+    assert route is not None
+    assert dict(route.broker_datas[0].broker_addrs) == {0: "10.0.0.1:10911"}
+    assert queues_of(routes, "t") == {"a": 4}
+    assert routes.clusters() == {"C": {"a"}}
+    routes.on_close("another")
+    assert routes.route("t") is not None
+    routes.on_close("its own")
+    routes.register(foreign, body("t", "u"), "another")
+    assert routes.route("t") is not None or foreign.broker_id != 0
+
+
+def test_a_brokers_name_is_free_when_it_is_silent_for_its_time(routes: RouteInfoManager, clock: VirtualClock) -> None:
+    routes.register(header(), body("t", "u"), "its own")
+    clock.now = 121
+    routes.expire()
+    routes.register(header(address="10.0.0.2:10911"), body("t", "u"), "another")
+    route = routes.route("t")
+    assert route is not None
+    assert dict(route.broker_datas[0].broker_addrs) == {0: "10.0.0.2:10911"}
+
+
+def test_a_broker_is_not_anothers_to_unregister(routes: RouteInfoManager) -> None:
+    routes.register(header(), body("t", "u"), "its own")
+    goodbye = UnregisterBrokerRequestHeader(
+        broker_name="a", broker_addr="10.0.0.1:10911", cluster_name="C", broker_id=0
+    )
+    with pytest.raises(RegistrationRefusedError, match=r"broker a at 10.0.0.1:10911 is registered over another"):
+        routes.unregister(goodbye, "another")
+    assert routes.route("t") is not None
+    routes.unregister(dataclasses.replace(goodbye, broker_addr="10.0.0.9:1"), "another")  # nobody's: nothing happens
+    assert routes.route("t") is not None
+
+
+def test_a_broker_that_changes_its_cluster_leaves_the_old_one(routes: RouteInfoManager) -> None:
+    routes.register(header("a"), body("t", "u"), "a")
+    routes.register(header("b", "10.0.0.2:10911"), body("t", "u"), "b")
+    routes.register(dataclasses.replace(header("a"), cluster_name="D"), body("t", "u"), "a")
+    assert routes.clusters() == {"C": {"b"}, "D": {"a"}}
+    route = routes.route("t")
+    assert route is not None
+    assert [(broker.broker_name, broker.cluster) for broker in route.broker_datas] == [("a", "D"), ("b", "C")]
+    routes.on_close("a")
+    assert routes.clusters() == {"C": {"b"}}
+    assert queues_of(routes, "t") == {"b": 4}
+
+
+def test_a_broker_that_changes_its_name_leaves_the_old_one(routes: RouteInfoManager) -> None:
+    routes.register(header("a"), body("t", "u"), "connection")
+    routes.register(header("b"), body("t", "u"), "connection")
+    assert routes.clusters() == {"C": {"b"}}
+    assert queues_of(routes, "t") == {"b": 4}
+
+
+def test_what_can_be_registered_is_bounded(clock: VirtualClock) -> None:
+    routes = RouteInfoManager(clock, RouteLimits(max_brokers=2, max_topics=5, max_name_bytes=20, max_queues=16))
+    routes.register(header("a"), body("t", "u"), "a")
+    routes.register(header("b", "10.0.0.2:10911"), body("t", "v", "w"), "b")
+    for refused, topics, says in (
+        (header("c", "10.0.0.3:10911"), body("t", "u"), "2 brokers are registered, which is the most here"),
+        (header("a"), body("x", "y", version=2), "4 topics are registered and 2 more would be; 5 are the most"),
+        (header("a" * 21), body("t", "u"), "the name of a broker has more than 20 bytes"),
+        (header("a"), body("t" * 21, "u"), "the name of a topic has more than 20 bytes"),
+        (header("a"), body("t", "u", queues=17), "topic t has 17 queues to read and 17 to write; 0 to 16 are allowed"),
+        (header("a"), body("t", "u", queues=-1), "topic t has -1 queues to read and -1 to write; 0 to 16 are allowed"),
+    ):
+        with pytest.raises(RegistrationRefusedError, match=says):
+            routes.register(refused, topics, "a")
+    routes.register(header("a"), body("t", "u", "v", "w", "x", version=2), "a")
+    assert routes.route("x") is not None

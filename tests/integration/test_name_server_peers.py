@@ -1,0 +1,82 @@
+"""A name server of the embedded pair and peers that are not its broker: whose name it is, who may take it back when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rocketbox.clock import RealClock
+from rocketbox.nameserver.name_server import NameServer, NameServerOptions, _may_take_over
+from rocketbox.protocol.bodies import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    encode_register_broker,
+)
+from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.headers import RegisterBrokerRequestHeader
+from rocketbox.remoting.client import RemotingClient
+from rocketbox.remoting.connection import Connection
+from rocketbox.remoting.network import MemoryNetwork
+from rocketbox.remoting.server import RemotingServer
+from tests.clocks import VirtualClock
+from tests.integration.wire import embedded
+from tests.unit.remoting.test_connection_core import RecordingDriver
+
+pytestmark = pytest.mark.anyio
+
+
+def registration(address: str, *topics: str) -> RemotingCommand:
+    header = RegisterBrokerRequestHeader(
+        broker_name="broker-a", broker_addr=address, cluster_name="DefaultCluster", broker_id=0
+    )
+    table = {topic: TopicConfig(topic, 1, 1) for topic in topics}
+    body = encode_register_broker(RegisterBrokerBody(TopicConfigSerializeWrapper(table, DataVersion())))
+    return RemotingCommand.request(RequestCode.REGISTER_BROKER, header.encode(), body)
+
+
+async def test_a_stranger_neither_redirects_nor_removes_the_embedded_broker(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as wire, RemotingClient(clock=RealClock()) as stranger:
+        name_server, broker = wire.servers.name_server_address, wire.servers.broker_address
+        before = await wire.route("TBW102")
+        for address in ("6.6.6.6:10911", broker):
+            answer = await stranger.request(name_server, registration(address, "TBW102", "more"), timeout=5)
+            assert answer.code == 1
+            assert f"broker broker-a is registered at {broker} over another connection" in (answer.remark or "")
+        goodbye = {"brokerName": "broker-a", "brokerAddr": broker, "clusterName": "DefaultCluster", "brokerId": "0"}
+        answer = await stranger.request(
+            name_server, RemotingCommand.request(RequestCode.UNREGISTER_BROKER, goodbye), timeout=5
+        )
+        assert answer.code == 1
+        assert await wire.route("TBW102") == before
+        assert await wire.route("more") is None
+
+
+async def test_a_broker_of_a_closed_connection_may_come_back_from_anywhere() -> None:
+    clock, network = VirtualClock(), MemoryNetwork()
+    async with NameServer(NameServerOptions(host="names", port=0), clock=clock, network=network) as names:
+        for address in ("10.0.0.1:10911", "10.0.0.2:10911"):
+            async with RemotingClient(clock=clock, network=network) as client:
+                answer = await client.request(names.address, registration(address, "t", "u"), timeout=5)
+                assert answer.code == 0
+                route = names.routes.route("t")
+                assert route is not None
+                assert dict(route.broker_datas[0].broker_addrs) == {0: address}
+
+
+async def test_a_machine_that_was_started_again_takes_its_brokers_place() -> None:
+    server = RemotingServer({}, host="", port=0, clock=VirtualClock())
+
+    def connection(host: str) -> Connection:
+        return server._opened(RecordingDriver(), ("10.0.0.9", 9876), (host, 40_000))
+
+    holder = connection("10.0.0.1")
+    assert _may_take_over(holder, connection("10.0.0.1"))
+    assert not _may_take_over(holder, connection("10.0.0.2"))
+    local = connection("127.0.0.1")
+    assert not _may_take_over(local, connection("127.0.0.1")), "of a process of this machine we hear when it ends"
+    local.abort()
+    assert _may_take_over(local, connection("127.0.0.1"))
