@@ -16,7 +16,8 @@ Behind them is ours, which Apache's broker neither reads nor writes:
    64 synced_offset          i64: the commit log is synced up to here
    72 queued_offset          i64: all records below have their consume-queue entries, and these are synced
    80 indexed_offset         i64: all records below are in the index files, and these are synced
-   88 entries                i64: the sum of the ends of all consume queues, when only those records have entries
+   88 queue_ends             u64: a sum over the consume queues, from which it is seen whether one of them does not end
+                             where it did when only those records had entries (``Derived.queue_ends``)
    96 checksums_from         i64: records from here on bear a checksum; -1: they need not
   104 checksum               CRC-32 of the 104 bytes before
 
@@ -42,7 +43,7 @@ __all__ = ["Checkpoint", "CheckpointFile"]
 CHECKPOINT_BYTES = 4096
 MARK = b"ROCKETB2"  # the second layout
 _APACHE = struct.Struct(">6q")
-_OURS = struct.Struct(">8sQ5q")
+_OURS = struct.Struct(">8sQ3qQq")
 _CHECKSUM = struct.Struct(">I")
 _CHECKED = _APACHE.size + _OURS.size
 
@@ -62,7 +63,7 @@ class Checkpoint:
     synced_offset: int = 0
     queued_offset: int = 0
     indexed_offset: int = 0
-    entries: int = 0
+    queue_ends: int = 0
     checksums_from: int = -1
 
     def encode(self) -> bytes:
@@ -80,7 +81,7 @@ class Checkpoint:
             self.synced_offset,
             self.queued_offset,
             self.indexed_offset,
-            self.entries,
+            self.queue_ends,
             self.checksums_from,
         )
         return data + _CHECKSUM.pack(zlib.crc32(data))
@@ -102,7 +103,7 @@ class Checkpoint:
         data = data.ljust(_CHECKED + _CHECKSUM.size, b"\0")
         physic, logics, index, flushed, confirmed, logics_physical = _APACHE.unpack_from(data)
         apache = cls(physic, logics, index, flushed, confirmed, logics_physical)
-        mark, run, synced, queued, indexed, entries, checksums_from = _OURS.unpack_from(data, _APACHE.size)
+        mark, run, synced, queued, indexed, queue_ends, checksums_from = _OURS.unpack_from(data, _APACHE.size)
         (checksum,) = _CHECKSUM.unpack_from(data, _CHECKED)
         if mark != MARK or checksum != zlib.crc32(data[:_CHECKED]):
             return apache
@@ -113,7 +114,7 @@ class Checkpoint:
             synced_offset=synced,
             queued_offset=queued,
             indexed_offset=indexed,
-            entries=entries,
+            queue_ends=queue_ends,
             checksums_from=checksums_from,
         )
 

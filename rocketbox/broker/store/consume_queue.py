@@ -12,6 +12,7 @@ Source: Apache RocketMQ 5.x ``ConsumeQueue``.
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable, Iterator
 
 from rocketbox.broker.store.files import FileRun, OpenFiles
@@ -21,9 +22,8 @@ __all__ = ["FILLER_SIZE", "ConsumeQueue"]
 
 FILLER_SIZE = 0x7FFFFFFF
 KEPT_UNITS = 512  # units kept in memory behind the newest, where consumers that keep up read
-CHECKED_FILES = 3  # the newest files, which are read through at a start
+BLOCK = 4 << 10  # of a file system; where the end of a file is looked for
 _UNIT = struct.Struct(">qiq")
-_ZEROS = bytes(1 << 14)
 _FILLER = _UNIT.pack(0, FILLER_SIZE, 0)
 
 
@@ -36,6 +36,8 @@ class ConsumeQueue:
     def __init__(self, files: OpenFiles, directory: str, file_size: int, topic: str, queue_id: int) -> None:
         self.topic = topic
         self.queue_id = queue_id
+        self.weight = zlib.crc32(f"{topic}/{queue_id}".encode()) << 32 | 1
+        """A number of this queue, by which its end is multiplied in ``Derived.queue_ends``."""
         self.next_offset = 0
         self.max_offset = 0
         self.min_offset = 0
@@ -45,6 +47,8 @@ class ConsumeQueue:
         self._tail = bytearray()  # the units from _tail_start to max_offset
         self._tail_start = 0
         self._written = 0  # units below are in the files
+        self._loaded = 0  # the end that the files were found with
+        self._rewound: int | None = None  # units of the files from here on were not believed
 
     @property
     def first_offset(self) -> int:
@@ -61,83 +65,124 @@ class ConsumeQueue:
         """The units below are in the files."""
         return self._written
 
-    def load(self, trusted_physical: int) -> None:
-        """Find the end of the queue in its files, and cut what does not belong to it.
+    def load(self) -> None:
+        """Find the files, and in them the end of the queue, by a few small reads.
 
-        Units of records below ``trusted_physical`` are known to be whole.
+        It is true after a clean stop; after any other the queue goes on at or behind the true end, with holes and
+        torn units in it: :meth:`rewind` before anything is read, and :meth:`cut_files` in the end.
         """
         run = self._run
         run.load()
         end = run.start // UNIT
-        last_physical_end = 0
-        for start in run.starts[-CHECKED_FILES:]:
-            data = run.read_file(start)
-            count = -(-_used(data) // UNIT)  # a unit with a size is not all zeros
-            data = data[: count * UNIT].ljust(count * UNIT, b"\0")
-            end = start // UNIT
-            if count * UNIT == run.file_size and start != run.starts[-1]:
-                physical, size, _ = _UNIT.unpack_from(data, len(data) - UNIT)
-                if 0 < size < FILLER_SIZE and physical + size <= trusted_physical:
-                    last_physical_end = physical + size
-                    end += count
-                    continue
-            for physical, size, _ in _UNIT.iter_unpack(data):
-                if size <= 0 or (size != FILLER_SIZE and physical < last_physical_end):
-                    break
-                if size != FILLER_SIZE:
-                    last_physical_end = physical + size
-                end += 1
-            if end * UNIT < start + run.file_size:
+        for start in reversed(run.starts):
+            if units := self._units_in_file(start):
+                end = start // UNIT + units
                 break
-        self.max_physical_end = last_physical_end
         self._set_end(end)
-        if run.starts:
-            run.cut(end * UNIT)
+        self._loaded = end
+
+    def _units_in_file(self, start: int) -> int:
+        """How many units there are up to the first that is all zero; a unit has a size, so it is not."""
+        file = self._run.file(start)
+        low, high = 0, self._run.file_size // UNIT
+        # What the file system has no blocks for need not be read; the newest block then mostly holds the end.
+        blocks = (0, -(-high * UNIT // BLOCK))
+        while blocks[0] < blocks[1]:
+            middle = (blocks[0] + blocks[1]) // 2
+            blocks = (blocks[0], middle) if file.next_data(middle * BLOCK) is None else (middle + 1, blocks[1])
+        high = min(high, blocks[0] * BLOCK // UNIT + 1)
+        first = max(0, high - 2 * BLOCK // UNIT)
+        data = file.read(first * UNIT, (high - first) * UNIT)
+        used = -(-len(data.rstrip(b"\0")) // UNIT)
+        if used:
+            whole = _UNIT.unpack_from(data.ljust(used * UNIT, b"\0"), (used - 1) * UNIT)[1] > 0
+            return first + used - (not whole)
+        high = first
+        while low < high:
+            middle = (low + high) // 2
+            if _UNIT.unpack(file.read(middle * UNIT, UNIT))[1] > 0:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def _set_end(self, end: int) -> None:
         self.next_offset = self.max_offset = self._written = self._tail_start = end
         self._tail.clear()
+        self.max_physical_end = 0
+        while end > self.first_offset:
+            physical, size, _ = self.unit(end - 1)
+            if size != FILLER_SIZE:
+                self.max_physical_end = physical + size
+                break
+            end -= 1
 
     def set_min_offset(self, min_physical: int) -> None:
         """Set ``min_offset`` to the first unit whose record the commit log still has."""
-        self.min_offset = self.offset_behind(min_physical)
+        first = self.first_offset
+        if first < self.max_offset:
+            physical, size, _ = self.unit(first)
+            if size == FILLER_SIZE or physical < min_physical:
+                first = self.offset_behind(min_physical)
+        self.min_offset = first
+
+    def rewind(self, physical_end: int) -> None:
+        """Go on behind the newest unit of a record below ``physical_end``; the units from there on are written anew.
+
+        Up to there the units are known to be whole. The files keep what they have (``log_end`` may need it as a
+        proof) until it is overwritten, or :meth:`cut_files`.
+        """
+        low, high = self.first_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            at, physical, size = self._message_at(middle, high)
+            if at < high and size > 0 and physical < physical_end:
+                low = at + 1
+            else:
+                high = middle
+        self._set_end(low)
+        self._rewound = low
+
+    def cut_files(self) -> int:
+        """Make zero what the files hold behind the newest unit; returns how many units that were."""
+        loaded, self._loaded = self._loaded, self.max_offset
+        if self._run.starts:
+            self._run.cut(self.max_offset * UNIT)
+        return max(0, loaded - self.max_offset)
 
     def offset_behind(self, physical_end: int) -> int:
         """The offset behind the newest unit of a record below ``physical_end``."""
         return self.search(self.first_offset, self.max_offset, lambda physical: physical >= physical_end)
 
     def entries_from(self, physical: int) -> Iterator[tuple[int, int]]:
-        """(offset, size) of the records at or behind ``physical`` that have a unit here, the newest first."""
-        for number in range(self.max_offset - 1, self.first_offset - 1, -1):
-            offset, size, _ = self.unit(number)
-            if size != FILLER_SIZE:
-                if offset < physical:
-                    return
-                yield offset, size
+        """(offset, size) of the records at or behind ``physical`` that have a unit in the files, in no order."""
+        first = self.offset_behind(physical) if self._rewound is None else self._rewound
+        for start in self._run.starts:
+            begin = max(start, first * UNIT)
+            if begin < start + self._run.file_size:
+                for offset, size, _ in self._units_in_files(begin, start + self._run.file_size):
+                    if 0 < size < FILLER_SIZE and offset >= physical:
+                        yield offset, size
+
+    def _units_in_files(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+        content = bytearray()
+        for distance, data in self._run.data(begin, end - begin):
+            content += bytes(distance - len(content)) + data
+        return _UNIT.iter_unpack(content[: len(content) // UNIT * UNIT])
 
     def cut_physical(self, physical_end: int) -> int:
         """Remove the units whose record is not wholly below ``physical_end``; returns how many they were."""
         before = end = self.max_offset
-        start = self.first_offset
-        last_physical_end = 0
-        while end > start:
+        while end > self.first_offset:
             physical, size, _ = self.unit(end - 1)
             if size != FILLER_SIZE and physical + size <= physical_end:
-                last_physical_end = physical + size
                 break
             end -= 1
         if end == before:
             return 0
-        self.max_physical_end = last_physical_end
         self._run.cut(end * UNIT)
         self._set_end(end)
         return before - end
-
-    def clear(self) -> None:
-        """Remove all units, to have them built again."""
-        self._run.cut(0)
-        self.max_physical_end = 0
-        self._set_end(0)
 
     # --- appending ---
 
@@ -149,8 +194,10 @@ class ConsumeQueue:
 
     def fill(self, offset: int) -> None:
         """Add units that stand for no message up to ``offset``; an empty queue begins in the file of ``offset``."""
-        if not self._run.starts and self.max_offset == 0:
-            self._set_end(offset - offset % (self._run.file_size // UNIT))
+        per_file = self._run.file_size // UNIT
+        if self.max_offset == self.first_offset and offset // per_file > self.max_offset // per_file:
+            self._run.remove_files()
+            self._set_end(offset - offset % per_file)
         self._tail += _FILLER * (offset - self.max_offset)
         self.max_offset = offset
 
@@ -194,34 +241,28 @@ class ConsumeQueue:
         end = high
         while low < high:
             middle = (low + high) // 2
-            at, physical = self._message_at(middle, high)
+            at, physical, _ = self._message_at(middle, high)
             if at == high or matches(physical):
                 high = middle
             else:
                 low = at + 1
         return self._message_at(low, end)[0]
 
-    def _message_at(self, offset: int, end: int) -> tuple[int, int]:
-        """The first unit from ``offset`` on that is of a message, and its record's offset; ``end`` if none is."""
+    def _message_at(self, offset: int, end: int) -> tuple[int, int, int]:
+        """The first unit from ``offset`` on that is of a message, its record's offset and size; ``end`` if none is."""
+        count = 1  # at first: mostly there is no other
         while offset < end:
             before = offset
-            for physical, size, _ in self.units(offset, min(KEPT_UNITS, end - offset)):
+            for physical, size, _ in self.units(offset, min(count, end - offset)):
                 if size != FILLER_SIZE:
-                    return offset, physical
+                    return offset, physical, size
                 offset += 1
             if offset == before:  # nothing can be read there
                 break
-        return end, 0
+            count = KEPT_UNITS
+        return end, 0, 0
 
     def next_file(self, offset: int) -> int:
         """The first offset in the file behind the one that holds ``offset``."""
         per_file = self._run.file_size // UNIT
         return offset - offset % per_file + per_file
-
-
-def _used(data: bytes) -> int:
-    """How many bytes there are without the zeros at the end; by large pieces, as most files are mostly empty."""
-    end = len(data)
-    while end >= len(_ZEROS) and data.endswith(_ZEROS, 0, end):
-        end -= len(_ZEROS)
-    return len(data[:end].rstrip(b"\0"))

@@ -18,8 +18,8 @@ from rocketbox.broker.store.consume_queue import ConsumeQueue
 from rocketbox.broker.store.files import OpenFiles
 from rocketbox.broker.store.index_file import IndexSnapshot, MessageIndex, hash_key, hash_prefix
 from rocketbox.broker.store.options import StoreOptions
-from rocketbox.broker.store.records import find_keys, find_property
-from rocketbox.errors import InvalidMessageError
+from rocketbox.broker.store.records import ParsedRecord, find_keys, find_property
+from rocketbox.errors import InvalidMessageError, StoreError
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, MessageSysFlag
 from rocketbox.protocol.tags import tags_code
 
@@ -44,6 +44,9 @@ class DerivedSnapshot:
 
     queues: list[tuple[ConsumeQueue, int, bytes]]
     index: list[IndexSnapshot]
+    queue_ends: int
+    index_timestamp: int
+    """Store time of the newest record in the index."""
 
 
 class Derived:
@@ -56,6 +59,8 @@ class Derived:
         self._directory = f"{root}/consumequeue"
         self._options = options
         self.indexes = options.message_index_enable
+        self.queue_file_size = options.mapped_file_size_consume_queue
+        """Of all files of consume queues: what those that are there have, else what the settings say."""
         self._delays = options.delay_level_ms
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._changed: dict[ConsumeQueue, None] = {}  # queues with entries that are not written; a set in order
@@ -65,19 +70,44 @@ class Derived:
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._queues.values())
 
-    def load(self, trusted_physical: int, *, repair_index: bool) -> None:
-        """Open all files. Records below ``trusted_physical`` are known to have their entries."""
+    def load(self) -> None:
+        """Open all files; their sizes are taken from them. What they end with is for a recovery to find out.
+
+        Raises StoreError for files of several sizes.
+        """
+        first: ConsumeQueue | None = None
         for topic in self._storage.list_directory(self._directory):
             for queue_id in self._storage.list_directory(f"{self._directory}/{topic}"):
                 if queue_id.isdigit():
-                    self._open_queue(topic, int(queue_id)).load(trusted_physical)
+                    queue = self._open_queue(topic, int(queue_id))
+                    queue.load()
+                    if not queue.run.starts:
+                        continue
+                    if first is not None and queue.run.file_size != first.run.file_size:
+                        raise StoreError(
+                            f"{queue.run.path(queue.run.start)} has {queue.run.file_size} bytes, "
+                            f"{first.run.path(first.run.start)} has {first.run.file_size}: the files of all consume "
+                            "queues have one size. Remove the directories of those that are not as the others; they "
+                            "are built again from the log"
+                        )
+                    first = first or queue
+        if first is not None:
+            self.queue_file_size = first.run.file_size
+            for queue in self:
+                queue.run.file_size = self.queue_file_size
         if self._options.message_index_enable:
-            self.index.load(repair=repair_index)
+            self.index.load()
 
     @property
-    def entries(self) -> int:
-        """The sum of all queues' ends."""
-        return sum(queue.max_offset for queue in self)
+    def queue_ends(self) -> int:
+        """A number below 2**64 that is most likely another one when any queue has another end, or is not there."""
+        return sum(queue.max_offset * queue.weight for queue in self) % (1 << 64)
+
+    def rewind(self, physical_end: int) -> None:
+        """Let the queues go on behind the units of records below ``physical_end``, which are known to be whole."""
+        self._changed.clear()
+        for queue in self:
+            queue.rewind(physical_end)
 
     def entries_from(self, physical: int) -> Iterator[tuple[int, int]]:
         """(offset, size) of the records at or behind ``physical`` that have an entry."""
@@ -98,8 +128,8 @@ class Derived:
         if queue_id < 0:
             raise InvalidMessageError(f"{queue_id} cannot be a queue's id: it is negative")
         directory = f"{self._directory}/{topic}/{queue_id}"
-        size = self._options.mapped_file_size_consume_queue
-        queue = self._queues[topic, queue_id] = ConsumeQueue(self._files, directory, size, topic, queue_id)
+        queue = ConsumeQueue(self._files, directory, self.queue_file_size, topic, queue_id)
+        self._queues[topic, queue_id] = queue
         return queue
 
     # --- adding ---
@@ -133,6 +163,13 @@ class Derived:
         queue.append(physical, size, code)
         self._changed[queue] = None
         return code
+
+    def code(self, record: ParsedRecord) -> int:
+        """What stands in the queue beside a record."""
+        if record.topic == SCHEDULE_TOPIC and (due := self._due(record.properties, record.stored)) is not None:
+            return due
+        tags = find_keys(record.properties)[0]
+        return 0 if tags is None else self._code_of(tags)
 
     def fill_queue(self, queue: ConsumeQueue, offset: int) -> None:
         """Let the queue go on at ``offset``; the messages before are gone."""
@@ -187,7 +224,8 @@ class Derived:
         """What is not written yet; a queue is in one snapshot at a time."""
         queues = [(queue, *queue.unwritten()) for queue in self._changed]
         self._changed.clear()
-        return DerivedSnapshot(queues, self.index.snapshots() if index else [])
+        snapshots = self.index.snapshots() if index else []
+        return DerivedSnapshot(queues, snapshots, self.queue_ends, self.index.end_timestamp)
 
     def write(self, snapshot: DerivedSnapshot) -> None:
         """Write and sync; blocks, and may run in another thread. Raises OSError."""

@@ -104,21 +104,24 @@ class FileRun:
         return run
 
     def load(self) -> None:
-        """Find the files. A last file of no length, left by a crash, is removed.
+        """Find the files, and take :attr:`file_size` from them. A last file of no length, left by a crash, is removed.
 
-        Raises StoreError for a file of another size than the setting says, StoreCorruptError for a missing file.
+        Raises StoreError for files of several sizes, StoreCorruptError for a missing file.
         """
         names = [name for name in self._storage.list_directory(self.directory) if re.fullmatch(r"\d{20}", name)]
         self.starts = [int(name) for name in names]
-        for start in list(self.starts):
-            size = self._files.get(self.path(start)).size()
-            if size == 0 and start == self.starts[-1]:
-                self._remove(self.starts.pop())
-            elif size != self.file_size:
+        sizes = {start: self._files.get(self.path(start)).size() for start in self.starts}
+        if self.starts and sizes[self.starts[-1]] == 0:
+            self._remove(self.starts.pop())
+        for start in self.starts:
+            first = self.starts[0]
+            if sizes[start] != sizes[first] or start % max(1, sizes[start]):
                 raise StoreError(
-                    f"{self.path(start)} has {size} bytes, but {self._setting} is {self.file_size}; "
-                    f"set {self._setting} to what the store was written with"
+                    f"{self.path(start)} has {sizes[start]} bytes, {self.path(first)} has {sizes[first]}, and "
+                    f"{self._setting} is {self.file_size}: the files of a directory have one size, and each is named "
+                    "by a multiple of it. Restore the one that is not as the others"
                 )
+            self.file_size = sizes[start]
         for before, start in zip(self.starts, self.starts[1:], strict=False):
             if start != before + self.file_size:
                 missing = self.path(before + self.file_size)
@@ -202,6 +205,11 @@ class FileRun:
         if self.starts and offset < self.limit:
             cleared += self._clear(self.file_start(offset), offset)
         return cleared
+
+    def remove_files(self) -> None:
+        """Remove all, to begin elsewhere."""
+        while self.starts:
+            self._remove(self.starts.pop())
 
     def _clear(self, start: int, offset: int) -> int:
         file = self.file(start)

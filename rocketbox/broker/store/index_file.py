@@ -10,7 +10,7 @@ A message is indexed under ``topic#UNIQ_KEY``, ``topic#`` and each word of its K
 the absolute value of Java's. A search finds what has the hash: callers compare the key.
 
 Entries and slots are changed in memory and written by :meth:`MessageIndex.write`: entries, slots, header, each synced
-before the next, so that a crash in between leaves slots that point too far, which :meth:`MessageIndex.load` sets back.
+before the next, so that a crash in between leaves slots that point too far, which :meth:`MessageIndex.cut` sets back.
 
 Source: Apache RocketMQ 5.5 ``IndexService``, ``IndexFile``, ``IndexHeader``.
 """
@@ -24,11 +24,11 @@ import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from rocketbox.broker.store.files import read_data
+from rocketbox.broker.store.index_sizes import found_sizes, other_size
 from rocketbox.broker.store.storage import Storage, StorageFile
-from rocketbox.errors import StoreError
 
 __all__ = ["IndexFile", "IndexSnapshot", "MessageIndex", "hash_key", "hash_prefix"]
 
@@ -132,14 +132,11 @@ class IndexFile:
         """How many entries are not written."""
         return self.count - self._written
 
-    def load(self, *, repair: bool) -> None:
-        """Read the header; with ``repair`` set back the slots that point behind the last entry."""
+    def load(self) -> None:
+        """Read the header. Raises StoreError for a file of another size than its numbers of slots and entries make."""
         file = self._file = self._storage.open(self.path)
         if file.size() != self.size:
-            raise StoreError(
-                f"{self.path} has {file.size()} bytes, but max-hash-slot-num {self._slots} and max-index-num "
-                f"{self._limit} make {self.size}; set them to what the store was written with"
-            )
+            raise other_size(self.path, file.size(), self._slots, self._limit)
         (
             self.begin_timestamp,
             self.end_timestamp,
@@ -150,22 +147,61 @@ class IndexFile:
         ) = _HEADER.unpack(file.read(0, HEADER_BYTES))
         self.count = max(1, min(self.count, self._limit))
         self._written = self._tail_start = self.count
-        if repair:
-            self._repair_slots(file)
 
-    def _repair_slots(self, file: StorageFile) -> None:
+    def count_below(self, physical_end: int) -> int:
+        """What :attr:`count` would be with the entries of records below ``physical_end`` only."""
+        low, high = 1, self.count
+        while low < high:
+            middle = (low + high) // 2
+            if self._entry(middle)[1] < physical_end:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def cut(self, count: int, end_timestamp: int) -> None:
+        """Keep the entries below number ``count``; all are in the file. Slots that point to others are set back.
+
+        ``end_timestamp``: the store time of the newest record that is kept, if the caller knows it; an entry has only
+        whole seconds of it. Slots are synced before the header, so that a crash in between leaves too many entries.
+        """
+        file = self._file
+        assert file is not None
         table = self._table = self._read_table(file)
-        if max(table) < self.count:
+        if max(table) >= count:
+            self._set_back(file, table, count)
+        if count == self.count:
             return
-        for slot, number in enumerate(table):
-            if number >= self.count:
-                seen = 0
-                while number >= self.count and seen < self._limit:  # entries were synced before their slots
-                    number = self._entry(number)[3]
-                    seen += 1
-                table[slot] = max(0, number) if number < self.count else 0
-                file.write(HEADER_BYTES + slot * SLOT_BYTES, [_SLOT.pack(table[slot])])
+        self.count = self._written = self._tail_start = count
+        self._tail.clear()
+        self._changed.clear()
+        _, self.end_physical, seconds, _ = self._entry(count - 1)
+        self.end_timestamp = self.begin_timestamp + seconds * 1000
+        if 0 <= end_timestamp - self.end_timestamp < 1000:
+            self.end_timestamp = end_timestamp
+        self.used_slots = len(table) - table.count(0)
+        file.write(0, [self._header()])
         file.sync()
+
+    def _set_back(self, file: StorageFile, table: array[int], count: int) -> None:
+        for slot in [slot for slot, number in enumerate(table) if number >= count]:
+            number, seen = table[slot], 0
+            while number >= count and seen < self._limit:  # entries were synced before their slots
+                number = self._entry(number)[3]
+                seen += 1
+            table[slot] = max(0, number) if number < count else 0
+            file.write(HEADER_BYTES + slot * SLOT_BYTES, [_SLOT.pack(table[slot])])
+        file.sync()
+
+    def _header(self) -> bytes:
+        return _HEADER.pack(
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_physical,
+            self.end_physical,
+            self.used_slots,
+            self.count,
+        )
 
     def _read_table(self, file: StorageFile | None) -> array[int]:
         table = array("i", [0]) * self._slots
@@ -246,15 +282,7 @@ class IndexFile:
         changed, self._changed = self._changed, []
         table = self._table
         slots = {slot: table[slot] for slot in changed} if table is not None else {}
-        header = _HEADER.pack(
-            self.begin_timestamp,
-            self.end_timestamp,
-            self.begin_physical,
-            self.end_physical,
-            self.used_slots,
-            self.count,
-        )
-        return IndexSnapshot(self, self._tail_start, bytes(self._tail), slots, header)
+        return IndexSnapshot(self, self._tail_start, bytes(self._tail), slots, self._header())
 
     def write(self, snapshot: IndexSnapshot) -> None:
         """Write and sync; may run in another thread."""
@@ -316,19 +344,30 @@ class MessageIndex:
         return next((file.end_timestamp for file in reversed(self.files) if file.count > 1), 0)
 
     @property
+    def sizes(self) -> tuple[int, int]:
+        """How many slots and entries a file has."""
+        return self._slots, self._entries
+
+    @property
     def changed(self) -> int:
         """How many entries are not written."""
         return sum(file.changed for file in self.files[-2:])
 
-    def load(self, *, repair: bool) -> None:
+    def load(self) -> None:
+        """Open the files, and take the numbers of slots and entries from them where they are not those of the settings.
+
+        Raises StoreError when the files have several sizes, or one that does not tell.
+        """
         names = [name for name in self._storage.list_directory(self._directory) if name.isdigit() and len(name) == 17]
         for name in names:
             path = f"{self._directory}/{name}"
-            file = IndexFile(self._storage, path, self._slots, self._entries)
             if name == names[-1] and self._storage.open(path).size() == 0:  # begun when the machine stopped
                 self._storage.remove(path)
                 continue
-            file.load(repair=repair and name == names[-1])
+            if not self.files:
+                self._slots, self._entries = found_sizes(self._storage.open(path), self._slots, self._entries)
+            file = IndexFile(self._storage, path, self._slots, self._entries)
+            file.load()
             self.files.append(file)
 
     def put(self, hashes: Sequence[int], physical: int, store_timestamp: int) -> None:
@@ -344,20 +383,15 @@ class MessageIndex:
 
     def _begin_file(self, store_timestamp: int) -> IndexFile:
         last = self.files[-1] if self.files else None
-        time_ms = store_timestamp
-        while last is not None and self._name(time_ms) <= last.path.rpartition("/")[2]:
-            time_ms += 1
-        file = IndexFile(self._storage, f"{self._directory}/{self._name(time_ms)}", self._slots, self._entries)
+        name = _name(store_timestamp)
+        if last is not None:
+            name = max(name, _name_behind(last.path.rpartition("/")[2]))
+        file = IndexFile(self._storage, f"{self._directory}/{name}", self._slots, self._entries)
         if last is not None:
             file.begin_timestamp = file.end_timestamp = last.end_timestamp
             file.begin_physical = file.end_physical = last.end_physical
         self.files.append(file)
         return file
-
-    @staticmethod
-    def _name(time_ms: int) -> str:
-        local = datetime.fromtimestamp(time_ms // 1000, UTC).astimezone()
-        return f"{local:%Y%m%d%H%M%S}{time_ms % 1000:03d}"
 
     def search(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Physical offsets of records with a key of that hash stored in [begin, end], newest first, each once."""
@@ -388,22 +422,42 @@ class MessageIndex:
         for snapshot in snapshots:
             snapshot.file.set_written(snapshot)
 
-    def cut(self, physical_end: int) -> int | None:
-        """Remove the files that speak of records at or behind ``physical_end``.
+    def cut(self, physical_end: int, end_timestamp: int = -1) -> None:
+        """Remove the entries of records at or behind ``physical_end``, also those that only slots speak of.
 
-        Returns from which record on the index must be built again; None when nothing was removed.
+        For an index of which nothing is waiting to be written; ``end_timestamp`` is that of the newest record below,
+        if it is known.
         """
-        removed = None
-        while self.files and self.files[-1].count > 1 and self.files[-1].end_physical >= physical_end:
-            file = self.files.pop()
-            removed = min(file.begin_physical, physical_end)
+        before = len(self.files)
+        while self.files:
+            file = self.files[-1]
+            count = file.count_below(physical_end)
+            if count > 1:
+                file.cut(count, end_timestamp)
+                break
+            self.files.pop()
             file.close()
-            if self._storage.exists(file.path):
+            if self._storage.exists(file.path):  # not one that was begun in memory only
                 self._storage.remove(file.path)
-        if removed is not None:
+        if len(self.files) < before:
             self._storage.sync_directory(self._directory)
-        return removed
 
     def close(self) -> None:
         for file in self.files:
             file.close()
+
+
+def _name(time_ms: int) -> str:
+    """The name of a file that is begun then, in local time."""
+    local = datetime.fromtimestamp(time_ms // 1000, UTC).astimezone()
+    return f"{local:%Y%m%d%H%M%S}{time_ms % 1000:03d}"
+
+
+def _name_behind(name: str) -> str:
+    """The next name: a millisecond later, wherever local time has gone since (summer time, another zone)."""
+    try:
+        # No zone: it is counted on in the name alone, where an hour may come twice, or never.
+        time = datetime.strptime(name + "000", "%Y%m%d%H%M%S%f") + timedelta(milliseconds=1)  # noqa: DTZ007
+    except (ValueError, OverflowError):  # no time, but a name: the next number sorts behind it
+        return f"{int(name) + 1:017d}"
+    return f"{time:%Y%m%d%H%M%S}{time.microsecond // 1000:03d}"

@@ -34,12 +34,12 @@ import anyio
 from rocketbox.broker.store.checkpoint import CheckpointFile
 from rocketbox.broker.store.commit_log import CommitLog, Segment
 from rocketbox.broker.store.consume_queue import ConsumeQueue
-from rocketbox.broker.store.dispatch import TRANSACTION, Derived, is_queued
+from rocketbox.broker.store.dispatch import TRANSACTION, Derived, DerivedSnapshot, is_queued
 from rocketbox.broker.store.files import OpenFiles
 from rocketbox.broker.store.lock_file import decode_lock_file, encode_lock_file
 from rocketbox.broker.store.options import FlushDiskType, StoreOptions
 from rocketbox.broker.store.reading import StoreReader
-from rocketbox.broker.store.recovery import RecoveryReport, recover
+from rocketbox.broker.store.recovery import RecoveryReport, recover, write_abort
 from rocketbox.broker.store.storage import LockHandle, RealStorage, Storage
 from rocketbox.broker.store.waiting import DurableCallback, DurableWaiters
 from rocketbox.clock import Clock, RealClock
@@ -180,8 +180,7 @@ class MessageStore(StoreReader):
         return self._storage.lock(f"{self._root}/lock")
 
     def _recover(self, lock: LockHandle) -> RecoveryReport:
-        abort = f"{self._root}/abort"
-        clean = not self._storage.exists(abort)
+        clean = not self._storage.exists(f"{self._root}/abort")
         locked = lock.read()
         checkpoint = self._checkpoint.load(decode_lock_file(locked))
         if locked and not checkpoint.marked:
@@ -190,32 +189,29 @@ class MessageStore(StoreReader):
                 "read through", self._root,
             )  # fmt: skip
         self._log.run.load()
-        self._derived.load(checkpoint.queued_offset, repair_index=not clean)
+        self._derived.load()
         report = recover(
             self._log,
             self._derived,
-            checkpoint,
+            self._checkpoint,
             storage=self._storage,
             root=self._root,
+            options=self.options,
             clean=clean,
             clock=self._clock,
         )
         self._last_timestamp = max(report.last_store_timestamp_ms, checkpoint.physic_msg_timestamp)
         self._dispatched_timestamp = self._last_timestamp
         self._last_record = report.last_record
-        file = self._storage.open(abort, create=True)
-        file.truncate(0)
-        file.write(0, [str(os.getpid()).encode()])
-        file.sync()
-        self._storage.sync_directory(self._root)
+        write_abort(self._storage, self._root)
         checksums_from = -1
         if self._crc:
             known = report.marked and checkpoint.checksums_from >= 0
             checksums_from = checkpoint.checksums_from if known else report.end
         run = checkpoint.run if report.marked else self._clock.random.getrandbits(64) | 1
         self._checkpoint.write(sync=False, run=run, checksums_from=checksums_from, synced_offset=report.end)
-        entries = self._derived.entries
-        self._write_checkpoint(report.end, self._last_timestamp, self._last_record, entries, index=True)
+        snapshot = self._derived.snapshot(index=True)
+        self._write_checkpoint(report.end, self._last_timestamp, self._last_record, snapshot, index=True)
         if not report.marked:
             lock.write(encode_lock_file(run))  # behind the checkpoint's sync: the table in lock_file
         self._index_due = self._clock.monotonic() + self.options.flush_interval_index / 1000
@@ -477,7 +473,7 @@ class MessageStore(StoreReader):
             value = self._checkpoint.value
             if end == value.queued_offset and (not index or end == value.indexed_offset):
                 return
-            snapshot, entries = self._derived.snapshot(index=index), self._derived.entries
+            snapshot = self._derived.snapshot(index=index)
             if self._log.synced < end:
                 await self._sync_written()
                 if self._log.synced < end:
@@ -485,24 +481,26 @@ class MessageStore(StoreReader):
 
             def write() -> None:
                 self._derived.write(snapshot)
-                self._write_checkpoint(end, timestamp, last, entries, index=index)
+                self._write_checkpoint(end, timestamp, last, snapshot, index=index)
 
             with anyio.CancelScope(shield=True):
                 await self._pool.run(write)
             self._derived.set_written(snapshot)
 
-    def _write_checkpoint(self, end: int, timestamp: int, last_record: int, entries: int, *, index: bool) -> None:
+    def _write_checkpoint(
+        self, end: int, timestamp: int, last_record: int, snapshot: DerivedSnapshot, *, index: bool
+    ) -> None:
         changes = {
             "synced_offset": end,
             "physic_msg_timestamp": timestamp,
             "queued_offset": end,
             "logics_msg_timestamp": timestamp,
             "logics_physical_offset": last_record,
-            "entries": entries,
+            "queue_ends": snapshot.queue_ends,
         }
         if index and self._derived.indexes:
             changes["indexed_offset"] = end
-            changes["index_msg_timestamp"] = self._derived.index.end_timestamp
+            changes["index_msg_timestamp"] = snapshot.index_timestamp
         self._checkpoint.write(sync=True, **changes)
 
     def _dispatch(self, appended: Sequence[_Appended]) -> None:

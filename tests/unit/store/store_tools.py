@@ -11,12 +11,18 @@ from typing import Any
 import anyio
 
 from rocketbox.broker.store.checkpoint import Checkpoint
+from rocketbox.broker.store.dispatch import Derived
+from rocketbox.broker.store.files import FileRun, OpenFiles
+from rocketbox.broker.store.log_scan import LogScan
 from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
+from rocketbox.broker.store.records import parse_record
 from rocketbox.broker.store.storage import Storage, StorageFile
 from rocketbox.clock import RealClock
+from rocketbox.message import decode_properties
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
+from rocketbox.protocol.tags import tags_code
 
 ROOT = "/store"
 SMALL = StoreOptions(
@@ -88,18 +94,45 @@ def number_of(record: bytes) -> int:
 
 
 def numbers(store: MessageStore, topic: str = "orders", queue_id: int = 0) -> list[int]:
-    """The numbers of all readable messages of a queue; checks that queue offsets have no gap."""
+    """The numbers of all readable messages of a queue.
+
+    Checks that each is what :func:`message` made of its number, that queue offsets have no gap, and that each unit of
+    the queue has the offset, the size and the tags code of its record.
+    """
     found = []
     offset = store.min_offset(topic, queue_id)
     while offset < store.max_offset(topic, queue_id):
         result = store.get(topic, queue_id, offset)
+        assert result.records, f"nothing at {offset} of {topic}/{queue_id}: {result}"
         for record in result.records:
             decoded = decode_message(record)[0]
             assert (decoded.topic, decoded.queue_id, decoded.queue_offset) == (topic, queue_id, offset)
+            number = number_of(record)
+            assert decoded.body == (b"%d " % number).ljust(len(decoded.body), b".")
+            assert decoded.born_timestamp_ms == number
+            sent = decode_properties(message(number).properties)
+            assert sent.items() <= decode_properties(decoded.raw_properties).items()
+            queue = store._derived.find(topic, queue_id)
+            assert queue is not None
+            assert queue.unit(offset) == (decoded.commit_log_offset, len(record), tags_code(sent["TAGS"]))
             offset += 1
-            found.append(number_of(record))
+            found.append(number)
         assert offset == result.next_begin_offset
     return found
+
+
+def check_index(store: MessageStore, *numbers: int, topic: str = "orders") -> None:
+    """Check that the messages of these numbers, and no others, are found by each of their keys and by tag."""
+    everything = (0, 1 << 60)
+    for number in numbers:
+        for key in (f"k{number}", f"{number:032X}"):
+            assert [number_of(record) for record in store.query(topic, key, 9, *everything)] == [number]
+    newest_first = sorted(numbers, reverse=True)
+    most = store.options.max_msgs_num_batch
+    assert [number_of(record) for record in store.query(topic, "all", most, *everything)] == newest_first[:most]
+    for tag in range(3):
+        tagged = [number for number in newest_first if number % 3 == tag]
+        assert [number_of(record) for record in store.query(topic, f"T#t{tag}", most, *everything)] == tagged[:most]
 
 
 @asynccontextmanager
@@ -151,15 +184,23 @@ def flip(storage: MemoryStorage, path: str, offset: int, bit: int = 0) -> None:
     overwrite(storage, path, offset, bytes([byte ^ 1 << bit]))
 
 
-def forget_sync(storage: MemoryStorage, offset: int) -> None:
-    """Have the checkpoint say that the log is synced (and derived from) up to ``offset`` only."""
+def forget_sync(storage: MemoryStorage, offset: int, options: StoreOptions = SMALL) -> None:
+    """Have the checkpoint say that the log is synced, and derived from, up to the record at ``offset`` only."""
     value = Checkpoint.decode(contents(storage, CHECKPOINT))
     assert value.marked
+    derived = Derived(OpenFiles(storage), "/elsewhere", options)
+    run = FileRun(OpenFiles(storage), f"{ROOT}/commitlog", options.mapped_file_size_commit_log, "")
+    run.load()
+    for place, record in LogScan(run, run.start):
+        if place < min(offset, value.queued_offset):
+            found = parse_record(record)
+            derived.queue(found.topic, found.queue_id).append(place, len(record), 0)
     value = dataclasses.replace(
         value,
         synced_offset=min(value.synced_offset, offset),
         queued_offset=min(value.queued_offset, offset),
         indexed_offset=min(value.indexed_offset, offset),
+        queue_ends=derived.queue_ends,
     )
     overwrite(storage, CHECKPOINT, 0, value.encode())
 
@@ -220,6 +261,7 @@ __all__ = [
     "ManualClock",
     "SteppingStorage",
     "StorageFile",
+    "check_index",
     "contents",
     "flip",
     "forget_sync",

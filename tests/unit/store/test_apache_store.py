@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -202,9 +200,12 @@ async def test_its_tables_are_read(store_directory: Path) -> None:
         assert loads_loose(text)[table]
 
 
-async def test_other_file_sizes_are_not_taken_for_damage(store_directory: Path) -> None:
-    with pytest.raises(Exception, match="mapped-file-size-commit-log is 1073741824"):
-        async with MessageStore(store_directory, dataclasses.replace(OPTIONS, mapped_file_size_commit_log=1 << 30)):
-            raise AssertionError("it must not open")
-    assert zlib.crc32((store_directory / "checkpoint").read_bytes())
-    await check_store(store_directory)
+@pytest.mark.parametrize("clean", [True, False])
+async def test_it_opens_with_its_own_file_sizes_whatever_the_settings_say(
+    store_directory: Path, clean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not clean:
+        (store_directory / "abort").write_text("1234")
+    monkeypatch.setitem(globals(), "OPTIONS", StoreOptions(enabled_append_prop_crc=False))
+    for _ in range(2):
+        await check_store(store_directory)

@@ -22,6 +22,7 @@ from tests.unit.store.store_tools import (
     SMALL,
     contents,
     flip,
+    forget_sync,
     killed,
     message,
     numbers,
@@ -91,9 +92,7 @@ async def test_an_entry_of_a_damaged_record_proves_that_it_was_synced_though_the
     storage = MemoryStorage()
     async with opened(storage) as store:
         places = await put_all(store, *[message(number) for number in range(12)])
-    mark = Checkpoint.decode(contents(storage, CHECKPOINT))
-    mark = dataclasses.replace(mark, synced_offset=places[5], queued_offset=places[5], indexed_offset=places[5])
-    overwrite(storage, CHECKPOINT, 0, dataclasses.replace(mark, entries=5).encode())
+    forget_sync(storage, places[5])
     storage.open(f"{ROOT}/abort", create=True)
     for number in (8, 11):
         damaged = storage.copy()

@@ -23,6 +23,7 @@ from tests.unit.store.store_tools import (
     ROOT,
     SMALL,
     ManualClock,
+    check_index,
     contents,
     flip,
     forget_sync,
@@ -219,9 +220,8 @@ async def test_files_that_a_crash_left_empty_are_made_anew() -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-async def test_a_flipped_bit_of_a_synced_record_is_refused_with_file_and_offset(clean: bool) -> None:
-    storage, places = await (stopped if clean else killed)(*[message(number) for number in range(12)])
+async def test_a_flipped_bit_of_a_synced_record_is_refused_with_file_and_offset() -> None:
+    storage, places = await killed(*[message(number) for number in range(12)])
     chance = random.Random(7)
     for number in (0, 6, 10, 11):  # first, middle, last but one, last
         for offset in range(places[number], places[number + 1]):
@@ -237,7 +237,7 @@ async def test_a_flipped_bit_of_a_synced_record_is_refused_with_file_and_offset(
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_every_bit_of_a_record_counts() -> None:
-    storage, places = await stopped(message(0), message(1), message(2))
+    storage, places = await killed(message(0), message(1), message(2))
     for offset in range(places[1], places[2]):
         for bit in range(8):
             flip(storage, LOG, offset, bit)
@@ -380,13 +380,40 @@ async def check_all(storage: MemoryStorage) -> None:
         assert numbers(store)[-1] == 100
 
 
+async def written_and_killed(count: int, written: int) -> MemoryStorage:
+    """The files of a store that was killed when the queue entries of the first ``written`` messages were written."""
+    storage, clock = MemoryStorage(), ManualClock()
+    async with opened(storage, clock=clock) as store:
+        await put_all(store, *[message(number) for number in range(written)])
+        await clock.advance(11)
+        for number in range(written, count):
+            await put_all(store, message(number))
+        return storage.copy()
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_queue_cut_at_any_byte_is_completed() -> None:
+async def test_what_a_queue_holds_behind_the_checkpoint_is_not_believed() -> None:
+    """A write of entries that was cut off at any byte, and any leftover there, is written again."""
+    storage = await written_and_killed(19, 10)
+    whole = await written_and_killed(19, 19)
+    entries = contents(whole, QUEUE)
+    for cut in range(200, 381):
+        for rest in (bytes(400 - cut), b"\x01" * (400 - cut)):
+            copy = storage.copy()
+            overwrite(copy, QUEUE, 0, entries[:cut] + rest)
+            async with opened(copy) as store:
+                assert numbers(store) == list(range(19))
+                check_index(store, *range(19))
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_queue_of_a_stopped_store_that_was_cut_is_completed() -> None:
     storage, _ = await stopped(*[message(number) for number in range(19)])
-    for cut in range(401):
-        copy = storage.copy()
-        overwrite(copy, QUEUE, cut, bytes(400 - cut))
-        assert await numbers_in(copy) == list(range(19))
+    for units in range(19):
+        for cut in (units * 20, units * 20 + 8, units * 20 + 11):  # in the tags code: only reading the log shows it
+            copy = storage.copy()
+            overwrite(copy, QUEUE, cut, bytes(400 - cut))
+            assert await numbers_in(copy) == list(range(19))
 
 
 async def test_queue_entries_of_records_that_are_gone_are_removed() -> None:
@@ -458,23 +485,68 @@ async def test_an_index_whose_write_was_cut_off_anywhere_finds_everything_after_
 # --- settings, locks ---
 
 
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize(
-    ("change", "setting"),
+    ("change", "told"),
     [
-        ({"mapped_file_size_commit_log": 8192}, "mapped-file-size-commit-log is 8192"),
-        ({"mapped_file_size_consume_queue": 800}, "mapped-file-size-consume-queue is 800"),
-        ({"max_hash_slot_num": 32}, "max-hash-slot-num 32"),
-        ({"max_index_num": 100}, "max-index-num 100"),
+        ({"mapped_file_size_commit_log": 8192}, "files of the commit log have 4096 bytes"),
+        ({"mapped_file_size_consume_queue": 800}, "files of consume queues have 400 bytes"),
+        ({"max_hash_slot_num": 32}, "index files have 16 slots and 64 entries"),
+        ({"max_index_num": 100}, "index files have 16 slots and 64 entries"),
     ],
 )
-async def test_files_of_another_size_are_refused_naming_the_setting(change: dict[str, int], setting: str) -> None:
-    storage, _ = await stopped(message(0))
-    before = files_of(storage)
-    with pytest.raises(StoreError, match=setting):
-        async with opened(storage, dataclasses.replace(SMALL, **change)):  # type: ignore[arg-type]  # only numbers
-            raise AssertionError("it must not open")
-    assert files_of(storage) == before
-    assert await numbers_in(storage) == [0]
+async def test_files_of_other_sizes_than_the_settings_say_are_gone_on_with_as_they_are(
+    change: dict[str, int], told: str, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = await written_and_killed(30, 25)
+    if clean:
+        async with opened(storage):
+            pass
+    options = dataclasses.replace(SMALL, **change)  # type: ignore[arg-type]  # only numbers
+    for end in (31, 32, 33):
+        caplog.clear()
+        async with opened(storage, options) as store:
+            assert [line for line in caplog.messages if told in line]
+            await put_all(store, message(end - 1))
+            await put_all(store, message(end - 1, topic="other"))
+            assert numbers(store) == list(range(end))
+            check_index(store, *range(end))
+    sizes = {
+        name: storage.open(f"{ROOT}/commitlog/{name}").size() for name in storage.list_directory(f"{ROOT}/commitlog")
+    }
+    assert set(sizes.values()) == {4096}
+    assert storage.open(f"{ROOT}/consumequeue/other/0/{0:020d}").size() == 400
+    caplog.clear()
+    async with opened(storage) as store:
+        assert numbers(store) == list(range(33))
+    assert not [line for line in caplog.messages if " bytes" in line or " slots" in line]
+
+
+async def test_files_of_several_sizes_are_refused() -> None:
+    storage, _ = await stopped(*[message(number, size=700) for number in range(9)], message(0, topic="other"))
+    for path, size, named in (
+        (f"{ROOT}/commitlog/{4096:020d}", 8192, "mapped-file-size-commit-log"),
+        (QUEUE, 800, "one size"),
+        (f"{ROOT}/consumequeue/other/0/{0:020d}", 420, "one size"),
+    ):
+        copy = storage.copy()
+        copy.open(path).truncate(size)
+        before = files_of(copy)
+        with pytest.raises(StoreError, match=named):
+            await numbers_in(copy)
+        assert files_of(copy) == before
+
+
+async def test_an_index_whose_sizes_cannot_be_found_out_is_refused_naming_the_settings() -> None:
+    storage, _ = await stopped(*[message(number) for number in range(3)])
+    (name,) = storage.list_directory(f"{ROOT}/index")
+    path = f"{ROOT}/index/{name}"
+    storage.open(path).truncate(storage.open(path).size() + 8)
+    with pytest.raises(StoreError, match=r"max-hash-slot-num 16 and max-index-num 64 make.*remove the directory index"):
+        await numbers_in(storage)
+    remove_tree(storage, f"{ROOT}/index")
+    async with opened(storage) as store:
+        check_index(store, 0, 1, 2)
 
 
 async def test_a_directory_in_use_is_refused() -> None:
