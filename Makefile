@@ -15,7 +15,7 @@ EXTRAS := spark,dev$(if $(HAS_JAVA),,$(comma)spark-jre)
 # The stamp is named by what decides the content of the environment.
 STAMP := $(VENV)/.stamp-$(shell cat pyproject.toml | cksum | tr -dc '0-9')-$(if $(HAS_JAVA),java,jre)
 
-.PHONY: demo test check bench conformance env clean help
+.PHONY: demo test check bench conformance chaos mutants env clean help
 
 help: ## show these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ bench: $(STAMP) ## print the benchmarks (ARGS="--help")
 
 conformance: $(STAMP) ## the same suite on Apache RocketMQ 5.5.0 and 4.9.7 (needs Java 17+ and Maven; ARGS=--all: every test, 5.3.3 too)
 	@$(BIN)/python -m tests.conformance $(ARGS)
+
+chaos: $(STAMP) ## kill the broker 100 times with clients at work (ARGS="--java" in turns with Apache's)
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 clean: ## remove the environment and what runs have left
 	rm -rf $(VENV) .rocketbox .pytest_cache .mypy_cache .ruff_cache spark-warehouse

@@ -69,6 +69,15 @@ class BrokerProcess:
         if self.process.poll() is None:
             self.stop()
 
+    def kill_after(self, seconds: float) -> None:
+        """Start it and kill -9 it so long after, whether it is ready by then or not."""
+        process = subprocess.Popen(self.arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
     def kill(self) -> None:
         """kill -9, and wait until the process is gone."""
         self.process.kill()

@@ -20,7 +20,7 @@ from rocketbox.handoff import WorkerPool
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.protocol.tags import tags_code
 
-__all__ = ["Found", "Ledger", "Mark", "Outcome", "inline_pools", "observe", "verify"]
+__all__ = ["Found", "Ledger", "Mark", "Outcome", "decode_found", "inline_pools", "observe", "verify"]
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def observe(store: MessageStore) -> Outcome:
         while offset < end:
             result = store.get(topic, queue_id, offset)
             for record in result.records:
-                found = _decoded(record)
+                found = decode_found(record)
                 if found[2:5] != (topic, queue_id, offset):
                     wrong.append(f"at {topic}/{queue_id}:{offset} stands {found}")
                 of_queue.append(found)
@@ -196,7 +196,7 @@ def observe(store: MessageStore) -> Outcome:
     for found in records:
         key = _key(found)
         if key and found.place not in [
-            _decoded(record).place for record in store.query(found.topic, key, 9, 0, 1 << 60)
+            decode_found(record).place for record in store.query(found.topic, key, 9, 0, 1 << 60)
         ]:
             wrong.append(f"key {key} does not find the record at {found.place}")
     records.sort()
@@ -227,14 +227,15 @@ def _offsets_of_tag(store: MessageStore, topic: str, queue_id: int, least: int, 
     offset = least
     while offset < end:
         result = store.get(topic, queue_id, offset, filter=_Tagged(code))
-        offsets += [_decoded(record).queue_offset for record in result.records]
+        offsets += [decode_found(record).queue_offset for record in result.records]
         if result.next_begin_offset <= offset:
             break
         offset = result.next_begin_offset
     return offsets
 
 
-def _decoded(record: bytes) -> Found:
+def decode_found(record: bytes) -> Found:
+    """What a record says."""
     message = decode_message(record)[0]
     properties = bytes(message.raw_properties).partition(b"__CRC32#")[0]
     return Found(message.commit_log_offset, len(record), message.topic, message.queue_id, message.queue_offset,

@@ -1,0 +1,117 @@
+"""Start, work, kill, start again and check; again and again on one directory."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+
+from tests.broker_process import BrokerProcess
+from tests.chaos.ledger import Ledger
+from tests.chaos.traffic import Traffic
+
+__all__ = ["OURS", "Result", "run_cycles"]
+
+OURS = "rocketbox"
+SETTINGS = (
+    "--mapped-file-size-commit-log=4194304",  # small files, so that kills meet the roll as well
+    "--mapped-file-size-consume-queue=20000",
+    "--flush-consumer-offset-interval=100",
+    "--flush-delay-offset-interval=200",
+)
+DELIVERY_SECONDS = 20  # what a delayed message may take at the end
+
+
+@dataclass
+class Result:
+    """What many cycles came to."""
+
+    cycles: int = 0
+    acknowledged: int = 0
+    sent: int = 0
+    delayed: int = 0
+    longest_start: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.cycles} kills, {self.sent} sent, {self.acknowledged} acknowledged and {self.delayed} delayed: "
+            f"{len(self.wrong)} wrong; the longest start took {self.longest_start:.1f} s"
+        )
+
+
+@contextmanager
+def _ours(directory: Path, flush: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    with BrokerProcess(directory, *SETTINGS, f"--flush-disk-type={flush}") as broker:
+        yield broker.name_server, broker.kill
+
+
+@contextmanager
+def _apache(directory: Path, version: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    from tests.conformance.apache import apache_servers
+
+    with apache_servers(
+        directory.parent,
+        version,
+        flushDiskType="SYNC_FLUSH",
+        mappedFileSizeCommitLog=4_194_304,
+        mappedFileSizeConsumeQueue=20_000,
+    ) as servers:
+        yield servers.name_server, servers.kill_broker
+
+
+def run_cycles(
+    directory: Path,
+    cycles: int,
+    *,
+    seed: int = 0,
+    brokers: Sequence[str] = (OURS,),
+    say: Callable[[str], object] = lambda text: None,
+) -> Result:
+    """Kill as often on ``directory``/store. ``brokers``, used in turns, are "rocketbox" or versions of Apache's."""
+    chance = random.Random(seed)
+    ledger, result = Ledger(), Result()
+    traffic = Traffic(ledger, chance)
+    for cycle in range(cycles + 1):
+        broker = brokers[cycle % len(brokers)]
+        flush = "ASYNC_FLUSH" if cycle // len(brokers) % 2 else "SYNC_FLUSH"
+        if broker == OURS and cycle % 5 == 4:
+            _kill_while_it_starts(directory / "store", chance.random())
+        began = time.monotonic()
+        with _ours(directory / "store", flush) if broker == OURS else _apache(directory, broker) as (address, kill):
+            result.longest_start = max(result.longest_start, time.monotonic() - began)
+            if cycle:
+                last = cycle == cycles
+                wrong = anyio.run(_check, ledger, address, last)
+                result.wrong += [f"cycle {cycle}, {broker} {flush}: {text}" for text in wrong[:20]]
+                if wrong:
+                    break
+                if last:
+                    break
+            anyio.run(traffic.run, address, kill)
+        result.cycles += 1
+        result.sent, result.acknowledged = len(ledger.sent), len(ledger.acknowledged)
+        result.delayed = len(ledger.delayed)
+        say(f"cycle {cycle + 1} of {cycles}, {broker} {flush}: {result.acknowledged} acknowledged")
+    return result
+
+
+async def _check(ledger: Ledger, name_server: str, last: bool) -> list[str]:
+    wrong = await ledger.check(name_server, thorough=last)
+    if last:
+        deadline = time.monotonic() + DELIVERY_SECONDS
+        while not wrong and ledger.undelivered() and time.monotonic() < deadline:
+            await anyio.sleep(0.5)
+            wrong = await ledger.check(name_server, thorough=False)
+        wrong += [f"delayed, acknowledged and never delivered: {body[:40]!r}" for body in ledger.undelivered()]
+    return wrong
+
+
+def _kill_while_it_starts(directory: Path, seconds: float) -> None:
+    """A broker that is killed before it says that it is ready, or soon after."""
+    BrokerProcess(directory, *SETTINGS).kill_after(seconds)
