@@ -56,6 +56,9 @@ _FRAME = struct.Struct(">II")
 _BINARY_HEAD_BYTES = 2 + 1 + 2 + 4 + 4 + 4
 _MIN_BINARY_HEADER_BYTES = _BINARY_HEAD_BYTES + 4  # + ext size
 
+_MAX_SEEN = 1000  # different headers whose form is remembered
+_MAX_SEEN_BYTES = 1000  # of one of them
+
 _LANGUAGES = {language.name: int(language) for language in LanguageCode}
 _LANGUAGE_NAMES = {int(language): language.name for language in LanguageCode}
 _NO_FIELDS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -351,12 +354,28 @@ def _parse_binary(header: bytes) -> tuple[int, int, str | None, dict[str, str]]:
     return language, version, remark, fields
 
 
+_seen_json: dict[tuple[bytes, bytes, bytes], tuple[int, int]] = {}
+"""Code and flag of JSON headers by what is before the first comma, and before and behind the opaque at their end."""
+
+
 def _scan_json(header: bytes) -> tuple[int, int, int] | None:
     """Code, opaque and flag of a header written as Java writes it; None for any other spelling.
 
-    Fast path: the answers of 5.x servers are JSON by default. A third of the time of json.loads on the answer to a
-    send (1.0 us of 3.3; benchmark "send, 256 in flight").
+    Fast path: Java clients and 5.x servers write JSON by default. Where begin and end are those of an earlier header,
+    as in all of one connection's, only the opaque is read. Costs 0.7 us, by expressions 1.5, by json.loads 3.3 on the
+    answer to a send and 9 on a send (benchmarks "send, 256 in flight" and "java client: send, 256 in flight").
     """
+    opaque_at = header.rfind(b'"opaque":') + 9
+    opaque_end = header.find(b",", opaque_at)
+    digits = header[opaque_at:opaque_end]
+    key = (
+        header[: header.find(b",")],
+        header[header.rfind(b',"flag":', 0, opaque_at) : opaque_at],
+        header[opaque_end:],
+    )
+    seen = _seen_json.get(key)
+    if seen is not None and digits.isdigit() and len(digits) < 10 and digits[0] != 48:
+        return seen[0], int(digits), seen[1]
     head = _JSON_HEAD.match(header)
     tail = _JSON_TAIL.match(header, header.rfind(b',"flag":'))
     if head is None or tail is None:
@@ -365,6 +384,10 @@ def _scan_json(header: bytes) -> tuple[int, int, int] | None:
     opaque = int(digits)
     if not -0x8000_0000 <= opaque <= 0x7FFF_FFFF:
         return None
+    if sum(map(len, key)) <= _MAX_SEEN_BYTES:
+        if len(_seen_json) >= _MAX_SEEN:
+            _seen_json.clear()
+        _seen_json[key] = int(head[1]), int(flag)
     return int(head[1]), opaque, int(flag)
 
 

@@ -16,6 +16,7 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from json.decoder import scanstring  # type: ignore[attr-defined]  # the types leave out the reader of one string
 from typing import Final, TypeVar
 
 from rocketbox.protocol.codes import CLIENT_VERSION, LanguageCode, RequestCode, SerializeType
@@ -38,13 +39,13 @@ _BORN_DIGITS = 13
 _PROPERTIES = b"\x00\x01i"
 _JSON_BORN = b',"g":"'
 _JSON_PROPERTIES = b'","i":"'
-_JSON_SEPARATORS = ((b"\\u0001", b"\x01"), (b"\\u0002", b"\x02"))
 _EXT_AT = 21  # where the entries begin in a binary header without a remark
 _REMARK_SIZE = slice(13, 17)
 _MAX_HEADS = 10_000
 _MAX_KEY = 4_096  # bytes or characters; what a stranger may have kept of one send
 
 _SIZE = struct.Struct(">I")
+_TWO_SIZES = struct.Struct(">II")
 _SHORT = struct.Struct(">H")
 _FRAME_HEAD = struct.Struct(">IIhBhiiII")  # frame, type + header, code, language, version, opaque, flag, remark, ext
 
@@ -122,31 +123,29 @@ class SendReader:
     def _read_json(self, header: bytes) -> tuple[SendHead, int, bytes] | None:
         """The same from a JSON header of which nothing is parsed yet, so its end has the form that Java writes.
 
-        None for any other order, and for values with other escapes than those of the properties' separators.
+        None for any other order, and for headers with other bytes than ASCII.
         """
         born_at = header.find(_JSON_BORN) + len(_JSON_BORN)
         born_end = born_at + _BORN_DIGITS
         start = header.find(_JSON_PROPERTIES, born_end) + len(_JSON_PROPERTIES)
-        end = header.find(b'"', start)
         tail_at = header.rfind(b',"flag":')  # behind it: the opaque, of each request another
-        if not len(_JSON_BORN) <= born_at < born_end < start <= end < tail_at or b'"remark"' in header[tail_at:]:
+        if not len(_JSON_BORN) <= born_at < born_end < start < tail_at or not header.isascii():
             return None
-        born, text = header[born_at:born_end], header[start:end]
-        # A control character has no place in JSON, and bytes that are no ASCII may be no UTF-8: not here.
-        if not (born.isdigit() and text.isascii() and text.decode("ascii").isprintable()):
+        try:
+            text, length = scanstring(header[start:tail_at].decode("ascii"), 0)
+        except ValueError:
             return None
-        for escape, separator in _JSON_SEPARATORS:
-            text = text.replace(escape, separator)
-        if b"\\" in text:
+        born, properties, end = header[born_at:born_end], text.encode("utf-8", "replace"), start + length - 1
+        if not born.isdigit() or b'"remark"' in header[tail_at:]:
             return None
         key = (header[:born_at], header[born_end:start], header[end:tail_at])
         head = self._by_bytes.get(key)
         if head is None:
-            head = _head_of_json(header, key, born, text)
+            head = _head_of_json(header, key, born, properties)
             if head is None:
                 return None
             _keep(self._by_bytes, key, head)
-        return head, int(born), text
+        return head, int(born), properties
 
 
 def _keep(heads: dict[KeyT, SendHead], key: KeyT, head: SendHead) -> None:
@@ -184,7 +183,7 @@ def _head_of_json(header: bytes, pieces: tuple[bytes, ...], born: bytes, propert
     if b"\\" in rest or rest.count(b"{") != 2 or rest.count(b'"g":') != 1 or rest.count(b'"i":') != 1:
         return None
     fields = decode_parts(JSON, header, b"").ext_fields
-    if fields.get("g", "").encode() != born or fields.get("i", "").encode() != properties:
+    if fields.get("g", "").encode() != born or fields.get("i", "").encode("utf-8", "replace") != properties:
         return None
     return _read_head(fields, _V2_NAMES)
 
@@ -223,11 +222,14 @@ class SendReplyTemplate:
         self._language = int(language)
         self._version = version
         self._binary = encode_ext_fields(fields)
-        self._json = "".join(f",{json.dumps(name)}:{json.dumps(value)}" for name, value in fields.items())
-        self._json_tail = (
-            f',"language":"{LanguageCode(language).name}","opaque":%d,"serializeTypeCurrentRPC":"JSON",'
-            f'"version":{version}}}'
+        rest = "".join(f",{json.dumps(name)}:{json.dumps(value)}" for name, value in fields.items()).replace("%", "%%")
+        start = '{"code":0,"extFields":{"msgId":"%b","queueId":"%d","queueOffset":"%d"'
+        end = (
+            f'{rest}}},"flag":{RESPONSE_FLAG},"language":"{LanguageCode(language).name}","opaque":%d,'
+            f'"serializeTypeCurrentRPC":"JSON","version":{version}}}'
         )
+        self._json = (start + end).encode()
+        self._json_with_transaction = f'{start},"transactionId":%b{end}'.encode()
 
     def encode(
         self, request: RemotingCommand, msg_id: str, queue_id: int, queue_offset: int, transaction_id: bytes | None
@@ -235,12 +237,14 @@ class SendReplyTemplate:
         """The whole frame of the answer to request, code 0, in its serialization."""
         if request.serialization == ROCKETMQ:
             return self._encode_binary(request.opaque, msg_id.encode(), queue_id, queue_offset, transaction_id)
-        fields = f'"msgId":"{msg_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}"'
-        if transaction_id:
-            fields += f',"transactionId":{json.dumps(transaction_id.decode("utf-8", "replace"))}'
-        tail = self._json_tail % request.opaque
-        header = f'{{"code":0,"extFields":{{{fields}{self._json}}},"flag":{RESPONSE_FLAG}{tail}'.encode()
-        return b"".join((_SIZE.pack(4 + len(header)), _SIZE.pack(len(header)), header))
+        ids = (msg_id.encode(), queue_id, queue_offset)
+        if not transaction_id:
+            header = self._json % (*ids, request.opaque)
+        else:
+            plain = transaction_id.isalnum()
+            text = b'"%b"' % transaction_id if plain else json.dumps(transaction_id.decode("utf-8", "replace")).encode()
+            header = self._json_with_transaction % (*ids, text, request.opaque)
+        return _TWO_SIZES.pack(4 + len(header), len(header)) + header
 
     def _encode_binary(
         self, opaque: int, msg_id: bytes, queue_id: int, queue_offset: int, transaction_id: bytes | None

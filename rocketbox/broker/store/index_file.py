@@ -43,8 +43,7 @@ _SLOT = struct.Struct(">i")
 _ENTRY = struct.Struct(">iqii")
 _POWERS = [1]  # of 31, modulo 2**32
 _P8 = pow(31, 8, 1 << 32)
-_P32 = pow(31, 32, 1 << 32)
-_heads: dict[bytes, int] = {}  # hashes of the first 24 of 32 characters
+_heads: dict[bytes, tuple[int, int]] = {}  # by all but the last 8 characters: their hash, times _P8; the whole's power
 
 
 def _hash(text: bytes, start: int = 0) -> int:
@@ -56,11 +55,17 @@ def _hash(text: bytes, start: int = 0) -> int:
         utf16 = text.decode("utf-8", "replace").encode("utf-16-le" if sys.byteorder == "little" else "utf-16-be")
         units = array("H", utf16)
     count = len(units)
+    power = _power(count)
+    # 31**(n-1-i) for unit i: the units in reverse order meet the powers from 0 on; map keeps the loop in C
+    value: int = start * power + sum(map(operator.mul, reversed(units), _POWERS))
+    return value & 0xFFFFFFFF
+
+
+def _power(count: int) -> int:
+    """31**count, modulo 2**32."""
     while len(_POWERS) <= count:
         _POWERS.append(_POWERS[-1] * 31 & 0xFFFFFFFF)
-    # 31**(n-1-i) for unit i: the units in reverse order meet the powers from 0 on; map keeps the loop in C
-    value: int = start * _POWERS[count] + sum(map(operator.mul, reversed(units), _POWERS))
-    return value & 0xFFFFFFFF
+    return _POWERS[count]
 
 
 def hash_prefix(text: str) -> int:
@@ -70,18 +75,19 @@ def hash_prefix(text: str) -> int:
 
 def hash_key(prefix: int, key: bytes) -> int:
     """Apache's hash of a key (UTF-8) whose first characters have the hash ``prefix``: Java's, made positive."""
-    if len(key) == 32 and key.isascii():
-        # Most likely a UNIQ_KEY: the hash of what the ids of one process have in common for a minute is kept, and
-        # what is left is hashed without a loop. Gains 0.6 us of 1.1 for each message (benchmark "store append").
-        head = key[:24]
+    if len(key) >= 32 and key.isascii():
+        # Most likely a UNIQ_KEY: the hash of what the ids of one process have in common for a minute is kept, and what
+        # is left is hashed without a loop. Gains 0.6 us of 1.1 for each message, 2 us where the ids hold an IPv6
+        # address (benchmarks "store append", "java client: send, 256 in flight").
+        head = key[:-8]
         known = _heads.get(head)
         if known is None:
             if len(_heads) > 1000:
                 _heads.clear()
-            known = _heads[head] = _hash(head)
-        a, b, c, d, e, f, g, h = key[24:]
+            known = _heads[head] = (_hash(head) * _P8, _power(len(key)))
+        a, b, c, d, e, f, g, h = key[-8:]
         tail = ((((((a * 31 + b) * 31 + c) * 31 + d) * 31 + e) * 31 + f) * 31 + g) * 31 + h
-        value = (prefix * _P32 + known * _P8 + tail) & 0xFFFFFFFF
+        value = (prefix * known[1] + known[0] + tail) & 0xFFFFFFFF
     else:
         value = _hash(key, prefix)
     if value < 0x80000000:
