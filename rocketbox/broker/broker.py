@@ -112,10 +112,18 @@ class Broker:
         self.offsets = OffsetTable(clock, files.offsets, options.max_offsets)
         self.delayed = DelayedDelivery(self.store, puts, self.topics, levels, files.delays, clock)
         expiry = options.channel_expired_timeout / 1000
-        self.consumers: ConsumerTable[Connection] = ConsumerTable(clock, self._members_changed, expiry)
-        self.producers: ProducerTable[Connection] = ProducerTable(clock, expiry)
+        self.consumers: ConsumerTable[Connection] = ConsumerTable(
+            clock,
+            self._members_changed,
+            expiry,
+            most_groups=options.max_groups_per_connection,
+            most_subscriptions=options.max_subscriptions_per_group,
+        )
+        self.producers: ProducerTable[Connection] = ProducerTable(
+            clock, expiry, most=options.max_groups, most_groups=options.max_groups_per_connection
+        )
         self.client_requests = ClientRequests(self.groups, self.consumers)
-        self.locks = QueueLocks(clock)
+        self.locks = QueueLocks(clock, most=options.max_locked_queues)
         # In JSON, as Apache's brokers register: a binary header cannot say that there is no replication address.
         self._client = RemotingClient(
             clock=clock, network=network, options=RemotingOptions(serialization=SerializeType.JSON)

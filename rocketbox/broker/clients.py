@@ -8,10 +8,13 @@ Source: Apache RocketMQ 5.x ``ConsumerManager``, ``ConsumerGroupInfo``, ``Produc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from rocketbox.broker.limits import LimitError
+from rocketbox.broker.options import MAX_GROUPS, MAX_GROUPS_PER_CONNECTION, MAX_SUBSCRIPTIONS_PER_GROUP
 from rocketbox.clock import Clock
 from rocketbox.message import ConsumeFromWhere, MessageModel
 from rocketbox.protocol.tags import SubscriptionData
@@ -66,6 +69,53 @@ class ConsumerGroup(Generic[ConnectionT]):
         return changed
 
 
+class Memberships(Generic[ConnectionT]):
+    """Which groups each connection is in, and since when it has not said so again: closing one costs what it had."""
+
+    def __init__(self, kind: str, most: int) -> None:
+        self._kind = kind
+        self._most = most
+        self._groups: dict[ConnectionT, dict[str, None]] = {}
+        self._beats: OrderedDict[tuple[ConnectionT, str], float] = OrderedDict()  # the oldest first
+        self.refused = 0
+
+    def __len__(self) -> int:
+        return len(self._beats)
+
+    def of(self, connection: ConnectionT) -> Collection[str]:
+        return self._groups.get(connection, ())
+
+    def note(self, connection: ConnectionT, group: str, now: float) -> None:
+        """The connection is in the group, it has just said so. Raises LimitError for one group too many."""
+        groups = self._groups.get(connection)
+        if groups is None or group not in groups:
+            if groups is not None and len(groups) >= self._most:
+                self.refused += 1
+                raise LimitError(
+                    f"the connection is in {len(groups)} {self._kind} groups", self._most, "max-groups-per-connection"
+                )
+            self._groups.setdefault(connection, {})[group] = None
+        self._beats[connection, group] = now
+        self._beats.move_to_end((connection, group))
+
+    def forget(self, connection: ConnectionT, group: str) -> None:
+        if self._beats.pop((connection, group), None) is None:
+            return
+        groups = self._groups[connection]
+        del groups[group]
+        if not groups:
+            del self._groups[connection]
+
+    def older_than(self, oldest: float) -> Iterator[tuple[ConnectionT, str]]:
+        """Forgets, one after the other, what nobody has said again since then."""
+        while self._beats:
+            (connection, group), beat = next(iter(self._beats.items()))
+            if beat >= oldest:
+                return
+            self.forget(connection, group)
+            yield connection, group
+
+
 class ConsumerTable(Generic[ConnectionT]):
     """All consumer groups. ``on_change(group)`` is called when members or topics of a clustering group changed.
 
@@ -73,12 +123,20 @@ class ConsumerTable(Generic[ConnectionT]):
     """
 
     def __init__(
-        self, clock: Clock, on_change: Callable[[ConsumerGroup[ConnectionT]], None], expiry: float = CLIENT_EXPIRY
+        self,
+        clock: Clock,
+        on_change: Callable[[ConsumerGroup[ConnectionT]], None],
+        expiry: float = CLIENT_EXPIRY,
+        *,
+        most_groups: int = MAX_GROUPS_PER_CONNECTION,
+        most_subscriptions: int = MAX_SUBSCRIPTIONS_PER_GROUP,
     ) -> None:
         self._clock = clock
         self._on_change = on_change
         self._expiry = expiry
+        self._most_subscriptions = most_subscriptions
         self._groups: dict[str, ConsumerGroup[ConnectionT]] = {}
+        self.memberships: Memberships[ConnectionT] = Memberships("consumer", most_groups)
 
     def group(self, name: str) -> ConsumerGroup[ConnectionT] | None:
         return self._groups.get(name)
@@ -92,9 +150,19 @@ class ConsumerTable(Generic[ConnectionT]):
         consume_type: str,
         message_model: MessageModel | None,
         consume_from_where: ConsumeFromWhere | None,
-        subscriptions: Iterable[SubscriptionData] | None,
+        subscriptions: Collection[SubscriptionData] | None,
     ) -> bool:
-        """Take a heartbeat in; whether members or topics changed. Subscriptions None: the beat did not carry them."""
+        """Take a heartbeat in; whether members or topics changed. Subscriptions None: the beat did not carry them.
+
+        Raises LimitError when the connection is in too many groups, or the group has too many subscriptions.
+        """
+        if subscriptions is not None and len(subscriptions) > self._most_subscriptions:
+            self.memberships.refused += 1
+            raise LimitError(
+                f"group {name} has {len(subscriptions)} subscriptions",
+                self._most_subscriptions, "max-subscriptions-per-group",
+            )  # fmt: skip
+        self.memberships.note(connection, name, channel.last_update)
         group = self._groups.get(name)
         if group is None:
             group = self._groups[name] = ConsumerGroup(name, consume_type, message_model, consume_from_where)
@@ -119,24 +187,22 @@ class ConsumerTable(Generic[ConnectionT]):
 
     def on_close(self, connection: ConnectionT) -> None:
         """Forget a connection in all groups; their other members are told."""
-        for group in list(self._groups.values()):
-            if connection in group.channels:
-                self._remove(group, [connection])
+        for name in list(self.memberships.of(connection)):
+            self._remove(self._groups[name], [connection])
 
     def expire(self) -> list[ConnectionT]:
         """Drop clients without a heartbeat for the expiry time; their connections, to be closed."""
-        oldest = self._clock.monotonic() - self._expiry
-        dropped: list[ConnectionT] = []
-        for group in list(self._groups.values()):
-            silent = [connection for connection, channel in group.channels.items() if channel.last_update < oldest]
-            if silent:
-                self._remove(group, silent)
-                dropped += silent
-        return list(dict.fromkeys(dropped))
+        silent: dict[str, list[ConnectionT]] = {}
+        for connection, name in self.memberships.older_than(self._clock.monotonic() - self._expiry):
+            silent.setdefault(name, []).append(connection)
+        for name, connections in silent.items():
+            self._remove(self._groups[name], connections)
+        return list(dict.fromkeys(connection for connections in silent.values() for connection in connections))
 
     def _remove(self, group: ConsumerGroup[ConnectionT], connections: list[ConnectionT]) -> None:
         for connection in connections:
             del group.channels[connection]
+            self.memberships.forget(connection, group.name)
         if not group.channels:
             del self._groups[group.name]
         else:
@@ -150,9 +216,18 @@ class ConsumerTable(Generic[ConnectionT]):
 class ProducerTable(Generic[ConnectionT]):
     """All producer groups."""
 
-    def __init__(self, clock: Clock, expiry: float = CLIENT_EXPIRY) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        expiry: float = CLIENT_EXPIRY,
+        *,
+        most: int = MAX_GROUPS,
+        most_groups: int = MAX_GROUPS_PER_CONNECTION,
+    ) -> None:
         self._clock = clock
         self._expiry = expiry
+        self._most = most
+        self.memberships: Memberships[ConnectionT] = Memberships("producer", most_groups)
         self._groups: dict[str, dict[ConnectionT, ClientChannel]] = {}
 
     def channels(self, group: str) -> dict[ConnectionT, ClientChannel]:
@@ -160,6 +235,13 @@ class ProducerTable(Generic[ConnectionT]):
         return dict(self._groups.get(group, {}))
 
     def register(self, group: str, connection: ConnectionT, channel: ClientChannel) -> None:
+        """Take a heartbeat in. Raises LimitError when there are too many groups, or the connection is in too many."""
+        if group not in self._groups and len(self._groups) >= self._most:
+            self.memberships.refused += 1
+            raise LimitError(
+                f"producer group {group} is one too many, there are {len(self._groups)}", self._most, "max-groups"
+            )
+        self.memberships.note(connection, group, channel.last_update)
         self._groups.setdefault(group, {})[connection] = channel
 
     def unregister(self, group: str, client_id: str, connection: ConnectionT) -> None:
@@ -169,23 +251,18 @@ class ProducerTable(Generic[ConnectionT]):
             self._remove(group, connection)
 
     def on_close(self, connection: ConnectionT) -> None:
-        for group in [name for name, channels in self._groups.items() if connection in channels]:
+        for group in list(self.memberships.of(connection)):
             self._remove(group, connection)
 
     def expire(self) -> list[ConnectionT]:
         """Drop producers without a heartbeat for the expiry time; their connections, to be closed."""
-        oldest = self._clock.monotonic() - self._expiry
-        silent = [
-            (group, connection)
-            for group, channels in self._groups.items()
-            for connection, channel in channels.items()
-            if channel.last_update < oldest
-        ]
-        for group, connection in silent:
+        silent = list(self.memberships.older_than(self._clock.monotonic() - self._expiry))
+        for connection, group in silent:
             self._remove(group, connection)
-        return list(dict.fromkeys(connection for _, connection in silent))
+        return list(dict.fromkeys(connection for connection, _ in silent))
 
     def _remove(self, group: str, connection: ConnectionT) -> None:
+        self.memberships.forget(connection, group)
         channels = self._groups[group]
         del channels[connection]
         if not channels:

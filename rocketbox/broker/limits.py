@@ -46,6 +46,10 @@ class NameBudget:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # names left, and when that was so
         self.refused = 0
 
+    def __len__(self) -> int:
+        """How many addresses it knows."""
+        return len(self._buckets)
+
     def take(self, address: str) -> None:
         """Count one name. ``address``: host and port, or empty for the broker itself. Raises LimitError."""
         if not address:

@@ -8,9 +8,12 @@ Source: Apache RocketMQ 5.x ``RebalanceLockManager``.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rocketbox.broker.limits import LimitError
+from rocketbox.broker.options import MAX_LOCKED_QUEUES
 from rocketbox.clock import Clock
 from rocketbox.message import MessageQueue
 
@@ -28,26 +31,40 @@ class _Lock:
 class QueueLocks:
     """The locks of all groups."""
 
-    def __init__(self, clock: Clock, lifetime: float = LOCK_LIFETIME) -> None:
+    def __init__(self, clock: Clock, lifetime: float = LOCK_LIFETIME, most: int = MAX_LOCKED_QUEUES) -> None:
         self._clock = clock
+        self._most = most
+        self._renewals: OrderedDict[tuple[str, MessageQueue], float] = OrderedDict()  # the oldest first
+        self.refused = 0
+        """How many requests asked for more locks than there may be."""
         self._lifetime = lifetime
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
 
     def __len__(self) -> int:
-        return sum(len(locks) for locks in self._groups.values())
+        return len(self._renewals)
 
     def __repr__(self) -> str:
         return f"<QueueLocks {len(self._groups)} groups, {len(self)} queues>"
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Take or renew the locks; what comes back is held by ``client_id`` now, the rest by others."""
+        """Take or renew the locks; what comes back is held by ``client_id`` now, the rest by others.
+
+        Raises LimitError when there are too many locks; those before the one too many are taken.
+        """
         now = self._clock.monotonic()
-        locks = self._groups.setdefault(group, {})
+        locks = self._groups.get(group, {})
         held = []
         for queue in queues:
             lock = locks.get(queue)
+            if lock is None:
+                if len(self) >= self._most:
+                    self.refused += 1
+                    raise LimitError(f"{len(self)} queues are locked", self._most, "max-locked-queues", soon=True)
+                self._groups[group] = locks
             if lock is None or lock.client_id == client_id or self._expired(lock, now):
                 locks[queue] = _Lock(client_id, now)
+                self._renewals[group, queue] = now
+                self._renewals.move_to_end((group, queue))
                 held.append(queue)
         return held
 
@@ -57,9 +74,7 @@ class QueueLocks:
         for queue in queues:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
-                del locks[queue]
-        if not locks:
-            self._groups.pop(group, None)
+                self._forget(group, queue)
 
     def is_locked(self, group: str) -> bool:
         """Whether the group holds any lock that is still valid, so whether it consumes in order."""
@@ -72,12 +87,18 @@ class QueueLocks:
     def expire(self) -> None:
         """Forget the locks that are no longer valid: queues and groups may have any name, and Apache keeps them all."""
         now = self._clock.monotonic()
-        for group, locks in list(self._groups.items()):
-            valid = {queue: lock for queue, lock in locks.items() if not self._expired(lock, now)}
-            if not valid:
-                del self._groups[group]
-            elif len(valid) < len(locks):
-                self._groups[group] = valid
+        while self._renewals:
+            (group, queue), renewed = next(iter(self._renewals.items()))
+            if now - renewed <= self._lifetime:
+                return
+            self._forget(group, queue)
+
+    def _forget(self, group: str, queue: MessageQueue) -> None:
+        del self._renewals[group, queue]
+        locks = self._groups[group]
+        del locks[queue]
+        if not locks:
+            del self._groups[group]
 
     def _expired(self, lock: _Lock, now: float) -> bool:
         return now - lock.renewed > self._lifetime

@@ -22,11 +22,23 @@ from rocketbox.broker.store.options import StoreOptions
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.protocol.codes import DEFAULT_CLUSTER
 
-__all__ = ["MAX_GROUPS", "MAX_OFFSETS", "BrokerOptions", "read_broker_options", "setting_names"]
+__all__ = [
+    "MAX_GROUPS",
+    "MAX_GROUPS_PER_CONNECTION",
+    "MAX_LOCKED_QUEUES",
+    "MAX_OFFSETS",
+    "MAX_SUBSCRIPTIONS_PER_GROUP",
+    "BrokerOptions",
+    "read_broker_options",
+    "setting_names",
+]
 
 
 MAX_GROUPS = 100_000
+MAX_GROUPS_PER_CONNECTION = 1000
+MAX_SUBSCRIPTIONS_PER_GROUP = 1000
 MAX_OFFSETS = 500_000
+MAX_LOCKED_QUEUES = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +103,12 @@ class BrokerOptions:
     max_queues: int = 200_000
     """The most queues of all topics together."""
     max_groups: int = MAX_GROUPS
-    """The most consumer groups; no further one is made."""
+    """The most consumer groups, and the most producer groups; no further one is made."""
+    max_groups_per_connection: int = MAX_GROUPS_PER_CONNECTION
+    """The most consumer groups, and the most producer groups, of the client at one connection."""
+    max_subscriptions_per_group: int = MAX_SUBSCRIPTIONS_PER_GROUP
+    max_locked_queues: int = MAX_LOCKED_QUEUES
+    """The most queues that orderly consumers hold the locks of."""
     max_offsets: int = MAX_OFFSETS
     """The most committed offsets, one for each queue of a topic that a group consumes; no further one is kept."""
     auto_create_names_per_minute: int = 1000
@@ -114,6 +131,9 @@ _LEAST = {
     "max_queues": 1,
     "max_groups": 1,
     "max_offsets": 1,
+    "max_groups_per_connection": 1,
+    "max_subscriptions_per_group": 1,
+    "max_locked_queues": 1,
     "auto_create_names_per_minute": 1,
     "auto_create_names_burst": 1,
     "send_thread_pool_queue_capacity": 1,

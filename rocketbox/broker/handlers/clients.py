@@ -59,10 +59,14 @@ class ClientHandler:
         """Take a client's groups in; before the answer the name servers know each group's retry topic."""
         beat = decode_heartbeat(request.body)
         channel = ClientChannel(beat.client_id, request.language, request.version, self._clock.monotonic())
-        for producer in beat.producer_data_set:
-            self._producers.register(producer.group_name, connection, channel)
         new_topics: list[str] = []
         refused: LimitError | None = None
+        for producer in beat.producer_data_set:
+            try:
+                self._producers.register(producer.group_name, connection, channel)
+            except LimitError as error:
+                refused = error
+                break
         for consumer in beat.consumer_data_set:
             try:
                 new_topics += self._register_consumer(connection, channel, consumer, without_sub=beat.without_sub)
@@ -116,7 +120,10 @@ class ClientHandler:
     def lock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Lock queues for a client; which of them it holds now."""
         body = decode_lock_batch_request(request.body)
-        held = self._locks.lock(body.consumer_group, body.client_id, body.mq_set)
+        try:
+            held = self._locks.lock(body.consumer_group, body.client_id, body.mq_set)
+        except LimitError as error:
+            return RemotingCommand.response(error.code, str(error))
         return RemotingCommand.response(body=encode_lock_batch_response(held))
 
     def unlock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
