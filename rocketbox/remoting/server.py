@@ -139,7 +139,7 @@ class RemotingServer:
         connection = Connection(
             driver, self._role, local_address=format_address(local), remote_address=format_address(remote)
         )
-        if len(self.connections) + len(self._closing) >= self.connection_limit:
+        if self._is_full():
             self.counters.connections_refused += 1
             self._log.tell(
                 logging.WARNING, self._clock.monotonic(), "connections",
@@ -153,6 +153,13 @@ class RemotingServer:
         if self._stopping:  # was accepted while the listener closed
             connection.abort()
         return connection
+
+    def _is_full(self) -> bool:
+        if len(self.connections) + len(self._closing) < self.connection_limit:
+            return False
+        for connection in [connection for connection in self._closing if connection.gone]:
+            self._closing.discard(connection)  # the sweep would do it in a moment
+        return len(self.connections) + len(self._closing) >= self.connection_limit
 
     def _connection_closed(self, connection: Connection) -> None:
         if connection in self.connections:

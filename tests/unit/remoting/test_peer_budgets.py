@@ -73,8 +73,9 @@ async def test_connections_above_the_limit_are_closed_at_once(caplog: pytest.Log
     assert [record.getMessage() for record in caplog.records] == [
         "the connection of 127.0.0.2:4 is refused: 3 are open, which is the most here (max-connections)"
     ]
+    peers[0].connection.close("done")
+    assert not Peer(server, 98).open, "its descriptor is still taken"
     peers[0].connection.lost("gone")
-    server._closing.clear()
     assert Peer(server, 99).open, "a place that became free is taken again"
 
 
