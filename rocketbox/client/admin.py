@@ -1,4 +1,7 @@
-"""Admin: looking at queues, messages and offsets, without being a member of any group.
+"""Admin: looking at queues, messages and offsets without being a member of any group, and keeping topics and groups.
+
+Topics and groups are made, changed and deleted on every master of a cluster; the name servers hear of it from the
+brokers, and of a topic that is deleted from here.
 
 Source: Apache RocketMQ 5.x ``MQAdminImpl``, ``DefaultMQAdminExt`` (the part that ordinary programs use).
 """
@@ -6,28 +9,58 @@ Source: Apache RocketMQ 5.x ``MQAdminImpl``, ``DefaultMQAdminExt`` (the part tha
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from rocketbox.client.api import admin as admin_api
+from rocketbox.client.api import group_configs as group_configs_api
 from rocketbox.client.api import offsets as offsets_api
+from rocketbox.client.api import topics as topics_api
 from rocketbox.client.api.pull import PullResult, pull_message
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.options import ClientOptions
 from rocketbox.clock import Clock
 from rocketbox.errors import ClientError, ClientStateError, NotStartedError
 from rocketbox.message import MessageExt, MessageQueue, SelectorType
-from rocketbox.protocol.codes import PullSysFlag
+from rocketbox.protocol.admin_bodies import ClusterInfo
+from rocketbox.protocol.bodies import TopicConfig
+from rocketbox.protocol.codes import PermName, PullSysFlag
+from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.headers import PullMessageRequestHeader
 from rocketbox.protocol.ids import parse_offset_msg_id
 from rocketbox.protocol.tags import parse_subscription
 from rocketbox.remoting.network import Network, format_address
 
-__all__ = ["Admin"]
+__all__ = ["Admin", "GroupDescription", "TopicDescription"]
 
 PULL_GROUP = "TOOLS_CONSUMER"  # the group of Apache's tools; brokers know it without a subscription
 MAX_PULL_BYTES = 0x7FFF_FFFF
+READ_WRITE = PermName.READ | PermName.WRITE
+
+
+@dataclass(frozen=True)
+class TopicDescription:
+    """A topic, as each broker that has it keeps it."""
+
+    name: str
+    brokers: Mapping[str, TopicConfig]
+    """By broker name."""
+
+    @property
+    def write_queues(self) -> int:
+        """The queues on all brokers that messages are sent to."""
+        return sum(config.write_queue_nums for config in self.brokers.values())
+
+
+@dataclass(frozen=True)
+class GroupDescription:
+    """A consumer group's settings, on each broker that has them."""
+
+    name: str
+    brokers: Mapping[str, SubscriptionGroupConfig]
+    """By broker name."""
 
 
 class Admin:
@@ -152,6 +185,106 @@ class Admin:
         await offsets_api.update_consumer_offset(
             self._instance.remoting, address, group, queue, offset, timeout=self._timeout
         )
+
+    # --- topics and groups ---
+
+    async def cluster(self) -> ClusterInfo:
+        """The clusters and brokers that the name server knows now."""
+        return await self._instance.cluster_info()
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        queues: int = 8,
+        perm: PermName = READ_WRITE,
+        order: bool = False,
+        attributes: Mapping[str, str | None] | None = None,
+        cluster: str | None = None,
+    ) -> None:
+        """Make a topic with so many queues on every master, or change it to that.
+
+        ``attributes`` are set, or removed where they are None; others stay as they are (Apache's:
+        ``{"message.type": "FIFO"}``). ``cluster`` may be left out where there is one alone. Raises BrokerError when a
+        broker refuses; the brokers asked before it have the topic then.
+        """
+        changes = {
+            f"-{attribute}" if value is None else f"+{attribute}": value or ""
+            for attribute, value in (attributes or {}).items()
+        }
+        topic = TopicConfig(
+            topic_name=name,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=int(perm),
+            order=order,
+            attributes=changes,
+        )
+        for address in (await self._masters(cluster)).values():
+            await topics_api.put_topic(self._instance.remoting, address, topic, timeout=self._timeout)
+
+    async def delete_topic(self, name: str, *, cluster: str | None = None) -> None:
+        """Delete a topic with its messages' places and all groups' offsets in it; one that is not there is no error.
+
+        First on every master, then at every name server. Producers that still send to it may make it again.
+        """
+        for address in (await self._masters(cluster)).values():
+            await topics_api.delete_topic(self._instance.remoting, address, name, timeout=self._timeout)
+        for address in self._instance.name_servers:
+            await topics_api.forget_topic(self._instance.remoting, address, name, cluster, timeout=self._timeout)
+
+    async def topics(self, *, cluster: str | None = None) -> list[TopicDescription]:
+        """All topics of the masters, their own ones among them, sorted by name."""
+        found: dict[str, dict[str, TopicConfig]] = {}
+        for broker, address in (await self._masters(cluster)).items():
+            configs = await topics_api.all_topics(self._instance.remoting, address, timeout=self._timeout)
+            for name, config in configs.items():
+                found.setdefault(name, {})[broker] = config
+        return [TopicDescription(name, brokers) for name, brokers in sorted(found.items())]
+
+    async def create_group(self, group: SubscriptionGroupConfig | str, *, cluster: str | None = None) -> None:
+        """Make a consumer group on every master, with Apache's settings or those given, or change it to them.
+
+        Raises as :meth:`create_topic` does.
+        """
+        config = SubscriptionGroupConfig(group) if isinstance(group, str) else group
+        for address in (await self._masters(cluster)).values():
+            await group_configs_api.put_group(self._instance.remoting, address, config, timeout=self._timeout)
+
+    async def delete_group(self, name: str, *, clean_offsets: bool = True, cluster: str | None = None) -> None:
+        """Delete a group's settings on every master, and how far it is unless that is to be kept.
+
+        Its retry and dead-letter topics stay, with the messages in them: they are deleted as topics.
+        """
+        for address in (await self._masters(cluster)).values():
+            await group_configs_api.delete_group(
+                self._instance.remoting, address, name, clean_offsets=clean_offsets, timeout=self._timeout
+            )
+
+    async def groups(self, *, cluster: str | None = None) -> list[GroupDescription]:
+        """All groups of the masters, sorted by name."""
+        found: dict[str, dict[str, SubscriptionGroupConfig]] = {}
+        for broker, address in (await self._masters(cluster)).items():
+            configs = await group_configs_api.all_groups(self._instance.remoting, address, timeout=self._timeout)
+            for name, config in configs.items():
+                found.setdefault(name, {})[broker] = config
+        return [GroupDescription(name, brokers) for name, brokers in sorted(found.items())]
+
+    async def _masters(self, cluster: str | None) -> dict[str, str]:
+        """The addresses of a cluster's masters, by broker name.
+
+        Raises ClientError when none runs, or when several clusters are known and none was named.
+        """
+        info = await self.cluster()
+        names = ", ".join(sorted(info.clusters))
+        if cluster is None and len(info.clusters) > 1:
+            raise ClientError(f"there are several clusters ({names}): say which with cluster=")
+        if cluster is not None and cluster not in info.clusters:
+            raise ClientError(f"there is no cluster {cluster!r}; the name server knows {names or 'none'}")
+        masters = info.masters(cluster)
+        if not masters:
+            raise ClientError(f"no master is known to name server {', '.join(self._instance.name_servers)}")
+        return masters
 
     async def _address(self, queue: MessageQueue) -> str:
         await self._instance.route(queue.topic)

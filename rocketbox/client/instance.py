@@ -40,6 +40,7 @@ from rocketbox.errors import (
     RocketBoxError,
 )
 from rocketbox.message import MessageQueue
+from rocketbox.protocol.admin_bodies import ClusterInfo
 from rocketbox.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, TopicRouteData
 from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER, MASTER_ID, RequestCode
 from rocketbox.protocol.command import RemotingCommand
@@ -233,6 +234,10 @@ class MQClientInstance:
         return RemotingCommand.response()
 
     # --- routes ------------------------------------------------------------------------------------------------------
+
+    async def cluster_info(self) -> ClusterInfo:
+        """The brokers that the name server knows now."""
+        return await routes_api.fetch_cluster(self._name_servers, timeout=self.options.api_timeout)
 
     @property
     def name_servers(self) -> tuple[str, ...]:

@@ -11,18 +11,16 @@ Source: Apache RocketMQ 5.x ``HeartbeatData``, ``ConsumerData``, ``SubscriptionD
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Self, TypeVar
 
-from rocketbox.errors import RemoteProtocolError
 from rocketbox.message import ConsumeFromWhere, MessageModel, MessageQueue
 from rocketbox.protocol.codes import PermName
+from rocketbox.protocol.json_values import BareKeys, as_int, as_list, as_object, as_text, dumps, dumps_bare, reading
 from rocketbox.protocol.loose_json import loads_loose
 from rocketbox.protocol.tags import SubscriptionData
 
@@ -39,6 +37,8 @@ __all__ = [
     "TopicConfig",
     "TopicConfigSerializeWrapper",
     "TopicRouteData",
+    "broker_from_json",
+    "broker_to_json",
     "decode_consumer_list",
     "decode_heartbeat",
     "decode_lock_batch_request",
@@ -60,55 +60,6 @@ READ_WRITE = int(PermName.READ | PermName.WRITE)
 MAX_UNPACKED_BYTES = 64 * 1024 * 1024
 VERSION_5_0_0 = 413  # from here a compressed registration holds static-topic mappings as well
 VERSION_3_0_11 = 37  # brokers before it sent the wrapper alone
-
-
-def _dumps(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
-
-
-@contextmanager
-def _reading(what: str) -> Iterator[None]:
-    """Everything that can go wrong in a body of the wrong shape becomes one error."""
-    try:
-        yield
-    except (ValueError, TypeError, AttributeError, KeyError, IndexError, struct.error, zlib.error) as error:
-        raise RemoteProtocolError(f"{what} cannot be read: {error or type(error).__name__}") from None
-
-
-def _kind(value: Any) -> str:
-    """What was found, without its content: that may be millions of characters, or nested too deep to print."""
-    return "null" if value is None else f"a {type(value).__name__}"
-
-
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"{_kind(value)} is not an object")
-    return value
-
-
-def _list(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise TypeError(f"{_kind(value)} is not a list")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{_kind(value)} is not text")
-    return value
-
-
-def _int(value: Any) -> int:
-    """A Java long. Numbers may come as text; a fraction is cut off, as fastjson does."""
-    try:
-        number = int(value)
-    except OverflowError:
-        raise ValueError("an infinite number") from None
-    if not -(2**63) <= number < 2**63:
-        raise ValueError("a number of more than 64 bits")
-    return number
 
 
 # Java's enums in the order of their declaration: fastjson reads a number as the place of a member, and the C++ client
@@ -133,7 +84,7 @@ def _name(value: Any, members: Sequence[str]) -> str | None:
         if not 0 <= value < len(members):
             raise ValueError(f"{value} is no member of {', '.join(members)}")
         return members[value]
-    return _text(value)
+    return as_text(value)
 
 
 def _enum(kind: type[EnumT], value: Any) -> EnumT | None:
@@ -189,21 +140,21 @@ def _subscription_to_json(data: SubscriptionData) -> dict[str, Any]:
 
 
 def _subscription_from_json(value: Any) -> SubscriptionData:
-    values = _object(value)
+    values = as_object(value)
     return SubscriptionData(
-        topic=_text(values["topic"]),
-        sub_string=_text(values.get("subString") or ""),
-        tags_set=tuple(map(_text, _list(values.get("tagsSet")))),
-        code_set=tuple(map(_int, _list(values.get("codeSet")))),
-        sub_version=_int(values.get("subVersion") or 0),
-        expression_type=_text(values.get("expressionType") or "TAG"),
+        topic=as_text(values["topic"]),
+        sub_string=as_text(values.get("subString") or ""),
+        tags_set=tuple(map(as_text, as_list(values.get("tagsSet")))),
+        code_set=tuple(map(as_int, as_list(values.get("codeSet")))),
+        sub_version=as_int(values.get("subVersion") or 0),
+        expression_type=as_text(values.get("expressionType") or "TAG"),
         class_filter_mode=bool(values.get("classFilterMode")),
     )
 
 
 def encode_heartbeat(data: HeartbeatData) -> bytes:
     """The body of code 34."""
-    return _dumps(
+    return dumps(
         {
             "clientID": data.client_id,
             "consumerDataSet": [
@@ -226,27 +177,28 @@ def encode_heartbeat(data: HeartbeatData) -> bytes:
 
 def decode_heartbeat(body: bytes) -> HeartbeatData:
     """The groups in the body of code 34."""
-    with _reading("a heartbeat"):
-        values = _object(loads_loose(body))
+    with reading("a heartbeat"):
+        values = as_object(loads_loose(body))
         return HeartbeatData(
-            client_id=_text(values["clientID"]),
+            client_id=as_text(values["clientID"]),
             producer_data_set=tuple(
-                ProducerData(_text(_object(producer)["groupName"])) for producer in _list(values.get("producerDataSet"))
+                ProducerData(as_text(as_object(producer)["groupName"]))
+                for producer in as_list(values.get("producerDataSet"))
             ),
-            consumer_data_set=tuple(_consumer_from_json(one) for one in _list(values.get("consumerDataSet"))),
-            heartbeat_fingerprint=_int(values.get("heartbeatFingerprint") or 0),
+            consumer_data_set=tuple(_consumer_from_json(one) for one in as_list(values.get("consumerDataSet"))),
+            heartbeat_fingerprint=as_int(values.get("heartbeatFingerprint") or 0),
             without_sub=bool(values.get("withoutSub")),
         )
 
 
 def _consumer_from_json(value: Any) -> ConsumerData:
-    values = _object(value)
+    values = as_object(value)
     return ConsumerData(
-        group_name=_text(values["groupName"]),
+        group_name=as_text(values["groupName"]),
         consume_type=_name(values.get("consumeType"), _CONSUME_TYPES) or "",
         message_model=_enum(MessageModel, _name(values.get("messageModel"), _MESSAGE_MODELS)),
         consume_from_where=_enum(ConsumeFromWhere, _name(values.get("consumeFromWhere"), _CONSUME_FROM_WHERE)),
-        subscription_data_set=tuple(map(_subscription_from_json, _list(values.get("subscriptionDataSet")))),
+        subscription_data_set=tuple(map(_subscription_from_json, as_list(values.get("subscriptionDataSet")))),
         unit_mode=bool(values.get("unitMode")),
     )
 
@@ -256,13 +208,13 @@ def _consumer_from_json(value: Any) -> ConsumerData:
 
 def encode_consumer_list(client_ids: Iterable[str]) -> bytes:
     """The body that answers code 38."""
-    return _dumps({"consumerIdList": list(client_ids)})
+    return dumps({"consumerIdList": list(client_ids)})
 
 
 def decode_consumer_list(body: bytes) -> list[str]:
     """The client ids in the answer to code 38."""
-    with _reading("a list of consumers"):
-        return [_text(one) for one in _list(_object(loads_loose(body)).get("consumerIdList"))]
+    with reading("a list of consumers"):
+        return [as_text(one) for one in as_list(as_object(loads_loose(body)).get("consumerIdList"))]
 
 
 @dataclass(frozen=True)
@@ -280,13 +232,13 @@ def _queue_to_json(queue: MessageQueue) -> dict[str, Any]:
 
 
 def _queue_from_json(value: Any) -> MessageQueue:
-    values = _object(value)
-    return MessageQueue(_text(values["topic"]), _text(values["brokerName"]), _int(values["queueId"]))
+    values = as_object(value)
+    return MessageQueue(as_text(values["topic"]), as_text(values["brokerName"]), as_int(values["queueId"]))
 
 
 def encode_lock_batch_request(data: LockBatchRequestBody) -> bytes:
     """The body of codes 41 and 42."""
-    return _dumps(
+    return dumps(
         {
             "clientId": data.client_id,
             "consumerGroup": data.consumer_group,
@@ -298,25 +250,25 @@ def encode_lock_batch_request(data: LockBatchRequestBody) -> bytes:
 
 def decode_lock_batch_request(body: bytes) -> LockBatchRequestBody:
     """What codes 41 and 42 ask for."""
-    with _reading("a lock request"):
-        values = _object(loads_loose(body))
+    with reading("a lock request"):
+        values = as_object(loads_loose(body))
         return LockBatchRequestBody(
-            consumer_group=_text(values["consumerGroup"]),
-            client_id=_text(values["clientId"]),
-            mq_set=tuple(map(_queue_from_json, _list(values.get("mqSet")))),
+            consumer_group=as_text(values["consumerGroup"]),
+            client_id=as_text(values["clientId"]),
+            mq_set=tuple(map(_queue_from_json, as_list(values.get("mqSet")))),
             only_this_broker=bool(values.get("onlyThisBroker")),
         )
 
 
 def encode_lock_batch_response(queues: Iterable[MessageQueue]) -> bytes:
     """The body that answers code 41: the queues that are locked now."""
-    return _dumps({"lockOKMQSet": [_queue_to_json(queue) for queue in queues]})
+    return dumps({"lockOKMQSet": [_queue_to_json(queue) for queue in queues]})
 
 
 def decode_lock_batch_response(body: bytes) -> list[MessageQueue]:
     """The queues that the answer to code 41 says are locked."""
-    with _reading("an answer to a lock request"):
-        return [_queue_from_json(one) for one in _list(_object(loads_loose(body)).get("lockOKMQSet"))]
+    with reading("an answer to a lock request"):
+        return [_queue_from_json(one) for one in as_list(as_object(loads_loose(body)).get("lockOKMQSet"))]
 
 
 # --- routes ------------------------------------------------------------------------------------------------------
@@ -352,18 +304,19 @@ class TopicRouteData:
     order_topic_conf: str | None = None
 
 
+def broker_to_json(broker: BrokerData) -> dict[str, Any]:
+    return {
+        "brokerAddrs": {str(number): address for number, address in sorted(broker.broker_addrs.items())},
+        "brokerName": broker.broker_name,
+        "cluster": broker.cluster,
+        "enableActingMaster": broker.enable_acting_master,
+    }
+
+
 def encode_topic_route(data: TopicRouteData, *, strict: bool = True) -> bytes:
     """The body that answers code 105; not ``strict``: broker ids as bare numbers, as clients before 4.9.4 know them."""
     values: dict[str, Any] = {
-        "brokerDatas": [
-            {
-                "brokerAddrs": {str(number): address for number, address in sorted(broker.broker_addrs.items())},
-                "brokerName": broker.broker_name,
-                "cluster": broker.cluster,
-                "enableActingMaster": broker.enable_acting_master,
-            }
-            for broker in data.broker_datas
-        ],
+        "brokerDatas": [broker_to_json(broker) for broker in data.broker_datas],
         "filterServerTable": {},
         "queueDatas": [
             {
@@ -379,55 +332,41 @@ def encode_topic_route(data: TopicRouteData, *, strict: bool = True) -> bytes:
     if data.order_topic_conf is not None:
         values["orderTopicConf"] = data.order_topic_conf
     if strict:
-        return _dumps(values)
+        return dumps(values)
     # The only keys that are numbers: written without their quotes.
     for broker in values["brokerDatas"]:
-        broker["brokerAddrs"] = _BareKeys(broker["brokerAddrs"])
-    return _dumps_bare(values).encode()
-
-
-class _BareKeys(dict[str, str]):
-    """An object whose keys are written without quotes."""
-
-
-def _dumps_bare(value: Any) -> str:
-    if isinstance(value, dict):
-        bare = isinstance(value, _BareKeys)
-        entries = (f"{key if bare else json.dumps(key)}:{_dumps_bare(value[key])}" for key in sorted(value))
-        return "{" + ",".join(entries) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_dumps_bare, value)) + "]"
-    return json.dumps(value)
+        broker["brokerAddrs"] = BareKeys(broker["brokerAddrs"])
+    return dumps_bare(values).encode()
 
 
 def decode_topic_route(body: bytes) -> TopicRouteData:
     """The route in the answer to code 105."""
-    with _reading("a route"):
-        values = _object(loads_loose(body))
+    with reading("a route"):
+        values = as_object(loads_loose(body))
         return TopicRouteData(
-            queue_datas=tuple(map(_queues_from_json, _list(values.get("queueDatas")))),
-            broker_datas=tuple(map(_broker_from_json, _list(values.get("brokerDatas")))),
-            order_topic_conf=_text(order) if (order := values.get("orderTopicConf")) is not None else None,
+            queue_datas=tuple(map(_queues_from_json, as_list(values.get("queueDatas")))),
+            broker_datas=tuple(map(broker_from_json, as_list(values.get("brokerDatas")))),
+            order_topic_conf=as_text(order) if (order := values.get("orderTopicConf")) is not None else None,
         )
 
 
 def _queues_from_json(value: Any) -> QueueData:
-    values = _object(value)
+    values = as_object(value)
     return QueueData(
-        broker_name=_text(values["brokerName"]),
-        read_queue_nums=_int(values["readQueueNums"]),
-        write_queue_nums=_int(values["writeQueueNums"]),
-        perm=_int(values["perm"]),
-        topic_sys_flag=_int(values.get("topicSysFlag") or values.get("topicSynFlag") or 0),
+        broker_name=as_text(values["brokerName"]),
+        read_queue_nums=as_int(values["readQueueNums"]),
+        write_queue_nums=as_int(values["writeQueueNums"]),
+        perm=as_int(values["perm"]),
+        topic_sys_flag=as_int(values.get("topicSysFlag") or values.get("topicSynFlag") or 0),
     )
 
 
-def _broker_from_json(value: Any) -> BrokerData:
-    values = _object(value)
+def broker_from_json(value: Any) -> BrokerData:
+    values = as_object(value)
     return BrokerData(
-        cluster=_text(values.get("cluster") or ""),
-        broker_name=_text(values["brokerName"]),
-        broker_addrs={_int(number): _text(address) for number, address in _object(values["brokerAddrs"]).items()},
+        cluster=as_text(values.get("cluster") or ""),
+        broker_name=as_text(values["brokerName"]),
+        broker_addrs={as_int(number): as_text(address) for number, address in as_object(values["brokerAddrs"]).items()},
         enable_acting_master=bool(values.get("enableActingMaster")),
     )
 
@@ -454,9 +393,9 @@ class DataVersion:
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Raises TypeError or ValueError for members of the wrong type; those missing are 0 (as in 4.9)."""
         return cls(
-            state_version=_int(value.get("stateVersion") or 0),
-            timestamp=_int(value.get("timestamp") or 0),
-            counter=_int(value.get("counter") or 0),
+            state_version=as_int(value.get("stateVersion") or 0),
+            timestamp=as_int(value.get("timestamp") or 0),
+            counter=as_int(value.get("counter") or 0),
         )
 
 
@@ -489,14 +428,14 @@ class TopicConfig:
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Raises TypeError, ValueError or KeyError for members of the wrong type or without a name."""
         return cls(
-            topic_name=_text(value["topicName"]),
-            read_queue_nums=_int(value.get("readQueueNums", 16)),
-            write_queue_nums=_int(value.get("writeQueueNums", 16)),
-            perm=_int(value.get("perm", READ_WRITE)),
-            topic_filter_type=_text(value.get("topicFilterType") or "SINGLE_TAG"),
-            topic_sys_flag=_int(value.get("topicSysFlag") or 0),
+            topic_name=as_text(value["topicName"]),
+            read_queue_nums=as_int(value.get("readQueueNums", 16)),
+            write_queue_nums=as_int(value.get("writeQueueNums", 16)),
+            perm=as_int(value.get("perm", READ_WRITE)),
+            topic_filter_type=as_text(value.get("topicFilterType") or "SINGLE_TAG"),
+            topic_sys_flag=as_int(value.get("topicSysFlag") or 0),
             order=bool(value.get("order")),
-            attributes={name: _text(text) for name, text in _object(value.get("attributes") or {}).items()},
+            attributes={name: as_text(text) for name, text in as_object(value.get("attributes") or {}).items()},
         )
 
 
@@ -519,7 +458,7 @@ class RegisterBrokerBody:
 def encode_register_broker(data: RegisterBrokerBody) -> bytes:
     """The body of code 103, not compressed."""
     wrapper = data.topic_config_serialize_wrapper
-    return _dumps(
+    return dumps(
         {
             "filterServerList": list(data.filter_server_list),
             "topicConfigSerializeWrapper": {
@@ -537,22 +476,22 @@ def decode_register_broker(
     body: bytes, *, compressed: bool = False, version: int = VERSION_5_0_0
 ) -> RegisterBrokerBody:
     """What code 103 registers; ``version`` is the sender's, by which the forms differ."""
-    with _reading("a broker's registration"):
+    with reading("a broker's registration"):
         if compressed:
             return _decode_compressed(body)
-        values = _object(loads_loose(body)) if body else {}
+        values = as_object(loads_loose(body)) if body else {}
         if version < VERSION_3_0_11:
             values = {"topicConfigSerializeWrapper": values}
-        wrapper = _object(values.get("topicConfigSerializeWrapper") or {})
+        wrapper = as_object(values.get("topicConfigSerializeWrapper") or {})
         return RegisterBrokerBody(
             TopicConfigSerializeWrapper(
                 {
-                    name: TopicConfig.from_json({"topicName": name, **_object(topic)})
-                    for name, topic in _object(wrapper.get("topicConfigTable") or {}).items()
+                    name: TopicConfig.from_json({"topicName": name, **as_object(topic)})
+                    for name, topic in as_object(wrapper.get("topicConfigTable") or {}).items()
                 },
-                DataVersion.from_json(_object(wrapper.get("dataVersion") or {})),
+                DataVersion.from_json(as_object(wrapper.get("dataVersion") or {})),
             ),
-            tuple(map(_text, _list(values.get("filterServerList")))),
+            tuple(map(as_text, as_list(values.get("filterServerList")))),
         )
 
 
@@ -575,17 +514,17 @@ def _decode_compressed(body: bytes) -> RegisterBrokerBody:
             raise ValueError(f"a part of {size} bytes does not fit")
         return read(data[position - size : position])
 
-    version = take(lambda part: DataVersion.from_json(_object(loads_loose(part))))
+    version = take(lambda part: DataVersion.from_json(as_object(loads_loose(part))))
     (count,) = struct.unpack_from(">i", data, position)
     position += 4
     topics = [take(lambda part: _topic_from_text(part.decode())) for _ in range(count)]
-    servers = take(lambda part: tuple(map(_text, _list(loads_loose(part)))))
+    servers = take(lambda part: tuple(map(as_text, as_list(loads_loose(part)))))
     wrapper = TopicConfigSerializeWrapper({topic.topic_name: topic for topic in topics}, version)
     return RegisterBrokerBody(wrapper, servers)
 
 
 def _topic_from_text(text: str) -> TopicConfig:
     name, read, write, perm, filter_type, *attributes = text.split(" ", 5)
-    values = _object(loads_loose(attributes[0])) if attributes and attributes[0] else {}
-    texts = {key: _text(value) for key, value in values.items()}
-    return TopicConfig(name, _int(read), _int(write), _int(perm), filter_type, attributes=texts)
+    values = as_object(loads_loose(attributes[0])) if attributes and attributes[0] else {}
+    texts = {key: as_text(value) for key, value in values.items()}
+    return TopicConfig(name, as_int(read), as_int(write), as_int(perm), filter_type, attributes=texts)

@@ -22,6 +22,9 @@ from rocketbox.protocol.command import RemotingCommand, encode_command, encode_e
 
 __all__ = [
     "ConsumerSendMsgBackRequestHeader",
+    "CreateTopicRequestHeader",
+    "DeleteSubscriptionGroupRequestHeader",
+    "DeleteTopicRequestHeader",
     "GetConsumerListByGroupRequestHeader",
     "GetMaxOffsetRequestHeader",
     "GetMinOffsetRequestHeader",
@@ -401,6 +404,37 @@ class UnregisterBrokerRequestHeader(_Header):
     broker_addr: str
     cluster_name: str
     broker_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopicRequestHeader(_Header):
+    """Code 17. ``attributes`` are changes: ``+name=value`` and ``-name``, separated by commas."""
+
+    topic: str
+    default_topic: str = TBW102
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_filter_type: str
+    topic_sys_flag: int | None = None
+    order: bool = False
+    attributes: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopicRequestHeader(_Header):
+    """Codes 215 (of a broker) and 216 (of a name server, which may be told the cluster)."""
+
+    topic: str = ""
+    cluster_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteSubscriptionGroupRequestHeader(_Header):
+    """Code 207."""
+
+    group_name: str
+    clean_offset: bool = False
 
 
 _FRAME_HEAD = struct.Struct(

@@ -1,18 +1,19 @@
-"""Asking a name server where a topic lives (code 105).
+"""Asking a name server where a topic lives (105), and which brokers there are (106).
 
-Source: Apache RocketMQ 5.x ``MQClientAPIImpl.getTopicRouteInfoFromNameServer``.
+Source: Apache RocketMQ 5.x ``MQClientAPIImpl`` (getTopicRouteInfoFromNameServer, getBrokerClusterInfo).
 """
 
 from __future__ import annotations
 
 from rocketbox.client.name_servers import NameServers
 from rocketbox.errors import BrokerError
+from rocketbox.protocol.admin_bodies import ClusterInfo, decode_cluster_info
 from rocketbox.protocol.bodies import TopicRouteData, decode_topic_route
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import GetRouteInfoRequestHeader
 
-__all__ = ["fetch_route"]
+__all__ = ["fetch_cluster", "fetch_route"]
 
 
 async def fetch_route(name_servers: NameServers, topic: str, *, timeout: float) -> TopicRouteData | None:
@@ -29,3 +30,15 @@ async def fetch_route(name_servers: NameServers, topic: str, *, timeout: float) 
         raise BrokerError(answer.code, answer.remark, address)
     data = decode_topic_route(answer.body)
     return data if data.broker_datas else None
+
+
+async def fetch_cluster(name_servers: NameServers, *, timeout: float) -> ClusterInfo:
+    """The brokers that the name server knows.
+
+    Raises RemotingError when none answers, BrokerError when one refuses.
+    """
+    command = RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+    address, answer = await name_servers.request(command, timeout=timeout)
+    if answer.code != ResponseCode.SUCCESS:
+        raise BrokerError(answer.code, answer.remark, address)
+    return decode_cluster_info(answer.body)

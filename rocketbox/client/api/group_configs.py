@@ -1,0 +1,43 @@
+"""The settings of a broker's consumer groups (200, 201, 207).
+
+Source: Apache RocketMQ 5.x ``MQClientAPIImpl`` (createSubscriptionGroup, getAllSubscriptionGroupConfig,
+deleteSubscriptionGroup).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rocketbox.client.api.answers import ask
+from rocketbox.protocol.admin_bodies import decode_group_configs, encode_group_config
+from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.group_config import SubscriptionGroupConfig
+from rocketbox.protocol.headers import DeleteSubscriptionGroupRequestHeader
+from rocketbox.remoting.client import RemotingClient
+
+__all__ = ["all_groups", "delete_group", "put_group"]
+
+
+async def put_group(remoting: RemotingClient, address: str, group: SubscriptionGroupConfig, *, timeout: float) -> None:
+    """Make or change a group."""
+    command = RemotingCommand.request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_group_config(group))
+    await ask(remoting, address, command, timeout=timeout)
+
+
+async def delete_group(
+    remoting: RemotingClient, address: str, group: str, *, clean_offsets: bool, timeout: float
+) -> None:
+    """Delete a group's settings, and how far it is."""
+    header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=clean_offsets)
+    command = RemotingCommand.request(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.encode())
+    await ask(remoting, address, command, timeout=timeout)
+
+
+async def all_groups(
+    remoting: RemotingClient, address: str, *, timeout: float
+) -> Mapping[str, SubscriptionGroupConfig]:
+    """Every group of a broker."""
+    command = RemotingCommand.request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    answer = await ask(remoting, address, command, timeout=timeout)
+    return decode_group_configs(answer.body)
