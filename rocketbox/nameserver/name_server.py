@@ -21,10 +21,12 @@ from typing import Self
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import NotStartedError
 from rocketbox.nameserver.route_info import RegistrationRefusedError, RouteInfoManager, RouteLimits
+from rocketbox.protocol.admin_bodies import encode_cluster_info, encode_topic_list
 from rocketbox.protocol.bodies import decode_register_broker, encode_topic_route
 from rocketbox.protocol.codes import VERSION_4_9_4, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import (
+    DeleteTopicRequestHeader,
     GetRouteInfoRequestHeader,
     RegisterBrokerRequestHeader,
     UnregisterBrokerRequestHeader,
@@ -92,6 +94,9 @@ class NameServer:
             RequestCode.REGISTER_BROKER: self._register,
             RequestCode.UNREGISTER_BROKER: self._unregister,
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topics,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
         }
         async with AsyncExitStack() as stack:
             self._server = await stack.enter_async_context(
@@ -169,6 +174,20 @@ class NameServer:
             )
         strict = request.version >= VERSION_4_9_4 or bool(header.accept_standard_json_only)
         return RemotingCommand.response(body=encode_topic_route(route, strict=strict))
+
+    def _cluster(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """The clusters and brokers there are, in Apache's own dialect."""
+        return RemotingCommand.response(body=encode_cluster_info(self.routes.cluster_info()))
+
+    def _topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """The names of all topics."""
+        return RemotingCommand.response(body=encode_topic_list(self.routes.topics()))
+
+    def _delete_topic(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Forget a topic that its brokers have deleted; a broker that has it still brings it back when it registers."""
+        header = DeleteTopicRequestHeader.decode(request.ext_fields)
+        self.routes.delete_topic(header.topic, header.cluster_name)
+        return RemotingCommand.response()
 
 
 def _may_take_over(holder: Hashable, newcomer: Hashable) -> bool:

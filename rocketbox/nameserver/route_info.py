@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from rocketbox.clock import Clock
 from rocketbox.errors import RemotingError
+from rocketbox.protocol.admin_bodies import ClusterInfo
 from rocketbox.protocol.bodies import (
     BrokerData,
     DataVersion,
@@ -105,12 +106,7 @@ class RouteInfoManager:
         if not queues:
             return None
         brokers = tuple(
-            BrokerData(
-                cluster=broker.cluster,
-                broker_name=name,
-                broker_addrs=dict(sorted(broker.addresses.items())),
-                enable_acting_master=broker.enable_acting_master,
-            )
+            _data_of(name, broker)
             for name in sorted(queues)
             if (broker := self._brokers.get(name)) is not None and broker.addresses
         )
@@ -122,7 +118,26 @@ class RouteInfoManager:
         """Broker names by cluster (a copy)."""
         return {cluster: set(names) for cluster, names in self._clusters.items()}
 
+    def cluster_info(self) -> ClusterInfo:
+        """All clusters and their brokers."""
+        return ClusterInfo(
+            brokers={name: _data_of(name, broker) for name, broker in self._brokers.items()},
+            clusters={cluster: tuple(sorted(names)) for cluster, names in self._clusters.items()},
+        )
+
+    def topics(self) -> list[str]:
+        """The names of all topics."""
+        return list(self._topics)
+
     # --- writing ---
+
+    def delete_topic(self, topic: str, cluster: str | None) -> None:
+        """Forget where a topic is: on the brokers of a cluster, or everywhere."""
+        queues = self._topics.get(topic, {})
+        for name in list(queues) if cluster is None else self._clusters.get(cluster, ()):
+            queues.pop(name, None)
+        if not queues:
+            self._topics.pop(topic, None)
 
     def register(
         self, header: RegisterBrokerRequestHeader, body: RegisterBrokerBody, connection: Hashable
@@ -301,3 +316,12 @@ class RouteInfoManager:
             queues.pop(name, None)
             if not queues:
                 del self._topics[topic]
+
+
+def _data_of(name: str, broker: _Broker) -> BrokerData:
+    return BrokerData(
+        cluster=broker.cluster,
+        broker_name=name,
+        broker_addrs=dict(sorted(broker.addresses.items())),
+        enable_acting_master=broker.enable_acting_master,
+    )

@@ -12,6 +12,7 @@ from rocketbox.nameserver.route_info import (
     RouteInfoManager,
     RouteLimits,
 )
+from rocketbox.protocol.admin_bodies import decode_cluster_info, encode_cluster_info
 from rocketbox.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigSerializeWrapper
 from rocketbox.protocol.headers import RegisterBrokerRequestHeader, UnregisterBrokerRequestHeader
 from tests.clocks import VirtualClock
@@ -243,3 +244,42 @@ def test_what_can_be_registered_is_bounded(clock: VirtualClock) -> None:
             routes.register(refused, topics, "a")
     routes.register(header("a"), body("t", "u", "v", "w", "x", version=2), "a")
     assert routes.route("x") is not None
+
+
+def test_the_clusters_and_brokers_are_told_as_apache_tells_them(routes: RouteInfoManager) -> None:
+    routes.register(header("b", "10.0.0.2:10911"), body("t", "v"), "two")
+    routes.register(header("a", "10.0.0.1:10911"), body("t", "v"), "one")
+    info = routes.cluster_info()
+    assert encode_cluster_info(info).decode() == (
+        '{"brokerAddrTable":{"a":{"brokerAddrs":{0:"10.0.0.1:10911"},"brokerName":"a","cluster":"C",'
+        '"enableActingMaster":false},"b":{"brokerAddrs":{0:"10.0.0.2:10911"},"brokerName":"b","cluster":"C",'
+        '"enableActingMaster":false}},"clusterAddrTable":{"C":["a","b"]}}'
+    )
+    assert decode_cluster_info(encode_cluster_info(info)) == info
+    assert info.masters() == info.masters("C") == {"a": "10.0.0.1:10911", "b": "10.0.0.2:10911"}
+    assert info.masters("D") == {}
+
+
+def test_a_deleted_topic_has_no_route_until_a_broker_registers_it_again(routes: RouteInfoManager) -> None:
+    routes.register(header(), body("t", "u"), "one")
+    assert sorted(routes.topics()) == ["t", "u"]
+    routes.delete_topic("t", None)
+    routes.delete_topic("nowhere", None)
+    assert routes.route("t") is None
+    assert routes.topics() == ["u"]
+    routes.register(header(), body("t", "u", version=2), "one")
+    assert routes.route("t") is not None
+
+
+def test_a_topic_is_deleted_in_one_cluster_alone(routes: RouteInfoManager) -> None:
+    routes.register(header("a", "10.0.0.1:10911"), body("t", "v"), "one")
+    other = dataclasses.replace(header("b", "10.0.0.2:10911"), cluster_name="D")
+    routes.register(other, body("t", "v"), "two")
+    routes.delete_topic("t", "D")
+    route = routes.route("t")
+    assert route is not None
+    assert [queues.broker_name for queues in route.queue_datas] == ["a"]
+    routes.delete_topic("t", "E")
+    assert routes.route("t") is not None
+    routes.delete_topic("t", "C")
+    assert routes.route("t") is None
