@@ -26,17 +26,20 @@ from rocketbox.broker.extensions import BrokerExtensions
 from rocketbox.broker.filters import filters_by_kind
 from rocketbox.broker.groups import GroupTable
 from rocketbox.broker.handlers.clients import ClientHandler
+from rocketbox.broker.handlers.groups import GroupHandler
 from rocketbox.broker.handlers.offsets import OffsetHandler
 from rocketbox.broker.handlers.pull import PullHandler
 from rocketbox.broker.handlers.query import QueryHandler
 from rocketbox.broker.handlers.send import SendHandler
 from rocketbox.broker.handlers.send_back import SendBackHandler
+from rocketbox.broker.handlers.topics import TopicHandler
 from rocketbox.broker.limits import NameBudget
 from rocketbox.broker.locks import QueueLocks
 from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.peer_limits import remoting_options
 from rocketbox.broker.persister import Persister
+from rocketbox.broker.pull_hold import PullHold
 from rocketbox.broker.put_stage import PutStage
 from rocketbox.broker.registration import UNREGISTER_TIMEOUT, Registration
 from rocketbox.broker.store.message_store import MessageStore
@@ -131,6 +134,9 @@ class Broker:
         self._registration = Registration(options, self.topics, self._client, name_servers, clock=clock)
         self._replies = DurableReplies(self.store, self._registration, options.send_thread_pool_queue_capacity)
         self._housekeeping = ClientHousekeeping(self.consumers, self.producers, self.locks, clock)
+        self.held_pulls = PullHold(
+            clock, most=options.max_held_pulls, most_for_each_connection=options.max_held_pulls_per_connection
+        )
         context = BrokerContext(
             options=options,
             clock=clock,
@@ -143,21 +149,22 @@ class Broker:
             consumers=self.consumers,
             producers=self.producers,
             locks=self.locks,
+            held_pulls=self.held_pulls,
             registration=self._registration,
             filters=filters_by_kind(extensions.filters),
             requests=self.client_requests,
             persister=self._persister,
         )
-        pulls = PullHandler(context)
-        self.held_pulls = pulls.hold
         self._handlers = join_codes(
             [
                 SendHandler(context),
                 SendBackHandler(context),
-                pulls,
+                PullHandler(context),
                 QueryHandler(context),
                 OffsetHandler(context),
                 ClientHandler(context),
+                TopicHandler(context),
+                GroupHandler(context),
             ]
         )
 

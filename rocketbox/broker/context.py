@@ -19,6 +19,7 @@ from rocketbox.broker.locks import QueueLocks
 from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.persister import Persister
+from rocketbox.broker.pull_hold import PullHold
 from rocketbox.broker.put_stage import PutStage
 from rocketbox.broker.registration import Registration
 from rocketbox.broker.store.message_store import MessageStore
@@ -45,6 +46,7 @@ class BrokerContext:
     consumers: ConsumerTable[Connection]
     producers: ProducerTable[Connection]
     locks: QueueLocks
+    held_pulls: PullHold
     registration: Registration
     filters: Mapping[str, FilterFactory]
     """What makes the filter of a subscription, by its expression type."""

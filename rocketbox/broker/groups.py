@@ -2,14 +2,12 @@
 
 Holds the table and its form on disk (``subscriptionGroup.json``); who is connected is ``clients``' part.
 
-Source: Apache RocketMQ 5.x ``SubscriptionGroupManager``, ``SubscriptionGroupConfig``.
+Source: Apache RocketMQ 5.x ``SubscriptionGroupManager``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from rocketbox.broker.limits import LimitError, NameBudget
@@ -19,9 +17,10 @@ from rocketbox.broker.table_text import encode_entry, table_pieces
 from rocketbox.clock import Clock
 from rocketbox.errors import StoreCorruptError
 from rocketbox.protocol.bodies import DataVersion, loads_loose
+from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.tags import MAX_GROUP_CHARACTERS, is_valid_name
 
-__all__ = ["GroupTable", "SubscriptionGroupConfig"]
+__all__ = ["GroupTable"]
 
 BUILT_IN_GROUPS = (
     "TOOLS_CONSUMER",
@@ -33,52 +32,6 @@ BUILT_IN_GROUPS = (
     "CID_ONSAPI_OWNER",
     "CID_RMQ_SYS_TRANS",
 )
-
-_NAMES = {
-    "groupName": "group_name",
-    "consumeEnable": "consume_enable",
-    "consumeFromMinEnable": "consume_from_min_enable",
-    "consumeBroadcastEnable": "consume_broadcast_enable",
-    "consumeMessageOrderly": "consume_message_orderly",
-    "retryQueueNums": "retry_queue_nums",
-    "retryMaxTimes": "retry_max_times",
-    "notifyConsumerIdsChangedEnable": "notify_consumer_ids_changed_enable",
-}
-_UNUSED_DEFAULTS: Mapping[str, Any] = MappingProxyType(  # one for all groups, of which there may be 100,000
-    {
-        "attributes": {},
-        "brokerId": 0,
-        "consumeTimeoutMinute": 15,
-        "groupRetryPolicy": {"type": "CUSTOMIZED"},
-        "groupSysFlag": 0,
-        "whichBrokerWhenConsumeSlowly": 1,
-    }
-)
-
-
-@dataclass(frozen=True)
-class SubscriptionGroupConfig:
-    """Settings of one group. ``unused`` are Apache's further settings, kept as they were found."""
-
-    group_name: str
-    consume_enable: bool = True
-    consume_from_min_enable: bool = True
-    consume_broadcast_enable: bool = True
-    consume_message_orderly: bool = False
-    retry_queue_nums: int = 1
-    retry_max_times: int = 16
-    notify_consumer_ids_changed_enable: bool = True
-    unused: Mapping[str, Any] = field(default_factory=lambda: _UNUSED_DEFAULTS)
-
-    def to_json(self) -> dict[str, Any]:
-        return {**self.unused, **{java: getattr(self, name) for java, name in _NAMES.items()}}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> SubscriptionGroupConfig:
-        """Raises TypeError when the group has no name."""
-        known = {name: values[java] for java, name in _NAMES.items() if values.get(java) is not None}
-        unused = {**_UNUSED_DEFAULTS, **{name: value for name, value in values.items() if name not in _NAMES}}
-        return cls(**known, unused=_UNUSED_DEFAULTS if unused == _UNUSED_DEFAULTS else unused)
 
 
 class GroupTable:
@@ -98,7 +51,7 @@ class GroupTable:
         self._auto_create = auto_create
         self._most = most
         self._names = names
-        self._version = DataVersion(timestamp=clock.time_ms())
+        self.version = DataVersion(timestamp=clock.time_ms())
         self._forbidden: dict[str, Any] = {}
         self._groups = {name: SubscriptionGroupConfig(name) for name in BUILT_IN_GROUPS}
         self._texts: dict[str, bytes] = {}  # entries of the file
@@ -156,13 +109,13 @@ class GroupTable:
 
     def _changed(self, name: str) -> int:
         self._texts.pop(name, None)
-        self._version = self._version.next(self._clock.time_ms())
+        self.version = self.version.next(self._clock.time_ms())
         return self._file.mark()
 
     def pieces(self) -> Iterator[bytes]:
         """The text of ``subscriptionGroup.json``."""
         return table_pieces(
-            [("dataVersion", self._version.to_json()), ("forbiddenTable", self._forbidden)],
+            [("dataVersion", self.version.to_json()), ("forbiddenTable", self._forbidden)],
             [("subscriptionGroupTable", list(self._groups), self._text)],
         )
 
@@ -186,4 +139,4 @@ class GroupTable:
         self._groups.update(groups)
         self._texts.clear()
         self._forbidden = values.get("forbiddenTable") or {}
-        self._version = version
+        self.version = version

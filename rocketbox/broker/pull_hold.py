@@ -1,7 +1,7 @@
 """Pulls that found nothing and wait for a message: woken by an arrival their filter accepts, or when their time is up.
 
-Holds who waits for which queue, by group; reading and answering again is the pull handler's part, handed in as
-``resume``. Apache looks every 5 s at what has timed out; here each pull is answered when its own time is up.
+Holds who waits for which queue, by group; reading and answering again is the part of the handler whose pull it is
+(``resume``). Apache looks every 5 s at what has timed out; here each pull is answered when its own time is up.
 
 Source: Apache RocketMQ 5.x ``PullRequestHoldService``, ``NotifyMessageArrivingListener``.
 """
@@ -40,6 +40,7 @@ class HeldPull:
     group: str
     offset: int
     filter: MessageFilter | None
+    resume: Callable[[HeldPull], None]
     deadline: float = 0.0
     done: bool = field(default=False)
 
@@ -47,20 +48,18 @@ class HeldPull:
 class PullHold:
     """The pulls on hold. :meth:`run` is its task, which answers those that are woken or out of time.
 
-    ``resume(held)`` is called once for each pull that leaves the hold because of a message or its time; not for those
-    whose connection closed.
+    ``held.resume(held)`` is called once for each pull that leaves the hold because of a message, its time or the end of
+    what it waits for; not for those whose connection closed.
     """
 
     def __init__(
         self,
         clock: Clock,
-        resume: Callable[[HeldPull], None],
         *,
         most: int = 100_000,
         most_for_each_connection: int = 10_000,
     ) -> None:
         self._clock = clock
-        self._resume = resume
         self._most = most
         self._most_for_each_connection = most_for_each_connection
         self._queues: dict[tuple[str, int], dict[str, dict[HeldPull, None]]] = {}  # by group; sets in order, as below
@@ -182,7 +181,7 @@ class PullHold:
             return
         self._set_done(held)
         try:
-            self._resume(held)
+            held.resume(held)
         except Exception:  # the others must not wait for the task to be started again
             _log.exception("a pull of %s/%d from %d could not be answered", held.topic, held.queue_id, held.offset)
 

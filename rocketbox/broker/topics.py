@@ -135,7 +135,7 @@ class TopicTable:
         return known
 
     def put(self, topic: TopicConfig) -> int:
-        """Add or replace a topic; the change of the file, to wait for by :meth:`written`. Raises LimitError."""
+        """Add or replace a topic; the change of the file, for :meth:`change_written`. Raises LimitError."""
         name = topic.topic_name
         known = self._topics.get(name)
         self._check_limits(topic, known)
@@ -149,7 +149,7 @@ class TopicTable:
         return change
 
     def delete(self, topic: str) -> int:
-        """Forget a topic (nothing, if there is none); the change of the file, to wait for by :meth:`written`."""
+        """Forget a topic (nothing, if there is none); the change of the file, for :meth:`change_written`."""
         known = self._topics.pop(topic, None)
         if known is None:
             return self._file.marked
@@ -169,6 +169,10 @@ class TopicTable:
             return False
         del self._unwritten[topic]
         return True
+
+    async def change_written(self, change: int) -> None:
+        """Return when a change is on the disk. Raises StoreError when it cannot be written down."""
+        await self._file.written(change)
 
     async def written(self, topic: str) -> None:
         """Return when the next start will know the topic. Raises StoreError when it cannot be written down."""

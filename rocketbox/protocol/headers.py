@@ -32,6 +32,7 @@ __all__ = [
     "HeaderError",
     "NotifyConsumerIdsChangedRequestHeader",
     "OffsetResponseHeader",
+    "PagedListRequestHeader",
     "PullMessageRequestHeader",
     "PullMessageResponseHeader",
     "QueryConsumerOffsetRequestHeader",
@@ -427,6 +428,17 @@ class DeleteTopicRequestHeader(_Header):
 
     topic: str = ""
     cluster_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagedListRequestHeader(_Header):
+    """Codes 21 and 201: from which topic or group on, and how many; ``data_version`` is JSON."""
+
+    topic_seq: int = 0
+    max_topic_num: int | None = None
+    group_seq: int = 0
+    max_group_num: int | None = None
+    data_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

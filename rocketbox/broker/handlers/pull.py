@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rocketbox.broker.context import BrokerContext
-from rocketbox.broker.groups import SubscriptionGroupConfig
 from rocketbox.broker.handlers.refused import Refused
 from rocketbox.broker.limits import LimitError
-from rocketbox.broker.pull_hold import HeldPull, PullHold
+from rocketbox.broker.pull_hold import HeldPull
 from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.broker.store.reading import GetMessageStatus, GetResult
 from rocketbox.errors import InvalidMessageError, StoreError
 from rocketbox.message import MessageModel
 from rocketbox.protocol.codes import PermName, PullSysFlag, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from rocketbox.protocol.tags import SubscriptionData, parse_subscription
 from rocketbox.remoting.connection import Connection, RequestHandler
@@ -58,7 +58,7 @@ class _Pull:
 
 
 class PullHandler:
-    """Answers pulls; ``hold`` keeps those that wait."""
+    """Answers pulls, at once or when there is a message."""
 
     def __init__(self, context: BrokerContext) -> None:
         options = context.options
@@ -72,12 +72,7 @@ class PullHandler:
         self._most_messages = max(
             options.store.max_transfer_count_on_message_in_memory, options.store.max_transfer_count_on_message_in_disk
         )
-        self.hold = PullHold(
-            context.clock,
-            self._resume,
-            most=options.max_held_pulls,
-            most_for_each_connection=options.max_held_pulls_per_connection,
-        )
+        self._hold = context.held_pulls
 
     def codes(self) -> Mapping[int, RequestHandler]:
         return {RequestCode.PULL_MESSAGE: self.handle}
@@ -96,7 +91,7 @@ class PullHandler:
         found = self._read(pull)
         code = _code(found, header.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PullSysFlag.SUSPEND:
-            refusal = self.hold.refusal(connection)
+            refusal = self._hold.refusal(connection)
             if refusal is not None:
                 return RemotingCommand.response(ResponseCode.SYSTEM_BUSY, f"[PULL_HOLD_FULL]{refusal}")
             held = HeldPull(
@@ -107,8 +102,9 @@ class PullHandler:
                 header.consumer_group,
                 header.queue_offset,
                 pull.filter,
+                self._resume,
             )
-            self.hold.hold(held, self._suspend_seconds(header))
+            self._hold.hold(held, self._suspend_seconds(header))
             return None
         return _answer(code, found)
 
@@ -123,7 +119,15 @@ class PullHandler:
         if connection.closed:
             return
         try:
-            if connection.congested:
+            if self._topics.get(held.topic) is None:
+                answer = RemotingCommand.response(
+                    ResponseCode.TOPIC_NOT_EXIST, f"topic[{held.topic}] not exist, apply first please!"
+                )
+            elif self._groups.get(held.group) is None:
+                answer = RemotingCommand.response(
+                    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{held.group}] does not exist"
+                )
+            elif connection.congested:
                 answer = _answer(ResponseCode.PULL_NOT_FOUND, self._nothing(held))
             else:
                 found = self._read(pull)

@@ -13,11 +13,11 @@ import logging
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.delay_levels import read_level
 from rocketbox.broker.handlers.refused import Refused, TopicNotWrittenError
+from rocketbox.broker.names import topic_name_problem
 from rocketbox.broker.property_text import find_property, remove_properties, set_property
 from rocketbox.errors import RemotingError
 from rocketbox.protocol.bodies import TopicConfig
 from rocketbox.protocol.codes import (
-    DLQ_PREFIX,
     RETRY_PREFIX,
     SEND_FORBIDDEN_TOPICS,
     VERSION_3_4_9,
@@ -27,14 +27,13 @@ from rocketbox.protocol.codes import (
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.send_frames import SendHead
 from rocketbox.protocol.stored_message import BatchElement, decode_batch
-from rocketbox.protocol.tags import MAX_TOPIC_CHARACTERS, is_valid_name
+from rocketbox.protocol.tags import MAX_TOPIC_CHARACTERS
 from rocketbox.remoting.connection import Connection
 
 __all__ = ["DLQ_QUEUES", "SendRules"]
 
 _log = logging.getLogger(__name__)
 
-MAX_GROUP_TOPIC_CHARACTERS = 255  # of %RETRY% and %DLQ% topics
 DLQ_QUEUES = 1
 
 _TIMER_PROPERTIES = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
@@ -53,18 +52,9 @@ class SendRules:
     def new_topic(self, head: SendHead, sender: str) -> TopicConfig:
         """The topic, made now if that is allowed. Raises LimitError when there are too many."""
         topic = head.topic
-        longest = MAX_GROUP_TOPIC_CHARACTERS if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_CHARACTERS
-        if not topic.strip():
-            raise Refused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
-        if not is_valid_name(topic):
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER,
-                "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$",
-            )
-        if len(topic) > longest:
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER, f"The specified topic is longer than topic max length {longest}."
-            )
+        problem = topic_name_problem(topic)
+        if problem is not None:
+            raise Refused(ResponseCode.INVALID_PARAMETER, problem)
         if topic in SEND_FORBIDDEN_TOPICS:
             raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
         made = self._topics.create_for_send(topic, head.default_topic, head.default_topic_queue_nums, sender)

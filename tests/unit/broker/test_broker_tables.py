@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rocketbox.broker.groups import GroupTable, SubscriptionGroupConfig
+from rocketbox.broker.groups import GroupTable
 from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.topics import TopicTable
 from rocketbox.errors import StoreCorruptError
 from rocketbox.protocol.bodies import TopicConfig
+from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from tests.clocks import VirtualClock
 from tests.unit.broker.table_tools import saved, table_file, text_of
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 
 import pytest
 
@@ -17,18 +18,22 @@ pytestmark = pytest.mark.anyio
 
 
 def pull(
-    offset: int, selects: MessageFilter | None = None, connection: object = None, group: str = "group"
+    resume: Callable[[HeldPull], None],
+    offset: int,
+    selects: MessageFilter | None = None,
+    connection: object = None,
+    group: str = "group",
 ) -> HeldPull:
-    return HeldPull(connection, "request", "topic", 0, group, offset, selects)
+    return HeldPull(connection, "request", "topic", 0, group, offset, selects, resume)
 
 
 async def test_an_arrival_wakes_the_pulls_behind_it_only() -> None:
     clock = VirtualClock()
     answered: list[HeldPull] = []
-    hold = PullHold(clock, answered.append)
+    hold = PullHold(clock)
     async with Supervisor("test", clock) as tasks:
         tasks.start("hold", hold.run)
-        waits_for_five, waits_for_six = pull(5), pull(6)
+        waits_for_five, waits_for_six = pull(answered.append, 5), pull(answered.append, 6)
         hold.hold(waits_for_five, 15)
         hold.hold(waits_for_six, 15)
         hold.on_arrival("topic", 1, 6, 0, b"")
@@ -43,10 +48,10 @@ async def test_an_arrival_wakes_the_pulls_behind_it_only() -> None:
 async def test_what_the_filter_refuses_does_not_wake() -> None:
     clock = VirtualClock()
     answered: list[HeldPull] = []
-    hold = PullHold(clock, answered.append)
+    hold = PullHold(clock)
     async with Supervisor("test", clock) as tasks:
         tasks.start("hold", hold.run)
-        held = pull(0, TagFilter({7}))
+        held = pull(answered.append, 0, TagFilter({7}))
         hold.hold(held, 15)
         hold.on_arrival("topic", 0, 1, 8, b"")
         await settle()
@@ -59,11 +64,11 @@ async def test_what_the_filter_refuses_does_not_wake() -> None:
 async def test_each_pull_is_answered_when_its_own_time_is_up() -> None:
     clock = VirtualClock()
     answered: list[HeldPull] = []
-    hold = PullHold(clock, answered.append)
+    hold = PullHold(clock)
     async with Supervisor("test", clock) as tasks:
         tasks.start("hold", hold.run)
         await settle()
-        long, short = pull(0), pull(0)
+        long, short = pull(answered.append, 0), pull(answered.append, 0)
         hold.hold(long, 15)
         await settle()
         hold.hold(short, 2)
@@ -80,10 +85,10 @@ async def test_each_pull_is_answered_when_its_own_time_is_up() -> None:
 async def test_a_woken_pull_is_answered_once() -> None:
     clock = VirtualClock()
     answered: list[HeldPull] = []
-    hold = PullHold(clock, answered.append)
+    hold = PullHold(clock)
     async with Supervisor("test", clock) as tasks:
         tasks.start("hold", hold.run)
-        hold.hold(pull(0), 2)
+        hold.hold(pull(answered.append, 0), 2)
         hold.on_arrival("topic", 0, 1, 0, b"")
         hold.on_arrival("topic", 0, 2, 0, b"")
         await settle()
@@ -94,12 +99,12 @@ async def test_a_woken_pull_is_answered_once() -> None:
 async def test_a_closed_connection_takes_its_pulls_along() -> None:
     clock = VirtualClock()
     answered: list[HeldPull] = []
-    hold = PullHold(clock, answered.append)
+    hold = PullHold(clock)
     async with Supervisor("test", clock) as tasks:
         tasks.start("hold", hold.run)
         first, second = object(), object()
-        kept = pull(0, connection=second)
-        hold.hold(pull(0, connection=first), 2)
+        kept = pull(answered.append, 0, connection=second)
+        hold.hold(pull(answered.append, 0, connection=first), 2)
         hold.hold(kept, 2)
         hold.drop(first)
         await clock.advance(3)
@@ -109,18 +114,16 @@ async def test_a_closed_connection_takes_its_pulls_along() -> None:
 async def test_a_pull_that_cannot_be_answered_delays_no_other() -> None:
     clock = VirtualClock()
     answered: list[HeldPull] = []
-    broken = pull(0)
 
-    def resume(held: HeldPull) -> None:
-        if held is broken:
-            raise OSError("the disk does not read")
-        answered.append(held)
+    def fails(held: HeldPull) -> None:
+        raise OSError("the disk does not read")
 
-    hold = PullHold(clock, resume)
+    broken = pull(fails, 0)
+    hold = PullHold(clock)
     async with Supervisor("test", clock) as tasks:
         tasks.start("hold", hold.run)
         await settle()
-        behind, later = pull(0), pull(5)
+        behind, later = pull(answered.append, 0), pull(answered.append, 5)
         for held in (broken, behind, later):
             hold.hold(held, 2)
         hold.on_arrival("topic", 0, 1, 0, b"")
@@ -132,19 +135,21 @@ async def test_a_pull_that_cannot_be_answered_delays_no_other() -> None:
 
 async def test_what_was_answered_is_not_kept_until_its_time_would_be_up() -> None:
     clock = VirtualClock()
-    hold = PullHold(clock, lambda held: None)
+    hold = PullHold(clock)
     connection = object()
     answered = []
+    done: list[int] = []
     async with Supervisor("test", clock) as tasks:
         tasks.start("hold", hold.run)
         for number in range(1000):
-            held = pull(number, connection=connection)
+            held = pull(lambda held: done.append(held.offset), number, connection=connection)
             hold.hold(held, 1e9)
             answered.append(weakref.ref(held))
             del held
             hold.on_arrival("topic", 0, number + 1, 0, b"")
             await settle()
     gc.collect()
+    assert len(done) == 1000
     assert sum(held() is not None for held in answered) < 200
 
 
@@ -158,10 +163,10 @@ class Same(TagFilter):
 async def test_a_record_that_the_filter_refuses_does_not_wake() -> None:
     clock = VirtualClock()
     answered: list[HeldPull] = []
-    hold = PullHold(clock, answered.append)
+    hold = PullHold(clock)
     async with Supervisor("test", clock) as tasks:
         tasks.start("hold", hold.run)
-        held = pull(0, Same({7}))
+        held = pull(answered.append, 0, Same({7}))
         hold.hold(held, 15)
         hold.on_arrival("topic", 0, 1, 7, b"another")
         hold.on_arrival("topic", 0, 2, 8, b"seven")
@@ -175,10 +180,14 @@ async def test_a_record_that_the_filter_refuses_does_not_wake() -> None:
 async def test_pulls_on_hold_are_known_by_their_group() -> None:
     clock = VirtualClock()
     answered: list[HeldPull] = []
-    hold = PullHold(clock, answered.append)
+    hold = PullHold(clock)
     async with Supervisor("test", clock) as tasks:
         tasks.start("hold", hold.run)
-        first, second, other = pull(0, group="a"), pull(0, group="a"), pull(0, group="b")
+        first, second, other = (
+            pull(answered.append, 0, group="a"),
+            pull(answered.append, 0, group="a"),
+            pull(answered.append, 0, group="b"),
+        )
         for held in (first, second, other):
             hold.hold(held, 15)
         assert (hold.waiting("topic", 0, "a"), hold.waiting("topic", 0, "b"), hold.waiting("topic", 1, "a")) == (
@@ -202,13 +211,13 @@ async def test_pulls_on_hold_are_known_by_their_group() -> None:
 async def test_a_connection_holds_so_many_pulls_and_no_more() -> None:
     clock = VirtualClock()
     answered: list[HeldPull] = []
-    hold = PullHold(clock, answered.append, most_for_each_connection=2)
+    hold = PullHold(clock, most_for_each_connection=2)
     greedy, modest = object(), object()
     async with Supervisor("test", clock) as tasks:
         tasks.start("hold", hold.run)
-        hold.hold(pull(0, connection=greedy), 2)
+        hold.hold(pull(answered.append, 0, connection=greedy), 2)
         assert hold.refusal(greedy) is None
-        hold.hold(pull(0, connection=greedy), 2)
+        hold.hold(pull(answered.append, 0, connection=greedy), 2)
         assert "2 pulls of this connection" in str(hold.refusal(greedy))
         assert hold.refusal(modest) is None
         assert hold.refused == 1
@@ -218,9 +227,9 @@ async def test_a_connection_holds_so_many_pulls_and_no_more() -> None:
 
 
 def test_all_connections_together_hold_so_many_pulls_and_no_more() -> None:
-    hold = PullHold(VirtualClock(), lambda held: None, most=2)
-    hold.hold(pull(0, connection=1), 2)
-    hold.hold(pull(0, connection=2), 2)
+    hold = PullHold(VirtualClock(), most=2)
+    hold.hold(pull(print, 0, connection=1), 2)
+    hold.hold(pull(print, 0, connection=2), 2)
     assert hold.refusal(3) == "2 pulls are on hold already; max-held-pulls is 2"
     hold.drop(1)
     assert hold.refusal(3) is None
