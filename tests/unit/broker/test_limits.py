@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rocketbox.broker.clients import ClientChannel, ConsumerTable, ProducerTable
-from rocketbox.broker.groups import GroupTable, SubscriptionGroupConfig
+from rocketbox.broker.groups import GroupTable
 from rocketbox.broker.limits import MOST_ADDRESSES, LimitError, NameBudget
 from rocketbox.broker.locks import QueueLocks
 from rocketbox.broker.offsets import OffsetTable
@@ -16,6 +16,7 @@ from rocketbox.broker.topics import TopicTable
 from rocketbox.message import ConsumeFromWhere, MessageModel, MessageQueue
 from rocketbox.protocol.bodies import TopicConfig
 from rocketbox.protocol.codes import ResponseCode
+from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.tags import SubscriptionData
 from tests.clocks import VirtualClock
 from tests.unit.broker.table_tools import saved, table_file
