@@ -21,7 +21,7 @@ _OPTIONS = ProducerOptions(retry_times_when_send_failed=0, send_message_timeout=
 
 
 class Traffic:
-    """What runs until the broker is gone; each sender ends at its first error. ``run`` is called once for each broker."""
+    """What runs until the broker is gone; each sender ends at its first error. ``run`` is for one broker."""
 
     def __init__(self, ledger: Ledger, chance: random.Random) -> None:
         self.ledger = ledger

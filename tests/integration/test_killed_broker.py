@@ -1,4 +1,4 @@
-"""kill -9 at seeded moments, with clients of every kind at work: nothing acknowledged is missing, nothing is made up."""
+"""kill -9 at seeded moments, with clients at work: nothing acknowledged is missing, nothing is made up."""
 
 from __future__ import annotations
 
