@@ -29,6 +29,7 @@ from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import ClientStateError, ConfigurationError, Finding, NotStartedError
 from rocketbox.handoff import call_soon_from_thread
 from rocketbox.nameserver.name_server import NameServer, NameServerOptions
+from rocketbox.nameserver.route_info import RouteLimits
 from rocketbox.remoting.network import Network
 from rocketbox.remoting.server import ListenError
 
@@ -155,6 +156,10 @@ class EmbeddedServers:
                     port=options.name_server_port,
                     remoting=remoting_options(broker_options),
                     max_registration_bytes=broker_options.max_registration_bytes,
+                    routes=RouteLimits(
+                        max_brokers=broker_options.max_registered_brokers,
+                        max_topics=broker_options.max_registered_topics,
+                    ),
                 ),
                 clock=self._clock,
                 network=self._network,

@@ -78,7 +78,7 @@ class BrokerOptions:
     """The most of one connection: a client has one for each of its queues. Not Apache's."""
     max_connections: int = 10_000
     """Of broker and name server each; never more than half of the descriptors the process may have, less some for
-    files. Further ones are closed at once. Not Apache's, as the seven that follow."""
+    files. Further ones are closed at once. Not Apache's, as the nine that follow."""
     header_timeout: int = 10_000
     """A connection whose next header takes longer to come is closed."""
     frame_timeout: int = 60_000
@@ -93,6 +93,10 @@ class BrokerOptions:
     """The most bytes in the body of any other request than sends."""
     max_registration_bytes: int = 4 << 20
     """Of the name server: the most bytes of a broker's registration, about 25,000 topics."""
+    max_registered_brokers: int = 1_000
+    """Of the name server: addresses of brokers, slaves included."""
+    max_registered_topics: int = 100_000
+    """Of the name server: names of topics, of all brokers together."""
     register_name_server_period: int = 30_000
     flush_consumer_offset_interval: int = 5_000
     flush_delay_offset_interval: int = 10_000
@@ -148,6 +152,8 @@ _LEAST = {
     "max_heartbeat_bytes": 1 << 10,
     "max_request_bytes": 1 << 10,
     "max_registration_bytes": 1 << 10,
+    "max_registered_brokers": 1,
+    "max_registered_topics": 1,
     "register_name_server_period": 1000,
     "flush_consumer_offset_interval": 1,
     "flush_delay_offset_interval": 1,

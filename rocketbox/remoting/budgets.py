@@ -1,8 +1,8 @@
 """What peers may make a server hold, and what is told of those who want more.
 
 Holds the bounds that all connections of a server share (bytes of half frames, bytes that peers do not read), the
-watch over frames that do not come to an end, the counters, and the log that does not let a peer fill it. Which
-connection gives way is decided here; ``connection`` reports, ``server`` counts connections.
+counters, and the log that does not let a peer fill it. Which connection gives way is decided here; ``connection`` and
+``intake`` report, ``server`` counts connections.
 
 Source: none; Apache RocketMQ bounds a frame and a connection's idle time only.
 """
@@ -14,12 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rocketbox.protocol.framing import FrameReader
-
 if TYPE_CHECKING:
     from rocketbox.remoting.connection import Connection
 
-__all__ = ["FrameWatch", "RareLog", "ServerCounters", "SharedBytes"]
+__all__ = ["RareLog", "ServerCounters", "SharedBytes"]
 
 RARE_LOG_PERIOD = 10.0  # seconds between two lines of one kind
 
@@ -87,33 +85,3 @@ class SharedBytes:
             size = self._held.pop(first)
             self.total -= size
             self._gives_way(first, size)
-
-
-class FrameWatch:
-    """Whether the frames of one connection come to their end: looked at now and then, costs a frame nothing."""
-
-    __slots__ = ("_begun_at", "_frame_timeout", "_frames", "_header_timeout", "_reader")
-
-    def __init__(self, reader: FrameReader, header_timeout: float, frame_timeout: float) -> None:
-        self._reader = reader
-        self._header_timeout = header_timeout
-        self._frame_timeout = frame_timeout
-        self._frames = -1  # how many had come when the one that is under way was first seen
-        self._begun_at = 0.0
-
-    def pause(self) -> None:
-        """Nothing is read now: what does not come is not the peer's fault."""
-        self._frames = -1
-
-    def too_slow(self, now: float) -> str | None:
-        """What is late, None when nothing is."""
-        reader = self._reader
-        if not reader.in_frame:
-            self._frames = -1
-        elif reader.frames != self._frames:
-            self._frames, self._begun_at = reader.frames, now
-        elif now - self._begun_at >= self._frame_timeout:
-            return f"a frame was not complete within {self._frame_timeout:g} s"
-        elif now - self._begun_at >= self._header_timeout and reader.awaits_header:
-            return f"the header of a frame was not complete within {self._header_timeout:g} s"
-        return None

@@ -22,9 +22,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
 
 import anyio
 
@@ -40,16 +39,17 @@ from rocketbox.errors import (
 from rocketbox.handoff import Waiter
 from rocketbox.protocol.codes import RequestCode, ResponseCode, SerializeType
 from rocketbox.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand, encode_command, encode_response
-from rocketbox.protocol.framing import BufferPool, FrameReader
 from rocketbox.protocol.headers import HeaderError
-from rocketbox.remoting.budgets import FrameWatch, RareLog, ServerCounters, SharedBytes
-from rocketbox.remoting.hooks import HookedRequests, RequestHook
+from rocketbox.remoting.hooks import HookedRequests
+from rocketbox.remoting.intake import Intake
 from rocketbox.remoting.options import RemotingOptions
-from rocketbox.tasks import Supervisor
+from rocketbox.remoting.role import Driver, RequestHandler, Role
 
 __all__ = ["Connection", "Driver", "RemotingOptions", "RequestHandler", "Role", "close_all"]
 
 _log = logging.getLogger(__name__)
+
+TakenT = TypeVar("TakenT")
 
 SEND_CODES: Final = frozenset(
     {
@@ -61,51 +61,6 @@ SEND_CODES: Final = frozenset(
     }
 )
 MAX_OPAQUE: Final = 0x7FFF_FFFF  # Java's int, without its sign
-
-
-class Driver(Protocol):
-    """What moves a connection's bytes."""
-
-    waiter: Callable[[], Waiter]
-
-    def schedule_flush(self) -> None:
-        """Call :meth:`Connection.take_output` soon, once for all that is added meanwhile."""
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
-
-    def close(self) -> None:
-        """Stop reading, write what is still to be written, then close; :meth:`Connection.lost` follows."""
-
-    def abort(self) -> None:
-        """Close at once; :meth:`Connection.lost` follows."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Role:
-    """What a connection gets from the client or server that owns it."""
-
-    accepted: bool
-    """Whether the peer connected to us."""
-    clock: Clock
-    options: RemotingOptions
-    opaques: Iterator[int]
-    handlers: Mapping[int, RequestHandler]
-    handler_tasks: Supervisor
-    closed: Callable[[Connection], None]
-    """Called once, as soon as the connection can no longer be used."""
-    hooks: Sequence[RequestHook] = ()
-    """Called around the handlers, in this order before and in reverse after."""
-    half_frames: SharedBytes | None = None
-    """Counts what accepted connections hold of frames that are not complete."""
-    unread: SharedBytes | None = None
-    """Counts what their peers do not read."""
-    awaiting: set[Connection] = field(default_factory=set)
-    """Connections with requests of ours under way: their deadlines are looked at more often than all else."""
-    counters: ServerCounters = field(default_factory=ServerCounters)
-    log: RareLog = field(default_factory=lambda: RareLog(_log))
-    buffers: BufferPool = field(default_factory=BufferPool)
 
 
 class _Expired(Exception):  # noqa: N818 - the sweep's word to a request, which makes the real error of it
@@ -154,15 +109,7 @@ class Connection:
         self._driver_is_full = False
         self._congested = False
         # requests of the peer
-        self._reader = FrameReader(
-            options.max_frame_bytes,
-            options.max_header_bytes,
-            body_limit=options.body_limit if role.accepted else None,
-            pool=role.buffers,
-        )
-        self._watch = FrameWatch(self._reader, options.header_timeout, options.frame_timeout) if role.accepted else None
-        self._half_frame_bytes = 0
-        self._half_frame = 0  # how many frames had ended when it began
+        self._intake = Intake(self, role)
         self._inbox: deque[RemotingCommand] = deque()
         self._hooked = HookedRequests(role.hooks, self) if role.hooks else None
         self._running = 0
@@ -394,29 +341,22 @@ class Connection:
         if self._inbox:
             self._dispatch_inbox()
 
-    def _took(self, commands: list[RemotingCommand]) -> None:
-        """Commands are complete, and maybe some of the next frame is here."""
-        self._receive(commands)
-        reader = self._reader
-        if reader.refused:
-            self._answer_refused()
-        held = reader.buffered_bytes
-        if held or self._half_frame_bytes:
-            self._count_half_frame(held)
-
-    def _count_half_frame(self, held: int) -> None:
-        budget = self._role.half_frames
-        if budget is None or self._close_reason is not None:
+    def _take(self, read: Callable[[TakenT], list[RemotingCommand]], taken: TakenT) -> None:
+        intake = self._intake
+        try:
+            commands = read(taken)
+        except RemoteProtocolError as garbage:
+            self._refuse(garbage)
             return
-        if self._reader.frames != self._half_frame:  # a younger one than that which was counted last
-            self._half_frame = self._reader.frames
-            budget.set(self, 0)
-        self._half_frame_bytes = held
-        budget.set(self, held)
+        self._receive(commands)
+        if intake.reader.refused:
+            self._answer_refused()
+        held = intake.reader.buffered_bytes
+        if held or intake.counted_bytes:
+            intake.count(held)
 
     def _answer_refused(self) -> None:
-        refused, self._reader.refused = self._reader.refused, []
-        for one in refused:
+        for one in self._intake.take_refused():
             code = one.request.code
             self._role.counters.bodies_refused += 1
             self._role.log.tell(
@@ -546,27 +486,17 @@ class Connection:
 
     def get_buffer(self, hint: int) -> memoryview:
         """Room to receive into; see FrameReader."""
-        return self._reader.get_buffer(hint)
+        return self._intake.reader.get_buffer(hint)
 
     def buffer_updated(self, size: int) -> None:
         """Take size bytes that were received into get_buffer()."""
         if self._close_reason is None:
-            try:
-                commands = self._reader.buffer_updated(size)
-            except RemoteProtocolError as garbage:
-                self._refuse(garbage)
-            else:
-                self._took(commands)
+            self._take(self._intake.reader.buffer_updated, size)
 
     def received(self, data: bytes) -> None:
         """Take bytes that were received."""
         if self._close_reason is None:
-            try:
-                commands = self._reader.feed(data)
-            except RemoteProtocolError as garbage:
-                self._refuse(garbage)
-            else:
-                self._took(commands)
+            self._take(self._intake.reader.feed, data)
 
     def take_output(self) -> bytes:
         """All bytes to be written, maybe none; :meth:`flushed` is to be called when they are on their way."""
@@ -636,9 +566,9 @@ class Connection:
                 waiter.set_exception(ConnectionClosedError(self.remote_address, reason))
         if self._hooked is not None:
             self._hooked.lost()
-        for budget in (self._role.half_frames, self._role.unread):
-            if budget is not None:
-                budget.set(self, 0)
+        self._intake.forget()
+        if self._role.unread is not None:
+            self._role.unread.set(self, 0)
         self._role.awaiting.discard(self)
         self._role.closed(self)
 
@@ -667,13 +597,7 @@ class Connection:
             self.close(f"nothing came in for {now - self._last_read:.0f} s")
         elif now - self._last_activity >= options.idle_timeout and not self._waiters and not self._running:
             self.close(f"idle for {options.idle_timeout:g} s")
-        elif self._watch is not None:
-            self._look_at_half_frame(self._watch, now)
-
-    def _look_at_half_frame(self, watch: FrameWatch, now: float) -> None:
-        if not self._reading:
-            watch.pause()
-        elif (late := watch.too_slow(now)) is not None:
+        elif (late := self._intake.too_slow(now, reading=self._reading)) is not None:
             self._role.counters.frames_too_slow += 1
             self._role.log.tell(
                 logging.WARNING, now, "slow", "the connection with %s is closed: %s", self.remote_address, late
@@ -690,10 +614,6 @@ class Connection:
                     error = TooManyRequestsError(f"requests in flight to {self.remote_address}", self._max_waiters)
                 place.waiter.set_exception(error)
         self._line = deque(place for place in self._line if not place.waiter.done())
-
-
-RequestHandler = Callable[[Connection, RemotingCommand], RemotingCommand | Awaitable[RemotingCommand | None] | None]
-"""Takes a request. Returns the answer, an awaitable of it, or None: then ``connection.reply`` is called later."""
 
 
 def _name(what: str | int) -> str:

@@ -55,6 +55,17 @@ async def test_a_stranger_neither_redirects_nor_removes_the_embedded_broker(tmp_
         assert await wire.route("more") is None
 
 
+async def test_the_settings_of_the_embedded_servers_reach_the_name_server(tmp_path: Path) -> None:
+    async with embedded(tmp_path, max_registered_topics=20, max_registered_brokers=1, max_connections=7) as wire:
+        other = RegisterBrokerRequestHeader(
+            broker_name="broker-b", broker_addr="10.0.0.2:10911", cluster_name="C", broker_id=0
+        )
+        answer = await wire.name_server(RequestCode.REGISTER_BROKER, other.encode(), registration("", "t", "u").body)
+        assert answer.remark == "1 brokers are registered, which is the most here"
+        names = wire.servers.name_server
+        assert (names.server.connection_limit, names.routes.limits.max_topics) == (7, 20)
+
+
 async def test_a_broker_of_a_closed_connection_may_come_back_from_anywhere() -> None:
     clock, network = VirtualClock(), MemoryNetwork()
     async with NameServer(NameServerOptions(host="names", port=0), clock=clock, network=network) as names:

@@ -1,0 +1,77 @@
+"""What a connection is given: the driver below it, and the part that its client or server plays.
+
+Types and shared state only; what is done with them is ``connection``'s and ``intake``'s part.
+
+Source: Apache RocketMQ 5.x ``NettyRemotingAbstract`` (processor table, response table).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from rocketbox.clock import Clock
+from rocketbox.handoff import Waiter
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.framing import BufferPool
+from rocketbox.remoting.budgets import RareLog, ServerCounters, SharedBytes
+from rocketbox.remoting.hooks import RequestHook
+from rocketbox.remoting.options import RemotingOptions
+from rocketbox.tasks import Supervisor
+
+if TYPE_CHECKING:
+    from rocketbox.remoting.connection import Connection
+
+__all__ = ["Driver", "RequestHandler", "Role"]
+
+_log = logging.getLogger(__name__)
+
+RequestHandler = Callable[["Connection", RemotingCommand], RemotingCommand | Awaitable[RemotingCommand | None] | None]
+"""Takes a request. Returns the answer, an awaitable of it, or None: then ``connection.reply`` is called later."""
+
+
+class Driver(Protocol):
+    """What moves a connection's bytes."""
+
+    waiter: Callable[[], Waiter]
+
+    def schedule_flush(self) -> None:
+        """Call :meth:`Connection.take_output` soon, once for all that is added meanwhile."""
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def close(self) -> None:
+        """Stop reading, write what is still to be written, then close; :meth:`Connection.lost` follows."""
+
+    def abort(self) -> None:
+        """Close at once; :meth:`Connection.lost` follows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """What a connection gets from the client or server that owns it."""
+
+    accepted: bool
+    """Whether the peer connected to us."""
+    clock: Clock
+    options: RemotingOptions
+    opaques: Iterator[int]
+    handlers: Mapping[int, RequestHandler]
+    handler_tasks: Supervisor
+    closed: Callable[[Connection], None]
+    """Called once, as soon as the connection can no longer be used."""
+    hooks: Sequence[RequestHook] = ()
+    """Called around the handlers, in this order before and in reverse after."""
+    half_frames: SharedBytes | None = None
+    """Counts what accepted connections hold of frames that are not complete."""
+    unread: SharedBytes | None = None
+    """Counts what their peers do not read."""
+    awaiting: set[Connection] = field(default_factory=set)
+    """Connections with requests of ours under way: their deadlines are looked at more often than all else."""
+    counters: ServerCounters = field(default_factory=ServerCounters)
+    log: RareLog = field(default_factory=lambda: RareLog(_log))
+    buffers: BufferPool = field(default_factory=BufferPool)
