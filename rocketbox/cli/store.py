@@ -9,10 +9,11 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, TextIO
 
+import anyio
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -20,14 +21,18 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rocketbox.broker.options import read_broker_options
 from rocketbox.broker.store.export import Export, ExportFilter
 from rocketbox.broker.store.finding import StoreFinding
+from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.storage import RealStorage
 from rocketbox.broker.store.store_check import StoreFiles, check_store, check_tables, find_files
+from rocketbox.broker.store.store_repair import plan_repair
 from rocketbox.cli.broker import CONTEXT_SETTINGS, read_arguments
+from rocketbox.clock import RealClock
 from rocketbox.errors import ConfigurationError, Finding, RocketBoxError, StoreError, StoreLockedError
 
 __all__ = ["store"]
 
+ROUNDS = 3  # of a repair: what was hidden by damage is seen when that is mended
 SHOWN = 10  # findings about one file; of the others only the number is told
 
 store = typer.Typer(no_args_is_help=True, help="Check, mend, or read out the directory of an embedded broker.")
@@ -49,21 +54,14 @@ def check(context: typer.Context, data_dir: DataDir, read_only: ReadOnly = False
     """
     with _failures_told("rocketbox store check"):
         options = _options(context, data_dir)
-        storage = RealStorage(read_only=True)
+        storage, root = RealStorage(read_only=True), str(data_dir.absolute())
+        with _kept_from_brokers(storage, data_dir, read_only=read_only) as (running, locked):
+            files, all_findings = _findings(storage, root, options, running=running, locked=locked)
         findings: dict[str, list[StoreFinding]] = {}
-        notes: list[StoreFinding] = []
-        with _kept_from_brokers(storage, data_dir, read_only=read_only) as running:
-            files = find_files(storage, str(data_dir.absolute()), options)
-            with _progress("checking", files.log.start, files.expected_end) as advance:
-                for step in check_store(files, options, running=running):
-                    if isinstance(step, int):
-                        advance(step)
-                    elif step.harmless:
-                        notes.append(step)
-                    else:
-                        findings.setdefault(step.path, []).append(step)
-            for finding in check_tables(storage, files.root):
+        for finding in all_findings:
+            if not finding.harmless:
                 findings.setdefault(finding.path, []).append(finding)
+        notes = [finding for finding in all_findings if finding.harmless]
         _say(_summary(files))
         for note in notes:
             _say(f"note: {note.path}:{note.position}: {note.what}; the next start deals with it")
@@ -77,6 +75,47 @@ def check(context: typer.Context, data_dir: DataDir, read_only: ReadOnly = False
             _say(f"{count} {'thing is' if count == 1 else 'things are'} wrong")
             raise typer.Exit(1)
         _say("sound")
+
+
+@store.command("repair", context_settings=CONTEXT_SETTINGS)
+def repair(
+    context: typer.Context,
+    data_dir: DataDir,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this the steps are only printed.")] = False,
+) -> None:
+    """Print what would make a damaged store sound again, step by step, and do it with --yes.
+
+    Damaged bytes of the log are replaced by what stands for nothing, so that all other messages can be read; a log that
+    lost its end is cut; queues get the right entries; index files and tables that cannot be used are set aside. Of all
+    that is changed or removed there is a copy in the directory torn. The broker's settings may follow as --KEY=VALUE.
+
+    Status: 0 the store is sound, or was made so; 1 it is not.
+    """
+    with _failures_told("rocketbox store repair"):
+        options = _options(context, data_dir)
+        root = str(data_dir.absolute())
+        for attempt in range(ROUNDS):
+            storage = RealStorage(read_only=True)
+            with _kept_from_brokers(storage, data_dir, read_only=False) as (running, locked):
+                files, findings = _findings(storage, root, options, running=running, locked=locked)
+            wrong = [finding for finding in findings if not finding.harmless]
+            if not wrong:
+                _say("sound: there is nothing to do" if attempt == 0 else "sound")
+                return
+            files = find_files(RealStorage(), root, options, locked)  # the same, to be written
+            time = datetime.fromtimestamp(RealClock().time_ms() / 1000, UTC)
+            steps = plan_repair(files, wrong, f"{time:%Y%m%dT%H%M%S.%f}Z")
+            for number, step in enumerate(steps, 1):
+                _say(f"{number}. {step.what}")
+            _say(f"{len(steps) + 1}. open the store once, which completes queues and index, and stop it in order")
+            if not yes:
+                _say("nothing was changed; rocketbox store repair --yes does all of this")
+                raise typer.Exit(1)
+            with _locked(root):
+                for step in steps:
+                    step.do()
+            anyio.run(_open_once, root, options)
+        raise StoreError(f"{data_dir} is still not sound after {ROUNDS} attempts; what it holds can be exported")
 
 
 @store.command("export", context_settings=CONTEXT_SETTINGS)
@@ -110,8 +149,8 @@ def export(
         if not force and str(to) != "-" and to.exists():
             raise ConfigurationError(Finding(f"{to} is there already", fix="give another file, or --force"))
         storage = RealStorage(read_only=True)
-        with _kept_from_brokers(storage, data_dir, read_only=read_only) as running:
-            files = find_files(storage, str(data_dir.absolute()), options)
+        with _kept_from_brokers(storage, data_dir, read_only=read_only) as (running, locked):
+            files = find_files(storage, str(data_dir.absolute()), options, locked)
             done = Export(files.log, wanted, files.checkpoint.synced_offset if running else None)
             with (
                 _written(to) as file,
@@ -134,9 +173,40 @@ def _options(context: typer.Context, data_dir: Path) -> StoreOptions:
     return read_broker_options(settings, prefix="--", store_path_root_dir=data_dir).store
 
 
+def _findings(
+    storage: RealStorage, root: str, options: StoreOptions, *, running: bool, locked: bytes | None
+) -> tuple[StoreFiles, list[StoreFinding]]:
+    files = find_files(storage, root, options, locked)
+    findings: list[StoreFinding] = []
+    with _progress("checking", files.log.start, files.expected_end) as advance:
+        for step in check_store(files, options, running=running):
+            if isinstance(step, int):
+                advance(step)
+            else:
+                findings.append(step)
+    return files, [*findings, *check_tables(storage, root)]
+
+
+async def _open_once(root: str, options: StoreOptions) -> None:
+    async with MessageStore(root, options):
+        pass
+
+
 @contextmanager
-def _kept_from_brokers(storage: RealStorage, data_dir: Path, *, read_only: bool) -> Iterator[bool]:
-    """No broker can start in the directory meanwhile; yields whether one runs there, which ``read_only`` allows."""
+def _locked(root: str) -> Iterator[None]:
+    lock = RealStorage().lock(f"{root}/lock")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _kept_from_brokers(storage: RealStorage, data_dir: Path, *, read_only: bool) -> Iterator[tuple[bool, bytes | None]]:
+    """No broker can start in the directory meanwhile.
+
+    Yields whether one runs there, which ``read_only`` allows, and else what the file ``lock`` holds.
+    """
     if not (data_dir / "commitlog").is_dir():
         raise StoreError(f"{data_dir} holds no store: there is no directory commitlog in it")
     lock = None
@@ -147,10 +217,10 @@ def _kept_from_brokers(storage: RealStorage, data_dir: Path, *, read_only: bool)
             raise StoreError(
                 f"{data_dir} is in use by a broker; stop it, or give --read-only to look at what it has synced"
             ) from error
-        yield True
+        yield True, None
         return
     try:
-        yield False
+        yield False, lock.read() if lock is not None else b""
     finally:
         if lock is not None:
             lock.release()

@@ -32,6 +32,8 @@ class StoreFinding:
     """The bytes that should stand at ``position``, where that is known: derived data can be written anew."""
     end: int = 0
     """Where the wrong bytes of the log end, as an offset of the log."""
+    is_lost_tail: bool = False
+    """The log ends there, though it was synced further."""
     harmless: bool = False
     """The next start deals with it by itself; nothing that was acknowledged is missing."""
 

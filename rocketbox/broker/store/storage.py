@@ -74,6 +74,9 @@ class LockHandle(Protocol):
 class SharedLock(Protocol):
     """A lock of somebody who reads; brokers are kept out until :meth:`release`."""
 
+    def read(self) -> bytes:
+        """All that the file holds."""
+
     def release(self) -> None: ...
 
 
@@ -230,6 +233,9 @@ class _SharedLock:
                 if error.errno in (errno.EACCES, errno.EAGAIN):
                     raise StoreLockedError(os.path.dirname(path)) from error
                 raise
+
+    def read(self) -> bytes:
+        return os.pread(self._fd, os.fstat(self._fd).st_size, 0)
 
     def release(self) -> None:
         with _RealLock._guard:

@@ -9,23 +9,31 @@ Left to others: the comparison (``verify``), the command (``cli.store``), mendin
 from __future__ import annotations
 
 import re
+import struct
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 
 from rocketbox.broker.store.checkpoint import CHECKPOINT_BYTES, Checkpoint
+from rocketbox.broker.store.config_file import ConfigFile
+from rocketbox.broker.store.consume_queue import FILLER_SIZE
 from rocketbox.broker.store.files import FileRun, OpenFiles
 from rocketbox.broker.store.finding import FindingKind, StoreFinding
 from rocketbox.broker.store.index_comparison import IndexComparison
+from rocketbox.broker.store.lock_file import decode_lock_file
+from rocketbox.broker.store.log_end import refuse_if_synced
+from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT as UNIT
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.storage import Storage
 from rocketbox.broker.store.verify import LogComparison, QueueName
-from rocketbox.protocol.bodies import loads_loose
+from rocketbox.errors import StoreCorruptError
 
 __all__ = ["StoreFiles", "check_store", "check_tables", "find_files"]
 
 _FOREVER = 1 << 62
+_UNIT = struct.Struct(">qiq")
 
 
 @dataclass
@@ -50,8 +58,8 @@ class StoreFiles:
         return max(known, self.log.start) if known else self.log.limit
 
 
-def find_files(storage: Storage, root: str, options: StoreOptions) -> StoreFiles:
-    """Find the files of a store. Raises OSError."""
+def find_files(storage: Storage, root: str, options: StoreOptions, locked: bytes | None = None) -> StoreFiles:
+    """Find the files of a store. ``locked``: what its file ``lock`` holds, where that is known. Raises OSError."""
     files = OpenFiles(storage)
     findings: list[StoreFinding] = []
     log = _run(files, f"{root}/commitlog", options.mapped_file_size_commit_log, FindingKind.LOG, findings)
@@ -66,6 +74,8 @@ def find_files(storage: Storage, root: str, options: StoreOptions) -> StoreFiles
     checkpoint = Checkpoint()
     if storage.exists(f"{root}/checkpoint"):
         checkpoint = Checkpoint.decode(storage.open(f"{root}/checkpoint").read(0, CHECKPOINT_BYTES))
+    if locked is not None and checkpoint.marked and decode_lock_file(locked) != checkpoint.run:
+        checkpoint = checkpoint.without_mark()  # another broker has used the directory since
     index = []
     for name in storage.list_directory(f"{root}/index"):
         path = f"{root}/index/{name}"
@@ -154,22 +164,55 @@ def check_store(store: StoreFiles, options: StoreOptions, *, running: bool = Fal
     if checkpoint.marked and comparison.end < checkpoint.synced_offset:
         yield _lost(store, comparison.end, last)
     elif last is not None:
-        yield last
+        yield _tail(store, comparison.end, last) if until is None else last
 
 
 def check_tables(storage: Storage, root: str) -> Iterator[StoreFinding]:
     """Which tables (``config/*.json``) cannot be used, or their copies of the version before."""
     for name in storage.list_directory(f"{root}/config"):
         if name.endswith((".json", ".json.bak")):
-            path = f"{root}/config/{name}"
-            file = storage.open(path)
-            try:
-                if not isinstance(loads_loose(file.read(0, file.size()).decode()), dict):
-                    raise ValueError("it is not a JSON object")
-            except (ValueError, RecursionError) as error:
+            path = Path(f"{root}/config/{name.removesuffix('.bak')}")
+            if name.endswith(".bak") and storage.exists(str(path)):
+                continue  # looked at with the file itself
+            for problem in ConfigFile(path, storage).problems():
+                where, _, what = problem.partition(": ")
                 yield StoreFinding(
-                    FindingKind.TABLE, path, 0, str(error), "restore the file from a copy, or remove it to begin anew"
+                    FindingKind.TABLE, where, 0, what, "restore the file from a copy, or remove it to begin anew"
                 )
+
+
+class _Entries:
+    """What queues say of the end of the log, for ``log_end``."""
+
+    def __init__(self, queues: Iterable[FileRun]) -> None:
+        self._queues = queues
+
+    def entries_from(self, physical: int) -> Iterator[tuple[int, int]]:
+        for run in self._queues:
+            for offset, size in units_backwards(run):
+                if offset < physical:
+                    break
+                yield offset, size
+
+
+def units_backwards(run: FileRun) -> Iterator[tuple[int, int]]:
+    """(physical offset, size) of a queue's units that stand for messages, the newest first."""
+    for start in reversed(run.starts):
+        data = run.read_file(start)
+        for at in range(len(data) // UNIT * UNIT - UNIT, -1, -UNIT):
+            physical, size, _ = _UNIT.unpack_from(data, at)
+            if 0 < size < FILLER_SIZE:
+                yield physical, size
+
+
+def _tail(store: StoreFiles, end: int, last: StoreFinding) -> StoreFinding:
+    """What could not be read at the log's end: cut off by the next start, or a proof makes it refuse."""
+    run, queues = store.log, _Entries(store.queues.values())
+    try:
+        refuse_if_synced(run, end, last.what, store.checkpoint, queues, clean=store.clean)
+    except StoreCorruptError as error:
+        return replace(last, what=error.reason, harmless=False, is_lost_tail=True)
+    return last
 
 
 def _lost(store: StoreFiles, end: int, last: StoreFinding | None) -> StoreFinding:
@@ -178,5 +221,6 @@ def _lost(store: StoreFiles, end: int, last: StoreFinding | None) -> StoreFindin
         FindingKind.LOG, store.log.path(start), end - start,
         f"the log can be read up to {end} only, but it was synced up to {store.checkpoint.synced_offset}"
         + (f": {last.what}" if last is not None else ""),
-        "restore the file from a copy, or let rocketbox store repair go on without what is lost", end=store.log.limit,
+        "restore the file from a copy, or let rocketbox store repair go on without what is lost",
+        end=store.log.limit, is_lost_tail=True,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.cli.app import app
 from rocketbox.protocol.stored_message import StoredMessage
-from tests.unit.store.store_tools import ManualClock, message, put_all
+from tests.unit.store.store_tools import ManualClock, message, number_of, put_all
 
 OPTIONS = StoreOptions(
     mapped_file_size_commit_log=65_536,
@@ -241,3 +241,108 @@ def test_messages_may_go_to_stdout(tmp_path: Path) -> None:
     filled(tmp_path, [message(0), message(1)])
     result = rocketbox("export", "--data-dir", tmp_path, "--to", "-", *SETTINGS)
     assert [json.loads(line)["queue_offset"] for line in result.stdout.splitlines()] == [0, 1]
+
+
+# --- repair ---
+
+
+def repaired(root: Path) -> None:
+    """Repair it; then it must be sound, and open."""
+    result = rocketbox("repair", "--data-dir", root, "--yes", *SETTINGS)
+    assert result.exit_code == 0, result.output
+    assert rocketbox("check", "--data-dir", root, *SETTINGS).exit_code == 0
+
+
+def numbers_in(root: Path, topic: str = "orders") -> list[int]:
+    """The messages that a consumer gets, and that the store goes on with the offset it had."""
+    found: list[int] = []
+
+    async def read() -> None:
+        async with MessageStore(root, OPTIONS, clock=ManualClock()) as store:
+            offset, end = store.min_offset(topic, 0), store.max_offset(topic, 0)
+            while offset < end:
+                result = store.get(topic, 0, offset)
+                found.extend(number_of(record) for record in result.records)
+                offset = result.next_begin_offset
+            await put_all(store, message(99))
+            assert [number_of(record) for record in store.query("orders", "k99", 9, 0, 1 << 60)] == [99]
+
+    anyio.run(read)
+    return found
+
+
+def test_the_steps_of_a_repair_are_printed_and_nothing_is_done(tmp_path: Path) -> None:
+    places = filled(tmp_path)
+    damage(first_log_file(tmp_path), places[7] + 100)
+    before = digest(tmp_path)
+    result = rocketbox("repair", "--data-dir", tmp_path, *SETTINGS)
+    assert result.exit_code == 1
+    assert f"1. copy {places[8] - places[7]} bytes at {first_log_file(tmp_path)}:{places[7]} to " in result.stdout
+    assert "nothing was changed; rocketbox store repair --yes does all of this" in result.stdout
+    assert digest(tmp_path) == before
+
+
+def test_a_sound_store_has_nothing_to_repair(tmp_path: Path) -> None:
+    filled(tmp_path)
+    before = digest(tmp_path)
+    assert "nothing to do" in rocketbox("repair", "--data-dir", tmp_path, *SETTINGS).stdout
+    assert digest(tmp_path) == before
+
+
+@pytest.mark.parametrize("which", [0, 7, 28])
+def test_a_damaged_record_is_replaced_and_all_others_are_there(tmp_path: Path, which: int) -> None:
+    places = filled(tmp_path)
+    path = first_log_file(tmp_path)
+    damage(path, places[which] + 60)
+    damaged = path.read_bytes()[places[which] : places[which + 1]]
+    repaired(tmp_path)
+    copies = [
+        each.read_bytes() for each in (tmp_path / "torn").iterdir() if each.name.startswith(f"{places[which]:020d}")
+    ]
+    assert copies == [damaged]
+    assert numbers_in(tmp_path) == [number for number in range(30) if number != which]
+
+
+def test_a_log_that_lost_its_end_is_cut_there(tmp_path: Path) -> None:
+    places = filled(tmp_path)
+    with first_log_file(tmp_path).open("r+b") as file:
+        file.seek(places[25] + 10)
+        file.write(bytes(3000))
+    repaired(tmp_path)
+    assert numbers_in(tmp_path) == list(range(25))
+
+
+def test_a_missing_file_of_the_log_is_replaced_by_an_empty_one(tmp_path: Path) -> None:
+    filled(tmp_path, [message(number, size=20_000) for number in range(10)])
+    (tmp_path / "commitlog" / f"{65_536:020d}").unlink()
+    repaired(tmp_path)
+    assert numbers_in(tmp_path) == [0, 1, 2, 6, 7, 8, 9]
+
+
+def test_a_log_file_that_was_cut_short_is_completed(tmp_path: Path) -> None:
+    filled(tmp_path, [message(number, size=20_000) for number in range(10)])
+    os.truncate(first_log_file(tmp_path), 30_000)
+    repaired(tmp_path)
+    assert numbers_in(tmp_path) == [0, *range(3, 10)]
+
+
+def test_queues_index_and_tables_are_mended(tmp_path: Path) -> None:
+    filled(tmp_path)
+    queue = tmp_path / "consumequeue" / "orders" / "0" / f"{0:020d}"
+    sound = queue.read_bytes()
+    queue.write_bytes(b"\7" * 400)
+    index = sorted((tmp_path / "index").iterdir())
+    damage(index[0], 40 + 64 + 25)
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.json").write_text('{"dataVersion"')
+    repaired(tmp_path)
+    assert queue.read_bytes() == sound
+    assert sorted(each.name.rpartition("-")[0] for each in (tmp_path / "torn").iterdir()) == sorted(
+        [
+            "checkpoint",
+            "config-topics.json",
+            f"consumequeue-orders-0-{0:020d}",
+            *[f"index-{each.name}" for each in index],
+        ]
+    )
+    assert numbers_in(tmp_path) == list(range(30))
