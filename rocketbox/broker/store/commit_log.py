@@ -6,25 +6,52 @@ A record never spans files. A file ends with a blank: the bytes that are left (i
     file   = record* blank            (all but the last)
     record = size i32, magic i32 (0xDAA320A7, or 0xDAA320AB for topics above 127 bytes), ... see protocol.stored_message
 
-Holds appending to a buffer, writing it, and reading. When to write and sync is left to ``message_store``, finding the
-end after a crash to ``recovery``. A file is synced before anything is written to the next.
+Holds appending to a buffer, writing it, and reading. When to write and sync, and what follows from an error, is left to
+``log_writer``, finding the end after a crash to ``recovery``. A file is synced before the next one is begun.
+
+A write has two steps. What may find no room (making the file, having bytes set aside, opening) comes first: when that
+fails nothing was written, and the records may be taken back. From the first written byte on they may not be: bytes of
+theirs lie behind the log's end, where a shorter record over them would uncover what looks like the next one.
 
 Source: Apache RocketMQ 5.x ``CommitLog``, ``CommitLog.DefaultAppendMessageCallback``.
 """
 
 from __future__ import annotations
 
+import errno
 import struct
 from dataclasses import dataclass, field
 
-from rocketbox.broker.store.files import FileRun, OpenFiles
+from rocketbox.broker.store.files import NO_ROOM, FileRun, OpenFiles, SyncFailedError
 from rocketbox.broker.store.options import BLANK_BYTES, StoreOptions
-from rocketbox.broker.store.records import BLANK_MAGIC
-from rocketbox.errors import InvalidMessageError
+from rocketbox.broker.store.records import BLANK_MAGIC, MAGICS, MIN_RECORD_BYTES, check_record
+from rocketbox.broker.store.storage import StorageFile
+from rocketbox.errors import InvalidMessageError, StoreCorruptError
 
-__all__ = ["CommitLog", "Segment"]
+__all__ = ["CommitLog", "NotPreparedError", "Segment", "WriteFullError"]
 
+READ_BYTES = 256 << 10  # of the log that are read at once to dispatch it again
 _BLANK = struct.Struct(">iI")
+_HEAD = struct.Struct(">II")
+_NO_ALLOCATION = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})  # a file system that cannot set aside
+
+
+class NotPreparedError(Exception):
+    """There is no place for bytes; none of them was written. ``what`` was tried, ``error`` is why it failed."""
+
+    def __init__(self, what: str, error: OSError) -> None:
+        self.what = what
+        self.error = error
+        super().__init__(f"{what}: {error}")
+
+
+class WriteFullError(Exception):
+    """The disk was full in the middle of a write: the same bytes must be written again, to the same place."""
+
+    def __init__(self, what: str, error: OSError) -> None:
+        self.what = what
+        self.error = error
+        super().__init__(f"{what}: {error}")
 
 
 @dataclass
@@ -33,6 +60,8 @@ class Segment:
 
     offset: int
     chunks: list[bytes] = field(default_factory=list)
+    begun: bool = False
+    """Some of it may be in the file."""
 
 
 class CommitLog:
@@ -48,6 +77,7 @@ class CommitLog:
         self._allocate_ahead = options.allocate_ahead
         self._allocated = 0
         self._buffer = Segment(0)
+        self._file: StorageFile | None = None  # the last one, held open: no shortage of files can end a write
 
     @property
     def start(self) -> int:
@@ -55,10 +85,22 @@ class CommitLog:
 
     def open_at(self, end: int) -> None:
         """Go on at ``end``, up to which all is written and synced."""
-        self.end = self.written = self.synced = self._allocated = end
+        self.written = self.synced = self._allocated = end
+        self._file = None
+        self.take_back(end)
+
+    def take_back(self, end: int) -> None:
+        """Forget what was appended from ``end`` on, of which nothing is written."""
+        self.end = end
         self._file_end = self.run.file_start(end) + self.run.file_size
         self._segments = []
         self._buffer = Segment(end)
+
+    def close(self) -> None:
+        """Close the file that is held open."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def fits(self, size: int) -> bool:
         """Whether that many bytes fit into the file at ``end``; if not, :meth:`roll` before.
@@ -103,32 +145,144 @@ class CommitLog:
 
     def is_plain(self, segments: list[Segment], end: int) -> bool:
         """Whether writing needs neither a new file nor more allocated bytes, so that it takes microseconds."""
-        return len(segments) == 1 and end <= self._allocated and segments[0].offset < self.run.limit
+        return len(segments) == 1 and end <= self._allocated and self._file is not None
 
     def write(self, segments: list[Segment]) -> None:
-        """Write what was taken; blocks. Files are made, and bytes allocated, as needed. Raises OSError."""
+        """Write what was taken, and remove from the list what is written; blocks.
+
+        Raises NotPreparedError when there is no place for what is left, WriteFullError when the disk was full in the
+        middle, and OSError for an error of a write or sync, after which nobody knows what is on the disk.
+        """
+        while segments:
+            segment = segments[0]
+            file = self.prepare(segment.offset, segment.offset + sum(map(len, segment.chunks)))
+            segment.begun = True
+            try:
+                file.write(segment.offset - self.run.starts[-1], segment.chunks)
+            except OSError as error:
+                if error.errno in NO_ROOM:
+                    raise WriteFullError(f"writing {file.path}", error) from error
+                raise
+            del segments[0]
+
+    def prepare(self, offset: int, end: int) -> StorageFile:
+        """The file for bytes from ``offset`` to ``end``, made if need be, with room set aside for them; blocks.
+
+        Raises as :meth:`write` does; for a sync, of the file before, SyncFailedError.
+        """
         run = self.run
-        for segment in segments:
-            if not run.starts or segment.offset >= run.limit:
-                run.sync_last()
-                run.add(segment.offset - segment.offset % run.file_size if not run.starts else run.limit)
-                self._allocated = segment.offset
-            file = run.file(segment.offset)
-            start = run.starts[-1]
-            end = segment.offset + sum(map(len, segment.chunks))
-            while self._allocated < end:
-                size = min(max(self._allocate_ahead, end - self._allocated), run.limit - self._allocated)
-                if self._allocate_ahead:
-                    file.allocate(self._allocated - start, size)
-                self._allocated += size
-            file.write(segment.offset - start, segment.chunks)
+        if not run.starts or offset >= run.limit:
+            return self._begin_file(offset, end)
+        path = run.path(run.starts[-1])
+        if self._file is None:
+            try:
+                self._file = run.file(run.starts[-1])
+            except OSError as error:
+                raise NotPreparedError(f"opening {path}", error) from error
+        self._allocate(self._file, run.starts[-1], end)
+        return self._file
+
+    def _begin_file(self, offset: int, end: int) -> StorageFile:
+        run = self.run
+        start = run.limit if run.starts else offset - offset % run.file_size
+        if run.starts:
+            self.sync()
+        try:
+            file = run.add(start)
+        except SyncFailedError:
+            raise
+        except OSError as error:
+            raise NotPreparedError(f"making {run.path(start)}", error) from error
+        self._file = file
+        self._allocated = offset
+        self._allocate(file, start, end)
+        return file
+
+    def _allocate(self, file: StorageFile, start: int, end: int) -> None:
+        """Have room set aside up to ``end``, ahead of it if there is so much."""
+        if self._allocated >= end:
+            return
+        size = min(max(self._allocate_ahead, end - self._allocated), self.run.limit - self._allocated)
+        if self._allocate_ahead:
+            try:
+                file.allocate(self._allocated - start, size)
+            except OSError as error:
+                if error.errno in _NO_ALLOCATION:
+                    self._allocate_ahead = 0
+                elif size == end - self._allocated or error.errno not in NO_ROOM:
+                    raise NotPreparedError(f"setting aside {size} bytes of {file.path}", error) from error
+                else:
+                    size = end - self._allocated
+                    self._allocate_exactly(file, self._allocated - start, size)
+        self._allocated += size
+
+    @staticmethod
+    def _allocate_exactly(file: StorageFile, position: int, size: int) -> None:
+        try:
+            file.allocate(position, size)
+        except OSError as error:
+            raise NotPreparedError(f"setting aside {size} bytes of {file.path}", error) from error
 
     def sync(self) -> None:
-        """Sync the last file; those before were synced when it began. Blocks. Raises OSError."""
-        self.run.sync_last()
+        """Sync the last file; those before were synced when it began. Blocks.
+
+        Raises SyncFailedError, and NotPreparedError when the file cannot be opened for it.
+        """
+        file = self._file
+        if file is None:
+            if not self.run.starts:
+                return
+            path = self.run.path(self.run.starts[-1])
+            try:
+                file = self._file = self.run.file(self.run.starts[-1])
+            except OSError as error:
+                raise NotPreparedError(f"opening {path}", error) from error
+        try:
+            file.sync()
+        except OSError as error:
+            raise SyncFailedError.of(error) from error
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to ``size`` bytes from the files; nothing outside of them."""
         if not self.run.start <= offset < self.run.limit:
             return b""
         return self.run.read(offset, size)
+
+    def read_records(self, offset: int, end: int) -> tuple[list[tuple[int, bytes]], int]:
+        """Records from ``offset`` on, each with its offset, up to ``end`` or some of them; and where the next begins.
+
+        Each is checked. Raises StoreCorruptError for one that is not whole.
+        """
+        run = self.run
+        found: list[tuple[int, bytes]] = []
+        data, base = b"", offset
+        while offset < end:
+            if offset + _HEAD.size > base + len(data):
+                if found:
+                    break
+                data, base = self.read(offset, READ_BYTES), offset
+            space = run.file_start(offset) + run.file_size - offset
+            size, magic = (
+                _HEAD.unpack_from(data, offset - base) if len(data) - (offset - base) >= _HEAD.size else (0, 0)
+            )
+            if magic == BLANK_MAGIC and size == space:
+                offset += size
+                data, base = b"", offset
+                continue
+            if magic not in MAGICS or not MIN_RECORD_BYTES <= size <= min(space, end - offset):
+                raise self._damaged(offset, "no record begins there")
+            if offset + size > base + len(data):
+                if found:
+                    break
+                data, base = self.read(offset, max(size, READ_BYTES)), offset
+            record = data[offset - base : offset - base + size]
+            wrong = "the file ends within it" if len(record) < size else check_record(record, offset)
+            if wrong is not None:
+                raise self._damaged(offset, wrong)
+            found.append((offset, record))
+            offset += size
+        return found, offset
+
+    def _damaged(self, offset: int, reason: str) -> StoreCorruptError:
+        start = self.run.file_start(offset)
+        return StoreCorruptError(self.run.path(start), offset - start, reason)

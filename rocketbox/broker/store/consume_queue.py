@@ -28,7 +28,7 @@ _FILLER = _UNIT.pack(0, FILLER_SIZE, 0)
 
 
 class ConsumeQueue:
-    """One queue. All offsets are numbers of units but where "physical" is said.
+    """One queue. All offsets are numbers of units but where "physical" is said. Any thread may read.
 
     ``next_offset`` is what the next message put gets, ``max_offset`` what the next message to become readable has.
     """
@@ -44,8 +44,7 @@ class ConsumeQueue:
         self.max_physical_end = 0
         """Where the record of the newest unit ends."""
         self._run = FileRun(files, directory, file_size, "mapped-file-size-consume-queue")
-        self._tail = bytearray()  # the units from _tail_start to max_offset
-        self._tail_start = 0
+        self._tail = (0, bytearray())  # first of the units in memory, which reach to max_offset, and their bytes
         self._written = 0  # units below are in the files
         self._loaded = 0  # the end that the files were found with
         self._rewound: int | None = None  # units of the files from here on were not believed
@@ -107,8 +106,8 @@ class ConsumeQueue:
         return low
 
     def _set_end(self, end: int) -> None:
-        self.next_offset = self.max_offset = self._written = self._tail_start = end
-        self._tail.clear()
+        self.next_offset = self.max_offset = self._written = end
+        self._tail = (end, bytearray())
         self.max_physical_end = 0
         while end > self.first_offset:
             physical, size, _ = self.unit(end - 1)
@@ -188,9 +187,10 @@ class ConsumeQueue:
 
     def append(self, physical: int, size: int, tags_code: int) -> None:
         """Add the unit of the next message; it is readable at once."""
-        self._tail += _UNIT.pack(physical, size, tags_code)
-        self.max_offset += 1
+        tail = self._tail[1]
+        tail += _UNIT.pack(physical, size, tags_code)
         self.max_physical_end = physical + size
+        self.max_offset += 1  # last: other threads read what is below
 
     def fill(self, offset: int) -> None:
         """Add units that stand for no message up to ``offset``; an empty queue begins in the file of ``offset``."""
@@ -198,36 +198,46 @@ class ConsumeQueue:
         if self.max_offset == self.first_offset and offset // per_file > self.max_offset // per_file:
             self._run.remove_files()
             self._set_end(offset - offset % per_file)
-        self._tail += _FILLER * (offset - self.max_offset)
+        tail = self._tail[1]
+        tail += _FILLER * (offset - self.max_offset)
         self.max_offset = offset
 
     def unwritten(self) -> tuple[int, bytes]:
         """The first unit that is not in the files, and the bytes of all those."""
-        return self._written, bytes(self._tail[(self._written - self._tail_start) * UNIT :])
+        start, tail = self._tail
+        return self._written, bytes(tail[(self._written - start) * UNIT :])
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write and sync units; may run in another thread."""
-        for file in self._run.write(offset * UNIT, data):
-            file.sync()
+        """Write units; may run in another thread. They are safe after :meth:`sync`."""
+        self._run.write(offset * UNIT, data)
+
+    def sync(self) -> None:
+        """Sync what was written; may run in another thread."""
+        self._run.sync()
 
     def set_written(self, offset: int) -> None:
         """The units below are in the files now."""
         self._written = offset
-        spare = min(offset, self.max_offset - KEPT_UNITS) - self._tail_start
-        if spare > 0:
-            del self._tail[: spare * UNIT]
-            self._tail_start += spare
+        start, tail = self._tail
+        spare = min(offset, self.max_offset - KEPT_UNITS) - start
+        if spare >= KEPT_UNITS:  # not a few each time, for all that stay are copied
+            self._tail = (start + spare, tail[spare * UNIT :])
 
     # --- reading ---
 
     def units(self, offset: int, count: int) -> Iterator[tuple[int, int, int]]:
         """(physical offset, size, tags code) of up to ``count`` units from ``offset`` on, from one file."""
         count = min(count, self.max_offset - offset)
-        if offset >= self._tail_start:
-            start = (offset - self._tail_start) * UNIT
-            return _UNIT.iter_unpack(bytes(self._tail[start : start + count * UNIT]))
-        data = self._run.read(offset * UNIT, min(count, self._tail_start - offset) * UNIT)
-        return _UNIT.iter_unpack(data)
+        start, tail = self._tail
+        if offset >= start:
+            position = (offset - start) * UNIT
+            return _UNIT.iter_unpack(bytes(tail[position : position + count * UNIT]))
+        data = self._run.read(offset * UNIT, min(count, start - offset) * UNIT)
+        return _UNIT.iter_unpack(data[: len(data) - len(data) % UNIT])
+
+    def is_in_memory(self, offset: int) -> bool:
+        """Whether :meth:`units` from ``offset`` on touches no file."""
+        return offset >= self._tail[0]
 
     def unit(self, offset: int) -> tuple[int, int, int]:
         """One unit."""

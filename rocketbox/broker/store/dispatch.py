@@ -1,7 +1,7 @@
 """What is derived from the commit log: an entry in the message's queue, and its keys in the index.
 
-All of it can be built again from the log. It is held in memory first and written by :meth:`Derived.write`, which the
-store calls only when the log is synced up to the records spoken of.
+All of it can be built again from the log. It is held in memory first; ``derived_writer`` writes it, only when the log
+is synced up to the records spoken of. When a record is durable ``dispatcher`` calls; the keys go by ``index_feed``.
 
 Source: Apache RocketMQ 5.x ``DefaultMessageStore`` (``ReputMessageService``, ``CommitLogDispatcherBuildConsumeQueue``,
 ``CommitLogDispatcherBuildIndex``), ``ConsumeQueueStore``, ``IndexService.buildIndex``, and
@@ -11,19 +11,18 @@ Source: Apache RocketMQ 5.x ``DefaultMessageStore`` (``ReputMessageService``, ``
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 
 from rocketbox.broker.store.consume_queue import ConsumeQueue
-from rocketbox.broker.store.files import OpenFiles
-from rocketbox.broker.store.index_file import IndexSnapshot, MessageIndex, hash_key, hash_prefix
-from rocketbox.broker.store.options import StoreOptions
+from rocketbox.broker.store.files import NO_ROOM, OpenFiles
+from rocketbox.broker.store.index_file import MessageIndex, hash_key, hash_prefix
+from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT, StoreOptions
 from rocketbox.broker.store.records import ParsedRecord, find_keys, find_property
 from rocketbox.errors import InvalidMessageError, StoreError
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, MessageSysFlag
 from rocketbox.protocol.tags import tags_code
 
-__all__ = ["TRANSACTION", "Derived", "DerivedSnapshot", "is_queued"]
+__all__ = ["TRANSACTION", "Derived", "is_queued"]
 
 _log = logging.getLogger(__name__)
 
@@ -36,17 +35,6 @@ CACHED_HASHES = 10_000  # of tags; of those for each topic
 def is_queued(sys_flag: int) -> bool:
     """Whether a message of that sysFlag gets a place in its queue: halves and rollbacks do not."""
     return sys_flag & TRANSACTION not in (_PREPARED, _ROLLBACK)
-
-
-@dataclass(frozen=True)
-class DerivedSnapshot:
-    """What is to be written."""
-
-    queues: list[tuple[ConsumeQueue, int, bytes]]
-    index: list[IndexSnapshot]
-    queue_ends: int
-    index_timestamp: int
-    """Store time of the newest record in the index."""
 
 
 class Derived:
@@ -63,6 +51,8 @@ class Derived:
         """Of all files of consume queues: what those that are there have, else what the settings say."""
         self._delays = options.delay_level_ms
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.unwritten = 0
+        """How many entries of queues are in memory only."""
         self._changed: dict[ConsumeQueue, None] = {}  # queues with entries that are not written; a set in order
         self._codes: dict[bytes, int] = {}
         self._hashes: dict[str, tuple[int, dict[bytes, int]]] = {}  # by topic: its own, and those of its tags
@@ -134,6 +124,28 @@ class Derived:
 
     # --- adding ---
 
+    def add_to_queue(
+        self, queue: ConsumeQueue, topic: str, properties: bytes, physical: int, size: int, stored: int
+    ) -> int:
+        """Add a record, stored at ``stored`` (epoch ms), to its queue.
+
+        Returns what stands there beside it: its tag's hash, or when a delayed one is due (epoch ms).
+        """
+        code = self._due(properties, stored) if topic == SCHEDULE_TOPIC else None
+        if code is None:
+            tags = find_property(properties, b"TAGS")
+            code = 0 if tags is None else self._code_of(tags)
+        queue.append(physical, size, code)
+        self._changed[queue] = None
+        self.unwritten += 1
+        return code
+
+    def index_record(self, topic: str, properties: bytes, sys_flag: int, physical: int, stored: int) -> None:
+        """Add a record's keys to the index, unless it has them."""
+        if self.indexes and sys_flag & TRANSACTION != _ROLLBACK and physical > self.index.end_physical:
+            tags, keys, unique = find_keys(properties)
+            self._index_keys(topic, tags, keys, unique, physical, stored)
+
     def add(
         self,
         queue: ConsumeQueue | None,
@@ -145,24 +157,12 @@ class Derived:
         stored: int,
         *,
         index: bool = True,
-    ) -> int:
-        """Add a record, stored at ``stored`` (epoch ms), to its queue, if that is given, and to the index.
-
-        Returns what stands in the queue beside it: its tag's hash, or when a delayed one is due (epoch ms).
-        """
-        tags, keys, unique = find_keys(properties)
-        if index and self.indexes and sys_flag & TRANSACTION != _ROLLBACK:
-            self._index_keys(topic, tags, keys, unique, physical, stored)
-        if queue is None:
-            return 0
-        code = None
-        if topic == SCHEDULE_TOPIC:
-            code = self._due(properties, stored)
-        if code is None:
-            code = 0 if tags is None else self._code_of(tags)
-        queue.append(physical, size, code)
-        self._changed[queue] = None
-        return code
+    ) -> None:
+        """Add a record to its queue, if that is given, and to the index."""
+        if index:
+            self.index_record(topic, properties, sys_flag, physical, stored)
+        if queue is not None:
+            self.add_to_queue(queue, topic, properties, physical, size, stored)
 
     def code(self, record: ParsedRecord) -> int:
         """What stands in the queue beside a record."""
@@ -220,24 +220,42 @@ class Derived:
 
     # --- writing ---
 
-    def snapshot(self, *, index: bool) -> DerivedSnapshot:
-        """What is not written yet; a queue is in one snapshot at a time."""
-        queues = [(queue, *queue.unwritten()) for queue in self._changed]
-        self._changed.clear()
-        snapshots = self.index.snapshots() if index else []
-        return DerivedSnapshot(queues, snapshots, self.queue_ends, self.index.end_timestamp)
+    def take_changed(self) -> list[tuple[ConsumeQueue, int, bytes]]:
+        """The queues with entries that are not written: the number of the first, and their bytes."""
+        changed, self._changed = self._changed, {}
+        return [(queue, *queue.unwritten()) for queue in changed]
 
-    def write(self, snapshot: DerivedSnapshot) -> None:
-        """Write and sync; blocks, and may run in another thread. Raises OSError."""
-        for queue, offset, data in snapshot.queues:
-            queue.write(offset, data)
-        self.index.write(snapshot.index)
+    def set_written(self, taken: list[tuple[ConsumeQueue, int, bytes]], failed: Collection[ConsumeQueue] = ()) -> None:
+        """What was taken is in the files now, but for the queues that ``failed``, whose entries are kept."""
+        for queue, offset, data in taken:
+            if queue in failed:
+                self._changed[queue] = None
+            else:
+                count = len(data) // CONSUME_QUEUE_UNIT
+                queue.set_written(offset + count)
+                self.unwritten -= count
 
-    def set_written(self, snapshot: DerivedSnapshot) -> None:
-        """The snapshot is on disk now."""
-        for queue, offset, data in snapshot.queues:
-            queue.set_written(offset + len(data) // 20)
-        self.index.set_written(snapshot.index)
+    def flush(self) -> bool:
+        """Write all that is not written, and sync it; blocks. For those who have the store to themselves.
+
+        False when the disk has no room: it stays in memory, and is written when there is. After another error (OSError)
+        nothing counts as written either.
+        """
+        taken, keys = self.take_changed(), self.index.snapshots()
+        try:
+            for queue, offset, data in taken:
+                queue.write(offset, data)
+                queue.sync()
+            self.index.write(keys)
+        except BaseException as error:
+            self.set_written(taken, {queue for queue, _, _ in taken})
+            self.index.restore(keys)
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                return False
+            raise
+        self.set_written(taken)
+        self.index.set_written(keys)
+        return True
 
     def close(self) -> None:
         self.index.close()

@@ -8,19 +8,38 @@ Source: Apache RocketMQ 5.x ``MappedFileQueue``, ``DefaultMappedFile`` (which ma
 
 from __future__ import annotations
 
+import errno
+import logging
 import re
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rocketbox.broker.store.storage import Storage, StorageFile
 from rocketbox.errors import StoreCorruptError, StoreError
 
-__all__ = ["FileRun", "OpenFiles", "read_data"]
+__all__ = ["NO_ROOM", "FileRun", "OpenFiles", "SyncFailedError", "is_shortage", "read_data"]
+
+_log = logging.getLogger(__name__)
 
 OPEN_FILES = 256  # a broker with thousands of queues must stay below the usual limit of 1024 open files
 ZEROS = bytes(1 << 20)
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+_SHORTAGES = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether an error says that something is short for now: room, open files, memory."""
+    return isinstance(error, OSError) and error.errno in _SHORTAGES
+
+
+class SyncFailedError(OSError):
+    """A sync failed: what of the file is on the disk is not known, and a later sync would not tell."""
+
+    @classmethod
+    def of(cls, error: OSError) -> SyncFailedError:
+        return cls(error.errno, error.strerror, error.filename)
 
 
 class OpenFiles:
@@ -36,12 +55,15 @@ class OpenFiles:
         """The file, opened if it is not. Keep it only as long as one read or write takes."""
         with self._guard:
             file = self._files.get(path)
-            if file is None:
-                file = self._files[path] = self.storage.open(path, create=create)
-                if len(self._files) > self._limit:
-                    self._files.popitem(last=False)  # closed when the last thread that uses it lets go
-            else:
+            if file is not None:
                 self._files.move_to_end(path)
+                return file
+        opened = self.storage.open(path, create=create)  # not under the lock: a slow disk would hold up all others
+        with self._guard:
+            file = self._files.setdefault(path, opened)
+            self._files.move_to_end(path)
+            if len(self._files) > self._limit:
+                self._files.popitem(last=False)  # closed when the last thread that uses it lets go
             return file
 
     def forget(self, path: str) -> None:
@@ -73,25 +95,32 @@ def read_data(file: StorageFile, start: int, end: int) -> Iterator[tuple[int, by
 
 
 class FileRun:
-    """The files of one directory, from :attr:`start` to :attr:`limit`, without a gap. Offsets are those of the run."""
+    """The files of one directory, from :attr:`start` to :attr:`limit`, without a gap. Offsets are those of the run.
+
+    Any thread may read while another adds files.
+    """
 
     def __init__(self, files: OpenFiles, directory: str, file_size: int, setting: str) -> None:
         self.directory = directory
         self.file_size = file_size
         self.starts: list[int] = []
         self._setting = setting
+        self._unsynced: dict[int, tuple[int, int]] = {}  # by file: the bytes written since its last sync
+        self._doubtful: set[int] = set()  # files whose last sync failed
         self._files = files
         self._storage = files.storage
 
     @property
     def start(self) -> int:
         """Offset of the first file's first byte; 0 without files."""
-        return self.starts[0] if self.starts else 0
+        starts = self.starts
+        return starts[0] if starts else 0
 
     @property
     def limit(self) -> int:
         """Offset behind the last file's last byte; 0 without files."""
-        return self.starts[-1] + self.file_size if self.starts else 0
+        starts = self.starts
+        return starts[-1] + self.file_size if starts else 0
 
     def path(self, start: int) -> str:
         return f"{self.directory}/{start:020d}"
@@ -127,17 +156,40 @@ class FileRun:
                 missing = self.path(before + self.file_size)
                 raise StoreCorruptError(missing, 0, f"the file is missing between {self.path(before)} and {start:020d}")
 
-    def add(self, start: int, allocate: int = 0) -> StorageFile:
-        """Make the file that begins at ``start``: of full length, its first ``allocate`` bytes set aside, synced."""
-        self._storage.make_directories(self.directory)
-        file = self._files.get(self.path(start), create=True)
-        file.truncate(self.file_size)
-        if allocate:
-            file.allocate(0, min(allocate, self.file_size))
-        file.sync()
-        self._storage.sync_directory(self.directory)
-        self.starts.append(start)
+    def add(self, start: int) -> StorageFile:
+        """Make the file that begins at ``start``, of full length and synced. Nothing is left of one that fails.
+
+        Raises SyncFailedError when a sync did, OSError for anything else.
+        """
+        path = self.path(start)
+        try:
+            self._storage.make_directories(self.directory)
+            file = self._files.get(path, create=True)
+            file.truncate(self.file_size)
+            self._sync(file.sync)
+            self._sync(lambda: self._storage.sync_directory(self.directory))
+        except OSError:
+            self._take_back(path)
+            raise
+        self.starts = [*self.starts, start]  # anew: other threads read the one they have
         return file
+
+    @staticmethod
+    def _sync(sync: Callable[[], None]) -> None:
+        try:
+            sync()
+        except OSError as error:
+            if is_shortage(error):
+                raise
+            raise SyncFailedError.of(error) from error
+
+    def _take_back(self, path: str) -> None:
+        self._files.forget(path)
+        try:
+            if self._storage.exists(path):
+                self._storage.remove(path)
+        except OSError as error:
+            _log.debug("%s, which could not be made, cannot be removed either: %s", path, error)
 
     def file_start(self, offset: int) -> int:
         """Where the file that holds ``offset`` begins."""
@@ -145,10 +197,11 @@ class FileRun:
 
     def file(self, offset: int) -> StorageFile:
         """The file that holds ``offset``; raises StoreError if none does."""
-        number = bisect_right(self.starts, offset) - 1
-        if number < 0 or offset >= self.starts[number] + self.file_size:
+        starts = self.starts
+        number = bisect_right(starts, offset) - 1
+        if number < 0 or offset >= starts[number] + self.file_size:
             raise StoreError(f"{self.directory} holds nothing at offset {offset}")
-        return self._files.get(self.path(self.starts[number]))
+        return self._files.get(self.path(starts[number]))
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to ``size`` bytes, from one file."""
@@ -177,20 +230,31 @@ class FileRun:
                 length = distance + len(data.rstrip(b"\0"))
         return length
 
-    def write(self, offset: int, data: bytes) -> list[StorageFile]:
-        """Write, adding files where needed; returns the files to sync."""
-        written = []
+    def write(self, offset: int, data: bytes) -> None:
+        """Write, adding files where needed. What is written is safe after :meth:`sync`."""
         while data:
             if not self.starts or offset >= self.limit:
                 self.add(offset if not self.starts else self.limit)
             start = self.file_start(offset)
             part = data[: start + self.file_size - offset]
-            file = self.file(offset)
-            file.write(offset - start, [part])
-            written.append(file)
+            position, end = offset - start, offset - start + len(part)
+            self.file(offset).write(position, [part])
+            low, high = self._unsynced.get(start, (position, end))
+            self._unsynced[start] = (min(low, position), max(high, end))
             offset += len(part)
             data = data[len(part) :]
-        return written
+
+    def sync(self) -> None:
+        """Sync what was written. After a failed sync the next one writes it again first: it may not count as dirty."""
+        for start, (low, high) in list(self._unsynced.items()):
+            if start in self.starts:
+                file = self.file(start)
+                if start in self._doubtful:
+                    file.write(low, [file.read(low, high - low)])
+                self._doubtful.add(start)
+                file.sync()
+            self._doubtful.discard(start)
+            del self._unsynced[start]
 
     def cut(self, offset: int) -> int:
         """Make all bytes from ``offset`` on zero and remove the files behind; returns how many bytes were not zero.
@@ -201,7 +265,8 @@ class FileRun:
         cleared = 0
         while self.starts and self.starts[-1] > offset:
             cleared += self._clear(self.starts[-1], self.starts[-1])
-            self._remove(self.starts.pop())
+            start, self.starts = self.starts[-1], self.starts[:-1]
+            self._remove(start)
         if self.starts and offset < self.limit:
             cleared += self._clear(self.file_start(offset), offset)
         return cleared
@@ -209,7 +274,8 @@ class FileRun:
     def remove_files(self) -> None:
         """Remove all, to begin elsewhere."""
         while self.starts:
-            self._remove(self.starts.pop())
+            start, self.starts = self.starts[-1], self.starts[:-1]
+            self._remove(start)
 
     def _clear(self, start: int, offset: int) -> int:
         file = self.file(start)
@@ -226,8 +292,3 @@ class FileRun:
         self._files.forget(self.path(start))
         self._storage.remove(self.path(start))
         self._storage.sync_directory(self.directory)
-
-    def sync_last(self) -> None:
-        """Sync the last file, the one that is written to."""
-        if self.starts:
-            self.file(self.starts[-1]).sync()

@@ -315,6 +315,10 @@ class IndexFile:
         file.write(0, [snapshot.header])
         file.sync()
 
+    def restore(self, snapshot: IndexSnapshot) -> None:
+        """That snapshot could not be written: its slots belong to the next one too."""
+        self._changed += snapshot.slots
+
     def set_written(self, snapshot: IndexSnapshot) -> None:
         """That snapshot is in the file now."""
         del self._tail[: len(snapshot.entries)]
@@ -423,6 +427,11 @@ class MessageIndex:
             snapshot.file.write(snapshot)
         if snapshots:
             self._storage.sync_directory(self._directory)
+
+    def restore(self, snapshots: list[IndexSnapshot]) -> None:
+        """They could not be written."""
+        for snapshot in snapshots:
+            snapshot.file.restore(snapshot)
 
     def set_written(self, snapshots: list[IndexSnapshot]) -> None:
         for snapshot in snapshots:

@@ -139,10 +139,11 @@ class MemoryStorage:
     """A file system in memory.
 
     ``calls`` holds every call that changes or syncs something, in order; ``reads`` counts those that read.
-    :meth:`begin_call` hears of all calls of any kind.
+    :meth:`begin_call` hears of all calls of any kind. ``free_space`` is what it says of its room.
     """
 
     def __init__(self) -> None:
+        self.free_space = 1 << 40
         self.calls: list[StorageCall] = []
         self.reads = 0
         self.guard = threading.RLock()
@@ -171,7 +172,7 @@ class MemoryStorage:
 
         ``name`` is ``read``, ``write``, ``sync``, ``allocate``, ``truncate``, ``size``, ``next_data``, ``open``,
         ``create`` (opening what is not there yet), ``exists``, ``list_directory``, ``is_directory``,
-        ``make_directories``, ``rename``, ``remove``, ``sync_directory`` or ``lock``.
+        ``make_directories``, ``rename``, ``remove``, ``sync_directory``, ``free_bytes`` or ``lock``.
         """
 
     def record(self, name: str, path: str, offset: int = 0, size: int = 0) -> None:
@@ -230,6 +231,10 @@ class MemoryStorage:
     def sync_directory(self, path: str) -> None:
         self.begin_call("sync_directory", path)
         self.record("sync directory", path)
+
+    def free_bytes(self, path: str) -> int:
+        self.begin_call("free_bytes", path)
+        return self.free_space
 
     def lock(self, path: str) -> LockHandle:
         self.begin_call("lock", path)

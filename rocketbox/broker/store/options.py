@@ -1,7 +1,7 @@
 """The store's settings: Apache's names in snake_case, its units (milliseconds, bytes) and its defaults.
 
 Other than Apache's: ``flush_disk_type`` is SYNC_FLUSH and ``enabled_append_prop_crc`` is on; ``allocate_ahead``,
-``flush_interval_index`` and ``read_cache_size`` are our own.
+``flush_interval_index``, ``max_waiting_bytes`` and ``read_cache_size`` are our own.
 
 Source: Apache RocketMQ 5.x ``MessageStoreConfig``.
 """
@@ -50,13 +50,17 @@ class StoreOptions:
     flush_interval_commit_log: int = 500
     """How often the commit log is synced with ASYNC_FLUSH."""
     flush_interval_consume_queue: int = 1000
-    """How often consume queues and checkpoint are written and synced."""
+    """How often consume queues are written."""
+    flush_consume_queue_thorough_interval: int = 60_000
+    """How often consume queues are synced, and then the checkpoint that says so; also after 64 MiB of commit log."""
     flush_interval_index: int = 10_000
     """How often index files are written and synced."""
     enabled_append_prop_crc: bool = True
     """Put a checksum of the whole record into its properties."""
     allocate_ahead: int = 64 << 20
     """Bytes of disk that are allocated before the log's end reaches them."""
+    max_waiting_bytes: int = 128 << 20
+    """Bytes of messages that may wait for the disk; then sends are refused with SYSTEM_BUSY until it has caught up."""
     read_cache_size: int = 16 << 20
     """Bytes of the newest records that are kept in memory for reading."""
     max_transfer_bytes_on_message_in_memory: int = 256 << 10
@@ -103,7 +107,9 @@ class StoreOptions:
             ("max-message-size", self.max_message_size, 1),
             ("flush-interval-commit-log", self.flush_interval_commit_log, 1),
             ("flush-interval-consume-queue", self.flush_interval_consume_queue, 1),
+            ("flush-consume-queue-thorough-interval", self.flush_consume_queue_thorough_interval, 1),
             ("flush-interval-index", self.flush_interval_index, 1),
+            ("max-waiting-bytes", self.max_waiting_bytes, 1),
             ("allocate-ahead", self.allocate_ahead, 0),
             ("read-cache-size", self.read_cache_size, 0),
         ):

@@ -54,7 +54,7 @@ class QueueComparison:
     def rest(self, complete_until: int) -> Iterator[StoreFinding]:
         """Compare what is behind the newest record; units of records at or behind ``complete_until`` are left out."""
         if self.next is None:
-            yield from self._gone(self.run.start // UNIT, None)
+            yield from self._gone(self.run.start // UNIT, None, complete_until)
             return
         for offset, unit in self._units_from(self.next):
             physical, size, _ = _UNIT.unpack(unit)
@@ -73,10 +73,15 @@ class QueueComparison:
                 return bool(size > 0 and physical >= complete_until)
         return False
 
-    def _gone(self, first: int, end: int | None) -> Iterator[StoreFinding]:
-        """Units from ``first`` on up to ``end`` (None: up to the first zeros) stand for messages that are gone."""
+    def _gone(self, first: int, end: int | None, complete_until: int | None = None) -> Iterator[StoreFinding]:
+        """Units from ``first`` on up to ``end`` stand for messages that are gone.
+
+        Without ``end`` up to the first zeros, or to a record at or behind ``complete_until``.
+        """
         for offset, unit in self._units_from(first, end):
             physical, size, _ = _UNIT.unpack(unit)
+            if complete_until is not None and size != FILLER_SIZE and size > 0 and physical >= complete_until:
+                return
             if size != FILLER_SIZE and (size <= 0 or physical < 0 or physical + size > self._log_start):
                 yield self._finding(offset, unit, _FILLER, "the log does not hold a message for it")
 

@@ -17,6 +17,7 @@ from enum import Enum
 from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from rocketbox.broker.store.dispatch import Derived
+from rocketbox.broker.store.index_feed import IndexFeed
 from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT, StoreOptions
 from rocketbox.broker.store.records import MAGICS, MIN_RECORD_BYTES, store_timestamp_of
@@ -78,20 +79,18 @@ class RecordCache:
 
 
 class StoreReader:
-    """The reading half of a store: what ``MessageStore``, which extends it, offers beside puts.
-
-    It is extended, not held, so that ``store.get`` needs no method that only forwards; nothing in it is overridden.
-    """
+    """Reads from the files and the memory of a store. ``cache`` is where the newest records are put."""
 
     def __init__(self, options: StoreOptions) -> None:
         self.options = options
         self._memory = _memory_bytes() * options.access_message_in_memory_max_ratio // 100
 
-    def _read_from(self, log: CommitLog, derived: Derived) -> None:
+    def begin(self, log: CommitLog, derived: Derived, feed: IndexFeed) -> None:
         """Read from these from now on; nothing of them is in memory yet."""
         self._log = log
         self._derived = derived
-        self._cache = RecordCache(self.options.read_cache_size)
+        self._feed = feed
+        self.cache = RecordCache(self.options.read_cache_size)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first message of a queue; 0 for a queue that is not there."""
@@ -102,15 +101,6 @@ class StoreReader:
         """Behind the last readable message of a queue; 0 for a queue that is not there."""
         queue = self._derived.find(topic, queue_id)
         return queue.max_offset if queue is not None else 0
-
-    @property
-    def min_commit_log_offset(self) -> int:
-        return self._log.start
-
-    @property
-    def max_commit_log_offset(self) -> int:
-        """The end of what is written."""
-        return self._log.written
 
     def queues(self) -> list[tuple[str, int]]:
         """Topic and id of all queues."""
@@ -205,7 +195,7 @@ class StoreReader:
 
     def _read_records(self, places: list[tuple[int, int]]) -> list[bytes]:
         """Records at (offset, size), from memory or else with one read for those that lie near each other."""
-        cache = self._cache
+        cache = self.cache
         records = []
         count = 0
         while count < len(places):
@@ -240,7 +230,7 @@ class StoreReader:
 
     def read(self, commit_log_offset: int) -> bytes | None:
         """The record that begins at a commit-log offset; None if none does."""
-        record = self._cache.get(commit_log_offset)
+        record = self.cache.get(commit_log_offset)
         if record is not None:
             return record
         if not self._log.start <= commit_log_offset <= self._log.written - MIN_RECORD_BYTES:
@@ -262,6 +252,7 @@ class StoreReader:
         """
         records: list[bytes] = []
         most = min(max_num, self.options.max_msgs_num_batch)
+        self._feed.build_now()
         for physical in self._derived.find_key(topic, key, begin_ms, end_ms):
             if len(records) >= most:
                 break

@@ -42,6 +42,7 @@ from rocketbox.broker.store.checkpoint import CheckpointFile
 from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.consume_queue import ConsumeQueue
 from rocketbox.broker.store.dispatch import Derived, is_queued
+from rocketbox.broker.store.files import NO_ROOM
 from rocketbox.broker.store.log_end import TornTail, cut_torn_tail, place_of, refuse_if_synced
 from rocketbox.broker.store.log_scan import LogScan
 from rocketbox.broker.store.options import StoreOptions
@@ -130,8 +131,13 @@ def _tell_sizes(log: CommitLog, derived: Derived, options: StoreOptions) -> None
 def write_abort(storage: Storage, root: str) -> None:
     """Return when the disk says that the store was not stopped cleanly."""
     file = storage.open(f"{root}/abort", create=True)
-    file.truncate(0)
-    file.write(0, [str(os.getpid()).encode()])
+    text = b"%d" % os.getpid()
+    try:
+        file.write(0, [text])  # in place: once cut it might need a block that a full disk does not have
+        file.truncate(len(text))
+    except OSError as error:
+        if error.errno not in NO_ROOM:  # that the file is there says it all
+            raise
     file.sync()
     storage.sync_directory(root)
 
@@ -335,7 +341,7 @@ class _Recovery:
         while queue.max_offset < number:
             self._derived.fill_queue(queue, min(number, queue.max_offset + FILL_AT_ONCE))
             if queue.max_offset < number:
-                self._flush_derived()
+                self._derived.flush()
         return queue
 
     def _parsed(self, offset: int, record: bytes) -> ParsedRecord:
@@ -364,7 +370,7 @@ class _Recovery:
             _log.info("reading the commit log: at %d of at most %d", offset, self._run.limit)
         if offset - self._flushed_at >= FLUSH_EVERY:
             self._flushed_at = offset
-            self._flush_derived()
+            self._derived.flush()
 
     # --- making it so ---
 
@@ -375,7 +381,7 @@ class _Recovery:
             removed = sum(queue.cut_physical(end) for queue in self._derived)
             if self._derived.index.end_physical >= end:
                 self._derived.index.cut(end)
-        self._flush_derived()
+        self._derived.flush()
         for queue in self._derived:
             if self._rewound:
                 removed += queue.cut_files()
@@ -386,8 +392,3 @@ class _Recovery:
     @property
     def _clean_and_marked(self) -> bool:
         return self._clean and self._checkpoint.marked
-
-    def _flush_derived(self) -> None:
-        snapshot = self._derived.snapshot(index=True)
-        self._derived.write(snapshot)
-        self._derived.set_written(snapshot)

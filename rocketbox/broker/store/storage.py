@@ -103,6 +103,9 @@ class Storage(Protocol):
     def sync_directory(self, path: str) -> None:
         """Return when the names in the directory are on the disk (fsync)."""
 
+    def free_bytes(self, path: str) -> int:
+        """How many bytes the file system that holds a path has left for us."""
+
     def lock(self, path: str) -> LockHandle:
         """Take the record lock on the file's first byte, as Apache's broker does. Raises StoreLockedError.
 
@@ -279,7 +282,11 @@ class RealStorage:
         except FileExistsError:
             if not self.is_directory(path):
                 raise
-        self.sync_directory(parent)
+        try:
+            self.sync_directory(parent)
+        except OSError:
+            os.rmdir(path)  # one that is there counts as synced: the next attempt makes it again
+            raise
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)
@@ -293,6 +300,10 @@ class RealStorage:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def free_bytes(self, path: str) -> int:
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
 
     def lock(self, path: str) -> LockHandle:
         return _RealLock(path)

@@ -1,6 +1,6 @@
 """Senders who wait until the commit log is safe up to where their message ends.
 
-When that is, and what prevents it, is left to ``message_store``; here is who is told, in order, or that it takes too
+When that is, and what prevents it, is left to ``log_writer``; here is who is told, in order, or that it takes too
 long.
 
 Source: Apache RocketMQ 5.5 ``CommitLog.GroupCommitRequest``, ``FlushDiskWatcher``.
@@ -9,7 +9,7 @@ Source: Apache RocketMQ 5.5 ``CommitLog.GroupCommitRequest``, ``FlushDiskWatcher
 from __future__ import annotations
 
 import logging
-from bisect import insort
+from bisect import bisect_right, insort
 from collections.abc import Callable
 from operator import itemgetter
 
@@ -25,6 +25,10 @@ DurableCallback = Callable[[BaseException | None], None]
 
 class DurableWaiters:
     """Callbacks by the end of their message; each is called once, with a TimeoutError after ``timeout_ms``."""
+
+    def __bool__(self) -> bool:
+        """Whether somebody waits."""
+        return bool(self._waiting)
 
     def __init__(self, clock: Clock, timeout_ms: int) -> None:
         self._clock = clock
@@ -65,10 +69,12 @@ class DurableWaiters:
                 for _, _, callback in late:
                     _call(callback, TimeoutError(f"no sync within {self._timeout_ms} ms"))
 
-    def fail(self, error: BaseException) -> None:
-        """Tell all that it will never be durable."""
-        waiting, self._waiting = self._waiting, []
-        for _, _, callback in waiting:
+    def fail(self, error: BaseException, behind: int = -1) -> None:
+        """Tell those whose message ends behind an offset (all, if none is given) that it will never be durable."""
+        waiting = self._waiting
+        kept = bisect_right(waiting, behind, key=itemgetter(0))
+        self._waiting = waiting[:kept]
+        for _, _, callback in waiting[kept:]:
             _call(callback, error)
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -31,6 +34,7 @@ SMALL = StoreOptions(
     max_hash_slot_num=16,
     max_index_num=64,
     allocate_ahead=1024,
+    flush_consume_queue_thorough_interval=1000,
 )
 CHECKPOINT = f"{ROOT}/checkpoint"
 LOG = f"{ROOT}/commitlog/{0:020d}"
@@ -252,12 +256,66 @@ class FailingStorage(MemoryStorage):
         super().record(name, path, offset, size)
 
 
+class FaultyStorage(MemoryStorage):
+    """Calls of any kind fail as :meth:`fail` says; a disk that is full as :attr:`full` says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+        """Nothing can be made, and nothing written behind what is written or set aside."""
+        self.failed = 0
+        """How many calls failed."""
+        self._faults: list[_Fault] = []
+        self._used: dict[str, int] = {}
+
+    def fail(self, error: BaseException, *calls: str, where: str = "", times: int = 1 << 30) -> None:
+        """Let the next ``times`` calls of these names, of paths that hold ``where``, raise ``error``."""
+        self._faults.append(_Fault(error, calls, where, times))
+
+    def heal(self) -> None:
+        self._faults.clear()
+        self.full = False
+
+    def begin_call(self, name: str, path: str) -> None:
+        for fault in self._faults:
+            if fault.times > 0 and name in fault.calls and fault.where in path:
+                fault.times -= 1
+                self.failed += 1
+                raise fault.error
+        if self.full and (name == "create" or (name == "make_directories" and path not in self._directories)):
+            self._no_room()
+
+    def record(self, name: str, path: str, offset: int = 0, size: int = 0) -> None:
+        if name in {"write", "allocate"}:
+            if self.full and offset + size > self._used.get(path, 0):
+                self._no_room()
+            self._used[path] = max(self._used.get(path, 0), offset + size)
+        super().record(name, path, offset, size)
+
+    def _no_room(self) -> None:
+        self.failed += 1
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@dataclass
+class _Fault:
+    error: BaseException
+    calls: tuple[str, ...]
+    where: str
+    times: int
+
+
+def os_error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
 __all__ = [
     "CHECKPOINT",
     "LOG",
     "ROOT",
     "SMALL",
     "FailingStorage",
+    "FaultyStorage",
     "ManualClock",
     "SteppingStorage",
     "StorageFile",
@@ -270,6 +328,7 @@ __all__ = [
     "number_of",
     "numbers",
     "opened",
+    "os_error",
     "overwrite",
     "put_all",
     "remove_tree",

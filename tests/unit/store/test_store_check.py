@@ -177,3 +177,15 @@ async def test_other_file_sizes_than_the_settings_say_are_taken_as_they_are() ->
     storage, _ = await stopped(*MIXED)
     options = dataclasses.replace(SMALL, mapped_file_size_commit_log=1 << 30, mapped_file_size_consume_queue=6_000_000)
     assert found(storage, options) == []
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["running", "killed"])
+async def test_entries_that_are_written_and_not_yet_synced_are_no_finding(running: bool) -> None:
+    storage, clock = MemoryStorage(), ManualClock()
+    options = dataclasses.replace(SMALL, flush_consume_queue_thorough_interval=60_000)
+    async with opened(storage, options, clock=clock) as store:
+        await put_all(store, *MIXED)
+        await clock.advance(2)
+        assert any("/consumequeue/" in call.path and call.name == "write" for call in storage.calls)
+        assert store._checkpoint.value.queued_offset == 0
+        assert found(storage.copy(), running=running) == []

@@ -250,8 +250,8 @@ EIO = OSError(errno.EIO, os.strerror(errno.EIO))
 
 @pytest.mark.parametrize(
     ("error", "calls"),
-    [(ENOSPC, {"write"}), (ENOSPC, {"allocate"}), (ENOSPC, {"truncate"}), (EIO, {"sync"})],
-    ids=["full at a write", "full at an allocation", "full at a new file", "sync fails"],
+    [(EIO, {"write"}), (EIO, {"sync"}), (ENOSPC, {"sync"})],
+    ids=["write fails", "sync fails", "full at a sync"],
 )
 @pytest.mark.parametrize("options", [SMALL, ASYNC], ids=["sync", "async"])
 async def test_after_an_error_nobody_is_told_durable_and_nothing_is_written_any_more(
@@ -297,20 +297,6 @@ async def test_after_an_error_nobody_is_told_durable_and_nothing_is_written_any_
         assert found == list(range(len(found)))
         await put_all(store, message(len(found)))
         assert numbers(store) == list(range(len(found) + 1))
-
-
-async def test_an_error_of_a_queue_or_the_index_stops_the_writes_too() -> None:
-    storage, clock = FailingStorage(ENOSPC, calls={"write"}, where="consumequeue"), ManualClock()
-    async with opened(storage, clock=clock) as store:
-        await put_all(store, message(0))
-        storage.failing = True
-        await clock.advance(1.5)
-        with pytest.raises(StoreFailedError, match="consume queues"):
-            store.put(message(1))
-        assert numbers(store) == [0]
-    storage.failing = False
-    async with opened(storage) as store:
-        assert numbers(store) == [0]
 
 
 async def test_what_was_put_before_the_stop_is_written_by_it() -> None:

@@ -1,0 +1,159 @@
+"""What becomes of a record behind the durable point: its queue shows it, the index will, and who listens is told.
+
+In the healthy case that happens in the same turn of the loop, from the records that were just written. After any error
+it is behind: what comes then is not kept in memory but read again from the log, from the first record that is not
+dispatched on, with a pause that grows, until it has caught up. Nobody who waits for the disk waits for it.
+
+A record is dispatched once: its queue entry is the last thing that can fail, and the place is noted record by record.
+
+Source: Apache RocketMQ 5.5 ``DefaultMessageStore.ReputMessageService`` (which always reads from the log).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import anyio
+
+from rocketbox.broker.store.commit_log import CommitLog
+from rocketbox.broker.store.consume_queue import ConsumeQueue
+from rocketbox.broker.store.dispatch import Derived, is_queued
+from rocketbox.broker.store.index_feed import IndexFeed
+from rocketbox.broker.store.reading import RecordCache
+from rocketbox.broker.store.records import parse_record
+from rocketbox.broker.store.troubles import Troubles
+from rocketbox.clock import Clock
+from rocketbox.errors import StoreError
+from rocketbox.handoff import WorkerPool
+
+__all__ = ["Appended", "ArrivalCallback", "Dispatcher"]
+
+ArrivalCallback = Callable[[str, int, int, int, bytes], None]
+"""Called with topic, queue id, the offset behind the new message, its tags code and its record."""
+
+Appended = tuple[ConsumeQueue | None, int, int, str, int, bytes, bytes]
+"""A record that is not dispatched: its queue (None: it has no place in one), physical offset, store time (epoch ms),
+topic, sysFlag, properties, the record."""
+
+FIRST_BACKOFF = 0.1
+LONGEST_BACKOFF = 30.0
+MOST_UNWRITTEN = 4_000_000  # entries of queues (20 bytes each) that wait in memory for a disk that takes none
+BEHIND = "dispatching messages to their queues"  # names of the troubles
+LISTENERS = "telling of new messages"
+
+
+class Dispatcher:
+    """Makes messages readable. ``dispatched`` is where the first begins that is not."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        derived: Derived,
+        feed: IndexFeed,
+        cache: RecordCache,
+        clock: Clock,
+        troubles: Troubles,
+        listeners: list[ArrivalCallback],
+    ) -> None:
+        self.dispatched = log.end
+        self.timestamp = 0  # store time (epoch ms) and offset of the newest record that is dispatched
+        self.last_record = 0
+        self._log = log
+        self._derived = derived
+        self._feed = feed
+        self._cache = cache
+        self._clock = clock
+        self._troubles = troubles
+        self._listeners = listeners
+        self._durable = log.end
+        self._is_behind = False
+        self._fell_behind = anyio.Event()
+
+    def begin(self, timestamp: int, last_record: int) -> None:
+        """What recovery found of the newest record."""
+        self.timestamp, self.last_record = timestamp, last_record
+
+    def dispatch(self, appended: Sequence[Appended], end: int) -> None:
+        """All before ``end`` is durable now; ``appended`` are the records in it that were not before. Never raises."""
+        self._durable = end
+        if self._is_behind:
+            return
+        try:
+            self._check_room()
+            self._cache.add({each[1]: each[6] for each in appended}, sum([len(each[6]) for each in appended]))
+            self._dispatch(appended)
+            self.dispatched = end
+        except Exception as error:
+            self._fall_behind(error)
+
+    def _dispatch(self, appended: Sequence[Appended]) -> None:
+        add, feed, listeners = self._derived.add_to_queue, self._feed, self._listeners
+        for queue, offset, timestamp, topic, sys_flag, properties, record in appended:
+            end = offset + len(record)
+            feed.add(topic, properties, sys_flag, offset, timestamp, end)
+            if queue is not None:
+                code = add(queue, topic, properties, offset, end - offset, timestamp)
+            self.dispatched = end
+            self.timestamp = timestamp
+            self.last_record = offset
+            if queue is not None:
+                for listener in listeners:
+                    try:
+                        listener(topic, queue.queue_id, queue.max_offset, code, record)
+                    except Exception as error:
+                        self._troubles.begin(LISTENERS, error)
+
+    def _check_room(self) -> None:
+        if self._derived.unwritten > MOST_UNWRITTEN:
+            raise StoreError(f"{self._derived.unwritten} entries of queues wait for a disk that takes none")
+
+    def _fall_behind(self, error: BaseException) -> None:
+        self._troubles.begin(BEHIND, error)
+        self._is_behind = True
+        self._fell_behind.set()
+
+    # --- catching up ---
+
+    async def run(self, pool: WorkerPool) -> None:
+        """Catch up whenever it is behind; runs until it is cancelled."""
+        while True:
+            await self._fell_behind.wait()
+            backoff = FIRST_BACKOFF
+            while self._is_behind:
+                await self._clock.sleep(backoff)
+                backoff = min(backoff * 2, LONGEST_BACKOFF)
+                if await self.catch_up(pool):
+                    backoff = FIRST_BACKOFF
+
+    async def catch_up(self, pool: WorkerPool) -> bool:
+        """Dispatch what is behind, read from the log by a thread of ``pool``; False when that failed again."""
+        if not self._is_behind:
+            return True
+        try:
+            while self.dispatched < self._durable:
+                self._check_room()
+                start = self.dispatched
+                records, behind = await pool.run(self._log.read_records, start, self._durable)
+                if self.dispatched == start:  # nobody else has caught up meanwhile
+                    self._dispatch_again(records)
+                    self.dispatched = behind
+        except Exception as error:
+            self._troubles.begin(BEHIND, error)
+            return False
+        self._is_behind = False
+        self._fell_behind = anyio.Event()
+        self._troubles.end(BEHIND)
+        return True
+
+    def _dispatch_again(self, records: list[tuple[int, bytes]]) -> None:
+        for offset, record in records:
+            topic, queue_id, queue_offset, sys_flag, stored, properties = parse_record(record)
+            queue = self._derived.queue(topic, queue_id) if is_queued(sys_flag) else None
+            if queue is not None and queue.max_offset != queue_offset:
+                if queue.max_physical_end >= offset + len(record):
+                    continue  # the error came after its entry
+                raise StoreError(
+                    f"the record at {offset} has queue offset {queue_offset} in {topic}/{queue_id}, "
+                    f"where {queue.max_offset} comes next"
+                )
+            self._dispatch([(queue, offset, stored, topic, sys_flag, properties, record)])

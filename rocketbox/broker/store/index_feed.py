@@ -1,0 +1,150 @@
+"""Building the index behind the records: not in the loop, for a key costs 5 us and the slots are a file of 20 MB.
+
+What is dispatched is noted here; threads take it in slices of about a millisecond, so that none holds the interpreter
+for long. When too much is noted, or after an error, the notes are dropped and the records are read again from the log:
+neither a slow index nor a broken one holds up anything else, and it ends up complete.
+
+The layout of index files is left to ``index_file``, what is indexed to ``dispatch``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+import anyio
+
+from rocketbox.broker.store.commit_log import CommitLog
+from rocketbox.broker.store.dispatch import Derived
+from rocketbox.broker.store.index_file import IndexSnapshot
+from rocketbox.broker.store.records import parse_record
+from rocketbox.broker.store.troubles import Troubles
+from rocketbox.clock import Clock
+from rocketbox.handoff import WorkerPool
+
+__all__ = ["BUILDING", "IndexFeed", "TakenIndex"]
+
+SLICE = 64  # records that are indexed at once, in about a millisecond
+WAKE = 256  # so many notes are worth a thread's while; fewer wait for the next writing of the index, or for a query
+MOST_NOTES = 50_000
+FIRST_BACKOFF = 1.0
+LONGEST_BACKOFF = 60.0
+BUILDING = "building the index"  # name of the trouble
+
+_Note = tuple[str, bytes, int, int, int, int]  # topic, properties, sysFlag, offset, store time, end
+
+
+@dataclass(frozen=True)
+class TakenIndex:
+    """What is to be written of the index: the keys of all records below ``built``."""
+
+    built: int
+    timestamp: int
+    """Store time of the newest record in it."""
+    snapshots: list[IndexSnapshot]
+
+
+class IndexFeed:
+    """What the index lacks. ``built`` is where the first record begins that is not in it (in memory, or on disk)."""
+
+    def __init__(self, log: CommitLog, derived: Derived, clock: Clock, troubles: Troubles) -> None:
+        self.built = self._end = log.end  # all below _end is dispatched
+        self.guard = threading.Lock()
+        """Held, by threads only, while the index is changed or looked at."""
+        self._log = log
+        self._derived = derived
+        self._clock = clock
+        self._troubles = troubles
+        self._notes: deque[_Note] = deque()
+        self._has_all = True  # whether the notes reach, without a gap, from ``built`` to _end
+        self._enough = anyio.Event()
+
+    def add(self, topic: str, properties: bytes, sys_flag: int, offset: int, stored: int, end: int) -> None:
+        """Note a record that is dispatched. Called in the loop, in the order of the log; again after an error."""
+        if offset < self._end:
+            return
+        self._end = end
+        if not self._derived.indexes:
+            self.built = end
+        elif self._has_all:
+            notes = self._notes
+            notes.append((topic, properties, sys_flag, offset, stored, end))
+            if len(notes) >= WAKE:
+                if len(notes) > MOST_NOTES:  # a thread that has the old ones in its hands may go on with them
+                    self._notes, self._has_all = deque(), False
+                self._enough.set()
+
+    async def run(self, pool: WorkerPool) -> None:
+        """Build whenever enough is noted; runs until it is cancelled."""
+        backoff = FIRST_BACKOFF
+        while True:
+            await self._enough.wait()
+            self._enough = anyio.Event()
+            try:
+                await self.build(pool)
+                while not self._has_all:
+                    await self.build(pool)
+            except Exception as error:
+                self._troubles.begin(BUILDING, error)
+                await self._clock.sleep(backoff)
+                backoff = min(backoff * 2, LONGEST_BACKOFF)
+                self._enough.set()
+            else:
+                backoff = FIRST_BACKOFF
+
+    async def build(self, pool: WorkerPool) -> None:
+        """Index all that is dispatched now, in threads of ``pool``. Raises what prevents it."""
+        end = self._end
+        while self.built < end:
+            await pool.run(self._build_slice, end)
+        if self.built == self._end:
+            self._has_all = True
+        self._troubles.end(BUILDING)
+
+    def build_now(self) -> None:
+        """As :meth:`build`, for a thread; blocks."""
+        end = self._end
+        while self.built < end:
+            self._build_slice(end)
+
+    def _build_slice(self, end: int) -> None:
+        with self.guard:
+            if self.built >= end:
+                return
+            notes = self._notes
+            if not self._has_all:
+                records, behind = self._log.read_records(self.built, end)
+                for offset, record in records:
+                    topic, _, _, sys_flag, stored, properties = parse_record(record)
+                    self._derived.index_record(topic, properties, sys_flag, offset, stored)
+                    self.built = offset + len(record)
+                self.built = behind
+                return
+            for _ in range(min(SLICE, len(notes))):
+                topic, properties, sys_flag, offset, stored, behind = notes[0]
+                self._derived.index_record(topic, properties, sys_flag, offset, stored)
+                self.built = behind
+                notes.popleft()
+
+    def take(self) -> TakenIndex:
+        """What is built and not written; blocks."""
+        index = self._derived.index
+        with self.guard:
+            return TakenIndex(self.built, index.end_timestamp, index.snapshots())
+
+    def put_back(self, taken: TakenIndex) -> None:
+        """What was taken is not written."""
+        with self.guard:
+            self._derived.index.restore(taken.snapshots)
+
+    def write(self, taken: TakenIndex) -> None:
+        """Write and sync what was taken; blocks. After an error it can be taken again."""
+        index = self._derived.index
+        try:
+            index.write(taken.snapshots)
+        except BaseException:
+            self.put_back(taken)
+            raise
+        with self.guard:
+            index.set_written(taken.snapshots)
