@@ -47,6 +47,7 @@ from rocketbox.broker.store.options import FlushDiskType
 from rocketbox.broker.store.storage import RealStorage, Storage
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.broker.topics import TopicTable
+from rocketbox.broker.turns import Turns
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import NotStartedError
 from rocketbox.protocol.bodies import TopicConfig
@@ -154,6 +155,7 @@ class Broker:
             filters=filters_by_kind(extensions.filters),
             requests=self.client_requests,
             persister=self._persister,
+            turns=Turns(options.max_large_requests),
         )
         self._handlers = join_codes(
             [

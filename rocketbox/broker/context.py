@@ -24,6 +24,7 @@ from rocketbox.broker.put_stage import PutStage
 from rocketbox.broker.registration import Registration
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.topics import TopicTable
+from rocketbox.broker.turns import Turns
 from rocketbox.clock import Clock
 from rocketbox.remoting.connection import Connection, RequestHandler
 
@@ -52,6 +53,8 @@ class BrokerContext:
     """What makes the filter of a subscription, by its expression type."""
     requests: ClientRequests
     persister: Persister
+    turns: Turns
+    """For requests that take long in the loop."""
 
 
 class Handlers(Protocol):

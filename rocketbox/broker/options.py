@@ -115,6 +115,8 @@ class BrokerOptions:
     """The most queues that orderly consumers hold the locks of."""
     max_offsets: int = MAX_OFFSETS
     """The most committed offsets, one for each queue of a topic that a group consumes; no further one is kept."""
+    max_large_requests: int = 64
+    """The most heartbeats and lock requests that wait for their turn because they are large (megabytes each)."""
     auto_create_names_per_minute: int = 1000
     """The most topics and groups that are made in a minute because one address names them ..."""
     auto_create_names_burst: int = 5000
@@ -139,6 +141,7 @@ _LEAST = {
     "max_subscriptions_per_group": 1,
     "max_locked_queues": 1,
     "auto_create_names_per_minute": 1,
+    "max_large_requests": 1,
     "auto_create_names_burst": 1,
     "send_thread_pool_queue_capacity": 1,
     "max_held_pulls": 1,

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 from rocketbox.message import ConsumeFromWhere, MessageModel, MessageQueue
 from rocketbox.protocol.codes import PermName
 from rocketbox.protocol.json_values import BareKeys, as_int, as_list, as_object, as_text, dumps, dumps_bare, reading
-from rocketbox.protocol.loose_json import loads_loose
+from rocketbox.protocol.loose_json import Steps, finish, loads_in_steps, loads_loose
 from rocketbox.protocol.tags import SubscriptionData
 
 __all__ = [
@@ -51,12 +51,18 @@ __all__ = [
     "encode_lock_batch_response",
     "encode_register_broker",
     "encode_topic_route",
+    "heartbeat_in_steps",
+    "lock_request_in_steps",
+    "lock_response_in_steps",
     "loads_loose",
 ]
 
 ResultT = TypeVar("ResultT")
 EnumT = TypeVar("EnumT", bound=Enum)
 READ_WRITE = int(PermName.READ | PermName.WRITE)
+GROUPS_OF_A_STEP = 100  # and subscriptions; one takes some 5 us
+QUEUES_OF_A_STEP = 300
+TEXTS_OF_A_STEP = 3000
 MAX_UNPACKED_BYTES = 64 * 1024 * 1024
 VERSION_5_0_0 = 413  # from here a compressed registration holds static-topic mappings as well
 VERSION_3_0_11 = 37  # brokers before it sent the wrapper alone
@@ -139,13 +145,23 @@ def _subscription_to_json(data: SubscriptionData) -> dict[str, Any]:
     }
 
 
-def _subscription_from_json(value: Any) -> SubscriptionData:
+def _each(values: list[Any], read: Callable[[Any], ResultT], at_once: int) -> Steps[tuple[ResultT, ...]]:
+    """What ``read`` makes of each value, so many in a step."""
+    found: list[ResultT] = []
+    for start in range(0, len(values), at_once):
+        found += map(read, values[start : start + at_once])
+        if start + at_once < len(values):
+            yield
+    return tuple(found)
+
+
+def _subscription_from_json(value: Any) -> Steps[SubscriptionData]:
     values = as_object(value)
     return SubscriptionData(
         topic=as_text(values["topic"]),
         sub_string=as_text(values.get("subString") or ""),
-        tags_set=tuple(map(as_text, as_list(values.get("tagsSet")))),
-        code_set=tuple(map(as_int, as_list(values.get("codeSet")))),
+        tags_set=(yield from _each(as_list(values.get("tagsSet")), as_text, TEXTS_OF_A_STEP)),
+        code_set=(yield from _each(as_list(values.get("codeSet")), as_int, TEXTS_OF_A_STEP)),
         sub_version=as_int(values.get("subVersion") or 0),
         expression_type=as_text(values.get("expressionType") or "TAG"),
         class_filter_mode=bool(values.get("classFilterMode")),
@@ -177,28 +193,46 @@ def encode_heartbeat(data: HeartbeatData) -> bytes:
 
 def decode_heartbeat(body: bytes) -> HeartbeatData:
     """The groups in the body of code 34."""
+    return finish(heartbeat_in_steps(body))
+
+
+def heartbeat_in_steps(body: bytes) -> Steps[HeartbeatData]:
+    """As :func:`decode_heartbeat`; a large body, or one of many groups, in several steps."""
     with reading("a heartbeat"):
-        values = as_object(loads_loose(body))
+        values = as_object((yield from loads_in_steps(body)))
+        consumers: list[ConsumerData] = []
+        for value in as_list(values.get("consumerDataSet")):
+            consumers.append((yield from _consumer_from_json(value)))
+            if len(consumers) % GROUPS_OF_A_STEP == 0:
+                yield
         return HeartbeatData(
             client_id=as_text(values["clientID"]),
-            producer_data_set=tuple(
-                ProducerData(as_text(as_object(producer)["groupName"]))
-                for producer in as_list(values.get("producerDataSet"))
+            producer_data_set=(
+                yield from _each(as_list(values.get("producerDataSet")), _producer_from_json, GROUPS_OF_A_STEP)
             ),
-            consumer_data_set=tuple(_consumer_from_json(one) for one in as_list(values.get("consumerDataSet"))),
+            consumer_data_set=tuple(consumers),
             heartbeat_fingerprint=as_int(values.get("heartbeatFingerprint") or 0),
             without_sub=bool(values.get("withoutSub")),
         )
 
 
-def _consumer_from_json(value: Any) -> ConsumerData:
+def _producer_from_json(value: Any) -> ProducerData:
+    return ProducerData(as_text(as_object(value)["groupName"]))
+
+
+def _consumer_from_json(value: Any) -> Steps[ConsumerData]:
     values = as_object(value)
+    subscriptions: list[SubscriptionData] = []
+    for subscription in as_list(values.get("subscriptionDataSet")):
+        subscriptions.append((yield from _subscription_from_json(subscription)))
+        if len(subscriptions) % GROUPS_OF_A_STEP == 0:
+            yield
     return ConsumerData(
         group_name=as_text(values["groupName"]),
         consume_type=_name(values.get("consumeType"), _CONSUME_TYPES) or "",
         message_model=_enum(MessageModel, _name(values.get("messageModel"), _MESSAGE_MODELS)),
         consume_from_where=_enum(ConsumeFromWhere, _name(values.get("consumeFromWhere"), _CONSUME_FROM_WHERE)),
-        subscription_data_set=tuple(map(_subscription_from_json, as_list(values.get("subscriptionDataSet")))),
+        subscription_data_set=tuple(subscriptions),
         unit_mode=bool(values.get("unitMode")),
     )
 
@@ -250,19 +284,34 @@ def encode_lock_batch_request(data: LockBatchRequestBody) -> bytes:
 
 def decode_lock_batch_request(body: bytes) -> LockBatchRequestBody:
     """What codes 41 and 42 ask for."""
+    return finish(lock_request_in_steps(body))
+
+
+def lock_request_in_steps(body: bytes) -> Steps[LockBatchRequestBody]:
+    """As :func:`decode_lock_batch_request`; a large body, or one of many queues, in several steps."""
     with reading("a lock request"):
-        values = as_object(loads_loose(body))
+        values = as_object((yield from loads_in_steps(body)))
         return LockBatchRequestBody(
             consumer_group=as_text(values["consumerGroup"]),
             client_id=as_text(values["clientId"]),
-            mq_set=tuple(map(_queue_from_json, as_list(values.get("mqSet")))),
+            mq_set=(yield from _each(as_list(values.get("mqSet")), _queue_from_json, QUEUES_OF_A_STEP)),
             only_this_broker=bool(values.get("onlyThisBroker")),
         )
 
 
 def encode_lock_batch_response(queues: Iterable[MessageQueue]) -> bytes:
     """The body that answers code 41: the queues that are locked now."""
-    return dumps({"lockOKMQSet": [_queue_to_json(queue) for queue in queues]})
+    return finish(lock_response_in_steps(list(queues)))
+
+
+def lock_response_in_steps(queues: Sequence[MessageQueue]) -> Steps[bytes]:
+    """As :func:`encode_lock_batch_response`; many queues in several steps."""
+    parts: list[bytes] = []
+    for start in range(0, len(queues), QUEUES_OF_A_STEP):
+        parts.append(dumps([_queue_to_json(queue) for queue in queues[start : start + QUEUES_OF_A_STEP]])[1:-1])
+        if start + QUEUES_OF_A_STEP < len(queues):
+            yield
+    return b'{"lockOKMQSet":[%b]}' % b",".join(parts)
 
 
 def decode_lock_batch_response(body: bytes) -> list[MessageQueue]:

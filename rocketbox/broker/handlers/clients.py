@@ -6,28 +6,43 @@ Source: Apache RocketMQ 5.x ``ClientManageProcessor``, ``ConsumerManageProcessor
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
+from typing import NamedTuple
 
 from rocketbox.broker.clients import ClientChannel
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.limits import LimitError
 from rocketbox.errors import RemoteProtocolError
+from rocketbox.message import MessageQueue
 from rocketbox.protocol.bodies import (
     ConsumerData,
     HeartbeatData,
-    decode_heartbeat,
-    decode_lock_batch_request,
+    ProducerData,
     encode_consumer_list,
-    encode_lock_batch_response,
-    loads_loose,
+    heartbeat_in_steps,
+    lock_request_in_steps,
+    lock_response_in_steps,
 )
 from rocketbox.protocol.codes import RequestCode, ResponseCode, retry_topic
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
+from rocketbox.protocol.loose_json import Steps, loads_in_steps
 from rocketbox.remoting.connection import Connection, RequestHandler
 
 __all__ = ["ClientHandler"]
 
 _FINGERPRINT = "broker.heartbeat_fingerprint"  # attribute of a connection
+
+
+GROUPS_OF_A_STEP = 20  # a new one takes some 50 us
+QUEUES_OF_A_STEP = 500
+LONGEST_SHOWN = 100  # characters of a name that an answer repeats
+
+
+class _Answer(NamedTuple):
+    """What a client is answered, once the name servers know some topics."""
+
+    response: RemotingCommand
+    new_topics: list[str]
 
 
 class ClientHandler:
@@ -42,6 +57,8 @@ class ClientHandler:
         self._locks = context.locks
         self._registration = context.registration
         self._clock = context.clock
+        self._turns = context.turns
+        self._most_groups = context.options.max_groups_per_connection
 
     def codes(self) -> Mapping[int, RequestHandler]:
         return {
@@ -57,32 +74,35 @@ class ClientHandler:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
         """Take a client's groups in; before the answer the name servers know each group's retry topic."""
-        beat = decode_heartbeat(request.body)
+        return self._in_turns(self._take_beat(connection, request))
+
+    def _take_beat(self, connection: Connection, request: RemotingCommand) -> Steps[_Answer]:
+        beat = yield from heartbeat_in_steps(request.body)
+        for count in (len(beat.producer_data_set), len(beat.consumer_data_set)):
+            if count > self._most_groups:
+                self._consumers.memberships.refused += 1
+                raise LimitError(
+                    f"a heartbeat names {count} groups of a kind", self._most_groups, "max-groups-per-connection"
+                )
         channel = ClientChannel(beat.client_id, request.language, request.version, self._clock.monotonic())
         new_topics: list[str] = []
         refused: LimitError | None = None
-        for producer in beat.producer_data_set:
-            try:
-                self._producers.register(producer.group_name, connection, channel)
-            except LimitError as error:
-                refused = error
+        groups: list[ProducerData | ConsumerData] = [*beat.producer_data_set, *beat.consumer_data_set]
+        for number, group in enumerate(groups, 1):
+            if connection.closed:  # it was forgotten, which must not come before what is noted here
                 break
-        for consumer in beat.consumer_data_set:
             try:
-                new_topics += self._register_consumer(connection, channel, consumer, without_sub=beat.without_sub)
+                if isinstance(group, ConsumerData):
+                    new_topics += self._register_consumer(connection, channel, group, without_sub=beat.without_sub)
+                else:
+                    self._producers.register(group.group_name, connection, channel)
             except LimitError as error:  # the client's other groups are as good as before
                 refused = refused or error
+            if number % GROUPS_OF_A_STEP == 0:
+                yield
         if refused is not None:
-            return RemotingCommand.response(refused.code, str(refused))
-        response = RemotingCommand.response(
-            ext_fields={
-                "IS_SUPPORT_HEART_BEAT_V2": "true",
-                "IS_SUB_CHANGE": "true" if _is_news(connection, beat) else "false",
-            }
-        )
-        if any(self._registration.is_pending(topic) for topic in new_topics):
-            return self._answer_when_known(new_topics, response)
-        return response
+            raise refused
+        return _Answer(_beat_response(connection, beat), new_topics)
 
     def unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """A client leaves its groups; their other members are told."""
@@ -103,34 +123,78 @@ class ClientHandler:
             )
         return RemotingCommand.response(body=encode_consumer_list(group.client_ids()))
 
-    def check_config(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def check_config(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
         """Whether a subscription could be served: what the broker has no filter for, it could not."""
+        return self._in_turns(self._check_config(request))
+
+    def lock(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
+        """Lock queues for a client; which of them it holds now."""
+        return self._in_turns(self._lock(request))
+
+    def unlock(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
+        """Give a client's locks back."""
+        return self._in_turns(self._unlock(request))
+
+    def _check_config(self, request: RemotingCommand) -> Steps[_Answer]:
         try:
-            body = loads_loose(request.body)
+            body = yield from loads_in_steps(request.body)
         except ValueError as error:
             raise RemoteProtocolError(f"a subscription cannot be read: {error}") from None
         subscription = body.get("subscriptionData") if isinstance(body, dict) else None
         kind = (subscription.get("expressionType") if isinstance(subscription, dict) else None) or "TAG"
         if kind in self._filters:
-            return RemotingCommand.response()
-        return RemotingCommand.response(
-            ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
-        )
+            return _Answer(RemotingCommand.response(), [])
+        remark = f"The broker does not support consumer to filter message by {str(kind)[:LONGEST_SHOWN]}"
+        return _Answer(RemotingCommand.response(ResponseCode.SYSTEM_ERROR, remark), [])
 
-    def lock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Lock queues for a client; which of them it holds now."""
-        body = decode_lock_batch_request(request.body)
+    def _lock(self, request: RemotingCommand) -> Steps[_Answer]:
+        body = yield from lock_request_in_steps(request.body)
+        held: list[MessageQueue] = []
+        for start in range(0, len(body.mq_set), QUEUES_OF_A_STEP):
+            queues = body.mq_set[start : start + QUEUES_OF_A_STEP]
+            held += self._locks.lock(body.consumer_group, body.client_id, queues)
+            if start + QUEUES_OF_A_STEP < len(body.mq_set):
+                yield
+        return _Answer(RemotingCommand.response(body=(yield from lock_response_in_steps(held))), [])
+
+    def _unlock(self, request: RemotingCommand) -> Steps[_Answer]:
+        body = yield from lock_request_in_steps(request.body)
+        for start in range(0, len(body.mq_set), QUEUES_OF_A_STEP):
+            queues = body.mq_set[start : start + QUEUES_OF_A_STEP]
+            self._locks.unlock(body.consumer_group, body.client_id, queues)
+            if start + QUEUES_OF_A_STEP < len(body.mq_set):
+                yield
+        return _Answer(RemotingCommand.response(), [])
+
+    # --- large requests ---
+
+    def _in_turns(self, steps: Steps[_Answer]) -> RemotingCommand | Awaitable[RemotingCommand | None]:
+        """The answer; of a large request later, done in turns with everybody else."""
         try:
-            held = self._locks.lock(body.consumer_group, body.client_id, body.mq_set)
+            answer = self._turns.run(steps)
         except LimitError as error:
             return RemotingCommand.response(error.code, str(error))
-        return RemotingCommand.response(body=encode_lock_batch_response(held))
+        if isinstance(answer, _Answer):
+            return self._answer(answer)
+        return self._answer_later(answer)
 
-    def unlock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Give a client's locks back."""
-        body = decode_lock_batch_request(request.body)
-        self._locks.unlock(body.consumer_group, body.client_id, body.mq_set)
-        return RemotingCommand.response()
+    async def _answer_later(self, awaited: Awaitable[_Answer]) -> RemotingCommand | None:
+        try:
+            answer = self._answer(await awaited)
+        except LimitError as error:
+            return RemotingCommand.response(error.code, str(error))
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    def _answer(self, answer: _Answer) -> RemotingCommand | Awaitable[RemotingCommand | None]:
+        if any(self._registration.is_pending(topic) for topic in answer.new_topics):
+            return self._answer_when_known(answer.new_topics, answer.response)
+        return answer.response
 
     def _register_consumer(
         self, connection: Connection, channel: ClientChannel, data: ConsumerData, *, without_sub: bool
@@ -161,6 +225,15 @@ class ClientHandler:
     async def _answer_when_known(self, topics: list[str], response: RemotingCommand) -> RemotingCommand:
         await self._registration.announced(*topics)
         return response
+
+
+def _beat_response(connection: Connection, beat: HeartbeatData) -> RemotingCommand:
+    return RemotingCommand.response(
+        ext_fields={
+            "IS_SUPPORT_HEART_BEAT_V2": "true",
+            "IS_SUB_CHANGE": "true" if _is_news(connection, beat) else "false",
+        }
+    )
 
 
 def _is_news(connection: Connection, beat: HeartbeatData) -> bool:

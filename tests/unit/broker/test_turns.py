@@ -1,0 +1,86 @@
+"""Large requests in turns: small ones at once, large ones one at a time with others in between, and not too many."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from rocketbox.broker.limits import LimitError
+from rocketbox.broker.turns import Turns
+from rocketbox.protocol.codes import ResponseCode
+from rocketbox.protocol.loose_json import Steps
+from tests.clocks import settle
+
+pytestmark = pytest.mark.anyio
+
+
+def work(name: str, steps: int, log: list[str]) -> Steps[str]:
+    for number in range(steps - 1):
+        log.append(f"{name}{number}")
+        yield
+    return name
+
+
+async def done(result: Any) -> Any:
+    return await result if isinstance(result, Awaitable) else result
+
+
+async def test_what_takes_one_step_is_done_at_once() -> None:
+    assert Turns(1).run(work("a", 1, [])) == "a"
+
+
+async def test_others_have_their_turn_between_the_steps() -> None:
+    turns, log = Turns(5), list[str]()
+
+    async def other() -> None:
+        for number in range(3):
+            log.append(f"other{number}")
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(other)
+        assert await done(turns.run(work("a", 200, log))) == "a"
+    assert log.index("other2") < 190
+
+
+async def test_large_requests_go_one_at_a_time_each_to_its_end() -> None:
+    turns, log = Turns(5), list[str]()
+    async with anyio.create_task_group() as group:
+        for name in "abc":
+            group.start_soon(done, turns.run(work(name, 4, log)))
+    assert log[:3] == ["a0", "b0", "c0"]
+    assert sorted(log[3::2]) == ["a1", "b1", "c1"]
+    assert all(second == f"{first[0]}2" for first, second in zip(log[3::2], log[4::2], strict=True))
+    assert turns.waiting == 0
+
+
+async def test_too_many_large_requests_are_refused() -> None:
+    turns, log = Turns(2), list[str]()
+    async with anyio.create_task_group() as group:
+        for name in "ab":
+            group.start_soon(done, turns.run(work(name, 4, log)))
+        with pytest.raises(LimitError, match=r"2 large requests wait; 2 is the most \(max-large-requests\)") as refused:
+            turns.run(work("c", 4, log))
+        assert refused.value.code == ResponseCode.SYSTEM_BUSY
+    assert turns.run(work("d", 1, log)) == "d"
+    assert turns.refused == 1
+
+
+async def test_one_that_fails_or_is_given_up_leaves_its_place() -> None:
+    turns = Turns(1)
+
+    def failing() -> Iterator[None]:
+        yield
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await done(turns.run(failing()))  # type: ignore[arg-type]
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await done(turns.run(work("a", 5, [])))
+    await settle()
+    assert turns.waiting == 0
+    assert await done(turns.run(work("b", 5, []))) == "b"
