@@ -94,7 +94,7 @@ class Broker:
         self._address: str | None = None
         self._server: RemotingServer | None = None
         self.store = MessageStore(options.store_path_root_dir, options.store, clock=clock, storage=storage)
-        self._persister = files = Persister(
+        self.persister = files = Persister(
             options.store_path_root_dir.absolute() / "config",
             storage,
             clock,
@@ -154,7 +154,7 @@ class Broker:
             registration=self._registration,
             filters=filters_by_kind(extensions.filters),
             requests=self.client_requests,
-            persister=self._persister,
+            persister=self.persister,
             turns=Turns(options.max_large_requests),
         )
         self._handlers = join_codes(
@@ -190,8 +190,8 @@ class Broker:
             _log.warning("flush-disk-type is ASYNC_FLUSH: what is acknowledged may be lost when the machine fails")
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.store)
-            self._persister.load(topics=self.topics, groups=self.groups, offsets=self.offsets, delays=self.delayed)
-            stack.push_async_callback(self._persister.finish)
+            self.persister.load(topics=self.topics, groups=self.groups, offsets=self.offsets, delays=self.delayed)
+            stack.push_async_callback(self.persister.finish)
             await stack.enter_async_context(self._client)
             tasks = await stack.enter_async_context(Supervisor("broker", self._clock))
             ip = await resolve_ip(self.options)
@@ -212,7 +212,7 @@ class Broker:
             self.store.on_arrival += [self.held_pulls.on_arrival, self.delayed.on_arrival]
             tasks.start("pulls on hold", self.held_pulls.run)
             tasks.start("drop silent clients", self._housekeeping.run)
-            self._persister.start(tasks)
+            self.persister.start(tasks)
             self.delayed.start(tasks)
             self._registration.start(tasks, self.address)
             stack.push_async_callback(self._unregister)

@@ -12,7 +12,7 @@ from typing import Any
 
 __all__ = ["encode_entry", "table_pieces"]
 
-ENTRIES_AT_ONCE = 200  # of a piece; making the text of one anew takes some 5 us
+ENTRIES_AT_ONCE = 100  # of a piece; making the text of one anew takes some 15 us
 
 
 def encode_entry(key: str, value: Any) -> bytes:

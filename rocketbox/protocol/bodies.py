@@ -103,14 +103,14 @@ def _enum(kind: type[EnumT], value: Any) -> EnumT | None:
 # --- heartbeat ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ProducerData:
     """A producer group of a client."""
 
     group_name: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ConsumerData:
     """A consumer group of a client and what it is subscribed to. Enums are None when the sender's name is unknown."""
 
@@ -122,7 +122,7 @@ class ConsumerData:
     unit_mode: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class HeartbeatData:
     """All groups of a client. ``heartbeat_fingerprint`` 0 is the first form of heartbeats, without it."""
 
@@ -448,7 +448,7 @@ class DataVersion:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TopicConfig:
     """A topic as a broker has it; ``perm`` is PermName."""
 

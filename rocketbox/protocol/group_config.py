@@ -37,7 +37,7 @@ _UNUSED_DEFAULTS: Mapping[str, Any] = MappingProxyType(  # one for all groups, o
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # of many groups the collector of garbage looks at one object each, not two
 class SubscriptionGroupConfig:
     """Settings of one group. ``unused`` are Apache's further settings, kept as they were found."""
 

@@ -51,7 +51,7 @@ def is_valid_name(name: str) -> bool:
     return _LEGAL.fullmatch(name) is not None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SubscriptionData:
     """What a group wants of a topic. ``code_set`` are the hashes of ``tags_set``; both are empty for all messages.
 
