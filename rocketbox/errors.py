@@ -256,15 +256,16 @@ class StoreError(RocketBoxError):
 
 
 class StoreCorruptError(StoreError):
-    """Data that was once synced to disk is damaged; the start is refused so that nothing behind it is cut off."""
+    """A file of the store is damaged, and it is no torn tail; the start is refused, and nothing was cut off."""
 
     def __init__(self, file: Path | str, offset: int, reason: str) -> None:
         self.file = str(file)
         self.offset = offset
         self.reason = reason
         super().__init__(
-            f"{file} is damaged at byte {offset}: {reason}; records behind it prove that it was once synced. "
-            "Restore the file from a copy"
+            f"{file} is damaged at byte {offset}: {reason}. Nothing was changed: see what else is damaged with "
+            "`rocketbox store check --data-dir DIR`, then restore the file from a copy, or let `rocketbox store "
+            "repair` go on without what is lost"
         )
 
 

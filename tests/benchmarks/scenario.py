@@ -24,6 +24,7 @@ from rocketbox.client import ConsumerOptions, Producer, PushConsumer
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt
 from rocketbox.protocol.stored_message import StoredMessage
 from tests.benchmarks import reference
+from tests.benchmarks.recovery import fill_and_die, open_once
 
 __all__ = ["SCENARIOS", "Scenario"]
 
@@ -204,6 +205,23 @@ async def store_group_commit(run: Run) -> None:
         run.stop()
 
 
+async def store_recovery(run: Run) -> None:
+    """A store that was killed before anything was derived from its log, opened: all is read, checked and derived."""
+    await fill_and_die(run.directory, run.messages)
+    run.start()
+    assert await open_once(run.directory) == run.messages
+    run.stop()
+
+
+async def store_opening(run: Run) -> None:
+    """The same store opened again after a clean stop: nothing is read (the whole open and stop, for all messages)."""
+    await fill_and_die(run.directory, run.messages)
+    await open_once(run.directory)
+    run.start()
+    assert await open_once(run.directory) == 0
+    run.stop()
+
+
 async def reference_sync_each(run: Run) -> None:
     """A bare file: one fdatasync for each message, with nothing else written; room is set aside as the store does."""
     fd = os.open(f"{run.directory}/log", os.O_WRONLY | os.O_CREAT)
@@ -241,6 +259,8 @@ SCENARIOS: dict[str, Scenario] = {
     "batch of 32, one at a time": Scenario(send_batch),
     "push consume": Scenario(consume),
     "store append": Scenario(store_append, needs_servers=False),
+    "store recovery (256 MiB)": Scenario(store_recovery, share=3.5, needs_servers=False),
+    "store opening": Scenario(store_opening, needs_servers=False),
     "store group commit": Scenario(store_group_commit, needs_servers=False),
     "store group commit (bare peer)": Scenario(reference_sync_each, share=0.01, needs_servers=False),
 }

@@ -351,7 +351,7 @@ class _Recovery:
             raise self._inexplicable(offset, error) from error
 
     def _inexplicable(self, offset: int, error: Exception) -> StoreCorruptError:
-        return StoreCorruptError(*place_of(self._run, offset), f"the record's checksum is right, but not it: {error}")
+        return StoreCorruptError(*place_of(self._run, offset), f"the record is whole, but cannot be one: {error}")
 
     def _is_foreign(self, offset: int) -> bool:
         """Whether a whole record without the checksum that ours have was written by another broker.
