@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from rocketbox.broker.store import recovery
 from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.records import CHECKSUM_BYTES, CHECKSUM_NAME
 from rocketbox.errors import StoreCorruptError
@@ -93,6 +94,14 @@ async def lost_index() -> MemoryStorage:
     return storage
 
 
+async def test_a_killed_store_is_read_from_its_checkpoint_on_only() -> None:
+    storage, places = await written()
+    async with opened(storage) as store:
+        assert store.report is not None
+        first = COUNT * 2 // 3 + 1
+        assert (store.report.start, store.report.records) == (places[first], COUNT - first)
+
+
 Maker = Callable[[], Awaitable[MemoryStorage]]
 
 
@@ -107,6 +116,13 @@ async def check(storage: MemoryStorage) -> None:
         check_index(store, *range(COUNT + 1))
 
 
+@pytest.fixture(params=[64 << 20, 1], ids=["", "written often"])
+def _flushes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many bytes of log are read before queues and index are written meanwhile."""
+    monkeypatch.setattr(recovery, "FLUSH_EVERY", request.param)
+
+
+@pytest.mark.usefixtures("_flushes")
 @pytest.mark.parametrize("make", [as_it_is, torn_tail, queues_torn, mark_lost, lost_queues, lost_index])
 async def test_a_start_that_is_killed_at_any_step_can_be_made_again(make: Maker) -> None:
     states = await states_of_a_start(await make())
@@ -115,6 +131,7 @@ async def test_a_start_that_is_killed_at_any_step_can_be_made_again(make: Maker)
         await check(state)
 
 
+@pytest.mark.usefixtures("_flushes")
 @pytest.mark.parametrize("make", [torn_tail, queues_torn, mark_lost, lost_queues])
 async def test_starts_that_are_killed_one_after_another_come_to_an_end(make: Maker) -> None:
     """Each is killed one step later than the one before, on what that has left."""

@@ -8,7 +8,9 @@ import random
 import pytest
 
 from rocketbox.broker.store.memory_storage import MemoryStorage
+from rocketbox.broker.store.records import check_record
 from rocketbox.errors import StoreError
+from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
 from tests.unit.store.store_tools import (
     LOG,
     ROOT,
@@ -24,8 +26,6 @@ from tests.unit.store.store_tools import (
     states_of_a_start,
 )
 
-pytestmark = pytest.mark.anyio
-
 TORN = f"{ROOT}/torn"
 
 
@@ -38,6 +38,7 @@ async def torn() -> tuple[MemoryStorage, int, bytes]:
     return storage, places[10], noise
 
 
+@pytest.mark.anyio
 async def test_the_torn_tail_is_kept_beside_the_log_and_the_log_line_says_where(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -59,6 +60,7 @@ async def test_the_torn_tail_is_kept_beside_the_log_and_the_log_line_says_where(
     assert storage.list_directory(TORN) == [name]
 
 
+@pytest.mark.anyio
 async def test_the_copy_is_on_the_disk_before_anything_is_cut() -> None:
     storage, start, _ = await torn()
     storage.calls.clear()
@@ -70,6 +72,7 @@ async def test_the_copy_is_on_the_disk_before_anything_is_cut() -> None:
     assert storage.calls[cut].offset <= start
 
 
+@pytest.mark.anyio
 async def test_of_each_file_of_the_log_there_is_a_copy() -> None:
     storage, places = await killed(*[message(number, size=700) for number in range(9)])
     second = next(place for place in places if place >= 4096)
@@ -86,6 +89,7 @@ async def test_of_each_file_of_the_log_there_is_a_copy() -> None:
     assert second == 4096
 
 
+@pytest.mark.anyio
 async def test_zeros_are_not_copied() -> None:
     storage, places = await killed(*[message(number) for number in range(12)])
     forget_sync(storage, places[10])
@@ -96,6 +100,7 @@ async def test_zeros_are_not_copied() -> None:
 
 
 @pytest.mark.parametrize("call", ["create", "write", "sync", "make directory", "sync directory"])
+@pytest.mark.anyio
 async def test_without_room_for_the_copy_nothing_is_cut(call: str) -> None:
     storage, start, noise = await torn()
     full = FailingStorage(OSError(errno.ENOSPC, "No space left on device"), calls={call}, where="torn")
@@ -114,6 +119,7 @@ async def test_without_room_for_the_copy_nothing_is_cut(call: str) -> None:
     assert len(full.list_directory(TORN)) == 1
 
 
+@pytest.mark.anyio
 async def test_a_start_that_breaks_off_anywhere_keeps_log_or_copy() -> None:
     storage, start, noise = await torn()
     for state in await states_of_a_start(storage):
@@ -124,3 +130,21 @@ async def test_a_start_that_breaks_off_anywhere_keeps_log_or_copy() -> None:
             await put_all(store, message(10))
         async with opened(state) as store:
             assert numbers(store) == list(range(11))
+
+
+def test_a_record_without_checksum_is_whole_unless_a_sector_of_it_is_missing() -> None:
+    """As Apache's brokers write them: zeros for a whole sector are what a torn write leaves."""
+    text = "".join(f"p{number}\x01{'v' * 200}\x02" for number in range(10))
+    for start in range(0, 512, 37):
+        place = (0, start, 1, (b"\x7f\0\0\x01", 10911))
+        whole = encode_stored_message(StoredMessage("orders", 0, b"body", text.encode()), place=place)
+        assert check_record(whole, start) is None
+        for sector in range(start // 512 * 512, start + len(whole), 512):
+            first, end = max(0, sector - start), min(len(whole), sector + 512 - start)
+            torn = whole[:first] + bytes(end - first) + whole[end:]
+            if first > 8:  # else there is no record at all
+                assert check_record(torn, start) is not None
+    nul = encode_stored_message(
+        StoredMessage("orders", 0, b"", b"a\x01x\0y\x02"), place=(0, 0, 1, (b"\x7f\0\0\x01", 10911))
+    )
+    assert check_record(nul, 0) is None
