@@ -25,6 +25,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rocketbox.broker.store.storage import DiskUsage
 from rocketbox.errors import StoreLockedError
 
 __all__ = ["CrashableStorage", "Image"]
@@ -362,6 +363,9 @@ class CrashableStorage:
             if self.directory_syncs:
                 directory.synced = directory.after(directory.pending)
                 directory.pending.clear()
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        return DiskUsage(0, self.free_bytes(path))
 
     def free_bytes(self, path: str) -> int:
         self.begin("free bytes", path)

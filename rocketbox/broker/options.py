@@ -162,6 +162,8 @@ _LEAST = {
     "flush_delay_offset_interval": 1,
     "channel_expired_timeout": 1000,
 }
+RETENTION = "retention"  # ours for file-reserved-time, always with a unit
+_NUMBERS_AS_TEXT = {"file_reserved_time", "delete_when"}
 _TIME_WORDS = ("interval", "period", "timeout", "mills", "time")
 _TIME_UNITS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE_UNITS = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
@@ -169,7 +171,7 @@ _SIZE_UNITS = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 
 def setting_names() -> list[str]:
     """The settings a user may write, in kebab case."""
-    return sorted(name.replace("_", "-") for name in _settings())
+    return sorted([RETENTION, *(name.replace("_", "-") for name in _settings())])
 
 
 def read_broker_options(
@@ -192,6 +194,16 @@ def read_broker_options(
     for written, value in settings.items():
         where = (places or {}).get(written)
         name = next((name for name in known if _plain(name) == _plain(written)), None)
+        if _plain(written) == RETENTION:
+            name = "file_reserved_time"
+            if name in store_values or any(_plain(other) == _plain(name) for other in settings):
+                what = f"{prefix}{written} and {prefix}file-reserved-time say the same"
+                findings.append(Finding(what, where, "leave one of them out"))
+                continue
+            if str(value).strip().isdigit():
+                what = f"{prefix}{written} is {value!r}, which has no unit"
+                findings.append(Finding(what, where, "write 72h or 3d"))
+                continue
         if name is None:
             findings.append(Finding(f"there is no setting {prefix}{written}", where, _suggest(written, prefix)))
             continue
@@ -259,6 +271,8 @@ def _read_value(name: str, default: Any, value: object) -> Any:
         if str(getattr(value, "value", value)).upper() not in members:
             raise ValueError(f"none of {', '.join(members)}")
         return members[str(getattr(value, "value", value)).upper()]
+    if name in _NUMBERS_AS_TEXT and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)  # YAML reads 72 and 04 as numbers
     if not isinstance(value, str) or not value.strip():
         raise ValueError("not a text")
     return value.strip()

@@ -47,8 +47,8 @@ ReadOnly = Annotated[
 def check(context: typer.Context, data_dir: DataDir, read_only: ReadOnly = False) -> None:
     """Compare queues, index and tables of a store with its commit log, every record of which is checked.
 
-    Nothing is changed. The broker's settings may follow as --KEY=VALUE, in kebab case, where it was not run with the
-    default ones: --max-index-num=1000
+    Nothing is changed. Files are taken with the sizes that they have. A broker that is run with a message-delay-level
+    of its own is checked with the same: --message-delay-level="1s 5s"
 
     Status: 0 sound; 1 something is wrong, and all of it is printed; or it cannot be checked.
     """

@@ -61,7 +61,7 @@ def _broker_settings() -> str:
     }
     rows = []
     for name in setting_names():
-        default = defaults[name]
+        default = defaults.get(name)  # retention has none of its own
         rows.append((f"`{name}`", "" if default is None else f"`{format_value(default)}`"))
     return markdown_table(("Setting", "Default"), rows)
 

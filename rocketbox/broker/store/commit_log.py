@@ -26,7 +26,7 @@ from rocketbox.broker.store.files import NO_ROOM, FileRun, OpenFiles, SyncFailed
 from rocketbox.broker.store.options import BLANK_BYTES, StoreOptions
 from rocketbox.broker.store.records import BLANK_MAGIC, MAGICS, MIN_RECORD_BYTES, check_record
 from rocketbox.broker.store.storage import StorageFile
-from rocketbox.errors import InvalidMessageError, StoreCorruptError
+from rocketbox.errors import InvalidMessageError, StoreCorruptError, StoreError
 
 __all__ = ["CommitLog", "NotPreparedError", "Segment", "WriteFullError"]
 
@@ -246,7 +246,12 @@ class CommitLog:
         """Up to ``size`` bytes from the files; nothing outside of them."""
         if not self.run.start <= offset < self.run.limit:
             return b""
-        return self.run.read(offset, size)
+        try:
+            return self.run.read(offset, size)
+        except (StoreError, FileNotFoundError):
+            if offset < self.run.start:  # retention has removed the file meanwhile
+                return b""
+            raise
 
     def read_records(self, offset: int, end: int) -> tuple[list[tuple[int, bytes]], int]:
         """Records from ``offset`` on, each with its offset, up to ``end`` or some of them; and where the next begins.

@@ -169,6 +169,21 @@ class ConsumeQueue:
             content += bytes(distance - len(content)) + data
         return _UNIT.iter_unpack(content[: len(content) // UNIT * UNIT])
 
+    def starts_below(self, min_physical: int) -> bool:
+        """Whether :attr:`min_offset` is that of a record below ``min_physical``, or files hold no others."""
+        if self._run.start + self._run.file_size <= self.min_offset * UNIT and len(self._run.starts) > 1:
+            return True
+        if self.min_offset >= self.max_offset:
+            return False
+        physical, size, _ = self.unit(self.min_offset)
+        return size != FILLER_SIZE and physical < min_physical
+
+    def remove_below_min(self) -> None:
+        """Remove the files that hold no unit from :attr:`min_offset` on; the last stays, with the queue's end."""
+        while self._run.start + self._run.file_size <= self.min_offset * UNIT:
+            if not self._run.remove_first():
+                return
+
     def cut_physical(self, physical_end: int) -> int:
         """Remove the units whose record is not wholly below ``physical_end``; returns how many they were."""
         before = end = self.max_offset

@@ -109,6 +109,9 @@ class FileRun:
         self._doubtful: set[int] = set()  # files whose last sync failed
         self._files = files
         self._storage = files.storage
+        self._guard = threading.Lock()  # of what follows, and of changing ``starts``
+        self._reads: dict[int, int] = {}  # by file: how many go on
+        self._removal_unsynced = False
 
     @property
     def start(self) -> int:
@@ -171,7 +174,8 @@ class FileRun:
         except OSError:
             self._take_back(path)
             raise
-        self.starts = [*self.starts, start]  # anew: other threads read the one they have
+        with self._guard:
+            self.starts = [*self.starts, start]  # anew: other threads read the one they have
         return file
 
     @staticmethod
@@ -206,7 +210,15 @@ class FileRun:
     def read(self, offset: int, size: int) -> bytes:
         """Up to ``size`` bytes, from one file."""
         start = self.file_start(offset)
-        return self.file(offset).read(offset - start, min(size, start + self.file_size - offset))
+        with self._guard:
+            self._reads[start] = self._reads.get(start, 0) + 1
+        try:
+            return self.file(offset).read(offset - start, min(size, start + self.file_size - offset))
+        finally:
+            with self._guard:
+                self._reads[start] -= 1
+                if not self._reads[start]:
+                    del self._reads[start]
 
     def read_file(self, start: int) -> bytes:
         """All of the file that begins at ``start``, but for zeros behind its last data."""
@@ -255,6 +267,29 @@ class FileRun:
                 file.sync()
             self._doubtful.discard(start)
             del self._unsynced[start]
+
+    def remove_first(self) -> bool:
+        """Remove the first file, unless it is the last too, or is being read; whether it was. Blocks. Raises OSError.
+
+        Its name is gone from the disk before the next one is removed: no crash leaves a gap.
+        """
+        if self._removal_unsynced:
+            self._storage.sync_directory(self.directory)
+            self._removal_unsynced = False
+        with self._guard:
+            if len(self.starts) < 2 or self.starts[0] in self._reads:
+                return False
+            start, self.starts = self.starts[0], self.starts[1:]  # nobody begins to read it from now on
+        self._removal_unsynced = True
+        try:
+            self._remove(start)
+        except OSError:
+            if self._storage.exists(self.path(start)):
+                with self._guard:
+                    self.starts = [start, *self.starts]
+            raise
+        self._removal_unsynced = False
+        return True
 
     def cut(self, offset: int) -> int:
         """Make all bytes from ``offset`` on zero and remove the files behind; returns how many bytes were not zero.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rocketbox.broker.store.files import read_data
@@ -90,7 +90,14 @@ class IndexComparison:
     """
 
     def __init__(
-        self, storage: Storage, paths: Sequence[str], slots: int, entries: int, log_start: int, *, complete: bool
+        self,
+        storage: Storage,
+        paths: Sequence[str],
+        slots: int,
+        entries: int,
+        log_start: Callable[[], int],
+        *,
+        complete: bool,
     ) -> None:
         self._storage = storage
         self._paths = list(paths)
@@ -109,8 +116,9 @@ class IndexComparison:
         """Compare the entries of a record, of which the last may be that of its tags (``tagged``)."""
         if not hashes or self._missing:
             return
-        if not self._begun:
-            yield from self._pass_gone()
+        file = self._current()
+        if not self._begun or (file is not None and file.entry(file.number)[1] < min(physical, self._log_start())):
+            yield from self._pass_gone()  # also of what retention removes meanwhile
             self._begun = True
         if physical >= self._skip_to:
             yield from self._entries_of(physical, stored, hashes, tagged)
@@ -194,7 +202,7 @@ class IndexComparison:
         """Take the entries of records that retention has removed as they are."""
         while (file := self._current()) is not None:
             entry = file.entry(file.number)
-            if entry[1] >= self._log_start:
+            if entry[1] >= self._log_start():
                 break
             if entry[0] < 0 or entry[3] != file.table[entry[0] % file.slots]:
                 yield from self._give_up(file, f"entry {file.number} is not linked to the one before it in its slot")
@@ -216,6 +224,8 @@ class IndexComparison:
         if self._file is not None:
             self._ended.append(self._file)
             self._before = self._file.header
+        while len(self._paths) > 1 and not self._storage.exists(self._paths[0]):
+            self._paths.pop(0)  # retention has removed it meanwhile
         path = self._paths.pop(0)
         self._file = _File(self._storage.open(path), self._slot_count, self._entries, full=bool(self._paths))
 

@@ -130,6 +130,11 @@ class IndexFile:
         return HEADER_BYTES + SLOT_BYTES * self._slots + ENTRY_BYTES * self._limit
 
     @property
+    def is_on_disk(self) -> bool:
+        """Whether there is a file, or all of it is in memory yet."""
+        return self._file is not None
+
+    @property
     def full(self) -> bool:
         return self.count >= self._limit
 
@@ -282,6 +287,14 @@ class IndexFile:
         data = self._file.read(HEADER_BYTES + SLOT_BYTES * self._slots + number * ENTRY_BYTES, ENTRY_BYTES)
         entry = _ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (0, 0, 0, 0)
         return entry
+
+    def forget_slots(self) -> None:
+        """Take the slots from the file again, but for those that are not written."""
+        table = self._table
+        if table is not None and self._file is not None:
+            self._table = self._read_table(self._file)
+            for slot in self._changed:
+                self._table[slot] = table[slot]
 
     def snapshot(self) -> IndexSnapshot:
         """What is to be written now; :meth:`write` writes it, :meth:`set_written` lets go of it."""
@@ -456,6 +469,22 @@ class MessageIndex:
                 self._storage.remove(file.path)
         if len(self.files) < before:
             self._storage.sync_directory(self._directory)
+
+    def forget_slots(self, path: str) -> None:
+        """The slots of a file were changed on the disk: those that are not to be written are read again."""
+        for file in self.files:
+            if file.path == path:
+                file.forget_slots()
+
+    def remove_below(self, physical: int) -> None:
+        """Remove the files that speak of no record at or behind ``physical``, but not the newest."""
+        while len(self.files) > 1 and self.files[0].end_physical < physical:
+            file = self.files[0]
+            if self._storage.exists(file.path):
+                self._storage.remove(file.path)
+                self._storage.sync_directory(self._directory)
+            file.close()
+            self.files = self.files[1:]
 
     def close(self) -> None:
         for file in self.files:

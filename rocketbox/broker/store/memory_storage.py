@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rocketbox.broker.store.storage import LockHandle, StorageFile
+from rocketbox.broker.store.storage import DiskUsage, LockHandle, StorageFile
 from rocketbox.errors import StoreLockedError
 
 __all__ = ["MemoryStorage", "StorageCall"]
@@ -139,11 +139,12 @@ class MemoryStorage:
     """A file system in memory.
 
     ``calls`` holds every call that changes or syncs something, in order; ``reads`` counts those that read.
-    :meth:`begin_call` hears of all calls of any kind. ``free_space`` is what it says of its room.
+    :meth:`begin_call` hears of all calls of any kind. ``free_space`` and ``used_space`` are what it says of its room.
     """
 
     def __init__(self) -> None:
         self.free_space = 1 << 40
+        self.used_space = 0
         self.calls: list[StorageCall] = []
         self.reads = 0
         self.guard = threading.RLock()
@@ -172,7 +173,7 @@ class MemoryStorage:
 
         ``name`` is ``read``, ``write``, ``sync``, ``allocate``, ``truncate``, ``size``, ``next_data``, ``open``,
         ``create`` (opening what is not there yet), ``exists``, ``list_directory``, ``is_directory``,
-        ``make_directories``, ``rename``, ``remove``, ``sync_directory``, ``free_bytes`` or ``lock``.
+        ``make_directories``, ``rename``, ``remove``, ``sync_directory``, ``free_bytes``, ``disk_usage`` or ``lock``.
         """
 
     def record(self, name: str, path: str, offset: int = 0, size: int = 0) -> None:
@@ -235,6 +236,10 @@ class MemoryStorage:
     def free_bytes(self, path: str) -> int:
         self.begin_call("free_bytes", path)
         return self.free_space
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        self.begin_call("disk_usage", path)
+        return DiskUsage(self.used_space, self.free_space)
 
     def lock(self, path: str) -> LockHandle:
         self.begin_call("lock", path)

@@ -44,9 +44,11 @@ from rocketbox.broker.store.opening import OpenedStore, lock_directory, open_sto
 from rocketbox.broker.store.options import FlushDiskType, StoreOptions
 from rocketbox.broker.store.reading import StoreReader
 from rocketbox.broker.store.recovery import RecoveryReport
+from rocketbox.broker.store.retention import Retention
 from rocketbox.broker.store.state import StoreHealth, StoreState
 from rocketbox.broker.store.storage import RealStorage, Storage
 from rocketbox.broker.store.troubles import Troubles
+from rocketbox.broker.store.upkeep import Upkeep
 from rocketbox.broker.store.waiting import DurableCallback
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import InvalidMessageError, NotStartedError, StoreBusyError, StoreError, StoreFullError
@@ -217,6 +219,14 @@ class MessageStore:
                 self.report = opened.report
                 self._last_timestamp = opened.last_timestamp
                 self._build()
+                self._retention = Retention(
+                    self._storage, self._root, self._log, self._derived, self._feed, self._checkpoint, self.options,
+                    self._clock, self._state, self.troubles, opened.last_timestamp,
+                )  # fmt: skip
+                self.upkeep = Upkeep(
+                    self._root, self._files, self._log, self._derived, self._feed, self._checkpoint, self.options,
+                    self._clock, self.troubles, at_once=not opened.report.clean,
+                )  # fmt: skip
                 self._dispatcher.begin(opened.last_timestamp, opened.report.last_record)
                 await self._finish_opening(pool, opened)
             tasks = await stack.enter_async_context(Supervisor("store", self._clock))
@@ -227,6 +237,9 @@ class MessageStore:
                 tasks.start("build the index", self._feed.run, pool),
                 tasks.start("write queues and index", self._derived_writer.run, pool),
                 tasks.start("flush timeouts", self._writer.sweep),
+                tasks.start("remove what has expired", self._retention.run, pool),
+                tasks.start("compare with the log", self.upkeep.check_in_intervals, pool),
+                tasks.start("rebuild queues", self.upkeep.rebuild_what_is_asked, pool),
             ]
             if self.options.flush_disk_type is FlushDiskType.ASYNC_FLUSH:
                 others.append(tasks.start("sync the commit log", self._writer.sync_in_intervals, pool))

@@ -1,6 +1,7 @@
 """The store's settings: Apache's names in snake_case, its units (milliseconds, bytes) and its defaults.
 
-Other than Apache's: ``flush_disk_type`` is SYNC_FLUSH and ``enabled_append_prop_crc`` is on; ``allocate_ahead``,
+Other than Apache's: ``flush_disk_type`` is SYNC_FLUSH and ``enabled_append_prop_crc`` is on, ``file_reserved_time``
+may have a unit; ``disk_space_warning_free_bytes``, ``allocate_ahead``,
 ``flush_interval_index``, ``max_waiting_bytes`` and ``read_cache_size`` are our own.
 
 Source: Apache RocketMQ 5.x ``MessageStoreConfig``.
@@ -20,6 +21,8 @@ __all__ = ["FlushDiskType", "StoreOptions"]
 
 BLANK_BYTES = 8  # size and magic of the blank that ends every commit-log file
 CONSUME_QUEUE_UNIT = 20
+LEAST_RESERVED_MS = 3 * 3_600_000
+_RESERVED = re.compile(r"(\d+)([smhd]?)")
 _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -74,6 +77,26 @@ class StoreOptions:
     """Bytes of the consume queue that one read looks through."""
     max_msgs_num_batch: int = 64
     """The most records a query by key returns."""
+    file_reserved_time: str = "72h"
+    """How long messages are kept at least: a number with m, h or d; without one it is hours, as Apache's."""
+    delete_when: str = "04"
+    """The hours of the day, separated by ``;``, in which expired files are removed."""
+    disk_max_used_space_ratio: int = 75
+    """Per cent of the disk; above, expired files are removed at any hour."""
+    disk_space_clean_forcibly_ratio: int = 85
+    """Per cent; above, all expired files are removed at once, not ten in a run."""
+    disk_space_warning_level_ratio: int = 90
+    """Per cent; above, messages are refused if less than the next are free too."""
+    disk_space_warning_free_bytes: int = 1 << 30
+    """Bytes; a large disk that is nearly full has room for more than a small one."""
+    clean_resource_interval: int = 10_000
+    """How often it is looked for files to remove."""
+    delete_commit_log_files_interval: int = 100
+    """The pause between two files that are removed."""
+    verify_interval: int = 24 * 3_600_000
+    """How often queues and index are compared with the log in the background, and mended; 0: never. Not Apache's."""
+    verify_bytes_per_second: int = 4 << 20
+    """Bytes of the log that are compared in a second at most. Not Apache's."""
     message_delay_level: str = DELAY_LEVELS
     """The delays of the levels 1, 2, ...: numbers with s, m, h or d."""
 
@@ -90,6 +113,18 @@ class StoreOptions:
     def delay_level_ms(self) -> tuple[int, ...]:
         """Milliseconds of the delay levels; level n is at index n - 1."""
         return tuple(int(level[:-1]) * _UNITS[level[-1]] for level in self.message_delay_level.split())
+
+    @property
+    def file_reserved_ms(self) -> int:
+        """Milliseconds of ``file_reserved_time``."""
+        found = _RESERVED.fullmatch(self.file_reserved_time)
+        assert found is not None
+        return int(found[1]) * _UNITS[found[2] or "h"]
+
+    @property
+    def delete_hours(self) -> frozenset[int]:
+        """The hours of ``delete_when``."""
+        return frozenset(int(hour) for hour in self.delete_when.split(";") if hour.strip())
 
     def _findings(self) -> Iterator[Finding]:
         if self.mapped_file_size_commit_log < 256:
@@ -110,11 +145,17 @@ class StoreOptions:
             ("flush-consume-queue-thorough-interval", self.flush_consume_queue_thorough_interval, 1),
             ("flush-interval-index", self.flush_interval_index, 1),
             ("max-waiting-bytes", self.max_waiting_bytes, 1),
+            ("verify-interval", self.verify_interval, 0),
+            ("verify-bytes-per-second", self.verify_bytes_per_second, 1),
+            ("clean-resource-interval", self.clean_resource_interval, 1),
+            ("delete-commit-log-files-interval", self.delete_commit_log_files_interval, 0),
+            ("disk-space-warning-free-bytes", self.disk_space_warning_free_bytes, 0),
             ("allocate-ahead", self.allocate_ahead, 0),
             ("read-cache-size", self.read_cache_size, 0),
         ):
             if value < least:
                 yield _too_small(name, value, least)
+        yield from self._retention_findings()
         levels = self.message_delay_level.split()
         wrong = [level for level in levels if not re.fullmatch(r"\d+[smhd]", level)]
         if wrong or not levels:
@@ -122,6 +163,29 @@ class StoreOptions:
                 f"message-delay-level is {self.message_delay_level!r}",
                 fix="delays separated by blanks, each a number and s, m, h or d: 1s 5s 10s",
             )
+
+    def _retention_findings(self) -> Iterator[Finding]:
+        if _RESERVED.fullmatch(self.file_reserved_time) is None:
+            yield Finding(
+                f"file-reserved-time is {self.file_reserved_time!r}", fix="a number of hours, or 90m, 72h or 3d: 72h"
+            )
+        elif self.file_reserved_ms < LEAST_RESERVED_MS:
+            yield Finding(
+                f"file-reserved-time is {self.file_reserved_time!r}",
+                fix="at least 3h: a message that is delayed for 2h, or waits for its next attempt, must still be there",
+            )
+        hours = [hour.strip() for hour in self.delete_when.split(";") if hour.strip()]
+        if not all(hour.isdigit() and int(hour) < 24 for hour in hours) or not hours:
+            yield Finding(
+                f"delete-when is {self.delete_when!r}", fix="hours from 00 to 23, separated by semicolons: 04;16"
+            )
+        for name, value, least, most in (  # where Apache takes the nearest, without a word
+            ("disk-max-used-space-ratio", self.disk_max_used_space_ratio, 10, 95),
+            ("disk-space-clean-forcibly-ratio", self.disk_space_clean_forcibly_ratio, 30, 85),
+            ("disk-space-warning-level-ratio", self.disk_space_warning_level_ratio, 35, 90),
+        ):
+            if not least <= value <= most:
+                yield Finding(f"{name} is {value}", fix=f"a percentage from {least} to {most}")
 
 
 def _too_small(name: str, value: int, least: int) -> Finding:

@@ -6,7 +6,7 @@ Source: Apache RocketMQ 5.x ``ConsumeQueue`` (units), ``ConsumeQueueStore``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rocketbox.broker.store.consume_queue import FILLER_SIZE
 from rocketbox.broker.store.files import FileRun, read_data
@@ -26,10 +26,12 @@ _REBUILD = "it is rebuilt from the log by rocketbox store repair, or by the runn
 class QueueComparison:
     """Feed it the queue's records by :meth:`record`, then call :meth:`rest`; both yield what differs.
 
-    ``log_start`` is where the log begins: units of records below stand for messages that are gone.
+    :meth:`rest` is for a queue that nobody writes: of one that grows it would take the newest units for wrong ones.
+
+    ``log_start`` says where the log begins now: units of records below stand for messages that are gone.
     """
 
-    def __init__(self, name: str, run: FileRun, log_start: int) -> None:
+    def __init__(self, name: str, run: FileRun, log_start: Callable[[], int]) -> None:
         self.name = name
         self.run = run
         self.next: int | None = None
@@ -47,7 +49,8 @@ class QueueComparison:
             yield from self._gone(first, queue_offset)
         else:
             for offset in range(self.next, queue_offset):
-                yield from self._compare(offset, _FILLER)
+                if not self._is_gone(self._unit(offset)):
+                    yield from self._compare(offset, _FILLER)
         yield from self._compare(queue_offset, _UNIT.pack(physical, size, code))
         self.next = queue_offset + 1
 
@@ -82,8 +85,13 @@ class QueueComparison:
             physical, size, _ = _UNIT.unpack(unit)
             if complete_until is not None and size != FILLER_SIZE and size > 0 and physical >= complete_until:
                 return
-            if size != FILLER_SIZE and (size <= 0 or physical < 0 or physical + size > self._log_start):
+            if size != FILLER_SIZE and not self._is_gone(unit):
                 yield self._finding(offset, unit, _FILLER, "the log does not hold a message for it")
+
+    def _is_gone(self, unit: bytes) -> bool:
+        """Whether a unit is that of a record that the log does not have any more."""
+        physical, size, _ = _UNIT.unpack(unit)
+        return bool(physical >= 0 and 0 < size < FILLER_SIZE and physical + size <= self._log_start())
 
     def _compare(self, offset: int, expected: bytes) -> Iterator[StoreFinding]:
         found = self._unit(offset)

@@ -21,6 +21,7 @@ from rocketbox.broker.store.index_feed import IndexFeed
 from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT, StoreOptions
 from rocketbox.broker.store.records import MAGICS, MIN_RECORD_BYTES, store_timestamp_of
+from rocketbox.errors import StoreError
 
 __all__ = ["GetMessageStatus", "GetResult", "RecordCache", "StoreReader"]
 
@@ -133,7 +134,12 @@ class StoreReader:
             return GetResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, least, end)
         if offset > end:
             return GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, end, least, end)
-        records, next_offset, removed = self._search(queue, offset, max_messages, max_bytes, filter)
+        try:
+            records, next_offset, removed = self._search(queue, offset, max_messages, max_bytes, filter)
+        except (StoreError, FileNotFoundError):
+            if offset >= queue.min_offset:
+                raise
+            return GetResult(GetMessageStatus.OFFSET_TOO_SMALL, queue.min_offset, queue.min_offset, end)
         if records:
             return GetResult(GetMessageStatus.FOUND, next_offset, least, end, records)
         if next_offset == offset:
@@ -230,10 +236,12 @@ class StoreReader:
 
     def read(self, commit_log_offset: int) -> bytes | None:
         """The record that begins at a commit-log offset; None if none does."""
+        if commit_log_offset < self._log.start:
+            return None
         record = self.cache.get(commit_log_offset)
         if record is not None:
             return record
-        if not self._log.start <= commit_log_offset <= self._log.written - MIN_RECORD_BYTES:
+        if commit_log_offset > self._log.written - MIN_RECORD_BYTES:
             return None
         head = self._log.read(commit_log_offset, _HEAD.size)
         if len(head) < _HEAD.size:
@@ -291,8 +299,8 @@ class StoreReader:
 
 
 def _wanted(records: list[bytes], filter: MessageFilter | None) -> list[bytes]:  # noqa: A002 - as above
-    """Those that are wanted."""
-    return records if filter is None else [record for record in records if filter.matches_record(record)]
+    """Those that are wanted, and are there: the file of one may have been removed meanwhile."""
+    return [record for record in records if record and (filter is None or filter.matches_record(record))]
 
 
 def _memory_bytes() -> int:

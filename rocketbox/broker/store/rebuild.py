@@ -15,7 +15,8 @@ from collections.abc import Iterator
 
 from rocketbox.broker.store.consume_queue import ConsumeQueue
 from rocketbox.broker.store.files import FileRun, OpenFiles
-from rocketbox.broker.store.finding import StoreFinding
+from rocketbox.broker.store.finding import FindingKind, StoreFinding
+from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT
 from rocketbox.broker.store.storage import StorageFile
 from rocketbox.broker.store.verify import LogComparison
 
@@ -54,11 +55,11 @@ class Mending:
 class QueueRebuild:
     """One rebuild: run through :meth:`steps` in a thread, then call :meth:`finish` in the loop of the store.
 
-    ``queued``: the entries of all records below are in the files.
+    ``until``: where the log ends for now. Only entries that are in the queue's files are looked at.
     """
 
     def __init__(
-        self, files: OpenFiles, log: FileRun, queue: ConsumeQueue, delays: tuple[int, ...], queued: int
+        self, files: OpenFiles, log: FileRun, queue: ConsumeQueue, delays: tuple[int, ...], until: int
     ) -> None:
         self.queue = queue
         self.changed = 0
@@ -70,16 +71,25 @@ class QueueRebuild:
         self._min_offset = queue.min_offset
         name = (queue.topic, queue.queue_id)
         self._comparison = LogComparison(
-            log, [(name, queue.run)], lambda *_: queue.run, delays, until=queued, queued=queued, only=name
+            log,
+            [(name, queue.run)],
+            lambda *_: queue.run,
+            delays,
+            until=until,
+            queued=until,
+            only=name,
+            at_rest=False,
         )
         self._name = name
 
     def steps(self) -> Iterator[int]:
         """Each step reads about a mebibyte of the log, and yields the offset it has come to. Blocks. Raises OSError."""
         mending = Mending(self._files)
+        yield self._log_start
         for step in self._comparison:
             if isinstance(step, StoreFinding):
-                if step.correct is not None:
+                offset = (int(os.path.basename(step.path)) + step.position) // CONSUME_QUEUE_UNIT
+                if step.correct is not None and step.kind is FindingKind.QUEUE and offset < self._written:
                     mending.write(step, self.queue.run.file_size)
                 continue
             yield step
@@ -96,10 +106,10 @@ class QueueRebuild:
 
 
 def rebuild_queue(
-    files: OpenFiles, log: FileRun, queue: ConsumeQueue, delays: tuple[int, ...], queued: int
+    files: OpenFiles, log: FileRun, queue: ConsumeQueue, delays: tuple[int, ...], until: int
 ) -> QueueRebuild:
     """All steps of a rebuild; blocks, and may run in a thread. Call ``finish`` of what is returned in the loop."""
-    rebuild = QueueRebuild(files, log, queue, delays, queued)
+    rebuild = QueueRebuild(files, log, queue, delays, until)
     for _ in rebuild.steps():
         pass
     return rebuild

@@ -50,12 +50,14 @@ class StoreState:
         """Whether puts are refused now."""
         self.on_change: list[Callable[[], None]] = []
         self._full: StoreFullError | None = None
+        self._above_mark: StoreFullError | None = None
 
     @property
     def refusal(self) -> str | None:
         if self.failure is not None:
             return self.failure
-        return None if self._full is None else str(self._full)
+        full = self._full or self._above_mark
+        return None if full is None else str(full)
 
     @property
     def is_full(self) -> bool:
@@ -66,7 +68,7 @@ class StoreState:
         """A new error for a put that is refused now; None while puts are taken."""
         if self.failure is not None:
             return StoreFailedError(self.failure)
-        full = self._full
+        full = self._full or self._above_mark
         return None if full is None else StoreFullError(full.what, full.reason, full.free_bytes)
 
     def fail(self, reason: str, error: BaseException) -> bool:
@@ -92,14 +94,33 @@ class StoreState:
         """Take puts again."""
         if self._full is not None:
             self._full = None
-            self.refuses = self.failure is not None
-            _log.warning("there is room again: the store takes messages")
+            self._taking_again()
+
+    def refuse_above_mark(self, error: StoreFullError) -> None:
+        """Take no puts until :meth:`accept_below_mark`, though they might have room. Logged when it begins."""
+        begins = self._above_mark is None
+        self._above_mark = error
+        self.refuses = True
+        if begins:
+            _log.error("%s", error)
             self._changed()
+
+    def accept_below_mark(self) -> None:
+        """The disk is not too full."""
+        if self._above_mark is not None:
+            self._above_mark = None
+            self._taking_again()
+
+    def _taking_again(self) -> None:
+        self.refuses = self.failure is not None or self._full is not None or self._above_mark is not None
+        if not self.refuses:
+            _log.warning("there is room again: the store takes messages")
+        self._changed()
 
     def begin(self) -> None:
         """The store is opened anew: nothing is known against it."""
         self.failure = None
-        self._full = None
+        self._full = self._above_mark = None
         self.refuses = False
 
     def _changed(self) -> None:

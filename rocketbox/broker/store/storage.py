@@ -15,11 +15,13 @@ import os
 import stat
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from rocketbox.errors import StoreLockedError
 
 __all__ = [
+    "DiskUsage",
     "LockHandle",
     "RealStorage",
     "SharedLock",
@@ -53,6 +55,19 @@ class StorageFile(Protocol):
         """Where, at or behind ``offset``, the next bytes may be that are not zero; None when there are none."""
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class DiskUsage:
+    """How many bytes of a file system are used, and free for us; what is kept for the system is neither."""
+
+    used: int
+    free: int
+
+    @property
+    def used_ratio(self) -> float:
+        """Per cent of both that are used, as ``df`` says it."""
+        return 100 * self.used / max(1, self.used + self.free)
 
 
 class LockHandle(Protocol):
@@ -105,6 +120,9 @@ class Storage(Protocol):
 
     def free_bytes(self, path: str) -> int:
         """How many bytes the file system that holds a path has left for us."""
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        """How full the file system is that holds a path."""
 
     def lock(self, path: str) -> LockHandle:
         """Take the record lock on the file's first byte, as Apache's broker does. Raises StoreLockedError.
@@ -304,6 +322,10 @@ class RealStorage:
     def free_bytes(self, path: str) -> int:
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        found = os.statvfs(path)
+        return DiskUsage((found.f_blocks - found.f_bfree) * found.f_frsize, found.f_bavail * found.f_frsize)
 
     def lock(self, path: str) -> LockHandle:
         return _RealLock(path)

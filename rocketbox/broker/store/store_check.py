@@ -22,13 +22,14 @@ from rocketbox.broker.store.consume_queue import FILLER_SIZE
 from rocketbox.broker.store.files import FileRun, OpenFiles
 from rocketbox.broker.store.finding import FindingKind, StoreFinding
 from rocketbox.broker.store.index_comparison import IndexComparison
+from rocketbox.broker.store.index_sizes import found_sizes, length_of, other_size
 from rocketbox.broker.store.lock_file import decode_lock_file
 from rocketbox.broker.store.log_end import refuse_if_synced
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT as UNIT
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.storage import Storage
 from rocketbox.broker.store.verify import LogComparison, QueueName
-from rocketbox.errors import StoreCorruptError
+from rocketbox.errors import StoreCorruptError, StoreError
 
 __all__ = ["StoreFiles", "check_store", "check_tables", "find_files"]
 
@@ -45,6 +46,8 @@ class StoreFiles:
     log: FileRun
     queues: dict[QueueName, FileRun]
     index: list[str]
+    index_sizes: tuple[int, int]
+    """Slots and entries of an index file."""
     checkpoint: Checkpoint
     clean: bool
     """The last broker stopped in order, or there was none yet."""
@@ -76,26 +79,34 @@ def find_files(storage: Storage, root: str, options: StoreOptions, locked: bytes
         checkpoint = Checkpoint.decode(storage.open(f"{root}/checkpoint").read(0, CHECKPOINT_BYTES))
     if locked is not None and checkpoint.marked and decode_lock_file(locked) != checkpoint.run:
         checkpoint = checkpoint.without_mark()  # another broker has used the directory since
-    index = []
-    for name in storage.list_directory(f"{root}/index"):
-        path = f"{root}/index/{name}"
-        if not re.fullmatch(r"\d{17}", name):
-            continue
-        size = storage.open(path).size()
-        if size == options.index_file_size:
-            index.append(path)
-        elif size:
-            findings.append(
-                StoreFinding(
-                    FindingKind.INDEX, path, 0,
-                    f"the file has {size} bytes, but max-hash-slot-num {options.max_hash_slot_num} and max-index-num "
-                    f"{options.max_index_num} make {options.index_file_size}",
-                    "give the settings that the store was written with, or remove the directory index: the next "
-                    "start makes it again",
-                )
-            )  # fmt: skip
+    index, sizes = _index_files(storage, f"{root}/index", (options.max_hash_slot_num, options.max_index_num), findings)
     clean = not storage.exists(f"{root}/abort")
-    return StoreFiles(root, files, log, queues, index, checkpoint, clean, findings)
+    return StoreFiles(root, files, log, queues, index, sizes, checkpoint, clean, findings)
+
+
+def _index_files(
+    storage: Storage, directory: str, sizes: tuple[int, int], findings: list[StoreFinding]
+) -> tuple[list[str], tuple[int, int]]:
+    """The index files, and how many slots and entries they have: as the settings say, or as they say themselves."""
+    names = [name for name in storage.list_directory(directory) if re.fullmatch(r"\d{17}", name)]
+    found: list[str] = []
+    for name in names:
+        path = f"{directory}/{name}"
+        file = storage.open(path)
+        if file.size() == 0 and name == names[-1]:
+            continue  # begun when the machine stopped
+        try:
+            if not found:
+                sizes = found_sizes(file, *sizes)
+            elif file.size() != length_of(*sizes):
+                raise other_size(path, file.size(), *sizes)
+        except StoreError as error:
+            findings.append(
+                StoreFinding(FindingKind.INDEX, path, 0, str(error), "or let rocketbox store repair set it aside")
+            )
+        else:
+            found.append(path)
+    return found, sizes
 
 
 def _run(files: OpenFiles, directory: str, file_size: int, kind: FindingKind, findings: list[StoreFinding]) -> FileRun:
@@ -140,9 +151,9 @@ def check_store(store: StoreFiles, options: StoreOptions, *, running: bool = Fal
     storage = store.files.storage
     index = None
     if store.index:
-        slots, entries = options.max_hash_slot_num, options.max_index_num
+        slots, entries = store.index_sizes
         complete = store.clean and not running
-        index = IndexComparison(storage, store.index, slots, entries, store.log.start, complete=complete)
+        index = IndexComparison(storage, store.index, slots, entries, lambda: store.log.start, complete=complete)
     comparison = LogComparison(
         store.log,
         store.queues.items(),
@@ -154,6 +165,7 @@ def check_store(store: StoreFiles, options: StoreOptions, *, running: bool = Fal
         queued=queued,
         indexed=indexed,
         index=index,
+        at_rest=not running,
     )
     last: StoreFinding | None = None
     for step in comparison:

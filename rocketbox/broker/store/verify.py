@@ -32,7 +32,8 @@ class LogComparison:
     """One comparison. Records below ``queued`` must have their queue entries, those below ``indexed`` their keys.
 
     ``queues`` are the files of all queues; ``find_queue`` is asked for those of one that is not among them.
-    ``only``: no other queue is looked at. ``until``: the log is read up to there; None: up to its end.
+    ``only``: no other queue is looked at. ``at_rest``: nobody writes to the files meanwhile, so that what lies behind
+    the newest units can be looked at too. ``until``: the log is read up to there; None: up to its end.
     """
 
     def __init__(
@@ -48,12 +49,13 @@ class LogComparison:
         indexed: int = 0,
         index: IndexComparison | None = None,
         only: QueueName | None = None,
+        at_rest: bool,
     ) -> None:
         self.records = 0
         self.end = self._start = log.start if start is None else start
         """Behind the newest intact record."""
         self._log = log
-        self._log_start = log.start
+        self._at_rest = at_rest
         self._delays = delays
         self._until = until
         self._queued = queued
@@ -65,7 +67,7 @@ class LogComparison:
         self._said: dict[QueueName, int] = {}
 
     def _comparison(self, name: QueueName, run: FileRun) -> QueueComparison:
-        return QueueComparison(f"{name[0]}/{name[1]}", run, self._log_start)
+        return QueueComparison(f"{name[0]}/{name[1]}", run, lambda: self._log.start)
 
     def __iter__(self) -> Iterator[StoreFinding | int]:
         """What differs, and in between how far it has come."""
@@ -95,7 +97,7 @@ class LogComparison:
         if pending is not None:
             yield self._gap(pending, followed=False)
         for name, queue in list(self._queues.items()):
-            if self._only in (None, name):
+            if self._at_rest and self._only in (None, name):
                 yield from self._bounded(name, queue.rest(self._queued))
                 yield self.end
         if self._index is not None:

@@ -88,3 +88,36 @@ def test_a_wrong_choice_names_the_choices() -> None:
 def test_setting_names_are_kebab_case() -> None:
     assert {"flush-disk-type", "auto-create-topic-enable", "broker-name"} <= set(setting_names())
     assert not {"store", "store-path-root-dir", "listen-port"} & set(setting_names())
+
+
+@pytest.mark.parametrize(
+    ("settings", "hours"),
+    [
+        ({}, 72),
+        ({"file-reserved-time": 48}, 48),
+        ({"fileReservedTime": "3d"}, 72),
+        ({"retention": "7d"}, 168),
+        ({"retention": "300m"}, 5),
+    ],
+)
+def test_how_long_messages_are_kept_is_said_in_hours_or_with_a_unit(settings: dict[str, object], hours: int) -> None:
+    assert read_broker_options(settings, store_path_root_dir=DIRECTORY).store.file_reserved_ms == hours * 3_600_000
+
+
+def test_the_hours_in_which_files_are_removed_may_be_a_number() -> None:
+    assert read(delete__when=4).store.delete_hours == {4}
+    assert read(delete__when="04;16").store.delete_hours == {4, 16}
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"retention": 72}, "retention is 72, which has no unit"),
+        ({"retention": "3d", "file-reserved-time": 72}, "say the same"),
+        ({"retention": "soon"}, "file-reserved-time is 'soon'"),
+    ],
+)
+def test_what_says_not_how_long_messages_are_kept_is_refused(settings: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read_broker_options(settings, store_path_root_dir=DIRECTORY)
+    assert says in str(caught.value)

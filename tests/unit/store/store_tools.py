@@ -9,6 +9,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import anyio
@@ -53,6 +54,10 @@ class ManualClock(RealClock):
 
     def monotonic(self) -> float:
         return self.now_ms / 1000
+
+    def hour(self) -> int:
+        """The local hour of the day."""
+        return datetime.fromtimestamp(self.now_ms / 1000, UTC).astimezone().hour
 
     async def sleep(self, seconds: float) -> None:
         due = anyio.Event()

@@ -32,8 +32,7 @@ SECOND = f"{ROOT}/consumequeue/orders/0/{400:020d}"
 def rebuild_of(store: MessageStore, options: StoreOptions = SMALL) -> QueueRebuild:
     queue = store._derived.find("orders", 0)
     assert queue is not None
-    queued = store._checkpoint.value.queued_offset
-    return QueueRebuild(store._files, store._log.run, queue, options.delay_level_ms, queued)
+    return QueueRebuild(store._files, store._log.run, queue, options.delay_level_ms, store.max_commit_log_offset)
 
 
 async def rebuilt(store: MessageStore) -> QueueRebuild:

@@ -1,0 +1,103 @@
+"""Random puts, times, disk marks, reads, stops and kills: nothing unexpired is removed, offsets have no gap."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import anyio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rocketbox.broker.store.memory_storage import MemoryStorage
+from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.store.reading import GetMessageStatus
+from rocketbox.broker.store.store_check import check_store, find_files
+from rocketbox.errors import StoreFullError
+from tests.unit.store.store_tools import ROOT, SMALL, ManualClock, message, number_of, numbers, put_all
+
+RESERVED = 3 * 3600
+OPTIONS = dataclasses.replace(
+    SMALL,
+    file_reserved_time="3h",
+    delete_when="04",
+    delete_commit_log_files_interval=0,
+    flush_consume_queue_thorough_interval=1000,
+    max_message_size=2048,
+    disk_space_warning_free_bytes=100,
+)
+QUEUES = [("orders", 0), ("orders", 1), ("bills", 0)]
+Step = tuple[Any, ...]
+STEPS = st.one_of(
+    st.tuples(st.just("put"), st.sampled_from(QUEUES), st.integers(200, 1500)),
+    st.tuples(st.just("put"), st.sampled_from(QUEUES), st.integers(200, 1500)),
+    st.tuples(st.just("wait"), st.sampled_from([10, 11, 600, 3600, 3 * 3600])),
+    st.tuples(st.just("disk"), st.integers(0, 100)),
+    st.tuples(st.sampled_from(["stop", "kill"])),
+)
+
+
+@dataclasses.dataclass
+class Model:
+    """Each queue's messages, and when they were stored; the first offset that was seen of each."""
+
+    put: dict[tuple[str, int], list[tuple[int, int]]]
+    least: dict[tuple[str, int], int]
+    count: int = 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(STEPS, min_size=10, max_size=70))
+def test_nothing_that_has_not_expired_is_removed(steps: list[Step]) -> None:
+    anyio.run(run, steps)
+
+
+async def run(steps: list[Step]) -> None:
+    storage, clock = MemoryStorage(), ManualClock()
+    model = Model({queue: [] for queue in QUEUES}, dict.fromkeys(QUEUES, 0))
+    remaining = iter(steps)
+    going_on = True
+    while going_on:
+        going_on = False
+        async with MessageStore(ROOT, OPTIONS, clock=clock, storage=storage) as store:
+            check(store, model, clock)
+            for step in remaining:
+                await take(step, store, clock, storage, model)
+                check(store, model, clock)
+                if going_on := step[0] in {"stop", "kill"}:
+                    break
+            snapshot = storage.copy()
+        if going_on and step[0] == "kill":
+            snapshot.used_space, snapshot.free_space = storage.used_space, storage.free_space
+            storage = snapshot
+    copy = storage.copy()
+    assert [each for each in check_store(find_files(copy, ROOT, OPTIONS), OPTIONS) if not isinstance(each, int)] == []
+
+
+async def take(step: Step, store: MessageStore, clock: ManualClock, storage: MemoryStorage, model: Model) -> None:
+    if step[0] == "wait":
+        await clock.advance(step[1])
+    elif step[0] == "disk":
+        storage.used_space, storage.free_space = 10 * step[1], 10 * (100 - step[1])
+    elif step[0] == "put":
+        _, (topic, queue_id), size = step
+        try:
+            await put_all(store, message(model.count, topic=topic, queue_id=queue_id, size=size))
+        except StoreFullError:
+            return
+        model.put[topic, queue_id].append((model.count, clock.now_ms))
+        model.count += 1
+
+
+def check(store: MessageStore, model: Model, clock: ManualClock) -> None:
+    for queue, put in model.put.items():
+        least = store.min_offset(*queue)
+        assert store.max_offset(*queue) == len(put)
+        assert least >= model.least[queue]
+        assert all(stored + RESERVED * 1000 <= clock.now_ms for _, stored in put[:least])
+        model.least[queue] = least
+        assert numbers(store, *queue) == [number for number, _ in put[least:]]
+        if least:
+            assert store.get(*queue, least - 1).status is GetMessageStatus.OFFSET_TOO_SMALL
+        for number, _ in put[least:][:1]:
+            assert [number_of(record) for record in store.query(queue[0], f"k{number}", 9, 0, 1 << 60)] == [number]

@@ -1,0 +1,155 @@
+"""What a running store mends of its queues and index by itself, and what it tells."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import pytest
+
+from rocketbox.broker.store.memory_storage import MemoryStorage
+from rocketbox.broker.store.message_store import MessageStore
+from tests.unit.store.store_tools import (
+    LOG,
+    ROOT,
+    SMALL,
+    ManualClock,
+    contents,
+    flip,
+    killed,
+    message,
+    number_of,
+    numbers,
+    opened,
+    put_all,
+    settle,
+    stopped,
+)
+
+pytestmark = pytest.mark.anyio
+
+QUEUE = f"{ROOT}/consumequeue/orders/0/{0:020d}"
+HOURLY = dataclasses.replace(SMALL, verify_interval=3_600_000)
+
+
+async def passed(store: MessageStore, clock: ManualClock) -> None:
+    """Wait for the end of the next pass."""
+    before = store.upkeep.passes
+    await settle()
+    for _ in range(50):
+        await clock.advance(3600)
+        if store.upkeep.passes > before:
+            return
+    raise AssertionError("no pass came to its end")
+
+
+async def test_a_tags_code_that_was_damaged_is_mended_in_the_background(caplog: pytest.LogCaptureFixture) -> None:
+    storage, _ = await stopped(*[message(number) for number in range(30)])
+    sound = contents(storage, QUEUE)
+    clock = ManualClock()
+    async with opened(storage, HOURLY, clock=clock) as store:
+        for position in (32, 79, 119):
+            flip(storage, QUEUE, position)
+        with caplog.at_level(logging.WARNING, "rocketbox.broker.store.upkeep"):
+            await passed(store, clock)
+            await passed(store, clock)
+        assert contents(storage, QUEUE) == sound
+        assert store.upkeep.mended == 3
+        assert [record.message[:40] for record in caplog.records] == ["3 entries of queues and index differed f"]
+        assert store.troubles.current == []
+
+
+async def test_index_entries_and_slots_are_mended_in_the_background() -> None:
+    storage, _ = await stopped(*[message(number) for number in range(40)])
+    paths = [f"{ROOT}/index/{name}" for name in storage.list_directory(f"{ROOT}/index")]
+    sound = [contents(storage, path) for path in paths]
+    clock = ManualClock()
+    async with opened(storage, HOURLY, clock=clock) as store:
+        for path in paths:
+            flip(storage, path, 40 + 64 + 20 * 3 + 1)
+            flip(storage, path, 40 + 4 * 7 + 3)
+        await passed(store, clock)
+        assert [contents(storage, path) for path in paths] == sound
+        for number in range(40):
+            assert [number_of(record) for record in store.query("orders", f"k{number}", 9, 0, 1 << 60)] == [number]
+
+
+async def test_after_an_unclean_stop_the_comparison_begins_at_once() -> None:
+    storage, clock = MemoryStorage(), ManualClock()
+    async with opened(storage, clock=clock) as store:
+        await put_all(store, *[message(number) for number in range(30)])
+        await clock.advance(11)
+        state = storage.copy()
+    sound = contents(state, QUEUE)
+    flip(state, QUEUE, 33)
+    async with opened(state, clock=ManualClock()) as store:
+        await settle()
+        await settle()
+        assert store.upkeep.passes == 1
+        assert contents(state, QUEUE) == sound
+
+
+async def test_damage_of_the_log_is_a_trouble_and_is_not_touched() -> None:
+    storage, places = await stopped(*[message(number) for number in range(30)])
+    clock = ManualClock()
+    async with opened(storage, HOURLY, clock=clock) as store:
+        flip(storage, LOG, places[3] + 50)
+        damaged = contents(storage, LOG)
+        await passed(store, clock)
+        (trouble,) = [each for each in store.health().troubles if each.what.startswith("log: ")]
+        assert f"{LOG}:{places[3]}: " in trouble.what
+        assert contents(storage, LOG) == damaged
+        flip(storage, LOG, places[3] + 50)
+        await passed(store, clock)
+        assert store.health().troubles == []
+
+
+async def test_a_pass_does_not_disturb_puts_and_finds_nothing_in_a_sound_store() -> None:
+    storage, clock = MemoryStorage(), ManualClock()
+    async with opened(storage, HOURLY, clock=clock) as store:
+        for number in range(0, 100, 5):
+            await put_all(store, *[message(number + each, queue_id=each % 2) for each in range(5)])
+            await clock.advance(1200)
+        assert store.upkeep.passes > 3
+        assert store.upkeep.mended == 0
+        assert store.troubles.current == []
+        assert len(numbers(store)) == 60
+
+
+async def test_no_comparison_runs_with_an_interval_of_0() -> None:
+    storage, _ = await killed(*[message(number) for number in range(30)])
+    clock = ManualClock()
+    async with opened(storage, dataclasses.replace(SMALL, verify_interval=0), clock=clock) as store:
+        await clock.advance(100_000)
+        assert store.upkeep.passes == 0
+
+
+async def test_a_comparison_reads_so_many_bytes_a_second() -> None:
+    clock = ManualClock()
+    options = dataclasses.replace(
+        HOURLY, mapped_file_size_commit_log=4 << 20, verify_bytes_per_second=1 << 20, max_message_size=1 << 20
+    )
+    storage, _ = await stopped(*[message(number, size=500_000) for number in range(20)], options=options)
+    async with opened(storage, options, clock=clock) as store:
+        await settle()
+        await clock.advance(3600)
+        seconds = 0
+        while not store.upkeep.passes and seconds < 100:
+            await clock.advance(1)
+            seconds += 1
+        assert 7 <= seconds <= 20
+
+
+async def test_a_queue_is_rebuilt_when_it_is_asked_for() -> None:
+    storage, _ = await stopped(*[message(number) for number in range(30)])
+    sound = contents(storage, QUEUE)
+    async with opened(storage) as store:
+        flip(storage, QUEUE, 47)
+        queue = store._derived.find("orders", 0)
+        assert queue is not None
+        store.upkeep.rebuild(queue)
+        store.upkeep.rebuild(queue)
+        await settle()
+        await settle()
+        assert contents(storage, QUEUE) == sound
+        assert store.upkeep.mended == 1
