@@ -45,7 +45,6 @@ from rocketbox.broker.registration import UNREGISTER_TIMEOUT, Registration
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import FlushDiskType
 from rocketbox.broker.store.storage import RealStorage, Storage
-from rocketbox.broker.store.troubles import Troubles
 from rocketbox.broker.topics import TopicTable
 from rocketbox.broker.turns import Turns
 from rocketbox.clock import Clock, RealClock
@@ -98,7 +97,7 @@ class Broker:
             options.store_path_root_dir.absolute() / "config",
             storage,
             clock,
-            Troubles(clock),
+            self.store.troubles,
             offsets_interval=options.flush_consumer_offset_interval / 1000,
             delay_interval=options.flush_delay_offset_interval / 1000,
         )
