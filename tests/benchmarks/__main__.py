@@ -1,9 +1,10 @@
 """``make bench``: every scenario in turn, several rounds, medians; client and broker on a processor each.
 
-The broker is ``rocketbox broker`` with ASYNC_FLUSH, or the servers named by ``--name-server`` and ``--broker`` (an
-Apache cluster of one). CPU per message is the client process' own; the broker's is shown where the broker is ours.
-The scenarios of the store alone have neither: theirs is the CPU of the process that holds the store. The starts of a
-whole service (``start``) bring their own servers.
+The broker is ``rocketbox broker``, first with SYNC_FLUSH, the default, then with ASYNC_FLUSH, or the servers named by
+``--name-server`` and ``--broker`` (an Apache cluster of one). CPU per message is the client process' own; the broker's
+is shown where the broker is ours. The scenarios of the store alone have neither: theirs is the CPU of the process that
+holds the store. The starts of a whole service (``start``) and Apache's Java client on our broker and on Apache's
+(``java``) bring their own servers; ``--profile`` shows what the broker does meanwhile.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from tests.benchmarks.java import JAVA, SHARE, measure_java, profile_of, table_of_java
+from tests.benchmarks.processes import cpu_seconds, pinned
 from tests.benchmarks.scenario import SCENARIOS
 from tests.benchmarks.start import STARTS, measure_starts, table_of
 from tests.broker_process import BrokerProcess
@@ -32,26 +35,25 @@ from tests.broker_process import BrokerProcess
 __all__ = ["main"]
 
 SECONDS = 300
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of another process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+FLUSH_TYPES = ["SYNC_FLUSH", "ASYNC_FLUSH"]
 
 
 @contextlib.contextmanager
-def servers(arguments: argparse.Namespace, *, needed: bool) -> Iterator[tuple[str, str, int | None]]:
+def servers(
+    arguments: argparse.Namespace, flush_disk_type: str, *, needed: bool
+) -> Iterator[tuple[str, str, int | None]]:
     """(name server, broker, the broker's process id if it is ours)"""
     if arguments.name_server or not needed:
         yield arguments.name_server, arguments.broker, None
         return
     with (
         tempfile.TemporaryDirectory(dir=arguments.directory) as folder,
-        BrokerProcess(Path(folder), f"--flush-disk-type={arguments.flush_disk_type}") as broker,
+        BrokerProcess(
+            Path(folder),
+            f"--flush-disk-type={flush_disk_type}",
+            command=[*pinned(1), str(Path(sys.executable).with_name("rocketbox"))],
+        ) as broker,
     ):
-        if (os.cpu_count() or 1) > 1:
-            os.sched_setaffinity(broker.process.pid, {1})
         yield broker.name_server, broker.broker, broker.process.pid
 
 
@@ -69,27 +71,64 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds over all scenarios (5)")
     parser.add_argument("--messages", type=int, default=64_000, help="messages of a scenario (64,000)")
     parser.add_argument("--only", default="", help="scenarios whose name holds this text")
-    parser.add_argument("--flush-disk-type", default="ASYNC_FLUSH", choices=["ASYNC_FLUSH", "SYNC_FLUSH"])
+    parser.add_argument("--flush-disk-type", choices=FLUSH_TYPES, help="only this one (both)")
     parser.add_argument(
         "--directory", help="where to write, to measure another disk (the directory for temporary files)"
     )
     parser.add_argument("--name-server", default="", help="measure on running servers instead of our own")
     parser.add_argument("--broker", default="", help="the broker's address beside --name-server")
+    parser.add_argument(
+        "--profile", action="store_true", help="also show where our broker's time goes under the Java client's loads"
+    )
     arguments = parser.parse_args()
     if bool(arguments.name_server) != bool(arguments.broker):
         parser.error("--name-server and --broker go together")
     names = [name for name in SCENARIOS if arguments.only in name]
-    starts = [] if arguments.name_server else [name for name in STARTS if arguments.only in name]
+    own = not arguments.name_server
+    starts = [name for name in STARTS if own and arguments.only in name]
+    java = [name for name in JAVA if own and arguments.only in name]
+    flush_types = [arguments.flush_disk_type] if arguments.flush_disk_type else FLUSH_TYPES if own else FLUSH_TYPES[:1]
+    tables: list[Table | str] = []
+    title = f"{machine()}, Python {platform.python_version()}, median of {arguments.rounds} rounds"
+    with Progress(console=Console(stderr=True)) as progress:
+        # What needs no servers says itself how it flushes: it is measured once, beside the last of the brokers.
+        runs = [
+            (kind, [name for name in names if SCENARIOS[name].needs_servers or kind == flush_types[-1]])
+            for kind in flush_types
+        ]
+        total = sum(len(of_kind) for _, of_kind in runs) + len(starts)
+        bar = progress.add_task("measuring", total=total * (arguments.rounds + 1))
+
+        def begins(name: str) -> None:
+            progress.update(bar, description=name, advance=1)
+
+        for kind, of_kind in runs:
+            if of_kind:
+                results = measure(arguments, of_kind, kind, begins)
+                tables.append(table_of_scenarios(results, f"{kind if own else arguments.broker}, {title}"))
+                tables.append(group_commit(results) if kind == "SYNC_FLUSH" else "")
+        if java:
+            messages = SHARE * arguments.messages
+            if found := measure_java(java, arguments.rounds, messages, arguments.directory, begins):
+                tables.append(table_of_java(found, f"ASYNC_FLUSH, {title}"))
+            if found and arguments.profile:
+                tables += [profile_of(name, messages, arguments.directory) for name in java]
+        if starts:
+            tables.append(table_of(measure_starts(starts, arguments.rounds, arguments.directory, begins), title))
+    for table in filter(None, tables):
+        Console(width=120).print(table, highlight=False)
+
+
+def measure(
+    arguments: argparse.Namespace, names: list[str], kind: str, begins: Callable[[str], None]
+) -> dict[str, list[dict[str, float]]]:
+    """The rounds of each scenario, but for the first, which warms files, caches and the processor up."""
     results: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     needed = any(SCENARIOS[name].needs_servers for name in names)
-    with (
-        servers(arguments, needed=needed) as (name_server, broker, pid),
-        Progress(console=Console(stderr=True)) as progress,
-    ):
-        bar = progress.add_task("measuring", total=(len(names) + len(starts)) * (arguments.rounds + 1))
+    with servers(arguments, kind, needed=needed) as (name_server, broker, pid):
         for round_number in range(arguments.rounds + 1):
             for name in names:
-                progress.update(bar, description=name)
+                begins(f"{kind}: {name}")
                 scenario = SCENARIOS[name]
                 messages = max(32, round(arguments.messages * scenario.share) // 32 * 32)
                 before = cpu_seconds(pid) if pid else 0.0
@@ -108,19 +147,20 @@ def main() -> None:
                 result = json.loads(done.stdout.splitlines()[-1])
                 if pid and scenario.needs_servers:
                     result["broker_cpu"] = cpu_seconds(pid) - before
-                if round_number:  # the first round warms files, caches and the processor up
+                if round_number:
                     results[name].append(result)
-                progress.advance(bar)
+    return results
 
-        def begins(name: str) -> None:
-            progress.update(bar, description=name, advance=1)
 
-        started = measure_starts(starts, arguments.rounds, arguments.directory, begins) if starts else {}
-    title = f"{machine()}, Python {platform.python_version()}, median of {arguments.rounds} rounds"
-    if results:
-        Console(width=120).print(table_of_scenarios(results, title))
-    if started:
-        Console(width=120).print(table_of(started, title))
+def group_commit(results: dict[str, list[dict[str, float]]]) -> str:
+    """What 100 sends in flight gain over one, both with a sync before each answer."""
+    if not {"send, 100 in flight", "send, one at a time"} <= results.keys():
+        return ""
+    many, one = (
+        statistics.median(result["messages"] / result["seconds"] for result in results[name])
+        for name in ("send, 100 in flight", "send, one at a time")
+    )
+    return f"100 in flight : one in flight, each synced before its answer: {many / one:.1f}\n"
 
 
 def table_of_scenarios(results: dict[str, list[dict[str, float]]], title: str) -> Table:

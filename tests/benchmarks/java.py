@@ -26,7 +26,7 @@ from tests.broker_process import BrokerProcess
 from tests.conformance.apache import NEWEST, apache_servers, missing
 from tests.conformance.java_load import JavaLoad, build
 
-__all__ = ["JAVA", "SHARE", "Cost", "measure_java", "profile_send", "table_of_java"]
+__all__ = ["JAVA", "SHARE", "Cost", "measure_java", "profile_of", "table_of_java"]
 
 SEND = "java client: send, 256 in flight"
 CONSUME = "java client: push consume"
@@ -143,7 +143,7 @@ def table_of_java(results: dict[tuple[str, str], list[Cost]], title: str) -> Tab
     return table
 
 
-def profile_send(messages: int, directory: str | None, what: str = SEND) -> str:
+def profile_of(what: str, messages: int, directory: str | None) -> str:
     """Where our broker's CPU time goes while the Java client sends, or consumes: a table of functions."""
     build()
     with tempfile.TemporaryDirectory() as folder:

@@ -91,6 +91,12 @@ async def send_pipelined(run: Run) -> None:
     run.latencies.clear()
 
 
+async def send_100_in_flight(run: Run) -> None:
+    """100 tasks: beside one task, what a group commit gains."""
+    await _send_from_tasks(run, 100)
+    run.latencies.clear()
+
+
 async def send_one_at_a_time(run: Run) -> None:
     """One task; each send waits for the one before."""
     await _send_from_tasks(run, 1)
@@ -252,6 +258,7 @@ SCENARIOS: dict[str, Scenario] = {
     "send, 256 in flight": Scenario(send_pipelined),
     "send, 256 in flight (bare peer)": Scenario(reference_pipelined),
     "send_many": Scenario(send_many),
+    "send, 100 in flight": Scenario(send_100_in_flight),
     "send, one at a time": Scenario(send_one_at_a_time, share=0.1),
     "send, one at a time (bare peer)": Scenario(reference_one_at_a_time, share=0.1),
     "one-way": Scenario(send_one_way),
