@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from tests.benchmarks.java import JAVA, SHARE, measure_java, profile_of, table_of_java
+from tests.benchmarks.java import JAVA, SHARE, loads_of, measure_java, profile_of, table_of_java
 from tests.benchmarks.processes import cpu_seconds, pinned
 from tests.benchmarks.scenario import SCENARIOS
 from tests.benchmarks.start import STARTS, measure_starts, table_of
@@ -96,7 +96,7 @@ def main() -> None:
             (kind, [name for name in names if SCENARIOS[name].needs_servers or kind == flush_types[-1]])
             for kind in flush_types
         ]
-        total = sum(len(of_kind) for _, of_kind in runs) + len(starts)
+        total = sum(len(of_kind) for _, of_kind in runs) + len(starts) + (2 * loads_of(java) if java else 0)
         bar = progress.add_task("measuring", total=total * (arguments.rounds + 1))
 
         def begins(name: str) -> None:

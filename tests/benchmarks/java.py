@@ -26,7 +26,7 @@ from tests.broker_process import BrokerProcess
 from tests.conformance.apache import NEWEST, apache_servers, missing
 from tests.conformance.java_load import JavaLoad, build
 
-__all__ = ["JAVA", "SHARE", "Cost", "measure_java", "profile_of", "table_of_java"]
+__all__ = ["JAVA", "SHARE", "Cost", "loads_of", "measure_java", "profile_of", "table_of_java"]
 
 SEND = "java client: send, 256 in flight"
 CONSUME = "java client: push consume"
@@ -92,6 +92,11 @@ def _run(load: JavaLoad, pid: int, warm: Callable[[], None] = lambda: None) -> C
     if result["failures"]:
         raise RuntimeError(f"{result['failures']:.0f} of {cost.messages} messages of the Java load failed")
     return cost
+
+
+def loads_of(names: list[str]) -> int:
+    """How many loads a broker gets in a round: what is consumed has to be sent first."""
+    return 2 if CONSUME in names else 1
 
 
 def measure_java(
