@@ -235,8 +235,15 @@ class RocketBox:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it runs, does not stop, its loop turns, and every listener container does its work."""
+        """Whether it runs, does not stop, its loop turns, and listeners and embedded servers do their work."""
         return self._run is not None and self._run.process == os.getpid() and self._run.is_ready
+
+    @property
+    def not_ready_because(self) -> list[str]:
+        """Why it is not ready, in words for people; empty when it is."""
+        if self._run is None or self._run.process != os.getpid():
+            return ["it does not run"]
+        return self._run.problems()
 
     def report(self) -> ConditionsReport:
         """Which auto-configurations were taken, which were not, and why; without a start, as it would be now."""

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -33,7 +34,7 @@ from rocketbox.nameserver.route_info import RouteLimits
 from rocketbox.remoting.network import Network
 from rocketbox.remoting.server import ListenError
 
-__all__ = ["EmbeddedOptions", "EmbeddedServers", "ServersInThread"]
+__all__ = ["EmbeddedOptions", "EmbeddedServers", "ServersHealth", "ServersInThread"]
 
 _log = logging.getLogger(__name__)
 
@@ -99,6 +100,16 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+@dataclass(frozen=True)
+class ServersHealth:
+    """How the servers are; texts say what is wrong, None that all is well."""
+
+    failure: str | None = None
+    """Why no message is taken until they are started again."""
+    refusal: str | None = None
+    """Why no message is taken now: the failure, or a full disk."""
+
+
 class EmbeddedServers:
     """``async with EmbeddedServers(options) as servers: servers.name_server_address, servers.broker_address``.
 
@@ -120,6 +131,9 @@ class EmbeddedServers:
         self._storage = storage
         self._name_server: NameServer | None = None
         self._broker: Broker | None = None
+        self.on_health_change: list[Callable[[ServersHealth], object]] = []
+        """Called in the loop of the servers when their health has changed."""
+        self._failed = anyio.Event()
         self._stack = AsyncExitStack()
 
     @property
@@ -139,6 +153,22 @@ class EmbeddedServers:
     def name_server(self) -> NameServer:
         """The name server itself, for tests and health."""
         return self._started(self._name_server)
+
+    @property
+    def health(self) -> ServersHealth:
+        """How they are now; ``on_health_change`` tells of changes."""
+        return _health_of(self.broker)
+
+    async def failed(self) -> None:
+        """Return when the store has failed for good: messages are read still, and no more are taken."""
+        await self._failed.wait()
+
+    def _store_changed(self, broker: Broker) -> None:
+        health = _health_of(broker)
+        if health.failure is not None:
+            self._failed.set()
+        for listener in self.on_health_change:
+            listener(health)
 
     @staticmethod
     def _started(server: ServerT | None) -> ServerT:
@@ -189,6 +219,8 @@ class EmbeddedServers:
                 ) from error
             self._stack = stack.pop_all()
         self._name_server, self._broker = name_server, broker
+        broker.store.on_state_change.append(partial(self._store_changed, broker))
+        self._store_changed(broker)
         return self
 
     async def __aexit__(
@@ -198,9 +230,9 @@ class EmbeddedServers:
         return await self._stack.__aexit__(kind, error, trace)
 
     @classmethod
-    def in_thread(cls, options: EmbeddedOptions) -> ServersInThread:
+    def in_thread(cls, options: EmbeddedOptions, *, storage: Storage | None = None) -> ServersInThread:
         """The servers in a thread and loop of their own: ``with EmbeddedServers.in_thread(options) as servers:``."""
-        return ServersInThread(options)
+        return ServersInThread(options, storage=storage)
 
 
 class ServersInThread:
@@ -210,8 +242,11 @@ class ServersInThread:
     stopped.
     """
 
-    def __init__(self, options: EmbeddedOptions) -> None:
+    def __init__(self, options: EmbeddedOptions, *, storage: Storage | None = None) -> None:
         self.options = options
+        self.health = ServersHealth()
+        """How the servers are; may be read in any thread, and is replaced as a whole when it changes."""
+        self._storage = storage
         self.name_server_address = ""
         self.broker_address = ""
         self._ready = threading.Event()
@@ -245,14 +280,21 @@ class ServersInThread:
         except BaseException as error:  # it belongs to the thread that started this one
             if self._ready.is_set():
                 _log.exception("the embedded servers have failed")
+                reason = f"the embedded servers have ended: {type(error).__name__}: {error}"
+                self.health = ServersHealth(reason, reason)
             self._error = error
         finally:
             self._ready.set()
 
+    def _take_health(self, health: ServersHealth) -> None:
+        self.health = health  # a frozen value: who reads it in another thread sees the old one or the new one
+
     async def _serve(self) -> None:
         stopped = anyio.Event()
         call_soon = call_soon_from_thread()
-        async with EmbeddedServers(self.options) as servers:
+        servers = EmbeddedServers(self.options, storage=self._storage)
+        servers.on_health_change.append(self._take_health)
+        async with servers:
             self.name_server_address = servers.name_server_address
             self.broker_address = servers.broker_address
             self._stop = lambda: call_soon(stopped.set)
@@ -261,6 +303,10 @@ class ServersInThread:
                 await stopped.wait()
             finally:  # what fails from here on must not be hidden by a call into a loop that has ended
                 self._stop = _nothing
+
+
+def _health_of(broker: Broker) -> ServersHealth:
+    return ServersHealth(broker.store.failure, broker.store.refusal)
 
 
 def _nothing() -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from rocketbox.autoconfigure.assembly import Assembly, of_cluster
+from rocketbox.autoconfigure.embedded import embedded_problem
 from rocketbox.autoconfigure.spark_listening import spark_container, spark_runtime
 from rocketbox.boot.failures import without_secrets
 from rocketbox.boot.lifecycle import Lifecycle
@@ -125,9 +126,26 @@ class Run:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has started, does not stop, its loop turns, and every listener container does its work."""
-        at_work = self.is_started and not self.stopping and self.watchdog.healthy
-        return at_work and all(each.state().ready for each in self.listeners.values())
+        """Whether it has started, does not stop, its loop turns, and listeners and embedded servers do their work."""
+        return not self.problems()
+
+    def problems(self) -> list[str]:
+        """Why it is not ready; nothing when it is."""
+        if not self.is_started:
+            return ["it has not started yet"]
+        if self.stopping:
+            return ["it is stopping"]
+        found = [] if self.watchdog.healthy else ["its event loop hangs"]
+        embedded = embedded_problem(self.assembly.container)
+        if embedded is not None:
+            found.append(embedded)
+        states = [each.state() for each in self.listeners.values()]
+        found += [
+            f"the listeners of group {state.group}: {state.reason or state.status.value}"
+            for state in states
+            if not state.ready
+        ]
+        return found
 
     async def _watch_loop(self, stack: AsyncExitStack) -> None:
         await stack.enter_async_context(self.watchdog)

@@ -8,12 +8,13 @@ import anyio
 
 from rocketbox.autoconfigure.properties import EmbeddedProperties, RocketBoxProperties
 from rocketbox.autoconfigure.service import Service
+from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.conditions import on_missing_bean, on_property
 from rocketbox.boot.marks import Phase, bean
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers, ServersInThread
 from rocketbox.errors import ConfigurationError, Finding, StoreLockedError
 
-__all__ = ["embedded_options", "embedded_servers"]
+__all__ = ["embedded_options", "embedded_problem", "embedded_servers"]
 
 PREFIX = "rocketbox.embedded."
 
@@ -39,6 +40,15 @@ async def embedded_servers(properties: RocketBoxProperties, service: Service) ->
     finally:
         with anyio.CancelScope(shield=True):  # a store that is not closed has to recover
             await anyio.to_thread.run_sync(servers.__exit__, None, None, None)
+
+
+def embedded_problem(container: BeanContainer) -> str | None:
+    """What keeps the service from being ready, of the servers that run beside it; None when all is well or none do."""
+    if not container.has(ServersInThread):
+        return None
+    servers: ServersInThread = container.resolve(ServersInThread)
+    refusal = servers.health.refusal
+    return None if refusal is None else f"the embedded broker takes no messages: {refusal}"
 
 
 def embedded_options(properties: EmbeddedProperties, service: Service) -> EmbeddedOptions:

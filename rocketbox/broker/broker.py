@@ -213,6 +213,9 @@ class Broker:
             tasks.start("drop silent clients", self._housekeeping.run)
             self.persister.start(tasks)
             self.delayed.start(tasks)
+            self.store.on_state_change.append(self._store_changed)
+            stack.callback(self.store.on_state_change.remove, self._store_changed)
+            self._store_changed()  # its disk may be full from the beginning
             self._registration.start(tasks, self.address)
             stack.push_async_callback(self._unregister)
             await self._registration.registered()
@@ -234,6 +237,10 @@ class Broker:
 
     def _topic_changed(self, topic: TopicConfig) -> None:
         self._registration.topic_changed(topic)
+
+    def _store_changed(self) -> None:
+        """Have producers choose other brokers while the store takes no messages; it says why itself."""
+        self._registration.allow_writes(self.store.refusal is None)
 
     def _members_changed(self, group: ConsumerGroup[Connection]) -> None:
         self.client_requests.consumer_ids_changed(group)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from rocketbox.errors import StoreError
+from rocketbox.errors import ClientStateError, StoreBusyError, StoreError, StoreFullError
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand, decode_command
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rocketbox.broker.store.message_store import MessageStore
     from rocketbox.remoting.connection import Connection
 
-__all__ = ["DurableReplies"]
+__all__ = ["DurableReplies", "code_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -91,11 +91,22 @@ class DurableReplies:
         return response
 
 
+def code_of(error: StoreError) -> ResponseCode:
+    """What a sender is answered whose message the store does not take: busy means that it may be sent again soon."""
+    return ResponseCode.SYSTEM_BUSY if isinstance(error, StoreBusyError) else ResponseCode.SERVICE_NOT_AVAILABLE
+
+
 def flush_failed(error: BaseException, response: RemotingCommand) -> RemotingCommand:
-    """What is answered instead of ``response`` when the record may not have reached the disk."""
+    """What is answered instead of ``response`` when the record may not have reached the disk.
+
+    Why is logged by the store, once: thousands may wait for the flush that failed.
+    """
     if isinstance(error, TimeoutError):  # it is in the log and will be flushed: FLUSH_DISK_TIMEOUT counts as stored
         return RemotingCommand.response(ResponseCode.FLUSH_DISK_TIMEOUT, str(error) or None, response.ext_fields)
-    _log.error("a stored message could not be flushed: %s", error)
+    if isinstance(error, StoreFullError):  # it was taken back: nothing of it is in the log
+        return RemotingCommand.response(code_of(error), str(error))
+    if not isinstance(error, StoreError | ClientStateError):
+        _log.error("a stored message could not be flushed", exc_info=error)
     return RemotingCommand.response(
         ResponseCode.SERVICE_NOT_AVAILABLE, f"the message was not flushed to disk and may be lost: {error}"
     )

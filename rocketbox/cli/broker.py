@@ -30,6 +30,9 @@ def broker(
     name_server_port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65_535)] = 9876,
     port: Annotated[int, typer.Option(help="The broker's port; 0 takes a free one.", min=0, max=65_535)] = 10911,
     insecure: Annotated[bool, typer.Option(help="Allow an address that other machines can reach.")] = False,
+    exit_on_failure: Annotated[
+        bool, typer.Option("--exit-on-failure", help="End when the store has failed, instead of serving reads.")
+    ] = False,
 ) -> None:
     """Run a name server and a broker in this process.
 
@@ -37,7 +40,8 @@ def broker(
     --flush-disk-type=ASYNC_FLUSH --mapped-file-size-commit-log=64MB
 
     Prints "ready name-server=HOST:PORT broker=HOST:PORT" when both answer, and stops by SIGTERM or SIGINT.
-    Status: 0 stopped in order; 1 not started.
+    Status: 0 stopped in order; 1 not started, or the store has failed: a write or sync of its log, after which it takes
+    no more messages and serves reads until it is stopped (--exit-on-failure: it stops at once).
     """
     _log_to_stderr()
     try:
@@ -50,10 +54,13 @@ def broker(
             broker=read_arguments(context.args),
             prefix="--",
         )
-        anyio.run(_serve, options)
+        failure = anyio.run(_serve, options, exit_on_failure)
     except RocketBoxError as error:
         print(f"rocketbox broker cannot start:\n{error}", file=sys.stderr)  # noqa: T201
         raise typer.Exit(1) from error
+    if failure is not None:
+        print(f"rocketbox broker ended after a failure of its store:\n{failure}", file=sys.stderr)  # noqa: T201
+        raise typer.Exit(1)
 
 
 def read_arguments(arguments: list[str]) -> dict[str, object]:
@@ -68,15 +75,26 @@ def read_arguments(arguments: list[str]) -> dict[str, object]:
     return settings
 
 
-async def _serve(options: EmbeddedOptions) -> None:
+async def _serve(options: EmbeddedOptions, exit_on_failure: bool) -> str | None:
+    """Serve until a signal comes, or with ``exit_on_failure`` the store fails; why the store failed, if it has."""
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with EmbeddedServers(options) as servers:
             print(  # noqa: T201
                 f"ready name-server={servers.name_server_address} broker={servers.broker_address}", flush=True
             )
-            async for number in signals:
-                logging.getLogger(__name__).info("%s: stopping", signal.Signals(number).name)
-                break
+            async with anyio.create_task_group() as group:
+                if exit_on_failure:
+                    group.start_soon(_end_on_failure, servers, group.cancel_scope)
+                async for number in signals:
+                    logging.getLogger(__name__).info("%s: stopping", signal.Signals(number).name)
+                    group.cancel_scope.cancel()
+            return servers.health.failure
+
+
+async def _end_on_failure(servers: EmbeddedServers, scope: anyio.CancelScope) -> None:
+    await servers.failed()
+    logging.getLogger(__name__).error("the store has failed: stopping")
+    scope.cancel()
 
 
 def _log_to_stderr() -> None:

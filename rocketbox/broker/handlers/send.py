@@ -13,6 +13,7 @@ import ipaddress
 from collections.abc import Awaitable, Mapping
 
 from rocketbox.broker.context import BrokerContext
+from rocketbox.broker.durable_replies import code_of
 from rocketbox.broker.handlers.refused import Refused, TopicNotWrittenError
 from rocketbox.broker.handlers.send_answers import SendAnswers
 from rocketbox.broker.handlers.send_rules import SendRules
@@ -100,7 +101,7 @@ class SendHandler:
         except StoreFailedError as error:
             code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, f"the store accepts no more writes: {error}"
         except StoreError as error:
-            code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, str(error)
+            code, remark = code_of(error), str(error)
         return RemotingCommand.response(code, remark, self._answer_fields)
 
     async def _send_when_written(

@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Mapping
 
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.delay import record_of
+from rocketbox.broker.durable_replies import code_of
 from rocketbox.broker.handlers.refused import TopicNotWrittenError
 from rocketbox.broker.handlers.send_rules import DLQ_QUEUES
 from rocketbox.broker.limits import LimitError
 from rocketbox.broker.property_text import add_property, find_property, remove_properties, set_property
 from rocketbox.broker.put_stage import PutOrigin
-from rocketbox.errors import InvalidMessageError, StoreError, StoreFailedError
+from rocketbox.errors import InvalidMessageError, StoreError
 from rocketbox.protocol.codes import VERSION_3_4_9, PermName, RequestCode, ResponseCode, dlq_topic, retry_topic
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import ConsumerSendMsgBackRequestHeader
@@ -114,8 +115,8 @@ class SendBackHandler:
             result = self._puts.put(again, PutOrigin.SEND_BACK)
         except InvalidMessageError as error:
             return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, f"MESSAGE_ILLEGAL: {error}")
-        except StoreFailedError as error:
-            return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, f"SERVICE_NOT_AVAILABLE: {error}")
+        except StoreError as error:  # Apache's code for all of them; the consumer keeps the message and tries again
+            return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, f"{code_of(error).name}: {error}")
         response = RemotingCommand.response()
         if self._registration.is_pending(name) and not request.is_oneway:
             return self._replies.answer_when_known(name, response, result.end_offset)
