@@ -88,6 +88,10 @@ class BrokerProcess:
         self.process.send_signal(signal.SIGTERM)
         return self._finish()
 
+    def wait(self) -> int:
+        """The exit status, when it has ended by itself."""
+        return self._finish()
+
     def _finish(self) -> int:
         status = self.process.wait(30)
         for reader in self._readers:

@@ -253,6 +253,78 @@ async def test_pulls_on_hold_end_when_their_group_is_deleted(tmp_path: Path) -> 
         assert answers == [ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST]
 
 
+async def delete(wire: Wire, topic: str) -> RemotingCommand:
+    return await wire.broker(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+
+
+async def test_a_deleted_topic_is_gone_with_its_offsets_and_begins_anew(tmp_path: Path) -> None:
+    async with embedded(tmp_path, auto_create_topic_enable=False) as wire:
+        await make(wire, "t")
+        await make(wire, "kept")
+        for topic in ("t", "kept"):
+            for body in (b"a", b"b"):
+                assert (await wire.send(topic, body)).code == 0
+        await commit(wire, "g", 2)
+        assert (await delete(wire, "t")).code == 0
+        assert "t" not in await topics(wire)
+        assert (await wire.send("t")).code == ResponseCode.TOPIC_NOT_EXIST
+        assert (await wire.pull("t")).code == ResponseCode.TOPIC_NOT_EXIST
+        assert await committed(wire, "g") is None
+        ends = await wire.broker(RequestCode.GET_MAX_OFFSET, {"topic": "t", "queueId": 0})
+        assert ends.ext_fields["offset"] == "0"
+        assert await wire.route("t") is not None  # as Apache's: whoever deletes a topic tells the name server next
+        assert (await wire.name_server(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "t"})).code == 0
+        assert await wire.route("t") is None
+        assert (await make(wire, "t")).code == 0
+        assert (await wire.send("t", b"c")).ext_fields["queueOffset"] == "0"
+        assert [message.body for message in await wire.messages("t")] == [b"c"]
+    async with embedded(tmp_path, auto_create_topic_enable=False) as wire:
+        assert [message.body for message in await wire.messages("t")] == [b"c"]
+        assert [message.body for message in await wire.messages("kept")] == [b"a", b"b"]
+        assert (await delete(wire, "t")).code == 0
+    async with embedded(tmp_path, auto_create_topic_enable=False) as wire:
+        assert "t" not in await topics(wire)
+
+
+async def test_topics_of_the_broker_itself_are_not_deleted_and_unknown_ones_are_no_error(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as wire:
+        for topic in ("TBW102", "SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a", "BenchmarkTest", "rmq_sys_mine"):
+            answer = await delete(wire, topic)
+            assert (answer.code, answer.remark) == (29, f"The topic[{topic}] is conflict with system topic.")
+        assert (await delete(wire, " ")).code == 29
+        assert (await wire.broker(RequestCode.DELETE_TOPIC_IN_BROKER)).code == 29
+        assert (await delete(wire, "nowhere")).code == 0
+        assert (await delete(wire, "bad topic")).code == 0
+
+
+async def test_pulls_on_hold_end_when_their_topic_is_deleted(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as wire, anyio.create_task_group() as tasks:
+        await wire.send("t")
+        answers: list[int] = []
+
+        async def wait() -> None:
+            answers.append((await wire.pull("t", 1, group="g", suspend_ms=15_000)).code)
+
+        tasks.start_soon(wait)
+        with anyio.fail_after(5):
+            while not wire.servers.broker.held_pulls.waiting("t", 0, "g"):
+                await anyio.sleep(0.01)
+            await delete(wire, "t")
+            while not answers:
+                await anyio.sleep(0.01)
+        assert answers == [ResponseCode.TOPIC_NOT_EXIST]
+
+
+async def test_admin_deletes_a_topic_and_its_route(tmp_path: Path) -> None:
+    async with with_admin(tmp_path) as (wire, admin):
+        await admin.create_topic("orders")
+        assert await wire.route("orders") is not None
+        await admin.delete_topic("orders")
+        await admin.delete_topic("orders")
+        assert await wire.route("orders") is None
+        assert "orders" not in {topic.name for topic in await admin.topics()}
+
+
 async def test_admin_makes_changes_and_lists_topics(tmp_path: Path) -> None:
     async with with_admin(tmp_path) as (_, admin):
         await admin.create_topic("orders", queues=3, attributes={"message.type": "FIFO"})

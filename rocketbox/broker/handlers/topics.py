@@ -1,6 +1,6 @@
-"""Topics by request: made or changed (17), listed (21).
+"""Topics by request: made or changed (17), listed (21), deleted (215).
 
-Source: Apache RocketMQ 5.x ``AdminBrokerProcessor`` (updateAndCreateTopic, getAllTopicConfig).
+Source: Apache RocketMQ 5.x ``AdminBrokerProcessor`` (updateAndCreateTopic, getAllTopicConfig, deleteTopic).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rocketbox.protocol.admin_bodies import encode_topic_configs
 from rocketbox.protocol.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from rocketbox.protocol.codes import PermName, RequestCode, ResponseCode, is_system_topic
 from rocketbox.protocol.command import RemotingCommand
-from rocketbox.protocol.headers import CreateTopicRequestHeader, PagedListRequestHeader
+from rocketbox.protocol.headers import CreateTopicRequestHeader, DeleteTopicRequestHeader, PagedListRequestHeader
 from rocketbox.remoting.connection import Connection, RequestHandler
 
 __all__ = ["TopicHandler"]
@@ -36,12 +36,16 @@ class TopicHandler:
 
     def __init__(self, context: BrokerContext) -> None:
         self._topics = context.topics
+        self._store = context.store
+        self._offsets = context.offsets
+        self._held_pulls = context.held_pulls
         self._registration = context.registration
 
     def codes(self) -> Mapping[int, RequestHandler]:
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.put,
             RequestCode.GET_ALL_TOPIC_CONFIG: self.list_all,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
         }
 
     def put(
@@ -119,14 +123,51 @@ class TopicHandler:
         body = await anyio.to_thread.run_sync(encode_topic_configs, wrapper)
         return RemotingCommand.response(ext_fields={"totalTopicNum": str(len(topics))}, body=body)
 
+    def delete(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
+        """Delete a topic, if it is there: its queues, and how far groups are in it; its records stay until retention.
+
+        The route is the name servers' part: whoever deletes a topic tells them next (216). A producer that goes on
+        sending makes the topic again, where that is allowed.
+        """
+        name = DeleteTopicRequestHeader.decode(request.ext_fields).topic
+        try:
+            check_deletable(name, built_in=self._topics.is_built_in(name))
+        except Refused as refused:
+            return refused.response()
+        return self._delete(name, connection.remote_address)
+
+    async def _delete(self, name: str, peer: str) -> RemotingCommand:
+        change = self._topics.delete(name)
+        try:
+            await self._store.delete_topic(name)
+            self._offsets.delete_topic(name)
+            self._held_pulls.wake_topic(name)
+            await self._topics.change_written(change)
+        except (StoreError, OSError, TimeoutError) as error:
+            _log.error("topic %s could not be deleted: %s", name, error)
+            return RemotingCommand.response(
+                ResponseCode.SYSTEM_ERROR, f"topic {name} is not deleted for certain, try again: {error}"
+            )
+        _log.info("topic %s was deleted by %s", name, peer)
+        return RemotingCommand.response()
+
+
+def check_deletable(name: str, *, built_in: bool) -> None:
+    """Refuse what is no topic, or one that the broker uses itself; Apache looks at nothing else."""
+    if not name.strip():
+        raise Refused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+    if built_in or is_system_topic(name):
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
+
 
 def check_topic(name: str, *, built_in: bool) -> None:
     """Refuse a name that a topic cannot have, or that the broker uses itself."""
     problem = topic_name_problem(name)
-    if problem is None and (built_in or is_system_topic(name)):
-        problem = f"The topic[{name}] is conflict with system topic."
     if problem is not None:
         raise Refused(ResponseCode.INVALID_PARAMETER, problem)
+    check_deletable(name, built_in=built_in)
 
 
 def _version_of(text: str) -> DataVersion | None:

@@ -12,6 +12,7 @@ Source: Apache RocketMQ 5.x ``ConsumeQueue``.
 from __future__ import annotations
 
 import struct
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 
@@ -38,6 +39,12 @@ class ConsumeQueue:
         self.queue_id = queue_id
         self.weight = zlib.crc32(f"{topic}/{queue_id}".encode()) << 32 | 1
         """A number of this queue, by which its end is multiplied in ``Derived.queue_ends``."""
+        self.is_deleted = False
+        """Whether its topic was deleted; another queue may stand in its place by now."""
+        self.files_guard = threading.Lock()
+        """Held while its files are removed, or written by others than ``derived_writer``."""
+        self.deleted_below = 0
+        """Records below this offset of the log belong to a deleted topic of the same name."""
         self.next_offset = 0
         self.max_offset = 0
         self.min_offset = 0
@@ -115,6 +122,16 @@ class ConsumeQueue:
                 self.max_physical_end = physical + size
                 break
             end -= 1
+
+    def begins_below(self, physical: int) -> bool:
+        """Whether its first message's record lies below an offset of the log."""
+        at, first, _ = self._message_at(self.first_offset, self.max_offset)
+        return at < self.max_offset and first < physical
+
+    def remove_files(self) -> None:
+        """Remove its files; blocks. Nothing may be read or added any more. Raises OSError."""
+        with self.files_guard:
+            self._run.remove_files()
 
     def set_min_offset(self, min_physical: int) -> None:
         """Set ``min_offset`` to the first unit whose record the commit log still has."""

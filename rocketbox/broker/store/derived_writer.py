@@ -73,6 +73,7 @@ class DerivedWriter:
         self._thorough_due = now + self._thorough
         self._index_due = now + self._index_interval
         self._unsynced: dict[ConsumeQueue, None] = {}
+        self._removed: list[ConsumeQueue] = []  # their files are still to be removed
         self._one_at_a_time = anyio.Lock()
 
     async def run(self, pool: WorkerPool) -> None:
@@ -92,6 +93,18 @@ class DerivedWriter:
             with anyio.CancelScope(shield=True):  # what is taken must be written or put back
                 good = await self._flush(pool, index=index and self._derived.indexes, thorough=thorough)
         return good
+
+    async def delete_queues(self, pool: WorkerPool, topic: str) -> None:
+        """Take the queues of a topic out and remove their files. Raises OSError; called again it goes on."""
+        async with self._one_at_a_time:
+            with anyio.CancelScope(shield=True):
+                for queue in self._derived.detach(topic):
+                    self._unsynced.pop(queue, None)
+                    self._removed.append(queue)
+                while self._removed:
+                    await pool.run(self._removed[-1].remove_files)
+                    self._removed.pop()
+                await self._flush(pool, index=False, thorough=True)  # else an unclean stop finds other queues than said
 
     async def _flush(self, pool: WorkerPool, *, index: bool, thorough: bool) -> bool:
         keys = await self._take_index(pool) if index else None

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Collection, Iterator
 
 from rocketbox.broker.store.consume_queue import ConsumeQueue
+from rocketbox.broker.store.deleted_topics import DeletedTopics
 from rocketbox.broker.store.files import NO_ROOM, OpenFiles
 from rocketbox.broker.store.index_file import MessageIndex, hash_key, hash_prefix
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT, StoreOptions
@@ -42,6 +43,8 @@ class Derived:
 
     def __init__(self, files: OpenFiles, root: str, options: StoreOptions) -> None:
         self.index = MessageIndex(files.storage, f"{root}/index", options.max_hash_slot_num, options.max_index_num)
+        self.deleted = DeletedTopics(files.storage, root)
+        """Which records have no place in a queue any more."""
         self._files = files
         self._storage = files.storage
         self._directory = f"{root}/consumequeue"
@@ -63,14 +66,20 @@ class Derived:
     def load(self) -> None:
         """Open all files; their sizes are taken from them. What they end with is for a recovery to find out.
 
-        Raises StoreError for files of several sizes.
+        Queues of a topic that a killed store was about to delete are removed. Raises StoreError for files of several
+        sizes, OSError.
         """
+        self.deleted.load()
         first: ConsumeQueue | None = None
         for topic in self._storage.list_directory(self._directory):
             for queue_id in self._storage.list_directory(f"{self._directory}/{topic}"):
                 if queue_id.isdigit():
                     queue = self._open_queue(topic, int(queue_id))
                     queue.load()
+                    if queue.begins_below(self.deleted.end_of(topic)):
+                        del self._queues[topic, queue.queue_id]
+                        queue.remove_files()
+                        continue
                     if not queue.run.starts:
                         continue
                     if first is not None and queue.run.file_size != first.run.file_size:
@@ -119,8 +128,20 @@ class Derived:
             raise InvalidMessageError(f"{queue_id} cannot be a queue's id: it is negative")
         directory = f"{self._directory}/{topic}/{queue_id}"
         queue = ConsumeQueue(self._files, directory, self.queue_file_size, topic, queue_id)
+        queue.deleted_below = self.deleted.end_of(topic)
         self._queues[topic, queue_id] = queue
         return queue
+
+    def detach(self, topic: str) -> list[ConsumeQueue]:
+        """Take the queues of a topic out: nothing is read from them or added to them any more; their files stay."""
+        queues = [queue for queue in self if queue.topic == topic]
+        for queue in queues:
+            del self._queues[queue.topic, queue.queue_id]
+            queue.is_deleted = True
+            if queue in self._changed:
+                del self._changed[queue]
+                self.unwritten -= queue.max_offset - queue.written_offset
+        return queues
 
     # --- adding ---
 
@@ -135,6 +156,8 @@ class Derived:
         if code is None:
             tags = find_property(properties, b"TAGS")
             code = 0 if tags is None else self._code_of(tags)
+        if queue.is_deleted:
+            return code
         queue.append(physical, size, code)
         self._changed[queue] = None
         self.unwritten += 1

@@ -148,7 +148,8 @@ class Dispatcher:
     def _dispatch_again(self, records: list[tuple[int, bytes]]) -> None:
         for offset, record in records:
             topic, queue_id, queue_offset, sys_flag, stored, properties = parse_record(record)
-            queue = self._derived.queue(topic, queue_id) if is_queued(sys_flag) else None
+            queued = is_queued(sys_flag) and not self._derived.deleted.is_gone(topic, offset)
+            queue = self._derived.queue(topic, queue_id) if queued else None
             if queue is not None and queue.max_offset != queue_offset:
                 if queue.max_physical_end >= offset + len(record):
                     continue  # the error came after its entry

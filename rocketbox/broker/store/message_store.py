@@ -128,6 +128,7 @@ class MessageStore:
         self._set_up()
         self._open = False
         self._stopping = False
+        self._pool = WorkerPool(THREADS, "store")
         self._stack = AsyncExitStack()
 
     def _set_up(self) -> None:
@@ -139,6 +140,7 @@ class MessageStore:
         self._state.begin()
         self._last_timestamp = 0  # of all that was put
         self._refused_busy = self._refused_full = 0
+        self._deleting: set[str] = set()  # topics
         self._build()
 
     def _build(self) -> None:
@@ -207,7 +209,7 @@ class MessageStore:
         self._set_up()
         self._stopping = False
         async with AsyncExitStack() as stack:
-            pool = await stack.enter_async_context(WorkerPool(THREADS, "store"))
+            pool = self._pool = await stack.enter_async_context(WorkerPool(THREADS, "store"))
             stack.callback(self._close_files)
             lock = await pool.run(lock_directory, self._storage, self._root)
             stack.callback(lock.release)
@@ -309,6 +311,8 @@ class MessageStore:
         when the store takes no more.
         """
         self._check_open(len(message.body))
+        if self._deleting:
+            self._check_topic(message.topic)
         queue = self._derived.queue(message.topic, message.queue_id)
         if not accepted:
             self._check_size(message)
@@ -328,6 +332,8 @@ class MessageStore:
         if not messages:
             raise InvalidMessageError("a batch holds at least one message")
         first = messages[0]
+        if self._deleting:
+            self._check_topic(first.topic)
         if any(message.topic != first.topic or message.queue_id != first.queue_id for message in messages):
             raise InvalidMessageError("the messages of a batch belong to one queue")
         for message in messages:
@@ -355,6 +361,10 @@ class MessageStore:
         if waiting and waiting + size > self._most_waiting:
             self._refused_busy += 1
             raise StoreBusyError(waiting, self._most_waiting, "max-waiting-bytes")
+
+    def _check_topic(self, topic: str) -> None:
+        if topic in self._deleting:
+            raise StoreError(f"topic {topic} is being deleted; send again when that is done")
 
     def _refused(self) -> StoreError:
         error = self._state.error()
@@ -404,6 +414,26 @@ class MessageStore:
         else:
             self._writer.appended.append((None, offset, now, message.topic, sys_flag, message.properties, record))
         return offset
+
+    async def delete_topic(self, topic: str) -> None:
+        """Forget the queues of a topic: what was stored in them is not read any more, also after a crash.
+
+        A later message of the topic begins a new queue at offset 0. The records stay in the log until retention, found
+        by their keys and places. Meanwhile puts to the topic raise StoreError. Raises StoreError, OSError when it was
+        not possible; called again it goes on where that was.
+        """
+        self._check_open(0)
+        self._deleting.add(topic)
+        end = self._log.end
+        try:
+            await self.durable(end)  # what is not may be taken back, and its place be given to another record
+            with anyio.CancelScope(shield=True):
+                await self._pool.run(self._derived.deleted.add, topic, end)
+        except BaseException:
+            self._deleting.discard(topic)
+            raise
+        await self._derived_writer.delete_queues(self._pool, topic)
+        self._deleting.discard(topic)
 
     # --- durable ---
 

@@ -54,7 +54,7 @@ def open_store(
     log.run.load()
     derived.load()
     report = recover(log, derived, checkpoint, storage=storage, root=root, options=options, clean=clean, clock=clock)
-    return OpenedStore(storage, root, lock, derived, checkpoint, known, report, options, clock)
+    return OpenedStore(storage, root, lock, derived, checkpoint, known, report, options, clock, log.start)
 
 
 class OpenedStore:
@@ -71,6 +71,7 @@ class OpenedStore:
         report: RecoveryReport,
         options: StoreOptions,
         clock: Clock,
+        log_start: int,
     ) -> None:
         self.report = report
         self.last_timestamp = max(report.last_store_timestamp_ms, known.physic_msg_timestamp)
@@ -87,11 +88,13 @@ class OpenedStore:
             before = known.checksums_from if report.marked else -1
             self._checksums_from = before if before >= 0 else report.end
         self._queue_ends = derived.queue_ends
+        self._log_start = log_start
 
     def finish(self) -> None:
         """Say that the store is in use, and how far it is on the disk; blocks. May be called again after an OSError."""
         write_abort(self._storage, self._root)
         report = self.report
+        self._derived.deleted.settle(self._log_start, report.end)
         self._checkpoint.write(sync=False, run=self._run, checksums_from=self._checksums_from, synced_offset=report.end)
         changes = {}
         if not self._derived.unwritten and not self._derived.index.changed:  # else derived_writer says so later

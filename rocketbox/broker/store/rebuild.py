@@ -79,6 +79,7 @@ class QueueRebuild:
             queued=until,
             only=name,
             at_rest=False,
+            is_gone=lambda _, physical: physical < queue.deleted_below,
         )
         self._name = name
 

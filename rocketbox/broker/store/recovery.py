@@ -302,7 +302,11 @@ class _Recovery:
             if offset >= needed:
                 parsed = self._parsed(offset, record)
                 queue = None
-                if is_queued(parsed.sys_flag) and (offset >= queued or not self._rewound):
+                if (
+                    is_queued(parsed.sys_flag)
+                    and (offset >= queued or not self._rewound)
+                    and not self._derived.deleted.is_gone(parsed.topic, offset)
+                ):
                     queue = self._queue_for(parsed, offset, record, has_entry=offset < queued)
                 index = offset >= indexed and offset > index_end
                 if queue is not None or index:

@@ -12,6 +12,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +20,7 @@ from pathlib import Path
 from rocketbox.broker.store.checkpoint import CHECKPOINT_BYTES, Checkpoint
 from rocketbox.broker.store.config_file import ConfigFile
 from rocketbox.broker.store.consume_queue import FILLER_SIZE
+from rocketbox.broker.store.deleted_topics import DeletedTopics
 from rocketbox.broker.store.files import FileRun, OpenFiles
 from rocketbox.broker.store.finding import FindingKind, StoreFinding
 from rocketbox.broker.store.index_comparison import IndexComparison
@@ -154,6 +156,9 @@ def check_store(store: StoreFiles, options: StoreOptions, *, running: bool = Fal
         slots, entries = store.index_sizes
         complete = store.clean and not running
         index = IndexComparison(storage, store.index, slots, entries, lambda: store.log.start, complete=complete)
+    deleted = DeletedTopics(storage, store.root)
+    with suppress(StoreError):  # told by check_tables
+        deleted.load()
     comparison = LogComparison(
         store.log,
         store.queues.items(),
@@ -166,6 +171,7 @@ def check_store(store: StoreFiles, options: StoreOptions, *, running: bool = Fal
         indexed=indexed,
         index=index,
         at_rest=not running,
+        is_gone=deleted.is_gone,
     )
     last: StoreFinding | None = None
     for step in comparison:

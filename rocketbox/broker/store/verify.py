@@ -33,7 +33,8 @@ class LogComparison:
 
     ``queues`` are the files of all queues; ``find_queue`` is asked for those of one that is not among them.
     ``only``: no other queue is looked at. ``at_rest``: nobody writes to the files meanwhile, so that what lies behind
-    the newest units can be looked at too. ``until``: the log is read up to there; None: up to its end.
+    the newest units can be looked at too. ``is_gone`` says which records (topic, offset) have no entries, because their
+    topic was deleted. ``until``: the log is read up to there; None: up to its end.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class LogComparison:
         index: IndexComparison | None = None,
         only: QueueName | None = None,
         at_rest: bool,
+        is_gone: Callable[[str, int], bool] = lambda topic, physical: False,
     ) -> None:
         self.records = 0
         self.end = self._start = log.start if start is None else start
@@ -57,6 +59,7 @@ class LogComparison:
         self._log = log
         self._at_rest = at_rest
         self._delays = delays
+        self._is_gone = is_gone
         self._until = until
         self._queued = queued
         self._indexed = indexed
@@ -110,7 +113,12 @@ class LogComparison:
 
     def _compare(self, offset: int, size: int, parsed: ParsedRecord) -> Iterator[StoreFinding]:
         name = (parsed.topic, parsed.queue_id)
-        if offset < self._queued and is_queued(parsed.sys_flag) and self._only in (None, name):
+        if (
+            offset < self._queued
+            and is_queued(parsed.sys_flag)
+            and self._only in (None, name)
+            and not self._is_gone(parsed.topic, offset)
+        ):
             queue = self._queues.get(name)
             if queue is None:
                 queue = self._queues[name] = self._comparison(name, self._find_queue(*name))
