@@ -7,7 +7,7 @@ Source: Apache RocketMQ 5.x ``client`` module (``DefaultMQProducer``, ``DefaultM
 
 from __future__ import annotations
 
-from rocketbox.client.admin import Admin
+from rocketbox.client.admin import Admin, GroupDescription, TopicDescription
 from rocketbox.client.api.pull import PullResult, PullStatus
 from rocketbox.client.consume import ConsumerOptions
 from rocketbox.client.instance import ConsumerMember, MQClientInstance
@@ -15,19 +15,29 @@ from rocketbox.client.options import AccessChannel, ClientOptions, LitePullConsu
 from rocketbox.client.producer import Producer
 from rocketbox.client.push_consumer import PushConsumer
 from rocketbox.client.routes import TopicRoute
+from rocketbox.protocol.admin_bodies import ClusterInfo
+from rocketbox.protocol.bodies import TopicConfig
+from rocketbox.protocol.codes import PermName
+from rocketbox.protocol.group_config import SubscriptionGroupConfig
 
 __all__ = [
     "AccessChannel",
     "Admin",
     "ClientOptions",
+    "ClusterInfo",
     "ConsumerMember",
     "ConsumerOptions",
+    "GroupDescription",
     "LitePullConsumerOptions",
     "MQClientInstance",
+    "PermName",
     "Producer",
     "ProducerOptions",
     "PullResult",
     "PullStatus",
     "PushConsumer",
+    "SubscriptionGroupConfig",
+    "TopicConfig",
+    "TopicDescription",
     "TopicRoute",
 ]

@@ -14,12 +14,12 @@ Source: rocketbox' own; compare Apache RocketMQ 5.x ``DefaultMessageStore.delete
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from rocketbox.broker.store.config_file import ConfigFile
 from rocketbox.broker.store.storage import Storage
 from rocketbox.errors import StoreCorruptError
+from rocketbox.protocol.json_values import dumps
 from rocketbox.protocol.loose_json import loads_loose
 
 __all__ = ["DeletedTopics"]
@@ -69,5 +69,5 @@ class DeletedTopics:
             self._replace(ends)
 
     def _replace(self, ends: dict[str, int]) -> None:
-        self._file.persist([json.dumps({"deletedTopics": ends}, indent="\t", sort_keys=True).encode()])
+        self._file.persist([dumps({"deletedTopics": ends})])
         self._ends = ends

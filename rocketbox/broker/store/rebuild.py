@@ -91,7 +91,10 @@ class QueueRebuild:
             if isinstance(step, StoreFinding):
                 offset = (int(os.path.basename(step.path)) + step.position) // CONSUME_QUEUE_UNIT
                 if step.correct is not None and step.kind is FindingKind.QUEUE and offset < self._written:
-                    mending.write(step, self.queue.run.file_size)
+                    with self.queue.files_guard:
+                        if self.queue.is_deleted:  # else it would get a file again
+                            break
+                        mending.write(step, self.queue.run.file_size)
                 continue
             yield step
             if self._comparison.compared(self._name) >= self._written:

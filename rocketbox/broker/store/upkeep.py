@@ -149,14 +149,17 @@ class Upkeep:
         """Blocks. Appends what is found."""
         value = self._checkpoint.value
         mending = Mending(self._files)
-        sizes = {queue.run.directory: queue.run.file_size for queue in list(self._derived)}
+        queues = {queue.run.directory: queue for queue in list(self._derived)}
         for step in self._comparison(value.queued_offset, value.indexed_offset):
             if isinstance(step, int):
                 yield step
                 continue
             found.append(step)
             if step.correct is not None and step.kind is FindingKind.QUEUE:
-                mending.write(step, sizes[os.path.dirname(step.path)])
+                queue = queues[os.path.dirname(step.path)]
+                with queue.files_guard:
+                    if not queue.is_deleted:  # else it would get a file again
+                        mending.write(step, queue.run.file_size)
             elif step.correct is not None:
                 with self._feed.guard:
                     mending.write(step, length_of(*self._derived.index.sizes))
@@ -189,7 +192,7 @@ class Upkeep:
         queues = [((queue.topic, queue.queue_id), queue.run) for queue in list(derived)]
         return LogComparison(
             self._log.run, queues, find, options.delay_level_ms, until=max(queued, indexed), queued=queued,
-            indexed=indexed, index=index, at_rest=False,
+            indexed=indexed, index=index, at_rest=False, is_gone=derived.deleted.is_gone,
         )  # fmt: skip
 
     def _tell(self, found: list[StoreFinding]) -> None:

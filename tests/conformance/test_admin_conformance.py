@@ -1,0 +1,132 @@
+"""Topics and groups by request: our Admin on our broker and on Apache's, and Apache's mqadmin on our broker."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+
+from rocketbox.client import Admin, Producer
+from rocketbox.embedded import EmbeddedOptions, EmbeddedServers, ServersInThread
+from rocketbox.errors import BrokerError
+from rocketbox.message import Message
+from rocketbox.protocol.codes import PermName
+from rocketbox.protocol.group_config import SubscriptionGroupConfig
+from tests.conformance.apache import EACH_VERSION, apache_servers, class_path, home, java
+
+pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module", params=["embedded", *EACH_VERSION])
+def name_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param != "embedded":
+        with apache_servers(folder, request.param) as servers:
+            yield servers.name_server
+    else:
+        with EmbeddedServers.in_thread(EmbeddedOptions(data_dir=folder, port=0, name_server_port=0)) as embedded:
+            yield embedded.name_server_address
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"t{uuid.uuid4().hex[:12]}"
+
+
+async def test_a_topic_is_made_changed_listed_and_deleted(name_server: str, topic: str) -> None:
+    async with Admin(name_server=name_server) as admin:
+        await admin.create_topic(topic, queues=3)
+        async with Producer("p", name_server=name_server) as producer:
+            await producer.send(Message(topic, b"first"))
+        (found,) = [one for one in await admin.topics() if one.name == topic]
+        (config,) = found.brokers.values()
+        assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (3, 3, 6)
+        await admin.create_topic(topic, queues=5, perm=PermName.READ | PermName.WRITE)
+        assert len(await admin.queues(topic)) == 5
+        await admin.delete_topic(topic)
+        assert topic not in {one.name for one in await admin.topics()}
+        await admin.create_topic(topic, queues=1)
+        async with Producer("p", name_server=name_server) as producer:  # which knows nothing of the old queues
+            again = await producer.send(Message(topic, b"again"))
+        assert again.queue_offset == 0
+        (message,) = (await admin.pull(again.queue, 0)).messages
+        assert message.body == b"again"
+
+
+async def test_names_that_cannot_be_are_refused(name_server: str) -> None:
+    async with Admin(name_server=name_server) as admin:
+        for wrong in ("bad topic", "TBW102", "x" * 128):
+            with pytest.raises(BrokerError) as caught:
+                await admin.create_topic(wrong)
+            assert caught.value.code in (29, 1)  # 1: 4.9.7's code for the same
+
+
+async def test_a_group_is_made_changed_listed_and_deleted(name_server: str, topic: str) -> None:
+    group = f"g-{topic}"
+    async with Admin(name_server=name_server) as admin:
+        await admin.create_group(SubscriptionGroupConfig(group, retry_max_times=5, retry_queue_nums=2))
+        (found,) = [one for one in await admin.groups() if one.name == group]
+        (config,) = found.brokers.values()
+        assert (config.retry_max_times, config.retry_queue_nums, config.consume_enable) == (5, 2, True)
+        await admin.create_group(SubscriptionGroupConfig(group, consume_enable=False))
+        (found,) = [one for one in await admin.groups() if one.name == group]
+        assert [config.consume_enable for config in found.brokers.values()] == [False]
+        await admin.delete_group(group)
+        assert group not in {one.name for one in await admin.groups()}
+
+
+async def test_the_cluster_is_told(name_server: str) -> None:
+    async with Admin(name_server=name_server) as admin:
+        cluster = await admin.cluster()
+        assert dict(cluster.clusters) == {"DefaultCluster": ("broker-a",)}
+        assert list(cluster.masters("DefaultCluster")) == ["broker-a"]
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServersInThread]:
+    folder = tmp_path_factory.mktemp("ours")
+    with EmbeddedServers.in_thread(EmbeddedOptions(data_dir=folder, port=0, name_server_port=0)) as embedded:
+        yield embedded
+
+
+def mqadmin(folder: Path, version: str, servers: ServersInThread, command: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [
+            java(), f"-Duser.home={folder}", "-cp", class_path(version),
+            "org.apache.rocketmq.tools.command.MQAdminStartup", command, "-n", servers.name_server_address, *arguments,
+        ],
+        capture_output=True, text=True, timeout=120, env=home(folder), check=False,
+    )  # fmt: skip
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("version", EACH_VERSION)
+async def test_apaches_tools_keep_our_topics_and_groups(
+    version: str, ours: ServersInThread, topic: str, tmp_path: Path
+) -> None:
+    async def run(command: str, *arguments: str) -> str:
+        return await anyio.to_thread.run_sync(mqadmin, tmp_path, version, ours, command, *arguments)
+
+    async with Admin(name_server=ours.name_server_address) as admin:
+        where = ("-c", "DefaultCluster")
+        assert "success" in await run("updateTopic", *where, "-t", topic, "-r", "3", "-w", "2")
+        (made,) = [one for one in await admin.topics() if one.name == topic]
+        assert [(one.read_queue_nums, one.write_queue_nums) for one in made.brokers.values()] == [(3, 2)]
+        assert topic in await run("topicList")
+        assert "success" in await run("updateSubGroup", *where, "-g", f"g-{topic}", "-r", "7")
+        (group,) = [one for one in await admin.groups() if one.name == f"g-{topic}"]
+        assert [one.retry_max_times for one in group.brokers.values()] == [7]
+        assert "success" in await run("deleteSubGroup", *where, "-g", f"g-{topic}")
+        assert f"g-{topic}" not in {one.name for one in await admin.groups()}
+        assert "success" in await run("deleteTopic", *where, "-t", topic)
+        assert topic not in {one.name for one in await admin.topics()}
+        assert topic not in await run("topicList")
