@@ -52,5 +52,8 @@ conformance: $(STAMP) ## the same suite on Apache RocketMQ 5.5.0 and 4.9.7 (need
 chaos: $(STAMP) ## kill the broker 100 times with clients at work (ARGS="--java" in turns with Apache's)
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
+mutants: $(STAMP) ## break one promise after the other and show which test notices (ARGS="fsync")
+	@$(BIN)/python -m tests.mutants $(ARGS)
+
 clean: ## remove the environment and what runs have left
 	rm -rf $(VENV) .rocketbox .pytest_cache .mypy_cache .ruff_cache spark-warehouse

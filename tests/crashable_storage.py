@@ -58,6 +58,9 @@ class _Inode:
     doubtful: set[int] = field(default_factory=set)
     """Where the sectors begin that a failed sync has left behind."""
 
+    def copy(self) -> _Inode:
+        return _Inode(bytearray(self.content), list(self.versions), doubtful=set(self.doubtful))
+
     def changed(self) -> None:
         version = bytes(self.content)
         if version != self.versions[-1]:
@@ -272,6 +275,27 @@ class CrashableStorage:
         with self.guard:
             files = {path: inode.versions[-1] for path, inode in self._names.items()}
             return Image(files, frozenset(self._directories))
+
+    def fork(self) -> CrashableStorage:
+        """The same file system, as the next process finds it after a kill: unlocked, with all that is not synced."""
+        with self.guard:
+            other = CrashableStorage()
+            copies = {inode: inode.copy() for inode in self._inodes()}
+            other._names = {path: copies[inode] for path, inode in self._names.items()}
+            other._directories = {
+                path: _Directory(
+                    {name: copies[inode] for name, inode in directory.synced.items()},
+                    [{name: inode and copies[inode] for name, inode in change.items()} for change in directory.pending],
+                )
+                for path, directory in self._directories.items()
+            }
+            return other
+
+    def _inodes(self) -> Iterator[_Inode]:
+        yield from self._names.values()
+        for directory in self._directories.values():
+            yield from directory.synced.values()
+            yield from (inode for change in directory.pending for inode in change.values() if inode is not None)
 
     def images(self) -> Iterator[Image]:
         """All that a power failure may leave now; some of them may be equal."""

@@ -56,7 +56,7 @@ def _apache(directory: Path, version: str) -> Iterator[tuple[str, Callable[[], o
     from tests.conformance.apache import apache_servers
 
     with apache_servers(
-        directory.parent,
+        directory,
         version,
         flushDiskType="SYNC_FLUSH",
         mappedFileSizeCommitLog=4_194_304,

@@ -116,7 +116,7 @@ class ConsumeQueue:
         self.next_offset = self.max_offset = self._written = end
         self._tail = (end, bytearray())
         self.max_physical_end = 0
-        while end > self.first_offset:
+        while self._run.starts and end > self.first_offset:
             physical, size, _ = self.unit(end - 1)
             if size != FILLER_SIZE:
                 self.max_physical_end = physical + size

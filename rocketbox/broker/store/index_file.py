@@ -384,7 +384,7 @@ class MessageIndex:
         names = [name for name in self._storage.list_directory(self._directory) if name.isdigit() and len(name) == 17]
         for name in names:
             path = f"{self._directory}/{name}"
-            if name == names[-1] and self._storage.open(path).size() == 0:  # begun when the machine stopped
+            if self._storage.open(path).size() == 0:  # begun when the machine stopped, as those behind it were
                 self._storage.remove(path)
                 continue
             if not self.files:

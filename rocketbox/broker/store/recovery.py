@@ -42,7 +42,7 @@ from rocketbox.broker.store.checkpoint import CheckpointFile
 from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.consume_queue import ConsumeQueue
 from rocketbox.broker.store.dispatch import Derived, is_queued
-from rocketbox.broker.store.files import NO_ROOM
+from rocketbox.broker.store.files import NO_ROOM, read_data
 from rocketbox.broker.store.log_end import TornTail, cut_torn_tail, place_of, refuse_if_synced
 from rocketbox.broker.store.log_scan import LogScan
 from rocketbox.broker.store.options import StoreOptions
@@ -197,6 +197,8 @@ class _Recovery:
         if not (self._clean and self._checkpoint.marked and end == start == self._checkpoint.synced_offset):
             refuse_if_synced(self._run, end, scan.reason, self._checkpoint, self._derived, clean=self._clean)
             torn = cut_torn_tail(self._storage, self._root, self._run, end, scan.reason, self._now_ms)
+        if not self._clean and self._checkpoint.marked:
+            self._write_again(max(first, self._checkpoint.synced_offset), end)
         self._log.open_at(end)
         removed = self._complete(end)
         seconds = self._monotonic() - self._started
@@ -281,11 +283,32 @@ class _Recovery:
         return run.file_start(max(run.start, min(queued, indexed, run.limit - 1)))
 
     def _sync_from(self, offset: int) -> None:
-        """What a killed broker wrote may not be on the disk yet."""
-        if not self._clean:
-            for file_start in self._run.starts:
-                if file_start + self._run.file_size > offset:
-                    self._run.file(file_start).sync()
+        """What a killed broker wrote may not be on the disk yet, nor the names of its files."""
+        run = self._run
+        if not self._clean and run.starts:
+            for file_start in run.starts:
+                if file_start + run.file_size > offset:
+                    run.file(file_start).sync()
+            self._storage.sync_directory(run.directory)
+
+    def _write_again(self, start: int, end: int) -> None:
+        """Write and sync the log from ``start`` to ``end`` once more.
+
+        Pages for which a sync has failed count as clean, and no later sync tries them.
+        """
+        run = self._run
+        while start < end:
+            file_start = run.file_start(start)
+            file_end = min(end, file_start + run.file_size)
+            file = run.file(start)
+            try:
+                for position, data in read_data(file, start - file_start, file_end - file_start):
+                    file.write(position, [data])
+            except OSError as error:
+                if error.errno not in NO_ROOM:  # a file system that never overwrites needs room for it
+                    raise
+            file.sync()
+            start = file_end
 
     # --- reading ---
 
@@ -342,6 +365,8 @@ class _Recovery:
                 offset, number, parsed.topic, parsed.queue_id,
             )  # fmt: skip
             return None
+        if queue.max_offset == queue.first_offset:  # an empty one begins in the file of that number
+            self._derived.fill_queue(queue, number)
         while queue.max_offset < number:
             self._derived.fill_queue(queue, min(number, queue.max_offset + FILL_AT_ONCE))
             if queue.max_offset < number:

@@ -89,6 +89,10 @@ class Ledger:
         tables = tuple((path, self._written[path], len(texts) - 1) for path, texts in self.tables.items())
         return Mark(len(self.sent), self.acknowledged, self.synced, self.removed_below, tables)
 
+    def at(self, mark: Mark) -> Ledger:
+        """Another one that knows what was known then; without the tables."""
+        return Ledger(self.sent[: mark.sent], mark.acknowledged, mark.synced, mark.removed_below)
+
     def reopened(self, end: int) -> None:
         """A store that refused something was opened again and its log ends there: what is behind it was not taken."""
         self.sent = [sent for sent in self.sent if sent.end <= max(end, self.acknowledged)]
@@ -124,6 +128,9 @@ class Ledger:
         replaced.when_durable, replaced.durable = watched_when_durable, watched_durable
 
     def _note(self, messages: Sequence[StoredMessage], result: PutResult) -> None:
+        while self.sent and self.sent[-1].place >= result.commit_log_offset:
+            taken_back = self.sent.pop()  # refused after all, for the disk is full
+            assert taken_back.end > self.acknowledged, f"acknowledged, and its place given to another: {taken_back}"
         ends = [*result.offsets[1:], result.end_offset]
         for number, (message, place, end) in enumerate(zip(messages, result.offsets, ends, strict=True)):
             self.sent.append(

@@ -31,7 +31,7 @@ SYNC = StoreOptions(
     mapped_file_size_commit_log=2048,
     mapped_file_size_consume_queue=60,
     max_hash_slot_num=4,
-    max_index_num=200,
+    max_index_num=8,
     allocate_ahead=512,
 )
 ASYNC = dataclasses.replace(SYNC, flush_disk_type=FlushDiskType.ASYNC_FLUSH)

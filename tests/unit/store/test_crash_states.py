@@ -6,12 +6,12 @@ import itertools
 import logging
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from rocketbox.broker.store.options import StoreOptions
-from tests.crashable_storage import Image
+from tests.crashable_storage import CrashableStorage, Image
 from tests.unit.store.crash_checks import Mark, inline_pools
 from tests.unit.store.crash_workloads import ASYNC, STEPS, SYNC, CrashTester, Machine
 
@@ -28,8 +28,8 @@ def quiet() -> Iterator[None]:
 
 ALL = os.environ.get("ROCKETBOX_TESTS") == "all"  # minutes instead of seconds
 MOST_FAILURES = 20
-STEPS_OF_SCENARIO = 40
-SAMPLES = 6  # at each call
+STEPS_OF_SCENARIO = 40 if ALL else 25
+SAMPLES = 12 if ALL else 2  # at each call
 
 
 class Recorder:
@@ -54,10 +54,10 @@ class Recorder:
                 self.states[image.key, mark] = (image, mark, name)
 
 
-async def explore(tester: CrashTester, depth: int) -> None:
-    """All states after a crash at any call of any workload of up to ``depth`` steps."""
+async def explore(tester: CrashTester, *steps: Iterable[str]) -> None:
+    """All states after a crash at any call of any workload: one of the first ``steps``, one of the next ..."""
     seen: set[tuple[str, ...]] = set()
-    for workload in itertools.product(STEPS, repeat=depth):
+    for workload in itertools.product(*steps):
         machine = Machine(tester.options)
         recorder = Recorder(machine)
         machine.on_point = None if seen else recorder.crash
@@ -77,14 +77,21 @@ async def explore(tester: CrashTester, depth: int) -> None:
             break
 
 
+async def test_every_state_that_a_crash_leaves_of_a_put_and_a_step_is_recovered() -> None:
+    tester = CrashTester(SYNC)
+    with inline_pools():
+        await explore(tester, ["put"], STEPS)
+    assert not tester.failures, report(tester)
+
+
 @pytest.mark.parametrize("options", [SYNC, ASYNC], ids=["sync", "async"])
 async def test_every_state_that_a_crash_leaves_of_a_short_workload_is_recovered(options: StoreOptions) -> None:
     tester = CrashTester(options)
     with inline_pools():
-        await explore(tester, 3 if ALL else 2)
+        await explore(tester, *([STEPS] * 3 if ALL else [("put", "flush", "large"), STEPS]))
     print(dict(tester.counts))
     assert not tester.failures, report(tester)
-    assert tester.counts["disks"] > 500
+    assert tester.counts["disks"] > 200
 
 
 def report(tester: CrashTester) -> str:
@@ -108,7 +115,44 @@ async def test_whatever_a_crash_leaves_of_a_long_scenario_is_recovered(options: 
         machine.on_point = None
         await machine.close()
         for number, (image, mark, name) in enumerate(recorder.states.values()):
-            again = chance if number % 20 == 0 else None
+            again = chance if number % 60 == 0 else None
             await tester.check(image, machine.ledger, mark, name, again=again)
     assert not tester.failures, report(tester)
     assert tester.counts["states"] > 500
+
+
+@pytest.mark.parametrize("options", [SYNC, ASYNC], ids=["sync", "async"])
+async def test_what_a_killed_store_left_unsynced_is_safe_once_the_next_one_has_opened_it(options: StoreOptions) -> None:
+    """Killed at any call, started again, one more put; then the power fails."""
+    chance = random.Random(0)
+    tester = CrashTester(options)
+    machine = Machine(options)
+    kills: dict[object, tuple[CrashableStorage, Mark, str]] = {}
+
+    def kill() -> None:
+        kills[machine.storage.calls] = (machine.storage.fork(), machine.ledger.mark(), name)
+
+    with inline_pools():
+        machine.on_point = kill
+        name = "start"
+        await machine.open()
+        for name in ("put", "together", "large", "flush", "large", "put", "stop", "put"):
+            await STEPS[name](machine)
+        machine.on_point = None
+        await machine.close()
+        for call, (storage, mark, name) in kills.items():
+            again = Machine(options, storage)
+            again.ledger = machine.ledger.at(mark)
+            again.ledger.synced = 0 if tester.synced_only else mark.synced
+            again.number = 1000
+            await again.open()
+            for sent in again.ledger.sent:  # what can be read now can be read for good
+                again.ledger.acknowledged = again.ledger.synced = max(again.ledger.acknowledged, sent.end)
+            await again.put()
+            if tester.synced_only:
+                again.ledger.acknowledged = again.ledger.sent[-1].place
+            for _ in range(4):
+                image, after = again.storage.sample(chance), again.ledger.mark()
+                await tester.check(image, again.ledger, after, f"{name}, killed at call {call}")
+            await again.close()
+    assert not tester.failures, report(tester)

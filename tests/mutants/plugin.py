@@ -1,0 +1,15 @@
+"""pytest -p tests.mutants.plugin: switches on the broken build that the variable ROCKETBOX_MUTANT names."""
+
+from __future__ import annotations
+
+import os
+
+from tests.mutants.broken_builds import MUTANTS
+
+__all__ = ["pytest_configure"]
+
+
+def pytest_configure() -> None:
+    if name := os.environ.get("ROCKETBOX_MUTANT"):
+        (mutant,) = [mutant for mutant in MUTANTS if mutant.name == name]
+        mutant.switch_on()
