@@ -19,10 +19,11 @@ from rocketbox.broker.persister import TableFile
 from rocketbox.broker.property_text import find_property, remove_properties
 from rocketbox.broker.put_stage import PutOrigin, PutStage
 from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.store.reading import WrongEntryError
 from rocketbox.broker.table_text import table_pieces
 from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock
-from rocketbox.errors import InvalidMessageError, StoreCorruptError, StoreError, StoreFailedError
+from rocketbox.errors import InvalidMessageError, StoreCorruptError, StoreError, StoreFailedError, StoreFullError
 from rocketbox.message import MessageExt
 from rocketbox.protocol.bodies import DataVersion, loads_loose
 from rocketbox.protocol.codes import SCHEDULE_TOPIC
@@ -168,7 +169,12 @@ class DelayedDelivery:
         while True:
             arrived = self._arrived[level] = anyio.Event()
             offset = self.offset(level)
-            found = self._store.get(SCHEDULE_TOPIC, queue_id, offset, BATCH)
+            try:
+                found = await self._store.fetch(SCHEDULE_TOPIC, queue_id, offset, BATCH)
+            except (OSError, WrongEntryError) as error:  # an entry that is wrong is mended meanwhile
+                _log.debug("delay level %d waits: %s", level, error)
+                await self._clock.sleep(RETRY_INTERVAL)
+                continue
             if found.records:
                 try:
                     await self._deliver(
@@ -177,6 +183,9 @@ class DelayedDelivery:
                 except StoreFailedError as error:
                     _log.error("delay level %d delivers no more: %s", level, error)
                     return
+                except StoreFullError as error:  # what was taken back is delivered again
+                    _log.debug("delay level %d waits: %s", level, error)
+                    await self._clock.sleep(RETRY_INTERVAL)
             elif found.next_begin_offset > offset:
                 _log.warning(
                     "delay level %d: messages %d to %d are gone from the log, by age or for want of room, before they "
@@ -188,33 +197,31 @@ class DelayedDelivery:
 
     async def _deliver(self, level: int, messages: list[MessageExt]) -> None:
         """Deliver messages of one level, in order, each when it is due."""
-        end_offset: int | None = None
-        done = moved = 0
+        puts: list[tuple[int | None, int]] = []  # where each ends in the log, and the offset behind it here
         for message in messages:
             while (wait := self._due_ms(level, message) - self._clock.time_ms()) > 0:
-                if end_offset is not None:
-                    await self._settle(level, end_offset, done, moved)
-                    end_offset, moved = None, 0
+                await self._settle(level, puts)
+                puts = []
                 await self._clock.sleep(min(wait / 1000, LONGEST_SLEEP))
             while True:
                 try:
-                    end_offset = self._put(message)
+                    puts.append((self._put(message), message.queue_offset + 1))
                     break
                 except StoreFailedError:
                     raise
                 except StoreError as error:  # no room now: the store, or the file of topics, says so itself
                     _log.debug("delay level %d waits: %s", level, error)
-                    await self._settle(level, end_offset, done, moved)
-                    end_offset, moved = None, 0
+                    await self._settle(level, puts)
+                    puts = []
                     await self._clock.sleep(RETRY_INTERVAL)
-            done = message.queue_offset + 1
-            moved += 1
-        await self._settle(level, end_offset, done, moved)
+        await self._settle(level, puts)
 
-    async def _settle(self, level: int, end_offset: int | None, done: int, moved: int) -> None:
-        """Count what was put as delivered, once it is durable; a stop that comes meanwhile waits for that."""
-        if not moved:
-            return
+    async def _settle(self, level: int, puts: list[tuple[int | None, int]]) -> None:
+        """Count what was put as delivered, once it is durable; a stop that comes meanwhile waits for that.
+
+        Raises StoreFullError when some of it was taken back; what was not counts.
+        """
+        end_offset = max([end for end, _ in puts if end is not None], default=None)
         with anyio.CancelScope(shield=True):
             while end_offset is not None:
                 try:
@@ -222,7 +229,14 @@ class DelayedDelivery:
                     break
                 except TimeoutError:  # it is in the log: putting it once more would only deliver it twice
                     _log.warning("delay level %d waits for a slow disk", level)
-            self._advance(level, done, moved)
+                except StoreFullError:
+                    durable = self._store.health().durable_offset
+                    kept = [done for end, done in puts if end is None or end <= durable]
+                    if kept:
+                        self._advance(level, kept[-1], len(kept))
+                    raise
+            if puts:
+                self._advance(level, puts[-1][1], len(puts))
 
     def _due_ms(self, level: int, message: MessageExt) -> int:
         now, delay = self._clock.time_ms(), self._delay_ms(level)

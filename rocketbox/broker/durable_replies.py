@@ -6,9 +6,11 @@ Holds the count of those that wait and what is answered when the flush fails; st
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from rocketbox.errors import ClientStateError, StoreBusyError, StoreError, StoreFullError
+from rocketbox.handoff import Waiter, make_waiter
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand, decode_command
 
@@ -53,8 +55,10 @@ class DurableReplies:
 
         self._store.when_durable(end_offset, flushed)
 
-    def answer_frame(self, connection: Connection, request: RemotingCommand, frame: bytes, end_offset: int) -> None:
-        """As :meth:`answer`, for an answer that is written already."""
+    def answer_frame(
+        self, connection: Connection, request: RemotingCommand, frame: bytes, end_offset: int, *, wait: bool = True
+    ) -> None:
+        """As :meth:`answer`, for an answer that is written already; without ``wait`` when the record is written."""
         self.waiting += 1
         self._last = end_offset
 
@@ -65,7 +69,10 @@ class DurableReplies:
             elif not request.is_oneway:
                 connection.reply(request, flush_failed(error, decode_command(frame[FRAME_LENGTH_BYTES:])))
 
-        self._store.when_durable(end_offset, flushed)
+        if wait:
+            self._store.when_durable(end_offset, flushed)
+        else:
+            self._store.when_written(end_offset, flushed)
 
     async def all_answered(self) -> None:
         """Return when all who wait now for nothing but the disk have their answer."""
@@ -74,21 +81,27 @@ class DurableReplies:
         except (StoreError, TimeoutError) as error:
             _log.debug("the last answers say that the flush failed: %s", error)
 
-    async def answer_when_known(self, topic: str, response: RemotingCommand, end_offset: int | None) -> RemotingCommand:
-        """The response, once the name servers know the (new) topic and, given an end_offset, the record is durable.
+    def answer_when_known(
+        self, topic: str, response: RemotingCommand, end_offset: int, *, wait: bool = True
+    ) -> Awaitable[RemotingCommand]:
+        """The response, once the record is durable (without ``wait``: written) and the name servers know the topic.
 
         Whoever sent the first message of a topic finds its route as soon as that message is acknowledged.
         """
         self.waiting += 1
+        flushed = make_waiter()  # asked for now, not when the topic is known: see MessageStore.when_durable
+        (self._store.when_durable if wait else self._store.when_written)(end_offset, flushed.set_result)
+        return self._answer_when_known(topic, response, flushed)
+
+    async def _answer_when_known(self, topic: str, response: RemotingCommand, flushed: Waiter) -> RemotingCommand:
         try:
             await self._registration.announced(topic)
-            if end_offset is not None:
-                await self._store.durable(end_offset)
-        except Exception as error:
-            return flush_failed(error, response)
+            error = await flushed
+        except Exception as failed:
+            error = failed
         finally:
             self.waiting -= 1
-        return response
+        return response if error is None else flush_failed(error, response)
 
 
 def code_of(error: StoreError) -> ResponseCode:

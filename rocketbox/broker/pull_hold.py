@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+from anyio.abc import TaskGroup
 
 from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.clock import Clock
@@ -40,7 +41,7 @@ class HeldPull:
     group: str
     offset: int
     filter: MessageFilter | None
-    resume: Callable[[HeldPull], None]
+    resume: Callable[[HeldPull], Awaitable[None] | None]
     deadline: float = 0.0
     done: bool = field(default=False)
 
@@ -49,7 +50,7 @@ class PullHold:
     """The pulls on hold. :meth:`run` is its task, which answers those that are woken or out of time.
 
     ``held.resume(held)`` is called once for each pull that leaves the hold because of a message, its time or the end of
-    what it waits for; not for those whose connection closed.
+    what it waits for; not for those whose connection closed. One that must wait for a file is awaited, beside others.
     """
 
     def __init__(
@@ -153,36 +154,45 @@ class PullHold:
 
     async def run(self) -> None:
         """Answer what is woken or out of time, for ever."""
-        while True:
-            self._signal = anyio.Event()  # before answering: what is woken meanwhile must not wait for the next signal
-            self._answer_due()
-            if self._deadlines:
-                with self._clock.move_on_after(max(0.0, self._deadlines[0][0] - self._clock.monotonic())):
+        async with anyio.create_task_group() as group:
+            while True:
+                self._signal = anyio.Event()  # before answering: what is woken meanwhile must not wait for the next one
+                self._answer_due(group)
+                if self._deadlines:
+                    with self._clock.move_on_after(max(0.0, self._deadlines[0][0] - self._clock.monotonic())):
+                        await self._signal.wait()
+                else:
                     await self._signal.wait()
-            else:
-                await self._signal.wait()
 
-    def _answer_due(self) -> None:
+    def _answer_due(self, group: TaskGroup) -> None:
         woken, self._woken = self._woken, []
         for held in woken:
-            self._finish(held)
+            self._finish(held, group)
         now = self._clock.monotonic()
         while self._deadlines and (self._deadlines[0][2].done or self._deadlines[0][0] <= now):
             held = heapq.heappop(self._deadlines)[2]
             if not held.done:
                 self._leave_queue(held)
-                self._finish(held)
+                self._finish(held, group)
         if len(self._deadlines) > 2 * self._live + SPARE_DEADLINES:  # those woken early, each with its whole request
             self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
             heapq.heapify(self._deadlines)
 
-    def _finish(self, held: HeldPull) -> None:
+    def _finish(self, held: HeldPull, group: TaskGroup) -> None:
         if held.done:
             return
         self._set_done(held)
         try:
-            held.resume(held)
+            slow = held.resume(held)
+            if slow is not None:
+                group.start_soon(self._finish_slowly, held, slow)
         except Exception:  # the others must not wait for the task to be started again
+            _log.exception("a pull of %s/%d from %d could not be answered", held.topic, held.queue_id, held.offset)
+
+    async def _finish_slowly(self, held: HeldPull, slow: Awaitable[None]) -> None:
+        try:
+            await slow
+        except Exception:
             _log.exception("a pull of %s/%d from %d could not be answered", held.topic, held.queue_id, held.offset)
 
     def _set_done(self, held: HeldPull) -> None:

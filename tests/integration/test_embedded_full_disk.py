@@ -1,10 +1,11 @@
-"""A disk without room for the tables of the broker: what is refused, what goes on, and what is written later."""
+"""A disk without room, for tables or the log: what is refused, what goes on, and what is written later."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import threading
 from pathlib import Path
 
 import anyio
@@ -12,6 +13,7 @@ import pytest
 
 from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.protocol.codes import RequestCode, ResponseCode
+from rocketbox.protocol.command import RemotingCommand
 from tests.integration.wire import embedded
 
 pytestmark = pytest.mark.anyio
@@ -99,3 +101,74 @@ async def test_a_heartbeat_of_many_new_groups_writes_a_few_times(tmp_path: Path)
         body = json.dumps({"clientID": "many", "consumerDataSet": groups}).encode()
         assert (await wire.broker(RequestCode.HEART_BEAT, body=body)).code == ResponseCode.SUCCESS
         assert disk.writes < 20
+
+
+class FullDisk(MemoryStorage):
+    """Has no room for new files, nor for bytes behind those that files have, while it is full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+        self.hold = threading.Event()
+        self.hold.set()
+        self._used: dict[str, int] = {}
+
+    def begin_call(self, name: str, path: str) -> None:
+        if self.full and name == "create":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if name in {"write", "sync"} and "/commitlog/" in path:
+            assert self.hold.wait(10)
+
+    def record(self, name: str, path: str, offset: int = 0, size: int = 0) -> None:
+        if name in {"write", "allocate"}:
+            if self.full and offset + size > self._used.get(path, 0):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._used[path] = max(self._used.get(path, 0), offset + size)
+        super().record(name, path, offset, size)
+
+
+async def test_a_full_disk_refuses_sends_serves_reads_and_takes_sends_again_by_itself(tmp_path: Path) -> None:
+    disk = FullDisk()
+    async with embedded(tmp_path, disk, allocate_ahead=4096) as wire:
+        assert (await wire.send("news", b"kept")).code == ResponseCode.SUCCESS
+        disk.full = True
+        refused = await wire.send("news", b"x" * 20_000)
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert refused.remark is not None
+        assert "No space left" in refused.remark
+        assert "bytes are free" in refused.remark
+        assert (await wire.send("news", b"more")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert [message.body for message in await wire.messages("news")] == [b"kept"]
+    async with embedded(tmp_path, disk, allocate_ahead=4096) as wire:
+        assert [message.body for message in await wire.messages("news")] == [b"kept"]
+        assert (await wire.send("news", b"x" * 20_000)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        disk.full = False
+        with anyio.fail_after(10):
+            while (await wire.send("news", b"later")).code != ResponseCode.SUCCESS:
+                await anyio.sleep(0.05)
+        assert [message.body for message in await wire.messages("news")] == [b"kept", b"later"]
+
+
+async def test_bytes_that_wait_for_the_disk_are_bounded_also_of_those_who_do_not_wait_for_it(tmp_path: Path) -> None:
+    disk = FullDisk()
+    async with embedded(tmp_path, disk, max_waiting_bytes=100_000, sync_flush_timeout=60_000) as wire:
+        assert (await wire.send("news")).code == ResponseCode.SUCCESS
+        disk.hold.clear()
+        answers: list[RemotingCommand] = []
+
+        async def send() -> None:
+            answers.append(await wire.send("news", b"x" * 10_000, properties="WAIT\x01false\x02"))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(20):
+                group.start_soon(send)
+            with anyio.fail_after(10):
+                while len(answers) < 10:
+                    await anyio.sleep(0.01)
+            await anyio.sleep(0.05)
+            assert {answer.code for answer in answers} == {ResponseCode.SYSTEM_BUSY}  # nobody hears of what may vanish
+            assert "max-waiting-bytes is 100000" in (answers[0].remark or "")
+            disk.hold.set()
+        codes = [answer.code for answer in answers]
+        assert 8 <= codes.count(ResponseCode.SUCCESS) <= 11
+        assert len(await wire.messages("news")) == 1 + codes.count(ResponseCode.SUCCESS)

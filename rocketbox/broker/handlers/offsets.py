@@ -74,11 +74,13 @@ class OffsetHandler:
             return RemotingCommand.response(error.code, str(error))
         return RemotingCommand.response()
 
-    def search(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def search(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """The offset of a time (29)."""
         header = SearchOffsetRequestHeader.decode(request.ext_fields)
         upper = (header.boundary_type or "").upper() == "UPPER"
-        return _offset(self._store.offset_by_time(header.topic, header.queue_id, header.timestamp, upper=upper))
+        return _offset(
+            await self._store.find_offset_by_time(header.topic, header.queue_id, header.timestamp, upper=upper)
+        )
 
     def maximum(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """The next offset to be written (30); 0 for an unknown queue."""

@@ -6,7 +6,7 @@ Source: Apache RocketMQ 5.x ``PullMessageProcessor``, ``DefaultPullMessageResult
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 
 from rocketbox.broker.context import BrokerContext
@@ -77,7 +77,9 @@ class PullHandler:
     def codes(self) -> Mapping[int, RequestHandler]:
         return {RequestCode.PULL_MESSAGE: self.handle}
 
-    def handle(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+    def handle(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
         """The messages, or why there are none; None while the pull waits for a message."""
         header = PullMessageRequestHeader.decode(request.ext_fields)
         try:
@@ -88,7 +90,23 @@ class PullHandler:
             return refused.response()
         except LimitError as error:
             return RemotingCommand.response(error.code, str(error))
-        found = self._read(pull)
+        try:
+            found = self._store.get_from_memory(*self._wanted(pull))
+        except StoreError as error:
+            return _unreadable(error)
+        if found is None:
+            return self._handle_from_disk(connection, pull)
+        return self._answer_or_hold(connection, pull, found)
+
+    async def _handle_from_disk(self, connection: Connection, pull: _Pull) -> RemotingCommand | None:
+        try:
+            found = await self._store.fetch(*self._wanted(pull))
+        except (OSError, StoreError) as error:
+            return _unreadable(error)
+        return self._answer_or_hold(connection, pull, found)
+
+    def _answer_or_hold(self, connection: Connection, pull: _Pull, found: GetResult) -> RemotingCommand | None:
+        header = pull.header
         code = _code(found, header.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PullSysFlag.SUSPEND:
             refusal = self._hold.refusal(connection)
@@ -108,7 +126,7 @@ class PullHandler:
             return None
         return _answer(code, found)
 
-    def _resume(self, held: HeldPull) -> None:
+    def _resume(self, held: HeldPull) -> Awaitable[None] | None:
         """Answer a pull that was on hold, with whatever there is now.
 
         A peer that takes no bytes is told that there is nothing: what it does not read must not gather here, and it
@@ -117,7 +135,7 @@ class PullHandler:
         pull: _Pull = held.request
         connection: Connection = held.connection
         if connection.closed:
-            return
+            return None
         try:
             if self._topics.get(held.topic) is None:
                 answer = RemotingCommand.response(
@@ -130,11 +148,21 @@ class PullHandler:
             elif connection.congested:
                 answer = _answer(ResponseCode.PULL_NOT_FOUND, self._nothing(held))
             else:
-                found = self._read(pull)
+                found = self._store.get_from_memory(*self._wanted(pull))
+                if found is None:
+                    return self._resume_from_disk(connection, pull)
                 answer = _answer(_code(found, held.offset), found)
+        except StoreError as error:
+            answer = _unreadable(error)
+        connection.reply(pull.request, answer)
+        return None
+
+    async def _resume_from_disk(self, connection: Connection, pull: _Pull) -> None:
+        try:
+            found = await self._store.fetch(*self._wanted(pull))
+            answer = _answer(_code(found, pull.header.queue_offset), found)
         except (OSError, StoreError) as error:
-            _log.error("queue %s/%d cannot be read at %d: %s", held.topic, held.queue_id, held.offset, error)
-            answer = RemotingCommand.response(ResponseCode.SYSTEM_ERROR, f"the store cannot be read: {error}")
+            answer = _unreadable(error)
         connection.reply(pull.request, answer)
 
     def _nothing(self, held: HeldPull) -> GetResult:
@@ -147,11 +175,12 @@ class PullHandler:
             return header.suspend_timeout_millis / 1000
         return self._options.short_polling_time_mills / 1000
 
-    def _read(self, pull: _Pull) -> GetResult:
+    def _wanted(self, pull: _Pull) -> tuple[str, int, int, int, None, MessageFilter | None]:
+        """What the store is asked."""
         header = pull.header
-        # More would not be answered, but so much more of the queue searched, and everybody waits meanwhile.
+        # More would not be answered, but so much more of the queue searched.
         most = min(header.max_msg_nums, self._most_messages)
-        return self._store.get(header.topic, header.queue_id, header.queue_offset, most, filter=pull.filter)
+        return header.topic, header.queue_id, header.queue_offset, most, None, pull.filter
 
     def _check(self, request: RemotingCommand, header: PullMessageRequestHeader, client: str) -> _Pull:
         if not self._options.broker_permission & PermName.READ:
@@ -233,6 +262,10 @@ class PullHandler:
                 "the consumer's subscription not latest: a heartbeat with the newer one has not arrived",
             )
         return subscription
+
+
+def _unreadable(error: Exception) -> RemotingCommand:
+    return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, f"the store cannot be read: {error}")
 
 
 def _code(found: GetResult, offset: int) -> ResponseCode:

@@ -27,10 +27,10 @@ class QueryHandler:
     def codes(self) -> Mapping[int, RequestHandler]:
         return {RequestCode.QUERY_MESSAGE: self.by_key, RequestCode.VIEW_MESSAGE_BY_ID: self.view}
 
-    def by_key(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def by_key(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """The messages of a topic with a key, oldest first; 22 when there is none."""
         header = QueryMessageRequestHeader.decode(request.ext_fields)
-        records = self._store.query(
+        found = await self._store.query_keys(
             header.topic,
             header.key,
             UNIQUE_KEY_RESULTS if header.unique_key_query else header.max_num,
@@ -38,16 +38,17 @@ class QueryHandler:
             header.end_timestamp,
         )
         fields = QueryMessageResponseHeader(index_last_update_timestamp=0, index_last_update_phyoffset=0).encode()
-        if not records:
-            return RemotingCommand.response(
-                ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", fields
-            )
-        return RemotingCommand.response(ext_fields=fields, body=b"".join(reversed(records)))
+        if found.records:
+            return RemotingCommand.response(ext_fields=fields, body=b"".join(reversed(found.records)))
+        remark = "can not find message, maybe time range not correct"
+        if not found.is_complete:
+            remark = f"no message among the newest {found.looked_at} entries of the index (maxIndexSearchSteps)"
+        return RemotingCommand.response(ResponseCode.QUERY_NOT_FOUND, remark, fields)
 
-    def view(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def view(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """The record that begins at an offset of the commit log; 1 when none does."""
         header = ViewMessageRequestHeader.decode(request.ext_fields)
-        record = self._store.read(header.offset)
+        record = await self._store.read_record(header.offset)
         if record is None:
             return RemotingCommand.response(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}"

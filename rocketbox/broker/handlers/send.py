@@ -20,7 +20,7 @@ from rocketbox.broker.handlers.send_rules import SendRules
 from rocketbox.broker.limits import LimitError
 from rocketbox.broker.property_text import add_property, find_property, remove_properties
 from rocketbox.broker.put_stage import PutOrigin
-from rocketbox.errors import InvalidMessageError, StoreError, StoreFailedError
+from rocketbox.errors import InvalidMessageError, StoreBusyError, StoreError, StoreFailedError
 from rocketbox.protocol.bodies import TopicConfig
 from rocketbox.protocol.codes import (
     RETRY_PREFIX,
@@ -100,6 +100,9 @@ class SendHandler:
             return self._send_when_written(connection, request, new.topic)
         except StoreFailedError as error:
             code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, f"the store accepts no more writes: {error}"
+        except StoreBusyError as error:
+            code = ResponseCode.SYSTEM_BUSY
+            remark = f"[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, {error}"
         except StoreError as error:
             code, remark = code_of(error), str(error)
         return RemotingCommand.response(code, remark, self._answer_fields)

@@ -38,15 +38,16 @@ class SendAnswers:
         *,
         wait: bool,
     ) -> Awaitable[RemotingCommand | None] | None:
-        """Answer a send that was put, for the topic and queue its sender knows; ``wait``: when it is durable."""
+        """Answer a send that was put, for the topic and queue its sender knows.
+
+        ``wait``: when it is durable, else when it is written.
+        """
+        request.body = b""  # it is in the record: what waits for the disk is not kept twice
         frame = self._template.encode(request, self._msg_id(result), queue_id, result.queue_offset, uniq_key)
         if self._registration.is_pending(topic) and not request.is_oneway:
             answer = decode_command(frame[4:])
-            return self._replies.answer_when_known(topic, answer, result.end_offset if wait else None)
-        if wait:
-            self._replies.answer_frame(connection, request, frame, result.end_offset)
-        else:
-            connection.reply_frame(request, frame)
+            return self._replies.answer_when_known(topic, answer, result.end_offset, wait=wait)
+        self._replies.answer_frame(connection, request, frame, result.end_offset, wait=wait)
         return None
 
     def _msg_id(self, result: PutResult) -> str:

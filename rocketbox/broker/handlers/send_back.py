@@ -27,6 +27,14 @@ __all__ = ["SendBackHandler"]
 FIRST_RETRY_LEVEL = 3  # the delay of the first retry, 10 s; each further one is a level later
 
 
+class _NotInMemoryError(Exception):
+    """The message must be read from a file."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        super().__init__(offset)
+
+
 class SendBackHandler:
     """Answers code 36. Acknowledged when durable: the consumer forgets the message then (Apache does not wait)."""
 
@@ -47,8 +55,16 @@ class SendBackHandler:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
         """Store the message again under the group's retry topic, or its dead-letter topic."""
+        return self._take(connection, request, None)
+
+    def _take(
+        self, connection: Connection, request: RemotingCommand, record: bytes | None
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+        """Answer; ``record`` is the message once it was read from a file."""
         try:
-            return self._send_back(connection, request)
+            return self._send_back(connection, request, record)
+        except _NotInMemoryError as cold:
+            return self._send_back_from_disk(connection, request, cold.offset)
         except LimitError as error:
             return RemotingCommand.response(error.code, str(error))
         except TopicNotWrittenError as new:
@@ -68,8 +84,18 @@ class SendBackHandler:
         answer = self.handle(connection, request)
         return await answer if isinstance(answer, Awaitable) else answer
 
+    async def _send_back_from_disk(
+        self, connection: Connection, request: RemotingCommand, offset: int
+    ) -> RemotingCommand | None:
+        """Take a message that must be read from a file first."""
+        record = await self._store.read_record(offset)
+        if record is None:
+            return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
+        answer = self._take(connection, request, record)
+        return await answer if isinstance(answer, Awaitable) else answer
+
     def _send_back(
-        self, connection: Connection, request: RemotingCommand
+        self, connection: Connection, request: RemotingCommand, record: bytes | None
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
         header = ConsumerSendMsgBackRequestHeader.decode(request.ext_fields)
         group = self._groups.find(header.group, connection.remote_address)
@@ -89,11 +115,9 @@ class SendBackHandler:
             return RemotingCommand.response(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"
             )
-        record = self._store.read(header.offset)
+        record = record or self._store.read_from_memory(header.offset)
         if record is None:
-            return RemotingCommand.response(
-                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
-            )
+            raise _NotInMemoryError(header.offset)
         message = decode_message(record, decompress=False)[0]
         most = group.retry_max_times
         if request.version >= VERSION_3_4_9 and header.max_reconsume_times is not None:

@@ -24,7 +24,7 @@ Behind them is ours, which Apache's broker neither reads nor writes:
 The mark holds only while its checksum does and ``lock`` names its run, so it ends when another broker has used the
 directory. (``ROCKETBX`` was a mark without a run: it counts as none.) Written in place, all within one sector; after
 every group commit without a sync of its own (what it says is true already, and a killed process loses nothing that it
-has written), and synced whenever queues or index were written, each second.
+has written), and synced when what it says of queues or index is new (``derived_writer`` decides when that is).
 
 Source: Apache RocketMQ 5.5 ``StoreCheckpoint``; the mark is ours.
 """

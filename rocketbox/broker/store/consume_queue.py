@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterator
 from rocketbox.broker.store.files import FileRun, OpenFiles
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT as UNIT
 
-__all__ = ["FILLER_SIZE", "ConsumeQueue"]
+__all__ = ["FILLER_SIZE", "FILLER_UNIT", "ConsumeQueue"]
 
 FILLER_SIZE = 0x7FFFFFFF
 KEPT_UNITS = 512  # units kept in memory behind the newest, where consumers that keep up read
 BLOCK = 4 << 10  # of a file system; where the end of a file is looked for
 _UNIT = struct.Struct(">qiq")
-_FILLER = _UNIT.pack(0, FILLER_SIZE, 0)
+FILLER_UNIT = _UNIT.pack(0, FILLER_SIZE, 0)
 
 
 class ConsumeQueue:
@@ -231,7 +231,7 @@ class ConsumeQueue:
             self._run.remove_files()
             self._set_end(offset - offset % per_file)
         tail = self._tail[1]
-        tail += _FILLER * (offset - self.max_offset)
+        tail += FILLER_UNIT * (offset - self.max_offset)
         self.max_offset = offset
 
     def unwritten(self) -> tuple[int, bytes]:

@@ -30,13 +30,14 @@ from rocketbox.broker.store.files import read_data
 from rocketbox.broker.store.index_sizes import found_sizes, other_size
 from rocketbox.broker.store.storage import Storage, StorageFile
 
-__all__ = ["IndexFile", "IndexSnapshot", "MessageIndex", "hash_key", "hash_prefix"]
+__all__ = ["REST", "IndexFile", "IndexSnapshot", "MessageIndex", "hash_key", "hash_prefix"]
 
 _log = logging.getLogger(__name__)
 
 HEADER_BYTES = 40
 SLOT_BYTES = 4
 ENTRY_BYTES = 20
+REST = 256  # entries that a search looks at, in about a millisecond
 WRITE_GAP = 16 << 10  # slots nearer than this are written together with what is between
 _HEADER = struct.Struct(">4q2i")
 _SLOT = struct.Struct(">i")
@@ -256,8 +257,12 @@ class IndexFile:
         self.end_physical = physical
         return len(hashes)
 
-    def search(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Physical offsets of records with that hash stored in [begin, end], newest first."""
+    def search(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """Physical offsets of records with that hash stored in [begin, end], newest first.
+
+        None after each REST entries that were looked at: whoever asks may rest there.
+        """
+        looked_at = 0
         slot = key_hash % self._slots
         if self._table is not None:
             number = self._table[slot]
@@ -268,6 +273,9 @@ class IndexFile:
         if number >= self.count:
             return
         while number > 0:
+            looked_at += 1
+            if looked_at % REST == 0:
+                yield None
             found, physical, seconds, previous = self._entry(number)
             stored = self.begin_timestamp + seconds * 1000  # up to 999 ms before the true time
             if stored + 999 < begin_ms:
@@ -416,13 +424,18 @@ class MessageIndex:
         self.files.append(file)
         return file
 
-    def search(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Physical offsets of records with a key of that hash stored in [begin, end], newest first, each once."""
+    def search(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """Physical offsets of records with a key of that hash stored in [begin, end], newest first, each once.
+
+        None after each REST entries that were looked at.
+        """
         seen: set[int] = set()
         for file in reversed(self.files):
             if file.begin_timestamp <= end_ms and file.end_timestamp >= begin_ms:
                 for physical in file.search(key_hash, begin_ms, end_ms):
-                    if physical not in seen:
+                    if physical is None:
+                        yield None
+                    elif physical not in seen:
                         seen.add(physical)
                         yield physical
             if file.begin_timestamp < begin_ms:

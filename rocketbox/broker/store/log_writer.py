@@ -272,7 +272,7 @@ class LogWriter:
 
     def _free_bytes(self) -> int | None:
         try:
-            return self._storage.free_bytes(self._log.run.directory)
+            return self._storage.disk_usage(self._log.run.directory).free
         except OSError:
             return None
 

@@ -173,7 +173,7 @@ class MemoryStorage:
 
         ``name`` is ``read``, ``write``, ``sync``, ``allocate``, ``truncate``, ``size``, ``next_data``, ``open``,
         ``create`` (opening what is not there yet), ``exists``, ``list_directory``, ``is_directory``,
-        ``make_directories``, ``rename``, ``remove``, ``sync_directory``, ``free_bytes``, ``disk_usage`` or ``lock``.
+        ``make_directories``, ``rename``, ``remove``, ``sync_directory``, ``disk_usage`` or ``lock``.
         """
 
     def record(self, name: str, path: str, offset: int = 0, size: int = 0) -> None:
@@ -232,10 +232,6 @@ class MemoryStorage:
     def sync_directory(self, path: str) -> None:
         self.begin_call("sync_directory", path)
         self.record("sync directory", path)
-
-    def free_bytes(self, path: str) -> int:
-        self.begin_call("free_bytes", path)
-        return self.free_space
 
     def disk_usage(self, path: str) -> DiskUsage:
         self.begin_call("disk_usage", path)

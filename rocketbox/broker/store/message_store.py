@@ -42,7 +42,7 @@ from rocketbox.broker.store.index_feed import IndexFeed
 from rocketbox.broker.store.log_writer import LogWriter
 from rocketbox.broker.store.opening import OpenedStore, lock_directory, open_store, say_clean
 from rocketbox.broker.store.options import FlushDiskType, StoreOptions
-from rocketbox.broker.store.reading import StoreReader
+from rocketbox.broker.store.reading import StoreReader, WrongEntryError
 from rocketbox.broker.store.recovery import RecoveryReport
 from rocketbox.broker.store.retention import Retention
 from rocketbox.broker.store.state import StoreHealth, StoreState
@@ -52,7 +52,7 @@ from rocketbox.broker.store.upkeep import Upkeep
 from rocketbox.broker.store.waiting import DurableCallback
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import InvalidMessageError, NotStartedError, StoreBusyError, StoreError, StoreFullError
-from rocketbox.handoff import WorkerPool, make_waiter
+from rocketbox.handoff import WorkerPool, call_soon_from_thread, make_waiter
 from rocketbox.message import format_offset_msg_id
 from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
 from rocketbox.tasks import SupervisedTask, Supervisor, TaskState
@@ -117,10 +117,16 @@ class MessageStore:
         self._crc = self.options.enabled_append_prop_crc
         self._most_waiting = self.options.max_waiting_bytes
         self._reader = StoreReader(self.options)
+        self.fetch = self._reader.fetch
         self.get = self._reader.get
+        self.get_from_memory = self._reader.get_from_memory
         self.read = self._reader.read
+        self.read_record = self._reader.read_record
+        self.read_from_memory = self._reader.read_from_memory
         self.query = self._reader.query
+        self.query_keys = self._reader.query_keys
         self.offset_by_time = self._reader.offset_by_time
+        self.find_offset_by_time = self._reader.find_offset_by_time
         self.earliest_store_time = self._reader.earliest_store_time
         self.min_offset = self._reader.min_offset
         self.max_offset = self._reader.max_offset
@@ -209,8 +215,9 @@ class MessageStore:
         self._set_up()
         self._stopping = False
         async with AsyncExitStack() as stack:
-            pool = self._pool = await stack.enter_async_context(WorkerPool(THREADS, "store"))
             stack.callback(self._close_files)
+            pool = self._pool = await stack.enter_async_context(WorkerPool(THREADS, "store"))
+            await stack.enter_async_context(self._reader.enter())
             lock = await pool.run(lock_directory, self._storage, self._root)
             stack.callback(lock.release)
             with anyio.CancelScope(shield=True):  # half a recovery must not go on in its thread behind our back
@@ -243,6 +250,12 @@ class MessageStore:
                 tasks.start("compare with the log", self.upkeep.check_in_intervals, pool),
                 tasks.start("rebuild queues", self.upkeep.rebuild_what_is_asked, pool),
             ]
+            call_soon = call_soon_from_thread()
+
+            def report(error: WrongEntryError) -> None:
+                call_soon(lambda: self._mend(error))
+
+            self._reader.on_wrong_entry = report
             if self.options.flush_disk_type is FlushDiskType.ASYNC_FLUSH:
                 others.append(tasks.start("sync the commit log", self._writer.sync_in_intervals, pool))
             stack.push_async_callback(self._stop, pool, writing, others)
@@ -263,6 +276,11 @@ class MessageStore:
                 raise
             self._writer.needs = opened.finish
             self._state.refuse(StoreFullError(f"opening {self._root}", error.strerror or str(error)))
+
+    def _mend(self, error: WrongEntryError) -> None:
+        queue = self._derived.find(error.topic, error.queue_id)
+        if queue is not None:
+            self.upkeep.rebuild(queue, error.number, error.reason)
 
     async def _stop(self, pool: WorkerPool, writing: SupervisedTask, others: Sequence[SupervisedTask]) -> None:
         """Write, sync and dispatch all that was put; then, if all of that came about, say that the stop was clean."""

@@ -1,8 +1,8 @@
 """The store's settings: Apache's names in snake_case, its units (milliseconds, bytes) and its defaults.
 
 Other than Apache's: ``flush_disk_type`` is SYNC_FLUSH and ``enabled_append_prop_crc`` is on, ``file_reserved_time``
-may have a unit; ``disk_space_warning_free_bytes``, ``allocate_ahead``,
-``flush_interval_index``, ``max_waiting_bytes`` and ``read_cache_size`` are our own.
+may have a unit; ``disk_space_warning_free_bytes``, ``allocate_ahead``, ``flush_interval_index``,
+``max_index_search_steps``, ``max_waiting_bytes`` and ``read_cache_size`` are our own.
 
 Source: Apache RocketMQ 5.x ``MessageStoreConfig``.
 """
@@ -77,6 +77,8 @@ class StoreOptions:
     """Bytes of the consume queue that one read looks through."""
     max_msgs_num_batch: int = 64
     """The most records a query by key returns."""
+    max_index_search_steps: int = 200_000
+    """The most index entries that a query by key looks at; then it ends with what it has found."""
     file_reserved_time: str = "72h"
     """How long messages are kept at least: a number with m, h or d; without one it is hours, as Apache's."""
     delete_when: str = "04"
@@ -152,6 +154,7 @@ class StoreOptions:
             ("disk-space-warning-free-bytes", self.disk_space_warning_free_bytes, 0),
             ("allocate-ahead", self.allocate_ahead, 0),
             ("read-cache-size", self.read_cache_size, 0),
+            ("max-index-search-steps", self.max_index_search_steps, 1),
         ):
             if value < least:
                 yield _too_small(name, value, least)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from rocketbox.broker.store.consume_queue import ConsumeQueue
+from rocketbox.broker.store.consume_queue import FILLER_UNIT, ConsumeQueue
 from rocketbox.broker.store.files import FileRun, OpenFiles
 from rocketbox.broker.store.finding import FindingKind, StoreFinding
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT
@@ -55,6 +55,9 @@ class Mending:
 class QueueRebuild:
     """One rebuild: run through :meth:`steps` in a thread, then call :meth:`finish` in the loop of the store.
 
+    No entry is made to stand for no message: what seems to lack its record may only lack it because the record is
+    damaged, and readers would skip it without a word.
+
     ``until``: where the log ends for now. Only entries that are in the queue's files are looked at.
     """
 
@@ -90,7 +93,8 @@ class QueueRebuild:
         for step in self._comparison:
             if isinstance(step, StoreFinding):
                 offset = (int(os.path.basename(step.path)) + step.position) // CONSUME_QUEUE_UNIT
-                if step.correct is not None and step.kind is FindingKind.QUEUE and offset < self._written:
+                is_entry = step.kind is FindingKind.QUEUE and offset < self._written
+                if is_entry and step.correct not in (None, FILLER_UNIT):
                     with self.queue.files_guard:
                         if self.queue.is_deleted:  # else it would get a file again
                             break

@@ -118,9 +118,6 @@ class Storage(Protocol):
     def sync_directory(self, path: str) -> None:
         """Return when the names in the directory are on the disk (fsync)."""
 
-    def free_bytes(self, path: str) -> int:
-        """How many bytes the file system that holds a path has left for us."""
-
     def disk_usage(self, path: str) -> DiskUsage:
         """How full the file system is that holds a path."""
 
@@ -318,10 +315,6 @@ class RealStorage:
             os.fsync(fd)
         finally:
             os.close(fd)
-
-    def free_bytes(self, path: str) -> int:
-        found = os.statvfs(path)
-        return found.f_bavail * found.f_frsize
 
     def disk_usage(self, path: str) -> DiskUsage:
         found = os.statvfs(path)

@@ -5,7 +5,9 @@ is hardly noticed: once in ``verify_interval``, and right after a start that fol
 differ are overwritten in place and told in one line. Damage of the log itself, or of a table, is a trouble that stays
 in health until a pass no longer finds it; nothing of it is touched.
 
-A queue that served something wrong is rebuilt as soon as :meth:`Upkeep.rebuild` asks for it, at the same pace.
+A queue with an entry that did not lead to its message (``reading``) is rebuilt as soon as :meth:`Upkeep.rebuild` asks
+for it, at the same pace. Where that changes nothing the record itself is damaged, which stays a trouble, and is not
+tried again. No entry is made to stand for no message: readers would skip what may only be damaged.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import anyio
 
 from rocketbox.broker.store.checkpoint import CheckpointFile
 from rocketbox.broker.store.commit_log import CommitLog
-from rocketbox.broker.store.consume_queue import ConsumeQueue
+from rocketbox.broker.store.consume_queue import FILLER_UNIT, ConsumeQueue
 from rocketbox.broker.store.dispatch import Derived
 from rocketbox.broker.store.files import FileRun, OpenFiles
 from rocketbox.broker.store.finding import FindingKind, StoreFinding
@@ -75,15 +77,18 @@ class Upkeep:
         self._troubles = troubles
         self._at_once = at_once
         self._damage: set[str] = set()  # names of the troubles that passes have found
-        self._asked: dict[ConsumeQueue, None] = {}
+        self._asked: dict[ConsumeQueue, set[int]] = {}  # numbers of entries that cannot be served
+        self._damaged: dict[ConsumeQueue, set[int]] = {}  # of those, the ones that a rebuild has not mended
         self._is_asked = anyio.Event()
 
     # --- rebuilding a queue ---
 
-    def rebuild(self, queue: ConsumeQueue) -> None:
-        """Have a queue's entries written anew from the log, soon. Called in the loop."""
-        self._asked[queue] = None
-        self._is_asked.set()
+    def rebuild(self, queue: ConsumeQueue, number: int, reason: str) -> None:
+        """Have a queue's entries written anew from the log, soon, because one leads nowhere. Called in the loop."""
+        if number not in self._damaged.get(queue, ()):
+            self._asked.setdefault(queue, set()).add(number)
+            self._troubles.begin(_serving(queue), f"entry {number}: {reason}")
+            self._is_asked.set()
 
     async def rebuild_what_is_asked(self, pool: WorkerPool) -> None:
         """Rebuild, for ever."""
@@ -92,10 +97,9 @@ class Upkeep:
             self._is_asked = anyio.Event()
             while self._asked:
                 queue = next(iter(self._asked))
-                await self._rebuild(queue, pool)
-                self._asked.pop(queue, None)
+                await self._rebuild(queue, self._asked.pop(queue), pool)
 
-    async def _rebuild(self, queue: ConsumeQueue, pool: WorkerPool) -> None:
+    async def _rebuild(self, queue: ConsumeQueue, numbers: set[int], pool: WorkerPool) -> None:
         rebuild = QueueRebuild(self._files, self._log.run, queue, self._options.delay_level_ms, self._log.written)
         try:
             await self._walk(rebuild.steps(), pool)
@@ -105,9 +109,13 @@ class Upkeep:
         self._troubles.end(REBUILDING)
         rebuild.finish()
         self.mended += rebuild.changed
+        if not rebuild.changed:
+            self._damaged.setdefault(queue, set()).update(numbers)
+            return
+        self._troubles.end(_serving(queue))
         _log.warning(
-            "%s/%d served something wrong: %d of its entries differed from the log, and were written anew",
-            queue.topic, queue.queue_id, rebuild.changed,
+            "%d entries of %s/%d differed from the log, and were written anew", rebuild.changed, queue.topic,
+            queue.queue_id,
         )  # fmt: skip
 
     async def _walk(self, steps: Iterator[int], pool: WorkerPool) -> None:
@@ -153,6 +161,8 @@ class Upkeep:
         for step in self._comparison(value.queued_offset, value.indexed_offset):
             if isinstance(step, int):
                 yield step
+                continue
+            if step.correct == FILLER_UNIT:
                 continue
             found.append(step)
             if step.correct is not None and step.kind is FindingKind.QUEUE:
@@ -208,3 +218,8 @@ class Upkeep:
         for name in self._damage - damage.keys():
             self._troubles.end(name)
         self._damage = set(damage)
+
+
+def _serving(queue: ConsumeQueue) -> str:
+    """The name of the trouble."""
+    return f"serving {queue.topic}/{queue.queue_id}"

@@ -147,8 +147,8 @@ async def test_a_queue_is_rebuilt_when_it_is_asked_for() -> None:
         flip(storage, QUEUE, 47)
         queue = store._derived.find("orders", 0)
         assert queue is not None
-        store.upkeep.rebuild(queue)
-        store.upkeep.rebuild(queue)
+        store.upkeep.rebuild(queue, 3, "wrong")
+        store.upkeep.rebuild(queue, 3, "wrong")
         await settle()
         await settle()
         assert contents(storage, QUEUE) == sound
