@@ -214,6 +214,9 @@ class DelayedDelivery:
                     await self._settle(level, puts)
                     puts = []
                     await self._clock.sleep(RETRY_INTERVAL)
+                except Exception:  # the task begins again: with this message, and not with those before it
+                    await self._settle(level, puts)
+                    raise
         await self._settle(level, puts)
 
     async def _settle(self, level: int, puts: list[tuple[int | None, int]]) -> None:

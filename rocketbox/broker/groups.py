@@ -98,6 +98,11 @@ class GroupTable:
             return self._file.marked
         return self._changed(name)
 
+    @property
+    def last_change(self) -> int:
+        """The newest change of the file, for :meth:`written`."""
+        return self._file.marked
+
     async def written(self, change: int) -> None:
         """Return when a change is on the disk. Raises StoreError when it cannot be written."""
         await self._file.written(change)

@@ -170,6 +170,11 @@ class TopicTable:
         del self._unwritten[topic]
         return True
 
+    @property
+    def last_change(self) -> int:
+        """The newest change of the file, for :meth:`change_written`."""
+        return self._file.marked
+
     async def change_written(self, change: int) -> None:
         """Return when a change is on the disk. Raises StoreError when it cannot be written down."""
         await self._file.written(change)

@@ -266,7 +266,7 @@ class RouteInfoManager:
             raise RegistrationRefusedError(
                 f"broker {live.broker_name} at {header.broker_addr} is registered over another connection"
             )
-        self._remove(header.cluster_name, header.broker_name, header.broker_addr, header.broker_id)
+        self._remove(header.cluster_name, live.broker_name, header.broker_addr, live.broker_id)
 
     def on_close(self, connection: Hashable) -> None:
         """The brokers that registered over this connection are gone, at once."""

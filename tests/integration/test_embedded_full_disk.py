@@ -52,6 +52,33 @@ async def test_a_topic_that_cannot_be_written_down_takes_no_message(tmp_path: Pa
         assert await wire.route("news") is not None
 
 
+async def test_a_change_that_could_not_be_written_is_not_confirmed_when_it_is_asked_for_again(tmp_path: Path) -> None:
+    disk = Disk()
+    topic = {"topic": "news", "defaultTopic": "TBW102", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6,
+             "topicFilterType": "SINGLE_TAG", "order": "false"}  # fmt: skip
+    group = {"groupName": "desk", "consumeEnable": True, "retryQueueNums": 1, "retryMaxTimes": 3}
+    async with embedded(tmp_path, disk) as wire:
+        assert (await wire.broker(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)).code == ResponseCode.SUCCESS
+        more = {**topic, "readQueueNums": 8, "writeQueueNums": 8}
+        disk.full = True
+        for code, fields, body in (
+            (RequestCode.UPDATE_AND_CREATE_TOPIC, more, b""),
+            (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, json.dumps(group).encode()),
+        ):
+            for _ in range(2):
+                refused = await wire.broker(code, fields, body)
+                assert refused.code == ResponseCode.SYSTEM_ERROR
+                assert "No space left" in (refused.remark or "")
+        disk.full = False
+        assert (await wire.broker(RequestCode.UPDATE_AND_CREATE_TOPIC, more)).code == ResponseCode.SUCCESS
+        assert json.loads(disk.table(tmp_path, "topics"))["topicConfigTable"]["news"]["readQueueNums"] == 8
+        confirmed = await wire.broker(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, json.dumps(group).encode()
+        )
+        assert confirmed.code == ResponseCode.SUCCESS
+        assert b'"desk"' in disk.table(tmp_path, "subscriptionGroup")
+
+
 async def test_who_only_reads_a_full_disk_goes_on(tmp_path: Path) -> None:
     disk = Disk()
     async with embedded(tmp_path, disk) as wire:

@@ -53,18 +53,18 @@ class GroupHandler:
             self._check(group)
         except Refused as refused:
             return refused.response()
-        if group == self._groups.get(group.group_name):
-            return RemotingCommand.response()
         return self._put(group, connection.remote_address)
 
     async def _put(self, group: SubscriptionGroupConfig, peer: str) -> RemotingCommand:
-        try:
-            await self._groups.written(self._groups.put(group))
+        known = group == self._groups.get(group.group_name)
+        try:  # what is known may be so from an attempt that could not be written down
+            await self._groups.written(self._groups.last_change if known else self._groups.put(group))
         except LimitError as error:
             return RemotingCommand.response(error.code, str(error))
         except StoreError as error:
             return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, str(error))
-        _log.info("group %s was made or changed by %s", group.group_name, peer)
+        if not known:
+            _log.info("group %s was made or changed by %s", group.group_name, peer)
         return RemotingCommand.response()
 
     def _check(self, group: SubscriptionGroupConfig) -> None:

@@ -57,20 +57,20 @@ class TopicHandler:
             topic = self._wanted(header)
         except Refused as refused:
             return refused.response()
-        if topic == self._topics.get(topic.topic_name) and self._topics.is_written(topic.topic_name):
-            return RemotingCommand.response()
         return self._put(topic, connection.remote_address)
 
     async def _put(self, topic: TopicConfig, peer: str) -> RemotingCommand:
-        try:
-            change = self._topics.put(topic)
+        known = topic == self._topics.get(topic.topic_name)
+        try:  # what is known may be so from an attempt that could not be written down
+            change = self._topics.last_change if known else self._topics.put(topic)
             await self._topics.change_written(change)
         except LimitError as error:
             return RemotingCommand.response(error.code, str(error))
         except StoreError as error:
             return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, str(error))
         await self._registration.announced(topic.topic_name)
-        _log.info("topic %s was made or changed by %s: %s", topic.topic_name, peer, topic)
+        if not known:
+            _log.info("topic %s was made or changed by %s: %s", topic.topic_name, peer, topic)
         return RemotingCommand.response()
 
     def _wanted(self, header: CreateTopicRequestHeader) -> TopicConfig:

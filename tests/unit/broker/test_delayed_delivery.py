@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from rocketbox.broker.delay import LONGEST_SLEEP, UNDELIVERED_TOPIC, DelayedDeli
 from rocketbox.broker.delay_levels import DelayLevels, park
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.persister import TableFile
-from rocketbox.broker.put_stage import PutStage
+from rocketbox.broker.put_stage import PutOrigin, PutStage, PutTransform
 from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
@@ -77,12 +77,13 @@ async def bench(
     *,
     clock: VirtualClock | None = None,
     options: StoreOptions = OPTIONS,
+    transforms: Sequence[PutTransform] = (),
 ) -> AsyncIterator[Bench]:
     clock = clock or VirtualClock()
     file = table_file(clock)
     topics = TopicTable(BrokerOptions(store_path_root_dir=Path("store")), clock, table_file(clock), lambda topic: None)
     async with MessageStore("/store", options, clock=clock, storage=storage) as store:
-        puts = PutStage(store, [DelayLevels(len(options.delay_level_ms))])
+        puts = PutStage(store, [*transforms, DelayLevels(len(options.delay_level_ms))])
         delayed = DelayedDelivery(store, puts, topics, options.delay_level_ms, file, clock)
         if saved is not None:
             delayed.load(saved)
@@ -316,3 +317,26 @@ async def test_what_is_parked_in_levels_that_are_no_more_is_delivered(caplog: py
         await again.clock.advance(10)
         assert len(again.delivered()) == 2
         assert not [record for record in caplog.records if "message-delay-level" in record.message]
+
+
+async def test_what_was_delivered_is_not_again_when_a_later_message_makes_the_delivery_fail() -> None:
+    failing = True
+
+    def fail(message: StoredMessage, origin: PutOrigin) -> StoredMessage:
+        if failing and origin is PutOrigin.DELIVERY and message.body == b"third":
+            raise LookupError("a transform with a fault")
+        return message
+
+    async with bench(MemoryStorage(), transforms=[fail]) as run:
+        for body in (b"first", b"second", b"third", b"fourth"):
+            await run.send(body, 1)
+        await run.clock.advance(1)
+        await run.until(lambda: run.delayed.offset(1) == 2)
+        for _ in range(3):
+            await run.clock.advance(2)
+            await settle()
+        assert run.delivered() == [b"first", b"second"]
+        failing = False
+        await run.clock.advance(30)
+        await run.until(lambda: run.delayed.offset(1) == 4)
+        assert run.delivered() == [b"first", b"second", b"third", b"fourth"]

@@ -283,3 +283,15 @@ def test_a_topic_is_deleted_in_one_cluster_alone(routes: RouteInfoManager) -> No
     assert routes.route("t") is not None
     routes.delete_topic("t", "C")
     assert routes.route("t") is None
+
+
+def test_a_broker_that_leaves_under_another_name_leaves_nothing_behind(routes: RouteInfoManager) -> None:
+    routes.register(header("a"), body("t", "u"), "connection")
+    leaving = UnregisterBrokerRequestHeader(
+        broker_name="b", broker_addr="10.0.0.1:10911", cluster_name="C", broker_id=7
+    )
+    routes.unregister(leaving, "connection")
+    routes.on_close("connection")
+    assert routes.route("t") is None
+    assert routes.clusters() == {}
+    assert routes.topics() == []
