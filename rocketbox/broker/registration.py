@@ -2,7 +2,8 @@
 
 One task for each name server, so that one that does not answer delays nobody but itself. A change is sent as that topic
 alone when the server knows the rest; after a lost connection or a refusal, and when the broker's permission changes,
-the whole table goes out again.
+the whole table goes out again. A large table goes out in parts: a frame, and what a name server takes at once, are
+bounded, and encoding it takes the loop's time.
 
 Source: Apache RocketMQ 5.x ``BrokerOuterAPI``, ``BrokerController.registerBrokerAll``.
 """
@@ -10,6 +11,7 @@ Source: Apache RocketMQ 5.x ``BrokerOuterAPI``, ``BrokerController.registerBroke
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from collections.abc import Sequence
 
@@ -41,6 +43,7 @@ UNREGISTER_TIMEOUT = 3.0
 ANNOUNCE_TIMEOUT = 3.0  # the longest an answer to a send waits for a name server to know the new topic
 START_TIMEOUT = 3.0  # the longest a start waits for name servers that neither answer nor refuse
 RETRY_PAUSE = 1.0
+TOPICS_OF_A_PART = 800  # Apache's splitRegistrationSize
 
 
 class _NameServer:
@@ -78,6 +81,7 @@ class Registration:
         self._progress = anyio.Event()
         self._writable = True
         self._permission_changes = 0
+        self._parts = 0  # beyond the first of each registration
 
     def start(self, tasks: Supervisor, broker_address: str) -> None:
         """Begin to tell the name servers where the broker is, and go on doing so."""
@@ -197,21 +201,30 @@ class Registration:
             compressed=False,
             body_crc32=0,
         )
-        wrapper = TopicConfigSerializeWrapper(
-            topic_config_table={topic.topic_name: self._permitted(topic) for topic in topics},
-            data_version=self._version(),
-        )
-        body = encode_register_broker(RegisterBrokerBody(wrapper))
-        request = RemotingCommand.request(RequestCode.REGISTER_BROKER, header.encode(), body)
-        response = await self._client.request(server.address, request, timeout=REGISTER_TIMEOUT)
-        if response.code != ResponseCode.SUCCESS:
-            raise BrokerError(response.code, response.remark, server.address)
+        rest = iter(list(topics))
+        part = list(itertools.islice(rest, TOPICS_OF_A_PART))
+        while part:
+            wrapper = TopicConfigSerializeWrapper(
+                topic_config_table={topic.topic_name: self._permitted(topic) for topic in part},
+                data_version=self._version(),
+            )
+            body = encode_register_broker(RegisterBrokerBody(wrapper))
+            request = RemotingCommand.request(RequestCode.REGISTER_BROKER, header.encode(), body)
+            response = await self._client.request(server.address, request, timeout=REGISTER_TIMEOUT)
+            if response.code != ResponseCode.SUCCESS:
+                raise BrokerError(response.code, response.remark, server.address)
+            part = list(itertools.islice(rest, TOPICS_OF_A_PART))
+            if part:
+                self._parts += 1
         server.told = change
 
     def _version(self) -> DataVersion:
-        """That of the topics, made different by each change of the permission: else Apache's would not look at them."""
+        """That of the topics, made different by each part and each change of the permission.
+
+        Name servers do not look at topics of a version that they know.
+        """
         version = self._topics.version
-        return dataclasses.replace(version, counter=version.counter + self._permission_changes)
+        return dataclasses.replace(version, counter=version.counter + self._permission_changes + self._parts)
 
     def _permitted(self, topic: TopicConfig) -> TopicConfig:
         """A topic as clients may see it: never with more rights than the broker gives, and now can give."""

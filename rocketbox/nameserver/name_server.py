@@ -55,7 +55,7 @@ class NameServerOptions:
     remoting: RemotingOptions = field(default_factory=lambda: RemotingOptions(max_request_body=MAX_REQUEST_BYTES))
     """Limits of connections and what they may send."""
     max_registration_bytes: int = 4 << 20
-    """The most bytes of a broker's registration, about 25,000 topics."""
+    """The most bytes of a broker's registration, about 20,000 topics; brokers with more register in parts."""
     routes: RouteLimits = field(default_factory=RouteLimits)
     """How many brokers, topics and queues may be registered."""
 

@@ -154,6 +154,33 @@ async def test_a_broker_that_takes_no_messages_says_so_at_once_and_takes_it_back
         assert {topic.perm for topic in topics.all().values()} == before, "the topics keep their permission"
 
 
+async def test_more_topics_than_a_registration_holds_are_told_in_parts() -> None:
+    clock, network = VirtualClock(), MemoryNetwork()
+    options = NameServerOptions(host="names", port=0, max_registration_bytes=256 << 10)
+    async with (
+        NameServer(options, clock=clock, network=network) as names,
+        RemotingClient(clock=clock, network=network) as client,
+        Supervisor("test", clock) as tasks,
+    ):
+        broker = BrokerOptions(store_path_root_dir=Path("store"))
+        topics = TopicTable(broker, clock, table_file(clock), told)
+        for number in range(3000):
+            topics.put(TopicConfig(f"orders-of-customer-{number}", 1, 1))
+        registration = Registration(broker, topics, client, [names.address], clock=clock)
+        registration.start(tasks, "127.0.0.1:10911")
+        await settle()
+        assert set(names.routes.topics()) == set(topics.all())
+        registration.allow_writes(False)
+        await settle()
+        permissions = {
+            queues.perm
+            for number in range(3000)
+            if (route := names.routes.route(f"orders-of-customer-{number}")) is not None
+            for queues in route.queue_datas
+        }
+        assert permissions == {4}
+
+
 async def test_no_replication_address_is_registered_and_none_is_needed() -> None:
     clock, network = VirtualClock(), MemoryNetwork()
     fields: list[str] = []
