@@ -72,9 +72,7 @@ async def test_a_change_that_could_not_be_written_is_not_confirmed_when_it_is_as
         disk.full = False
         assert (await wire.broker(RequestCode.UPDATE_AND_CREATE_TOPIC, more)).code == ResponseCode.SUCCESS
         assert json.loads(disk.table(tmp_path, "topics"))["topicConfigTable"]["news"]["readQueueNums"] == 8
-        confirmed = await wire.broker(
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, json.dumps(group).encode()
-        )
+        confirmed = await wire.broker(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, json.dumps(group).encode())
         assert confirmed.code == ResponseCode.SUCCESS
         assert b'"desk"' in disk.table(tmp_path, "subscriptionGroup")
 
