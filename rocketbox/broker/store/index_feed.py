@@ -25,8 +25,8 @@ from rocketbox.handoff import WorkerPool
 
 __all__ = ["BUILDING", "IndexFeed", "TakenIndex"]
 
-SLICE = 64  # records that are indexed at once, in about a millisecond
-WAKE = 256  # so many notes are worth a thread's while; fewer wait for the next writing of the index, or for a query
+SLICE = 256  # records that are indexed at once, in about a millisecond
+WAKE = 1024  # so many notes are worth a thread's while; fewer wait for the next writing of the index, or for a query
 MOST_NOTES = 50_000
 FIRST_BACKOFF = 1.0
 LONGEST_BACKOFF = 60.0
