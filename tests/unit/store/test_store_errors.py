@@ -56,7 +56,7 @@ class Told:
 
 async def until(condition: Callable[[], object], clock: ManualClock | None = None) -> None:
     """Let tasks and threads work, and with a clock time pass, until it has come about."""
-    for _ in range(200):
+    for _ in range(5000):
         if condition():
             return
         await settle()

@@ -36,7 +36,7 @@ QUEUE = f"{ROOT}/consumequeue/orders/0/{0:020d}"
 
 
 async def until(condition: Callable[[], object], clock: ManualClock | None = None) -> None:
-    for _ in range(200):
+    for _ in range(5000):
         if condition():
             return
         await settle()
