@@ -37,7 +37,7 @@ from rocketbox.broker.limits import NameBudget
 from rocketbox.broker.locks import QueueLocks
 from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.options import BrokerOptions
-from rocketbox.broker.peer_limits import remoting_options
+from rocketbox.broker.peer_limits import READS, remoting_options
 from rocketbox.broker.persister import Persister
 from rocketbox.broker.pull_hold import PullHold
 from rocketbox.broker.put_stage import PutStage
@@ -204,6 +204,7 @@ class Broker:
                     options=remoting_options(self.options),
                     on_close=self._connection_closed,
                     hooks=self._hooks,
+                    reads=READS,
                 )
             )
             stack.push_async_callback(self._answer_the_last, server)

@@ -1,4 +1,4 @@
-"""What clients may make a broker's connections hold, from the broker's settings.
+"""What clients may make a broker's connections hold, from the broker's settings, and which requests take turns.
 
 Enforced by ``remoting``; how many groups, topics and queues clients may make is the tables' own part.
 
@@ -7,13 +7,25 @@ Source: none; Apache RocketMQ has the limit of a message (``maxMessageSize``) an
 
 from __future__ import annotations
 
+from typing import Final
+
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.remoting.options import RemotingOptions
 
-__all__ = ["remoting_options"]
+__all__ = ["READS", "remoting_options"]
 
 SEND_OVERHEAD = 65_536  # so that a message a little too large gets the send handler's own answer
+READS: Final = frozenset(
+    {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.QUERY_MESSAGE,
+        RequestCode.VIEW_MESSAGE_BY_ID,
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    }
+)
+"""Requests with answers that may be large."""
 
 
 def remoting_options(options: BrokerOptions) -> RemotingOptions:

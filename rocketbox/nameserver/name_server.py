@@ -111,6 +111,7 @@ class NameServer:
                         max_request_bodies={RequestCode.REGISTER_BROKER: self.options.max_registration_bytes},
                     ),
                     on_close=self.routes.on_close,
+                    reads={RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER},
                 )
             )
             tasks = await stack.enter_async_context(Supervisor("name server", self._clock))

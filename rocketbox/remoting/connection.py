@@ -1,28 +1,23 @@
-"""One connection: who waits for which answer, which handler takes which request, and when either has to wait.
+"""One connection: who waits for which answer, what is to be written, and when either has to wait.
 
 This is the core without I/O. A driver (``asyncio_driver``, ``stream_driver``) brings bytes in and takes bytes out; the
 owner, ``client`` or ``server``, calls :meth:`Connection.sweep` about ten times a second. Cutting frames is
-``protocol.framing``'s part, which connection a request takes ``client``'s.
+``protocol.framing``'s part, which connection a request takes ``client``'s, what becomes of the peer's requests
+``peer_requests``'.
 
 Sending. A request takes an opaque, puts a waiter into the table under it, and adds its frame to the output; the driver
 takes all of the output once for each turn of the loop. Whatever ends the wait - answer, timeout, cancellation, loss -
 the waiter leaves the table, so a late answer finds nobody and is dropped. Deadlines stand in the table and are looked
 at by the sweep: a timer for each request would cost more than the request itself. When too many requests are in
-flight, or the peer does not take our bytes, further ones stand in line before they are written.
+flight, or the peer does not take our bytes, further ones stand in line (``waiting_line``) before they are written.
 
-Receiving. A response goes to its waiter. A request goes to the handler of its code: a plain answer goes out at once,
-an awaitable becomes a task, None means that somebody calls :meth:`Connection.reply` later. On an accepted connection
-reading stops while too many handlers run or the peer does not read its answers; a client goes on reading, because its
-own answers come the same way, and answers 'busy'.
-
-Source: Apache RocketMQ 5.x ``NettyRemotingAbstract`` (response table, dispatch, codes 1, 2 and 3).
+Source: Apache RocketMQ 5.x ``NettyRemotingAbstract`` (response table).
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -33,17 +28,16 @@ from rocketbox.errors import (
     RemoteProtocolError,
     RemotingError,
     RequestTimeoutError,
-    RocketBoxError,
     TooManyRequestsError,
 )
 from rocketbox.handoff import Waiter
 from rocketbox.protocol.codes import RequestCode, ResponseCode, SerializeType
 from rocketbox.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand, encode_command, encode_response
-from rocketbox.protocol.headers import HeaderError
-from rocketbox.remoting.hooks import HookedRequests
 from rocketbox.remoting.intake import Intake
 from rocketbox.remoting.options import RemotingOptions
+from rocketbox.remoting.peer_requests import PeerRequests
 from rocketbox.remoting.role import Driver, RequestHandler, Role
+from rocketbox.remoting.waiting_line import WaitingLine
 
 __all__ = ["Connection", "Driver", "RemotingOptions", "RequestHandler", "Role", "close_all"]
 
@@ -65,17 +59,6 @@ MAX_OPAQUE: Final = 0x7FFF_FFFF  # Java's int, without its sign
 
 class _Expired(Exception):  # noqa: N818 - the sweep's word to a request, which makes the real error of it
     pass
-
-
-class _Place:
-    """A request that stands in line."""
-
-    __slots__ = ("admitted", "deadline", "waiter")
-
-    def __init__(self, waiter: Waiter, deadline: float) -> None:
-        self.waiter = waiter
-        self.deadline = deadline
-        self.admitted = False
 
 
 class Connection:
@@ -100,8 +83,7 @@ class Connection:
         # Who connected to us is asked in the serialization it used last, in JSON until it has spoken: there are clients
         # that read JSON only, and one notice in binary makes them close the connection.
         self._serialization = SerializeType.JSON if role.accepted else options.serialization
-        self._line: deque[_Place] = deque()
-        self._admitted = 0  # were called from the line and have not yet taken their place in the table
+        self._line = WaitingLine(driver.waiter, self._room)
         # output
         self._output: list[bytes] = []
         self._output_bytes = 0
@@ -110,12 +92,9 @@ class Connection:
         self._congested = False
         # requests of the peer
         self._intake = Intake(self, role)
-        self._inbox: deque[RemotingCommand] = deque()
-        self._hooked = HookedRequests(role.hooks, self) if role.hooks else None
-        self._running = 0
-        self._dispatching = False
-        self._serving = True
-        self._reading = True
+        self._requests = PeerRequests(self, driver, role)
+        self._hooked = self._requests.hooked
+        self._read_turns = role.read_turns
         # activity, as of the last sweep
         self._read_since_sweep = True
         self._wrote_since_sweep = True
@@ -138,7 +117,7 @@ class Connection:
     @property
     def awaits(self) -> bool:
         """Whether requests of ours are under way or stand in line: their deadlines are to be swept."""
-        return bool(self._waiters or self._line)
+        return bool(self._waiters or self._line.places)
 
     @property
     def requests_in_flight(self) -> int:
@@ -148,10 +127,10 @@ class Connection:
     def __repr__(self) -> str:
         state = "open" if self._close_reason is None else f"closed ({self._close_reason})"
         details = [f"{len(self._waiters)} requests in flight", f"{len(self._line)} in line"]
-        details.append(f"{self._running} handlers running")
+        details.append(f"{self._requests.running} handlers running")
         if self._congested:
             details.append("peer takes no bytes")
-        if not self._reading:
+        if not self._requests.reading:
             details.append("not reading")
         return f"<Connection {self.local_address} - {self.remote_address} {state}: {', '.join(details)}>"
 
@@ -183,8 +162,8 @@ class Connection:
         if timeout <= 0:
             raise RequestTimeoutError(self.remote_address, _name(what), timeout)
         deadline = self._monotonic() + timeout
-        waiters = self._waiters
-        if self._congested or self._line or len(waiters) + self._admitted >= self._max_waiters:
+        waiters, line = self._waiters, self._line
+        if self._congested or line.places or len(waiters) + line.admitted >= self._max_waiters:
             await self._stand_in_line(deadline)
         if self._close_reason is not None:
             raise ConnectionClosedError(self.remote_address, self._close_reason)
@@ -203,8 +182,8 @@ class Connection:
             raise RequestTimeoutError(self.remote_address, _name(what), timeout) from None
         finally:
             waiters.pop(opaque, None)  # a late response finds no waiter and is dropped
-            if self._line:
-                self._call_from_line()
+            if line.places:
+                line.call()
 
     def send_oneway(self, command: RemotingCommand) -> None:
         """Send command, which is not answered. Raises ConnectionClosedError.
@@ -227,9 +206,9 @@ class Connection:
 
     async def writable(self, *, timeout: float) -> None:
         """Return when there is room for one more frame. Raises TooManyRequestsError, ConnectionClosedError."""
-        if self._congested or self._line:
+        if self._congested or self._line.places:
             await self._stand_in_line(self._monotonic() + timeout)
-            self._call_from_line()
+            self._line.call()
 
     def reply(self, request: RemotingCommand, response: RemotingCommand) -> None:
         """Answer request, in the serialization it came in; at any time, in any order, once.
@@ -273,6 +252,8 @@ class Connection:
             self._driver.schedule_flush()
         self._output.append(frame)
         self._output_bytes += size
+        if self._read_turns is not None:
+            self._read_turns.add(size)
         if self._congested:
             self._count_unread()
         elif self._output_bytes >= self._max_output_bytes:
@@ -290,29 +271,12 @@ class Connection:
     async def _stand_in_line(self, deadline: float) -> None:
         if self._close_reason is not None:
             raise ConnectionClosedError(self.remote_address, self._close_reason)
-        place = _Place(self._new_waiter(), deadline)
-        self._line.append(place)
         self._role.awaiting.add(self)
-        try:
-            await place.waiter
-        except BaseException:
-            if not place.admitted:
-                if not place.waiter.done():  # cancelled, on a backend whose waiters do not notice it
-                    place.waiter.set_result(None)
-                raise
-            self._admitted -= 1
-            self._call_from_line()
-            raise
-        self._admitted -= 1
+        await self._line.stand(deadline)
 
-    def _call_from_line(self) -> None:
-        line = self._line
-        while line and not self._congested and len(self._waiters) + self._admitted < self._max_waiters:
-            place = line.popleft()
-            if not place.waiter.done():
-                place.admitted = True
-                self._admitted += 1
-                place.waiter.set_result(None)
+    def _room(self) -> int:
+        """How many requests may be in flight beside those that are; for the line."""
+        return 0 if self._congested else self._max_waiters - len(self._waiters)
 
     def _update_congestion(self) -> None:
         congested = self._driver_is_full or self._output_bytes >= self._max_output_bytes
@@ -321,8 +285,8 @@ class Connection:
         self._congested = congested
         self._count_unread()
         if not congested:
-            self._call_from_line()
-        self._dispatch_inbox()
+            self._line.call()
+        self._requests.dispatch()
 
     # --- receiving -------------------------------------------------------------------------------------------------
 
@@ -330,23 +294,23 @@ class Connection:
         self._read_since_sweep = True
         if commands and self._role.accepted:
             self._serialization = commands[-1].serialization or SerializeType.JSON
-        waiters = self._waiters
+        waiters, requests = self._waiters, self._requests
         for command in commands:
             if command.flag & RESPONSE_FLAG:
                 entry = waiters.pop(command.opaque, None)
                 if entry is not None and not entry[0].done():
                     entry[0].set_result(command)
-            elif self._close_reason is None and self._serving:
-                self._inbox.append(command)
-        if self._inbox:
-            self._dispatch_inbox()
+            elif self._close_reason is None and requests.serving:
+                requests.inbox.append(command)
+        if requests.inbox:
+            requests.dispatch()
 
     def _take(self, read: Callable[[TakenT], list[RemotingCommand]], taken: TakenT) -> None:
         intake = self._intake
         try:
             commands = read(taken)
         except RemoteProtocolError as garbage:
-            self._refuse(garbage)
+            self.refuse(garbage)
             return
         self._receive(commands)
         if intake.reader.refused:
@@ -372,108 +336,8 @@ class Connection:
                 ),
             )
 
-    def _dispatch_inbox(self) -> None:
-        """Hand requests to their handlers until one of the bounds is reached; read on or stop reading accordingly."""
-        if self._dispatching:  # a handler's answer made the output full: the loop below sees it
-            return
-        self._dispatching = True
-        try:
-            while self._inbox and not self._is_busy():
-                self._dispatch(self._inbox.popleft())
-        finally:
-            self._dispatching = False
-        reading = not (self._inbox or self._is_busy())
-        if reading != self._reading and self._close_reason is None:
-            self._reading = reading
-            if reading:
-                self._driver.resume_reading()
-            else:
-                self._driver.pause_reading()
-
-    def _is_busy(self) -> bool:
-        return self._role.accepted and (self._congested or self._running >= self._role.options.max_running_handlers)
-
-    def _dispatch(self, request: RemotingCommand) -> None:
-        if self._hooked is not None:
-            try:
-                refusal = self._hooked.before(request)
-            except Exception as error:
-                self._handler_failed(request, error)
-                return
-            if refusal is not None:
-                self.reply(request, refusal)
-                return
-            if self._close_reason is not None:  # by a hook
-                return
-        handler = self._role.handlers.get(request.code)
-        if handler is None:
-            remark = f" request type {request.code} not supported"
-            self.reply(request, RemotingCommand.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
-            return
-        try:
-            answer = handler(self, request)
-        except Exception as error:
-            self._handler_failed(request, error)
-            return
-        if answer is None:
-            self._oneway_ended(request)
-        elif isinstance(answer, RemotingCommand):
-            self.reply(request, answer)
-        elif self._running >= self._role.options.max_running_handlers:  # a client: it must not stop reading
-            _close_unawaited(answer)
-            _log.warning("request %d of %s is refused: too many handlers run", request.code, self.remote_address)
-            self.reply(request, RemotingCommand.response(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]too many handlers run"))
-        else:
-            self._running += 1
-            name = f"request {request.code} of {self.remote_address}"
-            self._role.handler_tasks.start(name, self._finish, request, answer, restart=False)
-
-    async def _finish(self, request: RemotingCommand, answer: Awaitable[RemotingCommand | None]) -> None:
-        try:
-            response = await answer
-        except Exception as error:
-            self._handler_failed(request, error)
-        else:
-            if response is not None:
-                self.reply(request, response)
-            else:
-                self._oneway_ended(request)
-        finally:
-            self._running -= 1
-            self._dispatch_inbox()
-
-    def _oneway_ended(self, request: RemotingCommand) -> None:
-        """Of a request without an answer yet: if it will get none, its hooks hear that it is over."""
-        if self._hooked is not None and request.flag & ONEWAY_FLAG:
-            self._hooked.after(request, ResponseCode.SUCCESS, 0)
-
-    def _handler_failed(self, request: RemotingCommand, error: Exception) -> None:
-        if isinstance(error, RemoteProtocolError) and request.raw_header is not None:
-            try:
-                _ = request.ext_fields
-            except RemoteProtocolError as garbage:  # not the handler's fault: headers are parsed when first looked at
-                self._refuse(garbage)
-                return
-        role, code, now = self._role, request.code, self._monotonic()
-        if isinstance(error, HeaderError | RemoteProtocolError):  # the peer's fault, which it may repeat many times
-            role.counters.unreadable_requests += 1
-            role.log.tell(
-                logging.WARNING, now, ("unreadable", code), "request %d of %s cannot be read: %s",
-                code, self.remote_address, error,
-            )  # fmt: skip
-        else:
-            role.counters.failed_requests += 1
-            role.log.tell(
-                logging.ERROR, now, ("failed", code, type(error)), "the handler of request %d of %s failed",
-                code, self.remote_address, error=error,
-            )  # fmt: skip
-        # Our own errors are written for who reads them; of others a peer sees neither text (paths, values of somebody
-        # else) nor kind.
-        own = isinstance(error, RocketBoxError)
-        remark = str(error) if own else f"request {request.code} has failed here; the log of this process says why"
-        self.reply(request, RemotingCommand.response(ResponseCode.SYSTEM_ERROR, remark))
-
-    def _refuse(self, garbage: RemoteProtocolError) -> None:
+    def refuse(self, garbage: RemoteProtocolError) -> None:
+        """Close, because what came is not RocketMQ's protocol."""
         if self._close_reason is None:
             self._role.counters.garbage += 1
             self._role.log.tell(
@@ -549,18 +413,16 @@ class Connection:
 
     def stop_serving(self) -> None:
         """Drop the peer's requests from now on; a stop comes next."""
-        self._serving = False
-        self._inbox.clear()
+        self._requests.stop()
 
     def _end(self, reason: str) -> None:
         if self._close_reason is not None:
             return
         self._close_reason = reason
         self._closed_at = self._monotonic()
-        self._inbox.clear()
-        pending = [waiter for waiter, _ in self._waiters.values()] + [place.waiter for place in self._line]
+        self._requests.stop()
+        pending = [waiter for waiter, _ in self._waiters.values()] + self._line.close()
         self._waiters.clear()
-        self._line.clear()
         for waiter in pending:
             if not waiter.done():
                 waiter.set_exception(ConnectionClosedError(self.remote_address, reason))
@@ -591,39 +453,27 @@ class Connection:
         expired = [waiter for waiter, deadline in self._waiters.values() if deadline <= now and not waiter.done()]
         for waiter in expired:
             waiter.set_exception(_Expired())
-        if self._line:
-            self._sweep_line(now)
+        if self._line.places:
+            self._line.expire(now, self._cannot_be_written)
         if expired and now - self._last_read >= options.silence_timeout:
             self.close(f"nothing came in for {now - self._last_read:.0f} s")
-        elif now - self._last_activity >= options.idle_timeout and not self._waiters and not self._running:
+        elif now - self._last_activity >= options.idle_timeout and not self._waiters and not self._requests.running:
             self.close(f"idle for {options.idle_timeout:g} s")
-        elif (late := self._intake.too_slow(now, reading=self._reading)) is not None:
+        elif (late := self._intake.too_slow(now, reading=self._requests.reading)) is not None:
             self._role.counters.frames_too_slow += 1
             self._role.log.tell(
                 logging.WARNING, now, "slow", "the connection with %s is closed: %s", self.remote_address, late
             )
             self.abort(late)
 
-    def _sweep_line(self, now: float) -> None:
-        error: RemotingError
-        for place in self._line:
-            if place.deadline <= now and not place.waiter.done():
-                if self._congested:
-                    error = TooManyRequestsError(f"bytes on their way to {self.remote_address}", self._max_output_bytes)
-                else:
-                    error = TooManyRequestsError(f"requests in flight to {self.remote_address}", self._max_waiters)
-                place.waiter.set_exception(error)
-        self._line = deque(place for place in self._line if not place.waiter.done())
+    def _cannot_be_written(self) -> RemotingError:
+        if self._congested:
+            return TooManyRequestsError(f"bytes on their way to {self.remote_address}", self._max_output_bytes)
+        return TooManyRequestsError(f"requests in flight to {self.remote_address}", self._max_waiters)
 
 
 def _name(what: str | int) -> str:
     return f"request {what:d}" if isinstance(what, int) else what
-
-
-def _close_unawaited(answer: Awaitable[Any]) -> None:
-    close = getattr(answer, "close", None)  # a coroutine that is never awaited would warn
-    if close is not None:
-        close()
 
 
 async def close_all(connections: set[Connection], clock: Clock, timeout: float) -> None:

@@ -19,6 +19,7 @@ from rocketbox.protocol.framing import BufferPool
 from rocketbox.remoting.budgets import RareLog, ServerCounters, SharedBytes
 from rocketbox.remoting.hooks import RequestHook
 from rocketbox.remoting.options import RemotingOptions
+from rocketbox.remoting.read_turns import ReadTurns
 from rocketbox.tasks import Supervisor
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class Role:
     """Counts what accepted connections hold of frames that are not complete."""
     unread: SharedBytes | None = None
     """Counts what their peers do not read."""
+    read_turns: ReadTurns | None = None
+    """Says when requests with large answers have to wait for those of other connections."""
     awaiting: set[Connection] = field(default_factory=set)
     """Connections with requests of ours under way: their deadlines are looked at more often than all else."""
     counters: ServerCounters = field(default_factory=ServerCounters)

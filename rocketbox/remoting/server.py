@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +21,7 @@ from rocketbox.remoting.connection import Connection, Driver, RemotingOptions, R
 from rocketbox.remoting.descriptors import connection_limit, raise_descriptor_limit
 from rocketbox.remoting.hooks import RequestHook
 from rocketbox.remoting.network import Listener, Network, TcpNetwork, format_address, reason_of
+from rocketbox.remoting.read_turns import ReadTurns
 from rocketbox.tasks import Supervisor
 
 __all__ = ["ListenError", "RemotingServer"]
@@ -44,7 +45,8 @@ class RemotingServer:
 
     Entering raises ListenError. Leaving stops in this order: accept, handlers that run, connections. ``on_open`` and
     ``on_close`` are called in the loop with each connection, on_close exactly once for each on_open; ``hooks`` around
-    the handler of each request.
+    the handler of each request. ``reads`` are the codes of requests whose answers may be large: connections take turns
+    with them.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class RemotingServer:
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
         hooks: Sequence[RequestHook] = (),
+        reads: Set[int] = frozenset(),
     ) -> None:
         self.host = host
         self.port = port
@@ -78,6 +81,7 @@ class RemotingServer:
         self._log = RareLog(_log)
         self._half_frames = SharedBytes(self.options.max_half_frame_bytes, self._give_up_half_frame)
         self._unread = SharedBytes(self.options.max_unread_bytes, self._give_up_unread)
+        self._read_turns = ReadTurns(reads)
         self._role = Role(
             accepted=True,
             clock=clock,
@@ -89,6 +93,7 @@ class RemotingServer:
             hooks=tuple(hooks),
             half_frames=self._half_frames,
             unread=self._unread,
+            read_turns=self._read_turns,
             counters=self.counters,
             log=self._log,
         )
@@ -124,6 +129,7 @@ class RemotingServer:
             stack.callback(self.stop_serving)
             self._stack = stack.pop_all()
         self._tasks.start("sweep", self._sweep)
+        self._tasks.start("turns of reads", self._read_turns.run)
         return self
 
     async def __aexit__(

@@ -119,7 +119,7 @@ class Bench:
     def assert_no_trace(self) -> None:
         assert self.connection.requests_in_flight == 0
         assert not self.connection._line
-        assert self.connection._admitted == 0
+        assert self.connection._line.admitted == 0
 
 
 MakeBench = Callable[..., Bench]
@@ -347,7 +347,7 @@ async def test_a_request_that_is_cancelled_as_its_turn_comes_does_not_keep_the_p
             own.cancel_scope.cancel()
         await settle()
         assert [request.body for request in bench.sent()] in ([b"c"], [b"b"])
-        assert bench.connection._admitted == 0
+        assert bench.connection._line.admitted == 0
 
 
 async def test_requests_wait_while_the_peer_takes_no_bytes() -> None:

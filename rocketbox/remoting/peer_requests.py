@@ -1,0 +1,206 @@
+"""The requests of one connection's peer: which handler takes them, when they have to wait, and what becomes of faults.
+
+A request goes to the handler of its code: a plain answer goes out at once, an awaitable becomes a task, None means that
+somebody calls :meth:`Connection.reply` later. On an accepted connection reading stops while too many handlers run, the
+peer does not read its answers, or too many of its reads wait for their turn (``read_turns``); a client goes on reading,
+because its own answers come the same way, and answers 'busy'.
+
+How answers are written is ``connection``'s part.
+
+Source: Apache RocketMQ 5.x ``NettyRemotingAbstract`` (``processRequestCommand``; codes 1, 2 and 3).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+from rocketbox.errors import RemoteProtocolError, RocketBoxError
+from rocketbox.protocol.codes import ResponseCode
+from rocketbox.protocol.command import ONEWAY_FLAG, RemotingCommand
+from rocketbox.protocol.headers import HeaderError
+from rocketbox.remoting.hooks import HookedRequests
+from rocketbox.remoting.read_turns import MAX_WAITING_READS
+from rocketbox.remoting.role import Driver, Role
+
+if TYPE_CHECKING:
+    from rocketbox.remoting.connection import Connection
+
+__all__ = ["PeerRequests"]
+
+_log = logging.getLogger(__name__)
+
+
+class PeerRequests:
+    """Those that have come and have no answer yet."""
+
+    __slots__ = (
+        "_accepted", "_connection", "_dispatching", "_driver", "_max_running", "_reads", "_role", "_turns", "hooked",
+        "inbox", "reading", "running", "serving",
+    )  # fmt: skip
+
+    def __init__(self, connection: Connection, driver: Driver, role: Role) -> None:
+        self.inbox: deque[RemotingCommand] = deque()
+        """What has come and was not handed to a handler; :meth:`dispatch` is to be called when something was added."""
+        self.hooked = HookedRequests(role.hooks, connection) if role.hooks else None
+        self.running = 0
+        """How many handlers are at work."""
+        self.serving = True
+        self.reading = True
+        self._connection = connection
+        self._driver = driver
+        self._role = role
+        self._accepted = role.accepted
+        self._max_running = role.options.max_running_handlers
+        self._turns = role.read_turns
+        self._reads: deque[RemotingCommand] = deque()  # that wait for their turn
+        self._dispatching = False
+
+    def dispatch(self) -> None:
+        """Hand requests to their handlers until one of the bounds is reached; read on or stop reading accordingly."""
+        if self._dispatching:  # a handler's answer made the output full: the loop below sees it
+            return
+        inbox, turns = self.inbox, self._turns
+        self._dispatching = True
+        try:
+            while inbox and not self._is_busy():
+                request = inbox.popleft()
+                if turns is not None and (turns.spent or self._reads) and request.code in turns.codes:
+                    self._reads.append(request)
+                else:
+                    self._dispatch(request)
+        finally:
+            self._dispatching = False
+        if turns is not None and self._reads and self._may_read():
+            turns.enter(self)
+        self._read_on()
+
+    def serve_reads(self) -> None:
+        """It is this connection's turn: hand over the reads that wait, as far as the turn allows."""
+        turns = self._turns
+        if turns is None:
+            return
+        self._dispatching = True
+        try:
+            while self._reads and not turns.spent and self._may_read():
+                self._dispatch(self._reads.popleft())
+        finally:
+            self._dispatching = False
+        self.dispatch()
+
+    def stop(self) -> None:
+        """Drop what has come, and what comes from now on."""
+        self.serving = False
+        self.inbox.clear()
+        self._reads.clear()
+        if self._turns is not None:
+            self._turns.leave(self)
+
+    def _may_read(self) -> bool:
+        return not self._connection.congested and self.running < self._max_running
+
+    def _is_busy(self) -> bool:
+        return self._accepted and (
+            self._connection.congested or self.running >= self._max_running or len(self._reads) >= MAX_WAITING_READS
+        )
+
+    def _read_on(self) -> None:
+        reading = not (self.inbox or self._is_busy())
+        if reading != self.reading and not self._connection.closed:
+            self.reading = reading
+            if reading:
+                self._driver.resume_reading()
+            else:
+                self._driver.pause_reading()
+
+    def _dispatch(self, request: RemotingCommand) -> None:
+        connection = self._connection
+        if self.hooked is not None:
+            try:
+                refusal = self.hooked.before(request)
+            except Exception as error:
+                self._handler_failed(request, error)
+                return
+            if refusal is not None:
+                connection.reply(request, refusal)
+                return
+            if connection.closed:  # by a hook
+                return
+        handler = self._role.handlers.get(request.code)
+        if handler is None:
+            remark = f" request type {request.code} not supported"
+            connection.reply(request, RemotingCommand.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
+            return
+        try:
+            answer = handler(connection, request)
+        except Exception as error:
+            self._handler_failed(request, error)
+            return
+        if answer is None:
+            self._oneway_ended(request)
+        elif isinstance(answer, RemotingCommand):
+            connection.reply(request, answer)
+        elif self.running >= self._max_running:  # a client: it must not stop reading
+            _close_unawaited(answer)
+            peer = connection.remote_address
+            _log.warning("request %d of %s is refused: too many handlers run", request.code, peer)
+            busy = RemotingCommand.response(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]too many handlers run")
+            connection.reply(request, busy)
+        else:
+            self.running += 1
+            name = f"request {request.code} of {connection.remote_address}"
+            self._role.handler_tasks.start(name, self._finish, request, answer, restart=False)
+
+    async def _finish(self, request: RemotingCommand, answer: Awaitable[RemotingCommand | None]) -> None:
+        try:
+            response = await answer
+        except Exception as error:
+            self._handler_failed(request, error)
+        else:
+            if response is not None:
+                self._connection.reply(request, response)
+            else:
+                self._oneway_ended(request)
+        finally:
+            self.running -= 1
+            self.dispatch()
+
+    def _oneway_ended(self, request: RemotingCommand) -> None:
+        """Of a request without an answer yet: if it will get none, its hooks hear that it is over."""
+        if self.hooked is not None and request.flag & ONEWAY_FLAG:
+            self.hooked.after(request, ResponseCode.SUCCESS, 0)
+
+    def _handler_failed(self, request: RemotingCommand, error: Exception) -> None:
+        connection, role, code = self._connection, self._role, request.code
+        if isinstance(error, RemoteProtocolError) and request.raw_header is not None:
+            try:
+                _ = request.ext_fields
+            except RemoteProtocolError as garbage:  # not the handler's fault: headers are parsed when first looked at
+                connection.refuse(garbage)
+                return
+        now = role.clock.monotonic()
+        if isinstance(error, HeaderError | RemoteProtocolError):  # the peer's fault, which it may repeat many times
+            role.counters.unreadable_requests += 1
+            role.log.tell(
+                logging.WARNING, now, ("unreadable", code), "request %d of %s cannot be read: %s",
+                code, connection.remote_address, error,
+            )  # fmt: skip
+        else:
+            role.counters.failed_requests += 1
+            role.log.tell(
+                logging.ERROR, now, ("failed", code, type(error)), "the handler of request %d of %s failed",
+                code, connection.remote_address, error=error,
+            )  # fmt: skip
+        # Our own errors are written for who reads them; of others a peer sees neither text (paths, values of somebody
+        # else) nor kind.
+        own = isinstance(error, RocketBoxError)
+        remark = str(error) if own else f"request {code} has failed here; the log of this process says why"
+        connection.reply(request, RemotingCommand.response(ResponseCode.SYSTEM_ERROR, remark))
+
+
+def _close_unawaited(answer: Awaitable[Any]) -> None:
+    close = getattr(answer, "close", None)  # a coroutine that is never awaited would warn
+    if close is not None:
+        close()
