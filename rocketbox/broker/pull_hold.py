@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import heapq
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.clock import Clock
 
-__all__ = ["HeldPull", "PullHold"]
+__all__ = ["ANSWERED_AT_ONCE", "HeldPull", "PullHold"]
 
 _log = logging.getLogger(__name__)
 
+ANSWERED_AT_ONCE = 16  # each with up to 256 KiB
 SPARE_DEADLINES = 64  # so many deadlines of answered pulls are no reason yet to look through all of them
 
 
@@ -69,7 +72,7 @@ class PullHold:
         self.refused = 0
         """How many pulls were not held, because too many were."""
         self._deadlines: list[tuple[float, int, HeldPull]] = []
-        self._woken: list[HeldPull] = []
+        self._woken: deque[HeldPull] = deque()
         self._count = 0
         self._signal = anyio.Event()
 
@@ -157,26 +160,31 @@ class PullHold:
         async with anyio.create_task_group() as group:
             while True:
                 self._signal = anyio.Event()  # before answering: what is woken meanwhile must not wait for the next one
-                self._answer_due(group)
+                while self._answer_some(group):
+                    await anyio.lowlevel.checkpoint()  # thousands may be due at once, and nobody waits for all of them
                 if self._deadlines:
                     with self._clock.move_on_after(max(0.0, self._deadlines[0][0] - self._clock.monotonic())):
                         await self._signal.wait()
                 else:
                     await self._signal.wait()
 
-    def _answer_due(self, group: TaskGroup) -> None:
-        woken, self._woken = self._woken, []
-        for held in woken:
-            self._finish(held, group)
+    def _answer_some(self, group: TaskGroup) -> bool:
+        """Answer up to ANSWERED_AT_ONCE of those that are due; whether there may be more."""
+        left = ANSWERED_AT_ONCE
+        while self._woken and left:
+            self._finish(self._woken.popleft(), group)
+            left -= 1
         now = self._clock.monotonic()
-        while self._deadlines and (self._deadlines[0][2].done or self._deadlines[0][0] <= now):
+        while left and self._deadlines and (self._deadlines[0][2].done or self._deadlines[0][0] <= now):
             held = heapq.heappop(self._deadlines)[2]
             if not held.done:
                 self._leave_queue(held)
                 self._finish(held, group)
+                left -= 1
         if len(self._deadlines) > 2 * self._live + SPARE_DEADLINES:  # those woken early, each with its whole request
             self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
             heapq.heapify(self._deadlines)
+        return not left
 
     def _finish(self, held: HeldPull, group: TaskGroup) -> None:
         if held.done:

@@ -51,6 +51,9 @@ __all__ = [
 ]
 
 
+SHOWN_CHARACTERS = 100  # of a value that cannot be read
+
+
 class HeaderError(RemotingError):
     """A field of a header is missing or garbled: what its sender meant cannot be known."""
 
@@ -58,7 +61,11 @@ class HeaderError(RemotingError):
         self.header = header
         self.field = field
         self.value = value
-        found = "is missing" if value is None else f"is {value!r}"
+        if value is not None and len(value) > SHOWN_CHARACTERS:  # by whoever sent it: it goes into answers and logs
+            shown = f"{value[:SHOWN_CHARACTERS]!r}... ({len(value)} characters)"
+        else:
+            shown = repr(value)
+        found = "is missing" if value is None else f"is {shown}"
         super().__init__(f"{header}: field {field} {found}")
 
 

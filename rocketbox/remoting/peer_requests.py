@@ -22,7 +22,7 @@ from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import ONEWAY_FLAG, RemotingCommand
 from rocketbox.protocol.headers import HeaderError
 from rocketbox.remoting.hooks import HookedRequests
-from rocketbox.remoting.read_turns import MAX_WAITING_READS
+from rocketbox.remoting.read_turns import MAX_RUNNING_READS, MAX_WAITING_READS
 from rocketbox.remoting.role import Driver, Role
 
 if TYPE_CHECKING:
@@ -37,8 +37,20 @@ class PeerRequests:
     """Those that have come and have no answer yet."""
 
     __slots__ = (
-        "_accepted", "_connection", "_dispatching", "_driver", "_max_running", "_reads", "_role", "_turns", "hooked",
-        "inbox", "reading", "running", "serving",
+        "_accepted",
+        "_connection",
+        "_dispatching",
+        "_driver",
+        "_max_running",
+        "_reads",
+        "_role",
+        "_running_reads",
+        "_turns",
+        "hooked",
+        "inbox",
+        "reading",
+        "running",
+        "serving",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, driver: Driver, role: Role) -> None:
@@ -56,6 +68,7 @@ class PeerRequests:
         self._max_running = role.options.max_running_handlers
         self._turns = role.read_turns
         self._reads: deque[RemotingCommand] = deque()  # that wait for their turn
+        self._running_reads = 0
         self._dispatching = False
 
     def dispatch(self) -> None:
@@ -67,7 +80,11 @@ class PeerRequests:
         try:
             while inbox and not self._is_busy():
                 request = inbox.popleft()
-                if turns is not None and (turns.spent or self._reads) and request.code in turns.codes:
+                if (
+                    turns is not None
+                    and (turns.spent or self._reads or self._running_reads >= MAX_RUNNING_READS)
+                    and request.code in turns.codes
+                ):
                     self._reads.append(request)
                 else:
                     self._dispatch(request)
@@ -99,7 +116,11 @@ class PeerRequests:
             self._turns.leave(self)
 
     def _may_read(self) -> bool:
-        return not self._connection.congested and self.running < self._max_running
+        return (
+            not self._connection.congested
+            and self._running_reads < MAX_RUNNING_READS
+            and self.running < self._max_running
+        )
 
     def _is_busy(self) -> bool:
         return self._accepted and (
@@ -150,6 +171,8 @@ class PeerRequests:
             connection.reply(request, busy)
         else:
             self.running += 1
+            if self._turns is not None and request.code in self._turns.codes:
+                self._running_reads += 1
             name = f"request {request.code} of {connection.remote_address}"
             self._role.handler_tasks.start(name, self._finish, request, answer, restart=False)
 
@@ -165,6 +188,8 @@ class PeerRequests:
                 self._oneway_ended(request)
         finally:
             self.running -= 1
+            if self._turns is not None and request.code in self._turns.codes:
+                self._running_reads -= 1
             self.dispatch()
 
     def _oneway_ended(self, request: RemotingCommand) -> None:

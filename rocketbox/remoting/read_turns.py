@@ -19,9 +19,10 @@ import anyio.lowlevel
 if TYPE_CHECKING:
     from rocketbox.remoting.peer_requests import PeerRequests
 
-__all__ = ["ANSWER_BYTES_PER_TURN", "MAX_WAITING_READS", "ReadTurns"]
+__all__ = ["ANSWER_BYTES_PER_TURN", "MAX_RUNNING_READS", "MAX_WAITING_READS", "ReadTurns"]
 
 ANSWER_BYTES_PER_TURN: Final = 256 << 10  # the largest answer to a pull: about 0.2 ms of reading, copying and writing
+MAX_RUNNING_READS: Final = 16  # of one connection, in threads: their answers are not yet known to be taken by the peer
 MAX_WAITING_READS: Final = 16  # of one connection; with more of them a server stops reading from it
 
 

@@ -172,7 +172,8 @@ class PullHandler:
 
     def _suspend_seconds(self, header: PullMessageRequestHeader) -> float:
         if self._options.long_polling_enable:
-            return header.suspend_timeout_millis / 1000
+            # Nobody waits for longer than a client may be silent, whatever it asks for.
+            return min(header.suspend_timeout_millis, self._options.channel_expired_timeout) / 1000
         return self._options.short_polling_time_mills / 1000
 
     def _wanted(self, pull: _Pull) -> tuple[str, int, int, int, None, MessageFilter | None]:

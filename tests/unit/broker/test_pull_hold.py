@@ -6,10 +6,12 @@ import gc
 import weakref
 from collections.abc import Callable
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from rocketbox.broker.filters import TagFilter
-from rocketbox.broker.pull_hold import HeldPull, PullHold
+from rocketbox.broker.pull_hold import ANSWERED_AT_ONCE, HeldPull, PullHold
 from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.tasks import Supervisor
 from tests.clocks import VirtualClock, settle
@@ -233,3 +235,61 @@ def test_all_connections_together_hold_so_many_pulls_and_no_more() -> None:
     assert hold.refusal(3) == "2 pulls are on hold already; max-held-pulls is 2"
     hold.drop(1)
     assert hold.refusal(3) is None
+
+
+class Loud:
+    """A connection that counts its answers."""
+
+    def __init__(self) -> None:
+        self.answers = 0
+
+    def resume(self, _: HeldPull) -> None:
+        self.answers += 1
+
+
+async def test_ten_thousand_pulls_are_bounded_expire_on_time_and_go_with_their_connections() -> None:
+    clock = VirtualClock()
+    hold = PullHold(clock, most=10_000, most_for_each_connection=100)
+    peers = [Loud() for _ in range(110)]
+    async with Supervisor("test", clock) as tasks:
+        tasks.start("hold", hold.run)
+        for number in range(110 * 101):
+            peer = peers[number % 110]
+            if hold.refusal(peer) is None:
+                held = pull(peer.resume, 0, connection=peer, group=f"group{number % 10}")
+                hold.hold(held, 10 + number % 5)
+        assert len(hold) == 10_000
+        assert hold.refused == 110 * 101 - 10_000
+        assert [hold.waiting("topic", 0, f"group{number}") for number in range(10)] == [1_000] * 10
+        for peer in peers[:50]:
+            hold.drop(peer)
+        left = len(hold)
+        assert 5_400 <= left <= 5_500
+        await clock.advance(9.9)
+        assert len(hold) == left
+        for second in range(5):
+            await clock.advance(1)
+            assert sum(peer.answers for peer in peers) == pytest.approx(left * (second + 1) / 5, rel=0.02)
+        assert len(hold) == 0
+        assert not any(peer.answers for peer in peers[:50])
+        assert [hold.waiting("topic", 0, f"group{number}") for number in range(10)] == [0] * 10
+        assert hold.refusal(peers[0]) is None
+        assert (hold._queues, hold._connections) == ({}, {})
+
+
+async def test_others_have_their_turn_while_thousands_of_pulls_are_answered() -> None:
+    clock = VirtualClock()
+    hold = PullHold(clock)
+    peer = Loud()
+    most = 0
+    async with Supervisor("test", clock) as tasks:
+        tasks.start("hold", hold.run)
+        for _ in range(2_000):
+            hold.hold(pull(peer.resume, 0, connection=peer), 10)
+        hold.on_arrival("topic", 0, 1, 0, b"")
+        while len(hold):
+            before = peer.answers
+            await anyio.lowlevel.checkpoint()
+            most = max(most, peer.answers - before)
+    assert peer.answers == 2_000
+    assert most <= 2 * ANSWERED_AT_ONCE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import anyio
@@ -11,12 +11,12 @@ import pytest
 
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand, encode_command
-from rocketbox.remoting.connection import Connection
+from rocketbox.remoting.connection import Connection, RequestHandler
 from rocketbox.remoting.network import MemoryNetwork
 from rocketbox.remoting.options import RemotingOptions
-from rocketbox.remoting.read_turns import ANSWER_BYTES_PER_TURN, MAX_WAITING_READS
+from rocketbox.remoting.read_turns import ANSWER_BYTES_PER_TURN, MAX_RUNNING_READS, MAX_WAITING_READS
 from rocketbox.remoting.server import RemotingServer
-from tests.clocks import VirtualClock
+from tests.clocks import VirtualClock, settle
 from tests.unit.remoting.test_peer_budgets import Peer
 
 pytestmark = pytest.mark.anyio
@@ -52,15 +52,15 @@ class Reads:
 
 
 @asynccontextmanager
-async def serving(*, max_unread_bytes: int = 1 << 30) -> AsyncIterator[Reads]:
+async def serving(handlers: Mapping[int, RequestHandler] | None = None) -> AsyncIterator[Reads]:
     reads = Reads()
     async with RemotingServer(
-        {READ: reads.answer, SEND: reads.take},
+        {READ: reads.answer, SEND: reads.take, **(handlers or {})},
         host="broker",
         port=0,
         clock=VirtualClock(),
         network=MemoryNetwork(),
-        options=RemotingOptions(max_unread_bytes=max_unread_bytes),
+        options=RemotingOptions(max_unread_bytes=1 << 30),
         reads={READ},
     ) as reads.server:
         try:
@@ -141,3 +141,28 @@ async def test_a_peer_that_is_gone_or_full_has_no_turn() -> None:
             full.read()
         assert reads.read[full.connection] == 2 * len(ANSWER)
         assert not reads.server._read_turns._line
+
+
+async def test_few_reads_of_a_connection_run_in_threads_at_once() -> None:
+    running = most = answered = 0
+    go_on = anyio.Event()
+
+    async def read(_: Connection, request: RemotingCommand) -> RemotingCommand:
+        nonlocal running, most, answered
+        running += 1
+        most = max(most, running)
+        await go_on.wait()
+        running -= 1
+        answered += 1
+        return RemotingCommand.response(0)
+
+    async with serving({READ: read}) as reads:
+        peer = Peer(reads.server, 1)
+        peer.send(requests(READ, MAX_RUNNING_READS + MAX_WAITING_READS - 1) + requests(SEND, 1))
+        assert reads.sent == 1
+        await settle()
+        assert running == MAX_RUNNING_READS
+        assert len(reads.server._read_turns) == 0, "nobody has a turn who cannot use it"
+        go_on.set()
+        await settle()
+        assert (most, answered) == (MAX_RUNNING_READS, MAX_RUNNING_READS + MAX_WAITING_READS - 1)
