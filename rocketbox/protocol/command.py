@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -166,6 +166,13 @@ class RemotingCommand:
     def raw_header(self) -> bytes | None:
         """The header's bytes while nothing has been parsed from them; None afterwards and for commands made here."""
         return self._header
+
+    def keep_fields(self, names: Collection[str]) -> None:
+        """Let go of body, remark, and all fields but some: of a request that waits long for its answer."""
+        fields = self.ext_fields
+        self._ext_fields = {name: fields[name] for name in names if name in fields}
+        self._remark = None
+        self.body = b""
 
     def _parse(self) -> None:
         header = self._header

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
 from pathlib import Path
 
+import anyio
 import pytest
 
 from rocketbox.protocol.codes import RequestCode, ResponseCode
+from rocketbox.protocol.command import RemotingCommand, encode_command
 from tests.integration.wire import embedded
 
 pytestmark = pytest.mark.anyio
@@ -69,3 +73,42 @@ async def test_a_topic_asked_for_without_queues_takes_messages_and_retries(tmp_p
             "maxReconsumeTimes": 16,
         }
         assert (await wire.broker(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == ResponseCode.SUCCESS
+
+
+async def test_a_pull_on_hold_keeps_little_of_a_large_request(tmp_path: Path) -> None:
+    fields = {
+        "consumerGroup": "readers", "topic": "one", "queueId": "1", "queueOffset": "0", "maxMsgNums": "32",
+        "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": "60000", "subVersion": "0", "subscription": "*",
+        "junk": "x" * 300_000, "bname": "b" * 300_000,
+    }  # fmt: skip
+    request = RemotingCommand(RequestCode.PULL_MESSAGE, ext_fields=fields, body=bytes(100_000), remark="r" * 300_000)
+    async with embedded(tmp_path) as wire:
+        assert (await wire.send("one")).code == ResponseCode.SUCCESS
+        host, port = wire.broker_address.split(":")
+        async with await anyio.connect_tcp(host, int(port)) as peer:
+            tracemalloc.start()
+            try:
+                before = tracemalloc.get_traced_memory()[0]
+                for opaque in range(20):
+                    await peer.send(encode_command(request, opaque))
+                with anyio.fail_after(10):
+                    while len(wire.servers.broker.held_pulls) < 20:
+                        await anyio.sleep(0.01)
+                gc.collect()
+                assert tracemalloc.get_traced_memory()[0] - before < 2_000_000
+            finally:
+                tracemalloc.stop()
+            assert (await wire.send("one", b"news", queue=1)).code == ResponseCode.SUCCESS
+            with anyio.fail_after(10):
+                assert b"news" in await peer.receive()
+
+
+async def test_an_expression_of_a_pull_has_a_most_length(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as wire:
+        assert (await wire.send("one")).code == ResponseCode.SUCCESS
+        longest = "||".join(["a" * 65_500, "b" * 34])
+        assert len(longest) == 65_536
+        assert (await wire.pull("one", expression=longest)).code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        refused = await wire.pull("one", expression=longest + "b")
+        assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        assert "65537 characters; 65536 is the most" in (refused.remark or "")

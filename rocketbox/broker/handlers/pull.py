@@ -5,6 +5,7 @@ Source: Apache RocketMQ 5.x ``PullMessageProcessor``, ``DefaultPullMessageResult
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,13 @@ _FORBIDDEN_GROUP = 2
 _FORBIDDEN_TOPIC = 3
 _FORBIDDEN_BROADCAST = 4
 
+MAX_EXPRESSION = 65_536  # characters of a subscription, as of one in a heartbeat
+SHORT_TEXT = 256  # characters that a pull on hold may keep
+_HELD_FIELDS = (
+    "consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset", "suspendTimeoutMillis",
+    "subVersion",
+)  # fmt: skip
+
 _CODES = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
     GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -55,6 +63,16 @@ class _Pull:
     request: RemotingCommand
     header: PullMessageRequestHeader
     filter: MessageFilter | None
+
+    def let_go(self) -> None:
+        """Keep only what the answer, and hooks, will need: a header may have megabytes, and very many pulls may wait.
+
+        The fields that are kept are numbers, and names of what there is.
+        """
+        self.request.keep_fields(_HELD_FIELDS)
+        header = self.header
+        if len(header.subscription or "") > SHORT_TEXT or len(header.bname or "") > SHORT_TEXT:
+            self.header = dataclasses.replace(header, subscription=None, bname=None)
 
 
 class PullHandler:
@@ -112,6 +130,7 @@ class PullHandler:
             refusal = self._hold.refusal(connection)
             if refusal is not None:
                 return RemotingCommand.response(ResponseCode.SYSTEM_BUSY, f"[PULL_HOLD_FULL]{refusal}")
+            pull.let_go()
             held = HeldPull(
                 connection,
                 pull,
@@ -232,6 +251,11 @@ class PullHandler:
         """What the pull selects: its own expression, or what the group's heartbeats said."""
         if header.sys_flag & PullSysFlag.SUBSCRIPTION:
             kind = header.expression_type or "TAG"
+            if (size := len(header.subscription or "")) > MAX_EXPRESSION:
+                raise Refused(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                    f"the consumer's subscription has {size} characters; {MAX_EXPRESSION} is the most",
+                )
             if kind != "TAG":  # Apache takes any text here, without a look at it
                 return SubscriptionData(topic=header.topic, sub_string=header.subscription or "", expression_type=kind)
             try:
