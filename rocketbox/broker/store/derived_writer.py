@@ -14,6 +14,7 @@ Source: Apache RocketMQ 5.5 ``FlushConsumeQueueService``, ``StoreCheckpoint``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import anyio
@@ -39,6 +40,7 @@ INDEX_ENTRIES_HELD = 100_000  # more than this are written without waiting for f
 LONGEST_BACKOFF = 30.0
 QUEUES = "writing consume queues"  # names of the troubles
 INDEX = "writing the index"
+DELETED = "removing the queues of deleted topics"
 
 
 class DerivedWriter:
@@ -56,6 +58,7 @@ class DerivedWriter:
         clock: Clock,
         state: StoreState,
         troubles: Troubles,
+        topic_deleted: Callable[[str], None],
     ) -> None:
         self._log = log
         self._writer = writer
@@ -66,6 +69,7 @@ class DerivedWriter:
         self._clock = clock
         self._state = state
         self._troubles = troubles
+        self._topic_deleted = topic_deleted
         self._interval = options.flush_interval_consume_queue / 1000
         self._thorough = options.flush_consume_queue_thorough_interval / 1000
         self._index_interval = options.flush_interval_index / 1000
@@ -85,6 +89,8 @@ class DerivedWriter:
             index = now >= self._index_due or self._derived.index.changed > INDEX_ENTRIES_HELD
             grown = self._dispatcher.dispatched - self._checkpoint.value.queued_offset
             good = await self.flush(pool, index=index, thorough=now >= self._thorough_due or grown >= CHECKPOINT_BYTES)
+            if self._removed:
+                good = await self._go_on_deleting(pool) and good
             pause = self._interval if good else min(max(pause, 0.5) * 2, LONGEST_BACKOFF)
 
     async def flush(self, pool: WorkerPool, *, index: bool, thorough: bool) -> bool:
@@ -95,16 +101,40 @@ class DerivedWriter:
         return good
 
     async def delete_queues(self, pool: WorkerPool, topic: str) -> None:
-        """Take the queues of a topic out and remove their files. Raises OSError; called again it goes on."""
+        """Take the queues of a topic out and remove their files.
+
+        Raises OSError; what could not be removed is tried again in intervals, then ``topic_deleted`` is called.
+        """
         async with self._one_at_a_time:
             with anyio.CancelScope(shield=True):
                 for queue in self._derived.detach(topic):
                     self._unsynced.pop(queue, None)
                     self._removed.append(queue)
-                while self._removed:
-                    await pool.run(self._removed[-1].remove_files)
-                    self._removed.pop()
-                await self._flush(pool, index=False, thorough=True)  # else an unclean stop finds other queues than said
+                await self._remove_files(pool)
+
+    def is_deleting(self, topic: str) -> bool:
+        """Whether files of a deleted topic are still to be removed."""
+        return any(queue.topic == topic for queue in self._removed)
+
+    async def _remove_files(self, pool: WorkerPool) -> None:
+        while self._removed:
+            await pool.run(self._removed[-1].remove_files)
+            self._removed.pop()
+        await self._flush(pool, index=False, thorough=True)  # else an unclean stop finds other queues than said
+
+    async def _go_on_deleting(self, pool: WorkerPool) -> bool:
+        async with self._one_at_a_time:
+            topics = {queue.topic for queue in self._removed}
+            with anyio.CancelScope(shield=True):
+                try:
+                    await self._remove_files(pool)
+                except OSError as error:
+                    self._troubles.begin(DELETED, error)
+                    return False
+        self._troubles.end(DELETED)
+        for topic in topics:
+            self._topic_deleted(topic)
+        return True
 
     async def _flush(self, pool: WorkerPool, *, index: bool, thorough: bool) -> bool:
         keys = await self._take_index(pool) if index else None

@@ -307,10 +307,15 @@ class FileRun:
         return cleared
 
     def remove_files(self) -> None:
-        """Remove all, to begin elsewhere."""
+        """Remove all, to begin elsewhere. Raises OSError; called again it goes on with the file that is still there."""
         while self.starts:
             start, self.starts = self.starts[-1], self.starts[:-1]
-            self._remove(start)
+            try:
+                self._remove(start)
+            except OSError:
+                if self._storage.exists(self.path(start)):
+                    self.starts = [*self.starts, start]
+                raise
 
     def _clear(self, start: int, offset: int) -> int:
         file = self.file(start)

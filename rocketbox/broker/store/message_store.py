@@ -147,6 +147,8 @@ class MessageStore:
         self._last_timestamp = 0  # of all that was put
         self._refused_busy = self._refused_full = 0
         self._deleting: set[str] = set()  # topics
+        self._being_deleted: str | None = None  # by the call that has its turn
+        self._one_deletion = anyio.Lock()
         self._build()
 
     def _build(self) -> None:
@@ -163,7 +165,7 @@ class MessageStore:
         )  # fmt: skip
         self._derived_writer = DerivedWriter(
             log, self._writer, derived, self._feed, self._dispatcher, checkpoint, self.options, clock, self._state,
-            self.troubles,
+            self.troubles, self._topic_deleted,
         )  # fmt: skip
 
     @property
@@ -438,20 +440,27 @@ class MessageStore:
 
         A later message of the topic begins a new queue at offset 0. The records stay in the log until retention, found
         by their keys and places. Meanwhile puts to the topic raise StoreError. Raises StoreError, OSError when it was
-        not possible; called again it goes on where that was.
+        not possible: then nothing is deleted, or puts to the topic wait until the store has removed its files.
         """
-        self._check_open(0)
-        self._deleting.add(topic)
-        end = self._log.end
-        try:
-            await self.durable(end)  # what is not may be taken back, and its place be given to another record
-            with anyio.CancelScope(shield=True):
-                await self._pool.run(self._derived.deleted.add, topic, end)
-        except BaseException:
+        async with self._one_deletion:
+            self._check_open(0)
+            self._deleting.add(topic)
+            self._being_deleted = topic
+            end = self._log.end
+            try:
+                await self.durable(end)  # what is not may be taken back, and its place be given to another record
+                with anyio.CancelScope(shield=True):
+                    await self._pool.run(self._derived.deleted.add, topic, end)
+                await self._derived_writer.delete_queues(self._pool, topic)
+            finally:
+                self._being_deleted = None
+                if not self._derived_writer.is_deleting(topic):
+                    self._deleting.discard(topic)
+
+    def _topic_deleted(self, topic: str) -> None:
+        """The files of a deleted topic are gone; it may be stored again, unless its next deletion has begun."""
+        if topic != self._being_deleted:
             self._deleting.discard(topic)
-            raise
-        await self._derived_writer.delete_queues(self._pool, topic)
-        self._deleting.discard(topic)
 
     # --- durable ---
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+from contextlib import suppress
 from typing import TypeVar
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from rocketbox.broker.store.memory_storage import MemoryStorage
@@ -19,6 +22,7 @@ from tests.unit.store.store_tools import (
     ROOT,
     SMALL,
     FaultyStorage,
+    ManualClock,
     SteppingStorage,
     contents,
     forget_sync,
@@ -154,8 +158,46 @@ async def test_files_that_cannot_be_removed_keep_the_topic_closed_until_they_can
             store.put_batch([message(60)])
         await put_all(store, message(1, topic="other"))
         await store.delete_topic("orders")
+        assert not [path for path in every_file(storage) if "/consumequeue/orders/" in path]
         await put_all(store, message(60))
         assert numbers(store) == [60]
+
+
+async def test_a_topic_whose_files_could_not_be_removed_opens_by_itself_when_they_can() -> None:
+    storage, clock = await filled(FaultyStorage()), ManualClock()
+    async with opened(storage, clock=clock) as store:
+        storage.fail(os_error(errno.EIO), "remove", where="/consumequeue/", times=2)
+        with pytest.raises(OSError, match="Input/output"):
+            await store.delete_topic("orders")
+        with anyio.fail_after(5):
+            while [path for path in every_file(storage) if "/consumequeue/orders/" in path] or store.troubles.current:
+                await clock.advance(1)
+                await anyio.sleep(0.001)
+        await put_all(store, message(60))
+        assert numbers(store) == [60]
+    assert findings(storage) == []
+
+
+async def test_what_is_stored_between_two_deletions_at_once_is_not_lost() -> None:
+    storage = await filled(MemoryStorage())
+    async with opened(storage) as store:
+        running = 2
+
+        async def delete() -> None:
+            nonlocal running
+            await store.delete_topic("orders")
+            running -= 1
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(delete)
+            group.start_soon(delete)
+            number = 100
+            while running:
+                await anyio.lowlevel.checkpoint()
+                with suppress(StoreError):
+                    store.put(message(number))
+                    number += 1
+    assert findings(storage) == []
 
 
 async def test_what_retention_has_removed_need_not_be_known_any_more() -> None:
