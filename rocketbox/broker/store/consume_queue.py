@@ -11,6 +11,7 @@ Source: Apache RocketMQ 5.x ``ConsumeQueue``.
 
 from __future__ import annotations
 
+import re
 import struct
 import threading
 import zlib
@@ -18,14 +19,34 @@ from collections.abc import Callable, Iterator
 
 from rocketbox.broker.store.files import FileRun, OpenFiles
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT as UNIT
+from rocketbox.broker.store.storage import Storage
 
-__all__ = ["FILLER_SIZE", "FILLER_UNIT", "ConsumeQueue"]
+__all__ = ["FILLER_SIZE", "FILLER_UNIT", "ConsumeQueue", "find_queues"]
 
 FILLER_SIZE = 0x7FFFFFFF
 KEPT_UNITS = 512  # units kept in memory behind the newest, where consumers that keep up read
 BLOCK = 4 << 10  # of a file system; where the end of a file is looked for
 _UNIT = struct.Struct(">qiq")
+_QUEUE_ID = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 FILLER_UNIT = _UNIT.pack(0, FILLER_SIZE, 0)
+
+
+def find_queues(storage: Storage, directory: str) -> Iterator[tuple[str, int]]:
+    """Topic and id of the queues that there are directories for; whatever else lies there is left alone."""
+    for topic in storage.list_directory(directory):
+        path = f"{directory}/{topic}"
+        if storage.is_directory(path) and _is_text(topic):
+            for name in storage.list_directory(path):
+                if _QUEUE_ID.fullmatch(name) and storage.is_directory(f"{path}/{name}"):
+                    yield topic, int(name)
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # bytes that are no UTF-8: no topic is named so
+        return False
+    return True
 
 
 class ConsumeQueue:
@@ -197,9 +218,10 @@ class ConsumeQueue:
 
     def remove_below_min(self) -> None:
         """Remove the files that hold no unit from :attr:`min_offset` on; the last stays, with the queue's end."""
-        while self._run.start + self._run.file_size <= self.min_offset * UNIT:
-            if not self._run.remove_first():
-                return
+        with self.files_guard:
+            while self._run.start + self._run.file_size <= self.min_offset * UNIT:
+                if not self._run.remove_first():
+                    return
 
     def cut_physical(self, physical_end: int) -> int:
         """Remove the units whose record is not wholly below ``physical_end``; returns how many they were."""

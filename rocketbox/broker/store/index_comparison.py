@@ -120,7 +120,7 @@ class IndexComparison:
         if not self._begun or (file is not None and file.entry(file.number)[1] < min(physical, self._log_start())):
             yield from self._pass_gone()  # also of what retention removes meanwhile
             self._begun = True
-        if physical >= self._skip_to:
+        if physical >= max(self._skip_to, self._log_start()):
             yield from self._entries_of(physical, stored, hashes, tagged)
         yield from self._compare_ended()
 
@@ -146,6 +146,8 @@ class IndexComparison:
             expected.pop()  # an Apache broker before 5.5 leaves the tags out
         for key_hash in expected:
             file = self._current()
+            if physical < self._log_start():
+                return  # retention has removed it, and perhaps the file with its entries, which was passed over
             if file is None:
                 self._missing = True
                 path = self._file.path if self._file is not None else "index"

@@ -51,7 +51,9 @@ class QueueComparison:
             for offset in range(self.next, queue_offset):
                 if not self._is_gone(self._unit(offset)):
                     yield from self._compare(offset, _FILLER)
-        yield from self._compare(queue_offset, _UNIT.pack(physical, size, code))
+        for finding in self._compare(queue_offset, _UNIT.pack(physical, size, code)):
+            if physical >= self._log_start():  # else retention has removed the record, and perhaps its entry, meanwhile
+                yield finding
         self.next = queue_offset + 1
 
     def rest(self, complete_until: int) -> Iterator[StoreFinding]:

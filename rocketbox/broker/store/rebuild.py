@@ -45,6 +45,17 @@ class Mending:
         self._changed[finding.path] = file
         self.count += 1
 
+    def write_entry(self, finding: StoreFinding, queue: ConsumeQueue) -> bool:
+        """Write a queue's; False when its file was removed meanwhile, by retention or with its topic.
+
+        It would get that file again, before a gap, and the next start would miss those in between.
+        """
+        with queue.files_guard:
+            if queue.is_deleted or int(os.path.basename(finding.path)) < queue.run.start:
+                return False
+            self.write(finding, queue.run.file_size)
+        return True
+
     def sync(self) -> None:
         for path, file in self._changed.items():
             file.sync()
@@ -95,10 +106,9 @@ class QueueRebuild:
                 offset = (int(os.path.basename(step.path)) + step.position) // CONSUME_QUEUE_UNIT
                 is_entry = step.kind is FindingKind.QUEUE and offset < self._written
                 if is_entry and step.correct not in (None, FILLER_UNIT):
-                    with self.queue.files_guard:
-                        if self.queue.is_deleted:  # else it would get a file again
-                            break
-                        mending.write(step, self.queue.run.file_size)
+                    mending.write_entry(step, self.queue)
+                if self.queue.is_deleted:
+                    break
                 continue
             yield step
             if self._comparison.compared(self._name) >= self._written:

@@ -164,16 +164,17 @@ class Upkeep:
                 continue
             if step.correct == FILLER_UNIT:
                 continue
-            found.append(step)
             if step.correct is not None and step.kind is FindingKind.QUEUE:
-                queue = queues[os.path.dirname(step.path)]
-                with queue.files_guard:
-                    if not queue.is_deleted:  # else it would get a file again
-                        mending.write(step, queue.run.file_size)
+                if not mending.write_entry(step, queues[os.path.dirname(step.path)]):
+                    continue
             elif step.correct is not None:
                 with self._feed.guard:
-                    mending.write(step, length_of(*self._derived.index.sizes))
-                    self._derived.index.forget_slots(step.path)
+                    index = self._derived.index
+                    if all(file.path != step.path for file in index.files):
+                        continue  # retention has removed it meanwhile
+                    mending.write(step, length_of(*index.sizes))
+                    index.forget_slots(step.path)
+            found.append(step)
         mending.sync()
         if mending.count:
             start = self._log.start

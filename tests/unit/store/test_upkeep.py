@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from rocketbox.broker.store.finding import StoreFinding
 from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.store.verify import LogComparison
 from tests.unit.store.store_tools import (
     LOG,
     ROOT,
@@ -153,3 +157,31 @@ async def test_a_queue_is_rebuilt_when_it_is_asked_for() -> None:
         await settle()
         assert contents(storage, QUEUE) == sound
         assert store.upkeep.mended == 1
+
+
+async def test_a_queue_file_that_retention_removes_during_a_pass_is_not_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    storage, clock = MemoryStorage(), ManualClock()
+    options = dataclasses.replace(HOURLY, mapped_file_size_consume_queue=80)
+    async with opened(storage, options, clock=clock) as store:
+        await put_all(store, *[message(number) for number in range(100)])
+        for _ in range(3):
+            await clock.advance(61)
+        compare = LogComparison._compare
+
+        def compare_while_files_go(self: LogComparison, *arguments: Any) -> Iterator[StoreFinding]:
+            while store._retention._remove_expired(clock.now_ms + 80 * 3_600_000):
+                store._retention._remove_derived()
+            return compare(self, *arguments)
+
+        monkeypatch.setattr(LogComparison, "_compare", compare_while_files_go)
+        await passed(store, clock)
+        assert store.min_offset("orders", 0) > 20
+        assert store.upkeep.mended == 0
+        queue = store._derived.find("orders", 0)
+        assert queue is not None
+        names = storage.list_directory(f"{ROOT}/consumequeue/orders/0")
+        assert [int(name) for name in names] == queue.run.starts
+    async with opened(storage, options) as store:
+        assert numbers(store)[-1] == 99
