@@ -145,14 +145,15 @@ class CheckpointFile:
         with self._guard:
             for name in ("synced_offset", "physic_msg_timestamp") if self.value.marked else ():
                 changes[name] = max(changes.get(name, 0), getattr(self.value, name))
-            self.value = replace(self.value, marked=True, **changes)
+            value = replace(self.value, marked=True, **changes)
             if self._file is None:
                 self._file = self._storage.open(self._path, create=True)
                 if self._file.size() != CHECKPOINT_BYTES:
                     self._file.truncate(CHECKPOINT_BYTES)
-            self._file.write(0, [self.value.encode()])
+            self._file.write(0, [value.encode()])
             if sync:
                 self._file.sync()
+            self.value = value  # what could not be written is not known: it is written again
 
     def close(self) -> None:
         if self._file is not None:

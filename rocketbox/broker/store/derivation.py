@@ -15,8 +15,9 @@ from rocketbox.broker.store.records import find_keys, find_property
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, MessageSysFlag
 from rocketbox.protocol.tags import tags_code
 
-__all__ = ["is_indexed", "key_hashes", "unit_code"]
+__all__ = ["due_time", "is_indexed", "key_hashes", "unit_code"]
 
+MOST_DIGITS = 9  # of a level; Python refuses to read numbers of thousands
 _TRANSACTION = int(MessageSysFlag.TRANSACTION_ROLLBACK)  # both bits of a message's transaction state
 
 
@@ -25,12 +26,24 @@ def is_indexed(sys_flag: int) -> bool:
     return sys_flag & _TRANSACTION != _TRANSACTION
 
 
+def due_time(properties: bytes, stored: int, delays: Sequence[int]) -> int | None:
+    """When a message that waits for its delay level is due (epoch ms); None without a level.
+
+    Above the highest level it is that one, however many digits the peer has written.
+    """
+    level = find_property(properties, b"DELAY")
+    if level is None or not level.isdigit() or not (digits := level.lstrip(b"0")):
+        return None
+    highest = len(delays)
+    return stored + delays[(highest if len(digits) > MOST_DIGITS else min(int(digits), highest)) - 1]
+
+
 def unit_code(topic: str, properties: bytes, stored: int, delays: Sequence[int]) -> int:
     """What stands in the queue beside a message: its tag's hash, or when a delayed one is due (epoch ms)."""
     if topic == SCHEDULE_TOPIC:
-        level = find_property(properties, b"DELAY")
-        if level is not None and level.isdigit() and int(level) > 0:
-            return stored + delays[min(int(level), len(delays)) - 1]
+        due = due_time(properties, stored, delays)
+        if due is not None:
+            return due
     tags = find_keys(properties)[0]
     return 0 if tags is None else tags_code(tags.decode("utf-8", "replace"))
 

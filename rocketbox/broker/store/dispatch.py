@@ -13,8 +13,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator
 
-from rocketbox.broker.store.consume_queue import ConsumeQueue
+from rocketbox.broker.store.consume_queue import ConsumeQueue, find_queues
 from rocketbox.broker.store.deleted_topics import DeletedTopics
+from rocketbox.broker.store.derivation import due_time
 from rocketbox.broker.store.files import NO_ROOM, OpenFiles
 from rocketbox.broker.store.index_file import MessageIndex, hash_key, hash_prefix
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT, StoreOptions
@@ -71,25 +72,23 @@ class Derived:
         """
         self.deleted.load()
         first: ConsumeQueue | None = None
-        for topic in self._storage.list_directory(self._directory):
-            for queue_id in self._storage.list_directory(f"{self._directory}/{topic}"):
-                if queue_id.isdigit():
-                    queue = self._open_queue(topic, int(queue_id))
-                    queue.load()
-                    if queue.begins_below(self.deleted.end_of(topic)):
-                        del self._queues[topic, queue.queue_id]
-                        queue.remove_files()
-                        continue
-                    if not queue.run.starts:
-                        continue
-                    if first is not None and queue.run.file_size != first.run.file_size:
-                        raise StoreError(
-                            f"{queue.run.path(queue.run.start)} has {queue.run.file_size} bytes, "
-                            f"{first.run.path(first.run.start)} has {first.run.file_size}: the files of all consume "
-                            "queues have one size. Remove the directories of those that are not as the others; they "
-                            "are built again from the log"
-                        )
-                    first = first or queue
+        for topic, queue_id in list(find_queues(self._storage, self._directory)):
+            queue = self._open_queue(topic, queue_id)
+            queue.load()
+            if queue.begins_below(self.deleted.end_of(topic)):
+                del self._queues[topic, queue.queue_id]
+                queue.remove_files()
+                continue
+            if not queue.run.starts:
+                continue
+            if first is not None and queue.run.file_size != first.run.file_size:
+                raise StoreError(
+                    f"{queue.run.path(queue.run.start)} has {queue.run.file_size} bytes, "
+                    f"{first.run.path(first.run.start)} has {first.run.file_size}: the files of all consume "
+                    "queues have one size. Remove the directories of those that are not as the others; they "
+                    "are built again from the log"
+                )
+            first = first or queue
         if first is not None:
             self.queue_file_size = first.run.file_size
             for queue in self:
@@ -152,7 +151,7 @@ class Derived:
 
         Returns what stands there beside it: its tag's hash, or when a delayed one is due (epoch ms).
         """
-        code = self._due(properties, stored) if topic == SCHEDULE_TOPIC else None
+        code = due_time(properties, stored, self._delays) if topic == SCHEDULE_TOPIC else None
         if code is None:
             tags = find_property(properties, b"TAGS")
             code = 0 if tags is None else self._code_of(tags)
@@ -189,8 +188,10 @@ class Derived:
 
     def code(self, record: ParsedRecord) -> int:
         """What stands in the queue beside a record."""
-        if record.topic == SCHEDULE_TOPIC and (due := self._due(record.properties, record.stored)) is not None:
-            return due
+        if record.topic == SCHEDULE_TOPIC:
+            due = due_time(record.properties, record.stored, self._delays)
+            if due is not None:
+                return due
         tags = find_keys(record.properties)[0]
         return 0 if tags is None else self._code_of(tags)
 
@@ -198,12 +199,6 @@ class Derived:
         """Let the queue go on at ``offset``; the messages before are gone."""
         queue.fill(offset)
         self._changed[queue] = None
-
-    def _due(self, properties: bytes, stored: int) -> int | None:
-        level = find_property(properties, b"DELAY")
-        if level is None or not level.isdigit() or int(level) == 0:
-            return None
-        return stored + self._delays[min(int(level), len(self._delays)) - 1]
 
     def _code_of(self, tags: bytes) -> int:
         code = self._codes.get(tags)

@@ -43,6 +43,7 @@ from rocketbox.broker.store.log_writer import LogWriter
 from rocketbox.broker.store.opening import OpenedStore, lock_directory, open_store, say_clean
 from rocketbox.broker.store.options import FlushDiskType, StoreOptions
 from rocketbox.broker.store.reading import StoreReader, WrongEntryError
+from rocketbox.broker.store.records import seems_damaged
 from rocketbox.broker.store.recovery import RecoveryReport
 from rocketbox.broker.store.retention import Retention
 from rocketbox.broker.store.state import StoreHealth, StoreState
@@ -220,7 +221,8 @@ class MessageStore:
             stack.callback(self._close_files)
             pool = self._pool = await stack.enter_async_context(WorkerPool(THREADS, "store"))
             await stack.enter_async_context(self._reader.enter())
-            lock = await pool.run(lock_directory, self._storage, self._root)
+            with anyio.CancelScope(shield=True):  # a lock that a thread takes behind our back is never given back
+                lock = await pool.run(lock_directory, self._storage, self._root)
             stack.callback(lock.release)
             with anyio.CancelScope(shield=True):  # half a recovery must not go on in its thread behind our back
                 opened = await pool.run(
@@ -412,7 +414,10 @@ class MessageStore:
             queue_offset = 0
         place = (queue_offset, self._log.end + distance, now, self._store_host)
         try:
-            return encode_stored_message(message, property_crc=self._crc, place=place), queue_offset
+            record = encode_stored_message(message, property_crc=self._crc, place=place)
+            if not self._crc and seems_damaged(record, message.properties):
+                record = encode_stored_message(message, property_crc=True, place=place)
+            return record, queue_offset
         except struct.error as error:
             raise InvalidMessageError(f"a number of the message is out of its range: {error}") from error
 

@@ -341,6 +341,7 @@ class StoreReader:
             while (
                 count < len(places)
                 and 0 <= places[count].physical - end <= READ_GAP
+                and places[count].size >= MIN_RECORD_BYTES  # else its entry is damaged, which is told of it alone
                 and cache.get(places[count].physical) is None
             ):
                 near.append(places[count])

@@ -24,6 +24,7 @@ __all__ = [
     "has_whole_properties",
     "length_mismatch",
     "parse_record",
+    "seems_damaged",
     "store_timestamp_of",
 ]
 
@@ -115,8 +116,7 @@ def check_record(record: bytes, offset: int, *, needs_checksum: bool = False) ->
         if trailer[-1] != 2 or not digits.isdigit() or int(digits[::-1]) != checksum:
             return "the checksum of the record is not that of its bytes"
         return None
-    wrong = sum(a != b for a, b in zip(trailer, CHECKSUM_NAME, strict=False)) + (trailer[-1] != 2)
-    if wrong <= _NEAR:  # without this, a flipped bit in the name would make the record one without a checksum
+    if _is_near(trailer):  # without this, a flipped bit in the name would make the record one without a checksum
         return "the checksum of the record is damaged"
     try:
         properties = parse_record(record).properties
@@ -135,6 +135,19 @@ def check_record(record: bytes, offset: int, *, needs_checksum: bool = False) ->
         if _lacks_a_sector(record, start, end, offset):
             return f"the {name} are cut off" if name == "properties" else f"the {name} is cut off"
     return NO_CHECKSUM if needs_checksum else None
+
+
+def _is_near(trailer: bytes) -> bool:
+    wrong = sum(a != b for a, b in zip(trailer, CHECKSUM_NAME, strict=False)) + (trailer[-1] != 2)
+    return wrong <= _NEAR
+
+
+def seems_damaged(record: bytes, properties: bytes) -> bool:
+    """Whether :func:`check_record` may refuse a whole record without a checksum, for what its sender has put into it.
+
+    Such a one is stored with a checksum, whatever the settings say: else the next start would take it for damage.
+    """
+    return b"\0" in properties or _is_near(record[-CHECKSUM_BYTES:])
 
 
 def has_whole_properties(record: bytes) -> bool:
