@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rocketbox.broker.store.checkpoint import CHECKPOINT_BYTES, Checkpoint
 from rocketbox.broker.store.config_file import ConfigFile
-from rocketbox.broker.store.consume_queue import FILLER_SIZE
+from rocketbox.broker.store.consume_queue import FILLER_SIZE, find_queues
 from rocketbox.broker.store.deleted_topics import DeletedTopics
 from rocketbox.broker.store.files import FileRun, OpenFiles
 from rocketbox.broker.store.finding import FindingKind, StoreFinding
@@ -70,12 +70,11 @@ def find_files(storage: Storage, root: str, options: StoreOptions, locked: bytes
     log = _run(files, f"{root}/commitlog", options.mapped_file_size_commit_log, FindingKind.LOG, findings)
     queues: dict[QueueName, FileRun] = {}
     directory = f"{root}/consumequeue"
-    for topic in storage.list_directory(directory):
-        for queue_id in storage.list_directory(f"{directory}/{topic}"):
-            if queue_id.isdigit():
-                path = f"{directory}/{topic}/{queue_id}"
-                size = options.mapped_file_size_consume_queue
-                queues[topic, int(queue_id)] = _run(files, path, size, FindingKind.QUEUE, findings)
+    names = list(find_queues(storage, directory))
+    size = _queue_file_size(storage, [f"{directory}/{topic}/{number}" for topic, number in names], options)
+    for topic, number in names:
+        path = f"{directory}/{topic}/{number}"
+        queues[topic, number] = _run(files, path, size, FindingKind.QUEUE, findings, is_known=True)
     checkpoint = Checkpoint()
     if storage.exists(f"{root}/checkpoint"):
         checkpoint = Checkpoint.decode(storage.open(f"{root}/checkpoint").read(0, CHECKPOINT_BYTES))
@@ -111,15 +110,36 @@ def _index_files(
     return found, sizes
 
 
-def _run(files: OpenFiles, directory: str, file_size: int, kind: FindingKind, findings: list[StoreFinding]) -> FileRun:
+def _queue_file_size(storage: Storage, directories: list[str], options: StoreOptions) -> int:
+    """What most files of queues have: a start takes them only if all have one size."""
+    sizes: Counter[int] = Counter()
+    for directory in directories:
+        for name in storage.list_directory(directory):
+            if re.fullmatch(r"\d{20}", name):
+                size = storage.open(f"{directory}/{name}").size()
+                sizes[size] += size > 0 and size % UNIT == 0
+    wanted = options.mapped_file_size_consume_queue
+    return max(sizes, key=lambda size: (sizes[size], size == wanted)) if sizes.total() else wanted
+
+
+def _run(
+    files: OpenFiles,
+    directory: str,
+    file_size: int,
+    kind: FindingKind,
+    findings: list[StoreFinding],
+    *,
+    is_known: bool = False,
+) -> FileRun:
+    """The files of a directory; which size they should have is told by the most of them, unless it ``is_known``."""
     storage = files.storage
     names = [name for name in storage.list_directory(directory) if re.fullmatch(r"\d{20}", name)]
     sizes = {name: storage.open(f"{directory}/{name}").size() for name in names}
     full = [size for size in sizes.values() if size]
-    if full and file_size not in full:
+    if full and file_size not in full and not is_known:
         file_size = Counter(full).most_common(1)[0][0]
     starts = [int(name) for name in names]
-    for before, start in pairwise(starts):
+    for before, start in pairwise(starts if not is_known else []):
         if 0 < start - before < file_size:
             file_size = start - before
     run = FileRun(files, directory, file_size, "")

@@ -70,7 +70,7 @@ class _Plan:
             self._mend_queue(path, found)
         index = [finding.path for finding in wrong if finding.kind is FindingKind.INDEX]
         if index:
-            self._set_index_aside(min(index))
+            self._set_index_aside(index)
         for path in dict.fromkeys(finding.path for finding in wrong if finding.kind is FindingKind.TABLE):
             self._set_aside(path)
         return self._steps
@@ -179,8 +179,9 @@ class _Plan:
             assert finding.correct is not None
             self._write(path, finding.position, finding.correct, size)
 
-    def _set_index_aside(self, first: str) -> None:
-        files = [path for path in self._store.index if path >= first] or [first]
+    def _set_index_aside(self, wrong: list[str]) -> None:
+        first = min(wrong)
+        files = sorted({*wrong, *[path for path in self._store.index if path >= first]})
         self._add(
             f"set aside {len(files)} index files from {first} on; the next start builds them again from the log",
             lambda: self._do_set_index_aside(files),

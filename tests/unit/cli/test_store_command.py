@@ -346,3 +346,26 @@ def test_queues_index_and_tables_are_mended(tmp_path: Path) -> None:
         ]
     )
     assert numbers_in(tmp_path) == list(range(30))
+
+
+def test_an_index_file_that_was_cut_short_is_set_aside_with_the_others(tmp_path: Path) -> None:
+    filled(tmp_path)
+    index = sorted((tmp_path / "index").iterdir())
+    with index[0].open("r+b") as file:
+        file.truncate(751)
+    assert rocketbox("repair", "--data-dir", tmp_path, "--yes", *SETTINGS).exit_code == 0
+    assert rocketbox("check", "--data-dir", tmp_path, *SETTINGS).exit_code == 0
+    assert {f"index-{each.name}" for each in index} <= {
+        each.name.rpartition("-")[0] for each in (tmp_path / "torn").iterdir()
+    }
+
+
+def test_a_queue_file_of_another_length_is_mended(tmp_path: Path) -> None:
+    filled(tmp_path, [message(number, queue_id=number % 2) for number in range(30)])
+    queue = tmp_path / "consumequeue" / "orders" / "0" / f"{0:020d}"
+    with queue.open("r+b") as file:
+        file.truncate(277)
+    assert rocketbox("check", "--data-dir", tmp_path, *SETTINGS).exit_code == 1
+    assert rocketbox("repair", "--data-dir", tmp_path, "--yes", *SETTINGS).exit_code == 0
+    assert rocketbox("check", "--data-dir", tmp_path, *SETTINGS).exit_code == 0
+    assert queue.stat().st_size == 400
