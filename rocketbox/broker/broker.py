@@ -53,7 +53,7 @@ from rocketbox.protocol.bodies import TopicConfig
 from rocketbox.protocol.codes import SerializeType
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection
-from rocketbox.remoting.network import Network
+from rocketbox.remoting.network import Network, TcpNetwork
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.server import RemotingServer
 from rocketbox.tasks import Supervisor
@@ -200,7 +200,7 @@ class Broker:
                     host=self.options.bind_address,
                     port=self.options.listen_port,
                     clock=self._clock,
-                    network=self._network,
+                    network=self._network or TcpNetwork(send_buffer_bytes=self.options.server_socket_snd_buf_size),
                     options=remoting_options(self.options),
                     on_close=self._connection_closed,
                     hooks=self._hooks,

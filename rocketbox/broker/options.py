@@ -87,6 +87,9 @@ class BrokerOptions:
     """Of all connections: what has come of frames that are not complete; above it the oldest is given up."""
     max_unread_bytes: int = 32 << 20
     """Of all connections: answers that clients do not read; above it the one that waits longest is given up."""
+    server_socket_snd_buf_size: int = 128 << 10
+    """Of each connection: what the system keeps of answers that a client has not taken; 0 leaves it to the system
+    (Apache's default). A client far away may need more: about twice what it takes in one round trip."""
     max_heartbeat_bytes: int = 1 << 20
     """The most bytes of a heartbeat, or of queues to lock."""
     max_request_bytes: int = 128 << 10

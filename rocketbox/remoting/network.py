@@ -88,11 +88,21 @@ def reason_of(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
-class TcpNetwork:
-    """TCP. Under asyncio on its transports, elsewhere (or with ``streams``) on anyio's streams."""
+SEND_BUFFER_BYTES = 128 << 10
 
-    def __init__(self, *, streams: bool = False) -> None:
+
+class TcpNetwork:
+    """TCP. Under asyncio on its transports, elsewhere (or with ``streams``) on anyio's streams.
+
+    ``send_buffer_bytes`` are asked of the system for each accepted connection (Linux gives twice as many, for what it
+    needs itself); 0 leaves the size to the system. Left to itself Linux takes up to 4 MiB for every peer that does not
+    read, and a hundred of them, each with some megabytes to be copied first, held everybody up for seconds (benchmark
+    "peers that never read").
+    """
+
+    def __init__(self, *, streams: bool = False, send_buffer_bytes: int = SEND_BUFFER_BYTES) -> None:
         self._streams = streams
+        self._send_buffer_bytes = send_buffer_bytes
 
     async def connect(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Connection:
         if not self._streams and asyncio_driver.is_running():
@@ -102,13 +112,16 @@ class TcpNetwork:
     async def listen(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Listener:
         family, address = await _resolve(host, port)
         if not self._streams and asyncio_driver.is_running():
-            return _listen_on_asyncio(_bind(family, address), opened, tasks)
+            listening = _bind(family, address)
+            self._set_send_buffer(listening)
+            return _listen_on_asyncio(listening, opened, tasks)
         listener = await anyio.create_tcp_listener(
             local_host=address[0],
             local_port=port,
             family=family,  # type: ignore[arg-type]  # AF_INET or AF_INET6, as resolved
             backlog=asyncio_driver.BACKLOG,
         )
+        self._set_send_buffer(listener.extra(anyio.abc.SocketAttribute.raw_socket))
 
         async def accepted(stream: anyio.abc.SocketStream) -> None:
             _start(_TcpStream(stream), opened, tasks)
@@ -125,6 +138,11 @@ class TcpNetwork:
         bound = listener.extra(anyio.abc.SocketAttribute.local_address)
         task = tasks.start(f"accept at {format_address(bound)}", accept)
         return _StreamListener((str(bound[0]), int(bound[1])), close)
+
+    def _set_send_buffer(self, listening: socket.socket) -> None:
+        """Of a listening socket, from which those that it accepts have it."""
+        if self._send_buffer_bytes:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
 
 
 def _listen_on_asyncio(listening: socket.socket, opened: Opened, tasks: Supervisor) -> Listener:

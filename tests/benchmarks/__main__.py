@@ -3,8 +3,9 @@
 The broker is ``rocketbox broker``, first with SYNC_FLUSH, the default, then with ASYNC_FLUSH, or the servers named by
 ``--name-server`` and ``--broker`` (an Apache cluster of one). CPU per message is the client process' own; the broker's
 is shown where the broker is ours. The scenarios of the store alone have neither: theirs is the CPU of the process that
-holds the store. The starts of a whole service (``start``) and Apache's Java client on our broker and on Apache's
-(``java``) bring their own servers; ``--profile`` shows what the broker does meanwhile.
+holds the store. The starts of a whole service (``start``), sends among hostile peers (``hostile``), and Apache's Java
+client on our broker and on Apache's (``java``) bring their own servers; ``--profile`` shows what the broker does
+meanwhile.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from tests.benchmarks.hostile import HOSTILE, measure_hostile, table_of_hostile
 from tests.benchmarks.java import JAVA, SHARE, loads_of, measure_java, profile_of, table_of_java
 from tests.benchmarks.processes import cpu_seconds, pinned
 from tests.benchmarks.scenario import SCENARIOS
@@ -86,6 +88,7 @@ def main() -> None:
     names = [name for name in SCENARIOS if arguments.only in name]
     own = not arguments.name_server
     starts = [name for name in STARTS if own and arguments.only in name]
+    hostile = [name for name in HOSTILE if own and arguments.only in name]
     java = [name for name in JAVA if own and arguments.only in name]
     flush_types = [arguments.flush_disk_type] if arguments.flush_disk_type else FLUSH_TYPES if own else FLUSH_TYPES[:1]
     tables: list[Table | str] = []
@@ -96,7 +99,9 @@ def main() -> None:
             (kind, [name for name in names if SCENARIOS[name].needs_servers or kind == flush_types[-1]])
             for kind in flush_types
         ]
-        total = sum(len(of_kind) for _, of_kind in runs) + len(starts) + (2 * loads_of(java) if java else 0)
+        total = (
+            sum(len(of_kind) for _, of_kind in runs) + len(starts) + len(hostile) + (2 * loads_of(java) if java else 0)
+        )
         bar = progress.add_task("measuring", total=total * (arguments.rounds + 1))
 
         def begins(name: str) -> None:
@@ -113,6 +118,9 @@ def main() -> None:
                 tables.append(table_of_java(found, f"ASYNC_FLUSH, {title}"))
             if found and arguments.profile:
                 tables += [profile_of(name, messages, arguments.directory) for name in java]
+        if hostile:
+            measured = measure_hostile(hostile, arguments.rounds, arguments.directory, begins)
+            tables.append(table_of_hostile(measured, title))
         if starts:
             tables.append(table_of(measure_starts(starts, arguments.rounds, arguments.directory, begins), title))
     for table in filter(None, tables):

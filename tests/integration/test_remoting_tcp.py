@@ -469,3 +469,23 @@ async def test_what_can_be_no_host_name_is_not_taken_for_a_closed_client(host: s
         with pytest.raises(ConnectError) as caught:
             await client.request(f"{host}:80", RemotingCommand.request(1), timeout=3)
         assert "the client was closed" not in caught.value.reason
+
+
+async def test_little_is_read_for_a_peer_that_never_reads(network: TcpNetwork) -> None:
+    asked = 0
+
+    def read(_: Connection, request: RemotingCommand) -> RemotingCommand:
+        nonlocal asked
+        asked += 1
+        return RemotingCommand.response(body=bytes(256 << 10))
+
+    async with (
+        RemotingServer({11: read}, host="127.0.0.1", port=0, clock=RealClock(), network=network, reads={11}) as server,
+        await anyio.connect_tcp(*parse_address(server.address)) as peer,
+    ):
+        await peer.send(b"".join(encode_command(RemotingCommand.request(11), number) for number in range(60)))
+        with anyio.fail_after(LIMIT):
+            while not server.unread_bytes:
+                await anyio.sleep(0.01)
+        await anyio.sleep(0.2)  # that nothing more is read shows only when time passes
+        assert asked <= 8, "up to 1 MiB here, and what the system takes"
