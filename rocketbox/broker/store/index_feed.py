@@ -1,8 +1,8 @@
 """Building the index behind the records: not in the loop, for a key costs 5 us and the slots are a file of 20 MB.
 
 What is dispatched is noted here; threads take it in slices of about a millisecond, so that none holds the interpreter
-for long. When too much is noted, or after an error, the notes are dropped and the records are read again from the log:
-neither a slow index nor a broken one holds up anything else, and it ends up complete.
+for long. When too much is noted, in notes or in bytes, or after an error, the notes are dropped and the records are
+read again from the log: neither a slow index nor a broken one holds up anything else, and it ends up complete.
 
 The layout of index files is left to ``index_file``, what is indexed to ``dispatch``.
 """
@@ -27,12 +27,14 @@ __all__ = ["BUILDING", "IndexFeed", "TakenIndex"]
 
 SLICE = 256  # records that are indexed at once, in about a millisecond
 WAKE = 1024  # so many notes are worth a thread's while; fewer wait for the next writing of the index, or for a query
+WAKE_BYTES = 4 << 20  # so many bytes of properties are too
 MOST_NOTES = 50_000
+MOST_BYTES = 64 << 20  # of properties in notes
 FIRST_BACKOFF = 1.0
 LONGEST_BACKOFF = 60.0
 BUILDING = "building the index"  # name of the trouble
 
-_Note = tuple[str, bytes, int, int, int, int]  # topic, properties, sysFlag, offset, store time, end
+_Note = tuple[str, bytes, int, int, int, int, int]  # topic, properties, sysFlag, offset, store time, end, _noted
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class IndexFeed:
         self._clock = clock
         self._troubles = troubles
         self._notes: deque[_Note] = deque()
+        self._noted = 0  # bytes of properties that were ever noted
+        self._indexed = 0  # of those, what is held no more
         self._has_all = True  # whether the notes reach, without a gap, from ``built`` to _end
         self._enough = anyio.Event()
 
@@ -69,10 +73,12 @@ class IndexFeed:
             self.built = end
         elif self._has_all:
             notes = self._notes
-            notes.append((topic, properties, sys_flag, offset, stored, end))
-            if len(notes) >= WAKE:
-                if len(notes) > MOST_NOTES:  # a thread that has the old ones in its hands may go on with them
-                    self._notes, self._has_all = deque(), False
+            self._noted += len(properties)
+            notes.append((topic, properties, sys_flag, offset, stored, end, self._noted))
+            if len(notes) >= WAKE or self._noted - self._indexed >= WAKE_BYTES:
+                # a thread that has the old ones in its hands may go on with them
+                if len(notes) > MOST_NOTES or self._noted - self._indexed > MOST_BYTES:
+                    self._notes, self._has_all, self._indexed = deque(), False, self._noted
                 self._enough.set()
 
     async def run(self, pool: WorkerPool) -> None:
@@ -99,7 +105,7 @@ class IndexFeed:
         while self.built < end:
             await pool.run(self._build_slice, end)
         if self.built == self._end:
-            self._has_all = True
+            self._has_all, self._indexed = True, self._noted
         self._troubles.end(BUILDING)
 
     def build_now(self) -> None:
@@ -122,9 +128,10 @@ class IndexFeed:
                 self.built = behind
                 return
             for _ in range(min(SLICE, len(notes))):
-                topic, properties, sys_flag, offset, stored, behind = notes[0]
+                topic, properties, sys_flag, offset, stored, behind, noted = notes[0]
                 self._derived.index_record(topic, properties, sys_flag, offset, stored)
                 self.built = behind
+                self._indexed = noted
                 notes.popleft()
 
     def take(self) -> TakenIndex:

@@ -1,0 +1,45 @@
+"""What the index lacks: built when much is held, in slices; complete also when more came than may be held."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from rocketbox.broker.store import index_feed
+from rocketbox.broker.store.memory_storage import MemoryStorage
+from rocketbox.broker.store.message_store import MessageStore
+from tests.unit.store.store_tools import SMALL, check_index, message, opened, put_all, settle
+
+pytestmark = pytest.mark.anyio
+
+OPTIONS = dataclasses.replace(SMALL, max_index_num=10_000)
+
+
+async def is_indexed(store: MessageStore) -> bool:
+    """Whether keys come into the index without anybody asking for one."""
+    for _ in range(10):
+        await settle()
+        if store._derived.index.changed:
+            return True
+    return False
+
+
+async def test_many_bytes_of_properties_are_indexed_before_anybody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(MemoryStorage(), OPTIONS) as store:
+        await put_all(store, *[message(number) for number in range(20)])
+        assert not await is_indexed(store)
+        monkeypatch.setattr(index_feed, "WAKE_BYTES", 1000)
+        await put_all(store, message(20))
+        assert await is_indexed(store)
+        check_index(store, *range(21))
+
+
+async def test_more_bytes_of_properties_than_may_be_held_are_read_again_from_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(index_feed, "WAKE_BYTES", 300)
+    monkeypatch.setattr(index_feed, "MOST_BYTES", 300)
+    async with opened(MemoryStorage(), OPTIONS) as store:
+        await put_all(store, *[message(number) for number in range(40)])
+        check_index(store, *range(40))
