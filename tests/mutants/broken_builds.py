@@ -19,6 +19,7 @@ from rocketbox.broker.store.dispatch import Derived
 from rocketbox.broker.store.dispatcher import Dispatcher
 from rocketbox.broker.store.files import FileRun
 from rocketbox.broker.store.log_writer import LogWriter
+from rocketbox.broker.store.retention import Retention
 
 __all__ = ["MUTANTS", "Mutant"]
 
@@ -257,3 +258,24 @@ def checkpoint_ahead() -> None:
 
     load_before = replace(CheckpointFile, "load", load)
     before = replace(commit_log.CommitLog, "write", write)
+
+
+@mutant(
+    "retention removes what has not expired",
+    "the oldest file of the log goes whatever the age of its messages",
+    f"{STORE}/test_retention.py::test_what_has_not_expired_stays_on_a_full_disk",
+)
+def remove_unexpired() -> None:
+    def remove(self: Any, now_ms: int) -> Any:
+        return before(self, now_ms + (1 << 50))
+
+    before = replace(Retention, "_remove_expired", remove)
+
+
+@mutant(
+    "WAIT=false is answered before it is written",
+    "who does not wait for the sync is told at once, not when the operating system has it",
+    f"{STORE}/test_store_errors.py::test_who_does_not_wait_for_the_sync_is_told_when_it_is_written_and_never_before",
+)
+def answer_before_written() -> None:
+    replace(message_store.MessageStore, "when_written", lambda self, end_offset, callback: callback(None))

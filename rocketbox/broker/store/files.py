@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 
 OPEN_FILES = 256  # a broker with thousands of queues must stay below the usual limit of 1024 open files
 ZEROS = bytes(1 << 20)
+PAGE = 1024  # what the size of a file is a multiple of, or it was cut off
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _SHORTAGES = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
@@ -135,9 +136,11 @@ class FileRun:
         run.file_size = min(self.file_size, run.file(start).size())
         return run
 
-    def load(self) -> None:
+    def load(self, *, lengthen: bool = False) -> None:
         """Find the files, and take :attr:`file_size` from them. A last file of no length, left by a crash, is removed.
 
+        With ``lengthen`` a last file that is shorter than those before it, as a copy that was cut off leaves it, gets
+        their length, and an only one that of the settings, if its own is no multiple of PAGE: no store makes such.
         Raises StoreError for files of several sizes, StoreCorruptError for a missing file.
         """
         names = [name for name in self._storage.list_directory(self.directory) if re.fullmatch(r"\d{20}", name)]
@@ -145,6 +148,12 @@ class FileRun:
         sizes = {start: self._files.get(self.path(start)).size() for start in self.starts}
         if self.starts and sizes[self.starts[-1]] == 0:
             self._remove(self.starts.pop())
+        if lengthen and self.starts:
+            last = self.starts[-1]
+            size = sizes[self.starts[0]] if len(self.starts) > 1 else self.file_size
+            if sizes[last] < size and (len(self.starts) > 1 or sizes[last] % PAGE):
+                self._lengthen(last, sizes[last], size)
+                sizes[last] = size
         for start in self.starts:
             first = self.starts[0]
             if sizes[start] != sizes[first] or start % max(1, sizes[start]):
@@ -158,6 +167,12 @@ class FileRun:
             if start != before + self.file_size:
                 missing = self.path(before + self.file_size)
                 raise StoreCorruptError(missing, 0, f"the file is missing between {self.path(before)} and {start:020d}")
+
+    def _lengthen(self, start: int, size: int, full: int) -> None:
+        _log.warning("%s has %d of its %d bytes: what is missing counts as zeros", self.path(start), size, full)
+        file = self._files.get(self.path(start))
+        file.truncate(full)
+        file.sync()
 
     def add(self, start: int) -> StorageFile:
         """Make the file that begins at ``start``, of full length and synced. Nothing is left of one that fails.

@@ -260,6 +260,7 @@ class MessageStore:
                 call_soon(lambda: self._mend(error))
 
             self._reader.on_wrong_entry = report
+            self._reader.is_damaged = self.upkeep.is_damaged
             if self.options.flush_disk_type is FlushDiskType.ASYNC_FLUSH:
                 others.append(tasks.start("sync the commit log", self._writer.sync_in_intervals, pool))
             stack.push_async_callback(self._stop, pool, writing, others)

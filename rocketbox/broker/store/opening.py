@@ -51,7 +51,7 @@ def open_store(
             "another broker than this one has used the directory %s, or its checkpoint was lost: the commit log is "
             "read through", root,
         )  # fmt: skip
-    log.run.load()
+    log.run.load(lengthen=True)
     derived.load()
     report = recover(log, derived, checkpoint, storage=storage, root=root, options=options, clean=clean, clock=clock)
     return OpenedStore(storage, root, lock, derived, checkpoint, known, report, options, clock, log.start)

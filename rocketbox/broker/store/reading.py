@@ -4,7 +4,9 @@ Holds the memory of the newest records too, where consumers that keep up read: :
 touches a file, so the loop may call it. What may touch files runs in a few threads (:meth:`StoreReader.fetch` and the
 other coroutines); the plain methods block and may be called in any thread. Records that come from files are checked
 before they are served: whether they are whole, and whether they are what the queue's entry says. Where they are not,
-nothing is served, and ``upkeep`` hears of it. Files may be removed meanwhile: what was in them is gone then.
+nothing is served, and ``upkeep`` hears of it. When that has found that the queue is right, and so the record itself is
+damaged, the record is skipped: one bad sector does not stop a queue. Files may be removed meanwhile: what was in them
+is gone then.
 
 Puts are left to ``message_store``, the layout of files to their modules, queries by key to ``key_search``.
 
@@ -130,6 +132,8 @@ class StoreReader:
         self.pool = self.enter()
         self.on_wrong_entry: Callable[[WrongEntryError], None] | None = None
         """Called, in any thread, with what cannot be served."""
+        self.is_damaged: Callable[[ConsumeQueue, int], bool] = _nothing_is
+        """Whether a message that cannot be served is known to be damaged itself; called in any thread."""
 
     def enter(self) -> WorkerPool:
         """Its threads, to be entered by whoever runs the store."""
@@ -352,27 +356,37 @@ class StoreReader:
 
     def _read_near(self, queue: ConsumeQueue, places: list[_Taken], end: int) -> list[bytes]:
         start = places[0].physical
-        self._check_size(queue, places[0])
         records = []
+        data = b""
         try:
-            data = self._log.read(start, min(end, self._log.written) - start)
             for place in places:
-                record = data[place.physical - start : place.physical - start + place.size]
-                if len(record) < place.size:  # a read ends where its file does: the next one's is read by itself
-                    self._check_size(queue, place)
-                    record = self._log.read(place.physical, place.size)
-                _check_place(record, queue, place)
-                wrong = check_record(record, place.physical)
-                if wrong is None and (named := parse_record(record).topic) != queue.topic:
-                    wrong = f"the record at {place.physical} is of topic {named}"
-                if wrong is not None:
-                    raise WrongEntryError(queue, place.number, wrong)
-                records.append(record)
+                try:
+                    if place is places[0]:
+                        self._check_size(queue, place)
+                        data = self._log.read(start, min(end, self._log.written) - start)
+                    distance = place.physical - start
+                    records.append(self._checked(queue, place, data[distance : distance + place.size]))
+                except WrongEntryError:
+                    if not self.is_damaged(queue, place.number):
+                        raise
         except (WrongEntryError, FileNotFoundError, StoreError):
             if places[-1].physical < self._log.start:  # the file was removed meanwhile
                 return records
             raise
         return records
+
+    def _checked(self, queue: ConsumeQueue, place: _Taken, record: bytes) -> bytes:
+        """The record of an entry, of which ``record`` is what was read; raises WrongEntryError unless it is sound."""
+        if len(record) < place.size:  # a read ends where its file does: the next one's is read by itself
+            self._check_size(queue, place)
+            record = self._log.read(place.physical, place.size)
+        _check_place(record, queue, place)
+        wrong = check_record(record, place.physical)
+        if wrong is None and (named := parse_record(record).topic) != queue.topic:
+            wrong = f"the record at {place.physical} is of topic {named}"
+        if wrong is not None:
+            raise WrongEntryError(queue, place.number, wrong)
+        return record
 
     def _check_size(self, queue: ConsumeQueue, place: _Taken) -> None:
         """Have a large record not read, nor room made for it, because a damaged entry says that it is large."""
@@ -483,6 +497,10 @@ class StoreReader:
             except (FileNotFoundError, StoreError):
                 head = b""
         return store_timestamp_of(head) if head else 0
+
+
+def _nothing_is(queue: ConsumeQueue, number: int) -> bool:
+    return False
 
 
 def _check_place(record: bytes, queue: ConsumeQueue, place: _Taken, *, whole: bool = True) -> None:

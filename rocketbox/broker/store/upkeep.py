@@ -6,8 +6,8 @@ differ are overwritten in place and told in one line. Damage of the log itself, 
 in health until a pass no longer finds it; nothing of it is touched.
 
 A queue with an entry that did not lead to its message (``reading``) is rebuilt as soon as :meth:`Upkeep.rebuild` asks
-for it, at the same pace. Where that changes nothing the record itself is damaged, which stays a trouble, and is not
-tried again. No entry is made to stand for no message: readers would skip what may only be damaged.
+for it, at the same pace. Where that changes nothing the record itself is damaged: a line and a trouble name its place,
+and readers skip it as long as the store runs. Its entry stays, and so it is served again once the record is restored.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from rocketbox.broker.store.finding import FindingKind, StoreFinding
 from rocketbox.broker.store.index_comparison import IndexComparison
 from rocketbox.broker.store.index_feed import IndexFeed
 from rocketbox.broker.store.index_sizes import length_of
+from rocketbox.broker.store.log_end import place_of
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.rebuild import Mending, QueueRebuild
+from rocketbox.broker.store.records import check_record, parse_record
 from rocketbox.broker.store.store_check import check_tables
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.broker.store.verify import LogComparison
@@ -110,13 +112,41 @@ class Upkeep:
         rebuild.finish()
         self.mended += rebuild.changed
         if not rebuild.changed:
-            self._damaged.setdefault(queue, set()).update(numbers)
+            try:
+                await pool.run(self._tell_damaged, queue, numbers)
+            except (OSError, StoreError) as error:
+                self._troubles.begin(_serving(queue), error)
             return
         self._troubles.end(_serving(queue))
         _log.warning(
             "%d entries of %s/%d differed from the log, and were written anew", rebuild.changed, queue.topic,
             queue.queue_id,
         )  # fmt: skip
+
+    def is_damaged(self, queue: ConsumeQueue, number: int) -> bool:
+        """Whether a message that cannot be served is damaged itself, and its queue's entry is right; any thread."""
+        return number in self._damaged.get(queue, ())
+
+    def _tell_damaged(self, queue: ConsumeQueue, numbers: set[int]) -> None:
+        """The entries are right, so their records are damaged, unless they can be read now. Blocks."""
+        run = self._log.run
+        for number in sorted(numbers):
+            physical, size, _ = queue.unit(number)
+            record = self._log.read(physical, size)
+            if len(record) == size and check_record(record, physical) is None:
+                topic, queue_id, queue_offset, *_ = parse_record(record)
+                if (topic, queue_id, queue_offset) == (queue.topic, queue.queue_id, number):
+                    continue
+            path, position = place_of(run, physical)
+            text = (
+                f"message {number} of {queue.topic}/{queue.queue_id}, {size} bytes at {position} "
+                f"of {path}, is damaged and skipped; rocketbox store check tells of all damage"
+            )
+            self._troubles.begin(_serving(queue), text)
+            _log.error("%s", text)
+            self._damaged.setdefault(queue, set()).add(number)
+        if queue not in self._damaged:
+            self._troubles.end(_serving(queue))
 
     async def _walk(self, steps: Iterator[int], pool: WorkerPool) -> None:
         """Run through the steps in a thread, so many bytes of the log in a second."""

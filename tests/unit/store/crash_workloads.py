@@ -33,6 +33,8 @@ SYNC = StoreOptions(
     max_hash_slot_num=4,
     max_index_num=8,
     allocate_ahead=512,
+    delete_when=";".join(map(str, range(24))),
+    delete_commit_log_files_interval=0,
 )
 ASYNC = dataclasses.replace(SYNC, flush_disk_type=FlushDiskType.ASYNC_FLUSH)
 TABLES = tuple(f"{ROOT}/config/{name}.json" for name in ("topics", "consumerOffset"))
@@ -56,6 +58,8 @@ class Machine:
         if self.on_point is not None and name not in {"open", "read", "list"}:
             self.on_point()
         self.ledger.on_call(name, path, offset, size)
+        if name == "remove" and "/commitlog/" in path:
+            self.ledger.on_removal(path, self.options, self.clock.time_ms())
 
     async def open(self) -> None:
         self.store = make_store(self.options, self.storage, self.clock)
@@ -107,6 +111,11 @@ class Machine:
         """So much time that log, queues and index are written."""
         await self.clock.advance(12)
 
+    async def expire(self) -> None:
+        """All expires, and the files of the log that are full are removed."""
+        self.clock.now += self.options.file_reserved_ms / 1000
+        await self.clock.advance(12)
+
     async def stop(self) -> None:
         await self.close()
         await self.open()
@@ -123,7 +132,7 @@ class Machine:
 
 STEPS: Mapping[str, Callable[[Machine], Awaitable[None]]] = {
     name: getattr(Machine, name)
-    for name in ("put", "batch", "together", "large", "delayed", "topic", "offsets", "flush", "stop")
+    for name in ("put", "batch", "together", "large", "delayed", "topic", "offsets", "flush", "expire", "stop")
 }
 
 

@@ -114,7 +114,12 @@ async def test_a_record_with_a_flipped_bit_is_never_served_and_shows_in_health()
             store.get("orders", 0, 1)
         await until(lambda: store.upkeep._damaged, clock)
         assert [trouble.what for trouble in store.health().troubles] == ["serving orders/0"]
-        assert storage.open(QUEUE).read(0, 400) == before  # a record that cannot be read is not skipped from now on
+        assert [number_of(record) for record in store.get("orders", 0, 0).records] == [0, 2, 3]
+        assert (result := store.get("orders", 0, 1, 1)).records == []
+        assert (result.status, result.next_begin_offset) == (GetMessageStatus.MESSAGE_WAS_REMOVING, 2)
+        assert storage.open(QUEUE).read(0, 400) == before
+        flip(storage, LOG, places[1] + 90)
+        assert numbers(store) == [0, 1, 2, 3]  # restored, it is there again
 
 
 async def test_a_file_that_is_removed_while_it_is_read_answers_as_removed() -> None:
