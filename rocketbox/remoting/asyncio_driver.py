@@ -102,6 +102,12 @@ class AsyncioDriver(asyncio.BufferedProtocol):
     def abort(self) -> None:
         self._transport.abort()
 
+    def give_up(self) -> None:
+        """The connect was cancelled. uvloop closes its socket without a word to us if it had just succeeded."""
+        if hasattr(self, "connection"):
+            self._transport.abort()
+            self.connection.lost("connecting was given up")
+
     def _flush(self) -> None:
         if self._full:  # resume_writing flushes
             return
@@ -136,8 +142,12 @@ async def connect(host: str, port: int, opened: Opened) -> Connection:
     races = isinstance(loop, asyncio.BaseEventLoop) and not _is_address(host)
     driver = AsyncioDriver(opened)
     connecting = partial(loop.create_connection, lambda: driver, host, port)
-    with callbacks_in_asyncio():
-        await (connecting(happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY) if races else connecting())
+    try:
+        with callbacks_in_asyncio():
+            await (connecting(happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY) if races else connecting())
+    except BaseException:
+        driver.give_up()
+        raise
     return driver.connection
 
 

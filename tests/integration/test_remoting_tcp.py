@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -19,9 +21,10 @@ from rocketbox.protocol.command import RemotingCommand, encode_command
 from rocketbox.protocol.framing import FrameReader
 from rocketbox.remoting.asyncio_driver import AsyncioDriver
 from rocketbox.remoting.client import RemotingClient
-from rocketbox.remoting.connection import Connection, RemotingOptions, RequestHandler
+from rocketbox.remoting.connection import Connection, Driver, RemotingOptions, RequestHandler, Role
 from rocketbox.remoting.network import TcpNetwork, parse_address
 from rocketbox.remoting.server import ListenError, RemotingServer
+from rocketbox.tasks import Supervisor
 from tests.loops import UVLOOP, needs_uvloop
 
 pytestmark = pytest.mark.anyio
@@ -461,6 +464,30 @@ async def test_a_cancelled_stop_still_closes_everything(network: TcpNetwork) -> 
     assert scope.cancelled_caught
     assert desk.opened[0].gone
     gc.collect()
+
+
+async def test_a_connect_that_is_given_up_as_it_succeeds_leaves_no_connection(network: TcpNetwork) -> None:
+    """A loop may close the socket of a cancelled connect without a word to what was made for it (uvloop does)."""
+    clock = RealClock()
+    made: list[Connection] = []
+    closed: list[Connection] = []
+    async with Desk().serve(network) as server, Supervisor("test", clock) as tasks:
+        role = Role(
+            accepted=False, clock=clock, options=RemotingOptions(), opaques=itertools.count(), handlers={},
+            handler_tasks=tasks, closed=closed.append,
+        )  # fmt: skip
+
+        def opened(driver: Driver, local: Any, remote: Any) -> Connection:
+            made.append(Connection(driver, role, local_address=str(local), remote_address=str(remote)))
+            scope.cancel()
+            return made[0]
+
+        with anyio.CancelScope() as scope:
+            await network.connect(*parse_address(server.address), opened, tasks)
+            await anyio.lowlevel.checkpoint()
+        made[0].close("given up")
+        await made[0].wait_closed()
+    assert closed == made
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 70 + ".com"])
