@@ -97,7 +97,7 @@ class TcpNetwork:
     ``send_buffer_bytes`` are asked of the system for each accepted connection (Linux gives twice as many, for what it
     needs itself); 0 leaves the size to the system. Left to itself Linux takes up to 4 MiB for every peer that does not
     read, and a hundred of them, each with some megabytes to be copied first, held everybody up for seconds (benchmark
-    "peers that never read").
+    "100 peers that never read").
     """
 
     def __init__(self, *, streams: bool = False, send_buffer_bytes: int = SEND_BUFFER_BYTES) -> None:

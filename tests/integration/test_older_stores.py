@@ -24,6 +24,7 @@ FILE_SIZES: dict[str, Any] = {  # as the stores were written with
     "max-hash-slot-num": 100,
     "max-index-num": 400,
     "max-message-size": "32KB",
+    "file-reserved-time": 1_000_000,  # hours: what these stores hold is years old by and by
 }
 QUEUES = 4
 DELAY_LEVEL = 18
@@ -73,8 +74,8 @@ async def test_a_store_of_the_first_release_is_opened_whole(tmp_path: Path, kind
     unpack(DATA / f"rocketbox-0.1.0-{kind}.tar.gz", tmp_path)
     async with embedded(tmp_path / "store", **FILE_SIZES) as wire:
         await check(wire, kind)
-        sent = await wire.send("Later", b"one more")
+        sent = await wire.send("Afterwards", b"one more")
         assert (sent.code, sent.ext_fields["queueOffset"]) == (0, "0")
     async with embedded(tmp_path / "store", **FILE_SIZES) as wire:
         await check(wire, kind)
-        assert [message.body for message in await wire.messages("Later")] == [b"one more"]
+        assert [message.body for message in await wire.messages("Afterwards")] == [b"one more"]
