@@ -109,6 +109,7 @@ public final class Load {
     private static void consume(String nameServer, String topic, int warmUp, int messages, String group)
         throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setAwaitTerminationMillisWhenShutdown(10_000); // the last batch is counted before its offset is noted
         consumer.setNamesrvAddr(nameServer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
