@@ -7,6 +7,8 @@ Source: Apache RocketMQ 5.x ``HookUtils.handleScheduleMessage``, ``HookUtils.tra
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rocketbox.broker.property_text import find_property, remove_properties, set_property
 from rocketbox.broker.put_stage import PutOrigin
 from rocketbox.broker.store.dispatch import TRANSACTION, is_queued
@@ -57,14 +59,4 @@ class DelayLevels:
         if level <= 0 or (message.sys_flag & TRANSACTION and not is_queued(message.sys_flag)):
             return message
         topic, queue_id, properties = park(message.topic, message.queue_id, properties, level)
-        return StoredMessage(
-            topic=topic,
-            queue_id=queue_id,
-            body=message.body,
-            properties=properties,
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            born_timestamp_ms=message.born_timestamp_ms,
-            born_host=message.born_host,
-            reconsume_times=message.reconsume_times,
-        )
+        return replace(message, topic=topic, queue_id=queue_id, properties=properties)
