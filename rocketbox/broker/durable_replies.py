@@ -1,12 +1,13 @@
 """Answers that wait for the disk: a request is answered when the flush that covers its record is done, not before.
 
-Holds the count of those that wait and what is answered when the flush fails; storing is the handlers' part.
+Holds the count of those that wait, also of those for a new topic to be written down, and what is answered when the
+flush fails; storing is the handlers' part.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from rocketbox.errors import ClientStateError, StoreBusyError, StoreError, StoreFullError
@@ -17,6 +18,7 @@ from rocketbox.protocol.command import RemotingCommand, decode_command
 if TYPE_CHECKING:
     from rocketbox.broker.registration import Registration
     from rocketbox.broker.store.message_store import MessageStore
+    from rocketbox.broker.topics import TopicTable
     from rocketbox.remoting.connection import Connection
 
 __all__ = ["DurableReplies", "code_of"]
@@ -73,6 +75,28 @@ class DurableReplies:
             self._store.when_durable(end_offset, flushed)
         else:
             self._store.when_written(end_offset, flushed)
+
+    async def again_when_written(
+        self,
+        topics: TopicTable,
+        topic: str,
+        again: Callable[[], RemotingCommand | Awaitable[RemotingCommand | None] | None],
+        code: ResponseCode,
+        ext_fields: Mapping[str, str] | None = None,
+    ) -> RemotingCommand | None:
+        """What ``again`` answers, called when the next start will know the new topic; many topics share one write.
+
+        ``code`` and ``ext_fields`` are answered when the topic cannot be written down.
+        """
+        self.waiting += 1
+        try:
+            await topics.written(topic)
+        except StoreError as error:
+            return RemotingCommand.response(code, str(error), ext_fields)
+        finally:
+            self.waiting -= 1
+        answer = again()
+        return await answer if isinstance(answer, Awaitable) else answer
 
     async def all_answered(self) -> None:
         """Return when all who wait now for nothing but the disk have their answer."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Awaitable, Mapping
+from functools import partial
 
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.durable_replies import code_of
@@ -97,7 +98,10 @@ class SendHandler:
         except LimitError as error:
             code, remark = error.code, str(error)
         except TopicNotWrittenError as new:
-            return self._send_when_written(connection, request, new.topic)
+            return self._replies.again_when_written(
+                self._topics, new.topic, partial(self.handle, connection, request),
+                ResponseCode.SERVICE_NOT_AVAILABLE, self._answer_fields,
+            )  # fmt: skip
         except StoreFailedError as error:
             code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, f"the store accepts no more writes: {error}"
         except StoreBusyError as error:
@@ -106,20 +110,6 @@ class SendHandler:
         except StoreError as error:
             code, remark = code_of(error), str(error)
         return RemotingCommand.response(code, remark, self._answer_fields)
-
-    async def _send_when_written(
-        self, connection: Connection, request: RemotingCommand, topic: str
-    ) -> RemotingCommand | None:
-        """Take what was sent when the next start will know its new topic; many new topics share one write."""
-        self._replies.waiting += 1
-        try:
-            await self._topics.written(topic)
-        except StoreError as error:
-            return RemotingCommand.response(ResponseCode.SERVICE_NOT_AVAILABLE, str(error), self._answer_fields)
-        finally:
-            self._replies.waiting -= 1
-        answer = self.handle(connection, request)
-        return await answer if isinstance(answer, Awaitable) else answer
 
     def _send(self, connection: Connection, request: RemotingCommand) -> Awaitable[RemotingCommand | None] | None:
         if self._replies.is_full:

@@ -6,6 +6,7 @@ Source: Apache RocketMQ 5.x ``AbstractSendMessageProcessor.consumerSendMsgBack``
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
+from functools import partial
 
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.delay import record_of
@@ -68,21 +69,9 @@ class SendBackHandler:
         except LimitError as error:
             return RemotingCommand.response(error.code, str(error))
         except TopicNotWrittenError as new:
-            return self._send_back_when_written(connection, request, new.topic)
-
-    async def _send_back_when_written(
-        self, connection: Connection, request: RemotingCommand, topic: str
-    ) -> RemotingCommand | None:
-        """Take the message when the next start will know its new topic."""
-        self._replies.waiting += 1
-        try:
-            await self._topics.written(topic)
-        except StoreError as error:
-            return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, str(error))
-        finally:
-            self._replies.waiting -= 1
-        answer = self.handle(connection, request)
-        return await answer if isinstance(answer, Awaitable) else answer
+            return self._replies.again_when_written(
+                self._topics, new.topic, partial(self.handle, connection, request), ResponseCode.SYSTEM_ERROR
+            )
 
     async def _send_back_from_disk(
         self, connection: Connection, request: RemotingCommand, offset: int
