@@ -1,13 +1,12 @@
 """MQClientInstance: what all producers and consumers of one client share. Tables and timers, nothing else.
 
 Tables: routes of topics, addresses of brokers, groups. Timers: routes are asked for every 30 s (every second while a
-subscribed topic has none), heartbeats go to all brokers every 30 s and whenever somebody asks for one, offsets are
-persisted every 5 s. What a consumer does with a new route or with "the members of your group changed" is its own affair
-(``rebalance``, ``push_consumer``); how a message is sent is ``sending``'s.
+subscribed topic has none), offsets are persisted every 5 s; those of heartbeats are in ``heartbeats``. What a consumer
+does with a new route or with "the members of your group changed" is its own affair (``rebalance``, ``push_consumer``);
+how a message is sent is ``sending``'s.
 
-Source: Apache RocketMQ 5.x ``MQClientInstance``, ``ClientRemotingProcessor``. Unlike there: a heartbeat that is asked
-for while a round runs is sent afterwards (Java drops it, and a broker may then refuse pulls for 30 s); several tasks
-that need one route wait for one request.
+Source: Apache RocketMQ 5.x ``MQClientInstance``, ``ClientRemotingProcessor``. Unlike there several tasks that need one
+route wait for one request.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import anyio
 
 from rocketbox.client.api import groups as groups_api
 from rocketbox.client.api import routes as routes_api
+from rocketbox.client.heartbeats import Heartbeats
 from rocketbox.client.identity import client_id, ip_bytes, local_ip
 from rocketbox.client.name_servers import NameServers, parse_name_servers
 from rocketbox.client.options import ClientOptions
@@ -89,13 +89,6 @@ class _Lookup:
         self.error: RocketBoxError | None = None
 
 
-class _Round:
-    """A heartbeat to all brokers that has not begun yet."""
-
-    def __init__(self) -> None:
-        self.done = anyio.Event()
-
-
 class MQClientInstance:
     """One client of a cluster. ``async with MQClientInstance("127.0.0.1:9876") as instance: ...``.
 
@@ -134,11 +127,10 @@ class MQClientInstance:
         self._brokers: BrokerTable = {}
         self._consumers: dict[str, ConsumerMember] = {}
         self._producers: set[str] = set()
-        self._wake_heartbeat = anyio.Event()
-        self._next_round: _Round | None = None
-        self._beat_at: set[str] = set()
-        self._beating: set[str] = set()
-        self._just_connected: set[str] = set()
+        self._heartbeats = Heartbeats(
+            self.remoting, self.clock, self.tasks, self.options,
+            addresses=self._beaten, data=self._heartbeat, greeted=self._greeted,
+        )  # fmt: skip
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -154,7 +146,7 @@ class MQClientInstance:
             self._stack = stack.pop_all()
         self.running = True
         self.tasks.start("routes", self._keep_routes)
-        self.tasks.start("heartbeats", self._keep_heartbeats)
+        self.tasks.start("heartbeats", self._heartbeats.keep)
         self.tasks.start("offsets", self._keep_offsets)
         return self
 
@@ -167,8 +159,6 @@ class MQClientInstance:
             for group in (*sorted(self._producers), CLIENT_INNER_PRODUCER):
                 await self._say_goodbye(producer_group=group)
         self.running = False
-        if self._next_round is not None:
-            self._next_round.done.set()
         return await self._stack.__aexit__(kind, error, trace)
 
     def __repr__(self) -> str:
@@ -384,86 +374,48 @@ class MQClientInstance:
         now = set(self.broker_addresses())
         for address in before - now:
             _log.info("broker %s is in no route any more", address)
-            self._beat_at.discard(address)
-            self._just_connected.discard(address)
+            self._heartbeats.forget(address)
             self.remoting.close_connection(address)
-        if now - before:
-            self._request_heartbeat_at(now - before)
+        if self.running:
+            self._heartbeats.request(sorted(now - before))
 
     # --- heartbeats --------------------------------------------------------------------------------------------------
 
     def request_heartbeat(self) -> None:
-        """Send a heartbeat to all brokers soon; while a round runs, one more follows it, however often it is asked."""
-        if self._next_round is None:
-            self._next_round = _Round()
-        self._wake_heartbeat.set()
+        """Send a heartbeat to all brokers soon; while one is under way, one more follows it."""
+        if self.running:
+            self._heartbeats.request(self._beaten())
 
-    async def heartbeat_now(self) -> None:
-        """Send a heartbeat to all brokers and return when each has answered or failed (which is logged only)."""
+    async def heartbeat_now(self, *, broker_name: str | None = None, patience: float | None = None) -> None:
+        """Send a heartbeat to all brokers, or to the machines of one, and return when each has answered or failed.
+
+        Failures are logged only. After ``patience`` seconds those that have not answered are left to themselves.
+        """
         if not self.running:
             raise NotStartedError(f"client {self.client_id}")
-        self.request_heartbeat()
-        assert self._next_round is not None
-        await self._next_round.done.wait()
+        addresses = self._beaten() if broker_name is None else self._brokers.get(broker_name, {}).values()
+        await self._heartbeats.now(addresses, patience)
 
-    def _request_heartbeat_at(self, addresses: Iterable[str]) -> None:
-        self._beat_at.update(addresses)
-        self._wake_heartbeat.set()
+    def _beaten(self) -> list[str]:
+        """The addresses that get heartbeats: slaves only need to know consumers."""
+        return self.broker_addresses(masters_only=not self._consumers)
 
     def _on_connected(self, address: str) -> None:
-        if address in self.broker_addresses():
-            self._just_connected.add(address)
-            if address not in self._beating:  # else the heartbeat that is under way made this connection
-                self._request_heartbeat_at([address])
+        if self.running and address in self.broker_addresses():
+            self._heartbeats.on_connected(address)
 
-    async def _keep_heartbeats(self) -> None:
-        interval = self.options.heartbeat_broker_interval
-        last = self.clock.monotonic()
-        while True:
-            with self.clock.move_on_after(max(0.0, last + interval - self.clock.monotonic())):
-                await self._wake_heartbeat.wait()
-            self._wake_heartbeat = anyio.Event()
-            current, self._next_round = self._next_round, None
-            addresses, self._beat_at = self._beat_at, set()
-            due = self.clock.monotonic() - last >= interval
-            try:
-                if current or due:
-                    last = self.clock.monotonic()
-                    await self._beat(self.broker_addresses(masters_only=not self._consumers))
-                else:
-                    await self._beat(sorted(addresses & set(self.broker_addresses(masters_only=not self._consumers))))
-            finally:
-                if current:
-                    current.done.set()
-
-    async def _beat(self, addresses: Sequence[str]) -> None:
-        if not self.running or not addresses or not (self._consumers or self._producers):
-            return
-        data = HeartbeatData(
+    def _heartbeat(self) -> HeartbeatData | None:
+        if not self.running or not (self._consumers or self._producers):
+            return None
+        return HeartbeatData(
             client_id=self.client_id,
             producer_data_set=tuple(map(ProducerData, (*sorted(self._producers), CLIENT_INNER_PRODUCER))),
             consumer_data_set=tuple(member.consumer_data() for member in self._consumers.values()),
         )
-        beats = [
-            self.tasks.start(f"heartbeat to {address}", self._beat_one, address, data, restart=False)
-            for address in addresses
-        ]
-        for beat in beats:
-            await beat.wait()
 
-    async def _beat_one(self, address: str, data: HeartbeatData) -> None:
-        self._beating.add(address)
-        try:
-            await groups_api.send_heartbeat(self.remoting, address, data, timeout=self.options.api_timeout)
-        except RocketBoxError as error:
-            _log.warning("heartbeat to broker %s: %s", address, error)
-            return
-        finally:
-            self._beating.discard(address)
-        if address in self._just_connected:
-            self._just_connected.discard(address)
-            for member in list(self._consumers.values()):
-                member.on_ids_changed()
+    def _greeted(self) -> None:
+        for member in list(self._consumers.values()):
+            member.on_ids_changed()
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import anyio
@@ -437,6 +438,43 @@ async def test_silent_broker_does_not_keep_heartbeats_from_others() -> None:
         await instance.route("T")
         await settle(40)
         assert len(heartbeats(cluster, "broker-b")) == 1
+
+
+async def test_what_is_asked_for_while_a_silent_broker_is_waited_for_goes_to_the_others_at_once() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, ["broker-a", "broker-b"]) as cluster, instance_of(cluster) as instance:
+        cluster.brokers["broker-a"].scripts[RequestCode.HEART_BEAT] = lambda *_: None
+        cluster.add_topic("T")
+        instance.register_consumer("G", Member("G", "T"))
+        await instance.route("T")
+        await settle(40)
+        instance.request_heartbeat()
+        await settle(40)
+        assert len(heartbeats(cluster, "broker-b")) == 2
+        assert len(heartbeats(cluster, "broker-a")) == 1
+
+
+async def test_the_wait_for_heartbeats_may_have_an_end() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, ["broker-a", "broker-b"]) as cluster, instance_of(cluster) as instance:
+        cluster.brokers["broker-a"].scripts[RequestCode.HEART_BEAT] = lambda *_: None
+        cluster.add_topic("T")
+        instance.register_consumer("G", Member("G", "T"))
+        await instance.route("T")
+        ended: dict[str, float] = {}
+
+        async def beat(name: str, **how: Any) -> None:
+            await instance.heartbeat_now(**how)
+            ended[name] = clock.now
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(beat, "the healthy one", broker_name="broker-b"))
+            tasks.start_soon(partial(beat, "all with patience", patience=0.5))
+            tasks.start_soon(partial(beat, "all"))
+            await clock.advance(7)
+        assert ended["the healthy one"] < 0.1
+        assert ended["all with patience"] == 0.5
+        assert 3 <= ended["all"] <= 6.5
 
 
 async def test_new_connection_brings_a_heartbeat_and_then_a_rebalance() -> None:

@@ -1,0 +1,138 @@
+"""Heartbeats: each broker is told in its turn of one's groups, every 30 s and whenever somebody asks for it.
+
+Each address has a turn of its own, so a broker that does not answer keeps no heartbeat from the others. What is asked
+for while a heartbeat to an address is under way is one more after it, however often it is asked. What a heartbeat says
+and which brokers there are is ``instance``'s part.
+
+Source: Apache RocketMQ 5.x ``MQClientInstance.sendHeartbeatToAllBroker``. Unlike there: side by side, and what is asked
+for during a round is not dropped (a broker may then refuse pulls for 30 s).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+
+import anyio
+
+from rocketbox.client.api import groups as groups_api
+from rocketbox.client.options import ClientOptions
+from rocketbox.clock import Clock
+from rocketbox.errors import RocketBoxError
+from rocketbox.protocol.bodies import HeartbeatData
+from rocketbox.remoting.client import RemotingClient
+from rocketbox.tasks import Supervisor
+
+__all__ = ["Heartbeats"]
+
+_log = logging.getLogger(__name__)
+
+
+class _Turn:
+    """The heartbeats of one address: the one that is under way, and the one that is asked for behind it."""
+
+    __slots__ = ("asked", "sending")
+
+    def __init__(self) -> None:
+        self.asked: anyio.Event | None = None
+        self.sending = False
+
+
+class Heartbeats:
+    """Sends what ``data`` says (None: there is nothing to tell) to ``addresses``.
+
+    ``greeted`` is called after the first heartbeat over a new connection was answered: that broker knows this client
+    now, and may not have before.
+    """
+
+    def __init__(
+        self,
+        remoting: RemotingClient,
+        clock: Clock,
+        tasks: Supervisor,
+        options: ClientOptions,
+        *,
+        addresses: Callable[[], Iterable[str]],
+        data: Callable[[], HeartbeatData | None],
+        greeted: Callable[[], None],
+    ) -> None:
+        self._remoting = remoting
+        self._clock = clock
+        self._tasks = tasks
+        self._options = options
+        self._addresses = addresses
+        self._data = data
+        self._greeted = greeted
+        self._turns: dict[str, _Turn] = {}
+        self._new_connections: set[str] = set()
+
+    async def keep(self) -> None:
+        """One to each broker every ``heartbeat_broker_interval``, for ever."""
+        while True:
+            await self._clock.sleep(self._options.heartbeat_broker_interval)
+            self.request(self._addresses())
+
+    def request(self, addresses: Iterable[str]) -> None:
+        """Send one to each of addresses soon."""
+        for address in addresses:
+            self._next(address)
+
+    async def now(self, addresses: Iterable[str], patience: float | None = None) -> None:
+        """Send one to each of addresses and return when each was answered or failed (which is logged only).
+
+        After ``patience`` seconds those that have not answered are left to themselves.
+        """
+        asked = [self._next(address) for address in addresses]
+        with self._clock.move_on_after(patience) if patience is not None else nullcontext():
+            for each in asked:
+                await each.wait()
+
+    def on_connected(self, address: str) -> None:
+        """A connection to a broker was made: it must hear of this client over it."""
+        self._new_connections.add(address)
+        turn = self._turns.get(address)
+        if turn is None or not turn.sending:  # else the heartbeat that is under way made this connection
+            self._next(address)
+
+    def forget(self, address: str) -> None:
+        """That address is no broker's any more."""
+        self._new_connections.discard(address)
+
+    def _next(self, address: str) -> anyio.Event:
+        """Set when the next heartbeat to address, one that has not begun yet, is over."""
+        turn = self._turns.get(address)
+        if turn is None:
+            turn = self._turns[address] = _Turn()
+            self._tasks.start(f"heartbeat to {address}", self._take_turn, address, turn, restart=False)
+        if turn.asked is None:
+            turn.asked = anyio.Event()
+        return turn.asked
+
+    async def _take_turn(self, address: str, turn: _Turn) -> None:
+        try:
+            while (asked := turn.asked) is not None:
+                turn.asked = None
+                turn.sending = True
+                try:
+                    await self._send(address)
+                finally:
+                    turn.sending = False
+                    asked.set()
+        finally:
+            del self._turns[address]
+            if turn.asked is not None:
+                turn.asked.set()
+
+    async def _send(self, address: str) -> None:
+        data = self._data()
+        if data is None or address not in self._addresses():
+            return
+        try:
+            await groups_api.send_heartbeat(self._remoting, address, data, timeout=self._options.api_timeout)
+        except RocketBoxError as error:
+            _log.warning("heartbeat to broker %s: %s", address, error)
+            return
+        if address in self._new_connections:
+            self._new_connections.discard(address)
+            self._greeted()
