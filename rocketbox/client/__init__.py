@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from rocketbox.client.admin import Admin, GroupDescription, TopicDescription
 from rocketbox.client.api.pull import PullResult, PullStatus
-from rocketbox.client.consume import ConsumerOptions
 from rocketbox.client.instance import ConsumerMember, MQClientInstance
-from rocketbox.client.options import AccessChannel, ClientOptions, LitePullConsumerOptions, ProducerOptions
+from rocketbox.client.options import (
+    AccessChannel,
+    ClientOptions,
+    ConsumerOptions,
+    LitePullConsumerOptions,
+    ProducerOptions,
+)
 from rocketbox.client.producer import Producer
 from rocketbox.client.push_consumer import PushConsumer
 from rocketbox.client.routes import TopicRoute

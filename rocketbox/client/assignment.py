@@ -15,14 +15,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+from rocketbox.client.allocation import sort_client_ids
 from rocketbox.client.api.groups import consumer_ids
 from rocketbox.client.api.offsets import max_offset, search_offset
-from rocketbox.client.consume import ConsumerOptions
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.offset_store import OffsetStore
+from rocketbox.client.options import ConsumerOptions
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.client.queue_locks import QueueLocks
-from rocketbox.client.rebalance import sort_client_ids
 from rocketbox.errors import BrokerError, ClientError, RocketBoxError
 from rocketbox.message import ConsumeFromWhere, MessageQueue
 from rocketbox.protocol.codes import ResponseCode, retry_topic

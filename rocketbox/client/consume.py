@@ -1,10 +1,9 @@
 """Calling handlers: concurrently (any message of a queue beside another), or in order (one batch at a time per queue).
 
-Holds a consumer's options, its subscriptions, and what becomes of a batch when its handler has ended. What an outcome
+Holds a consumer's subscriptions, and what becomes of a batch when its handler has ended. What an outcome
 means is in ``outcomes``, the bookkeeping in ``process_queue``, the way back to the broker in ``send_back``.
 
-Source: Apache RocketMQ 5.x ``ConsumeMessageConcurrentlyService``, ``ConsumeMessageOrderlyService``,
-``DefaultMQPushConsumer`` (defaults and limits of the options).
+Source: Apache RocketMQ 5.x ``ConsumeMessageConcurrentlyService``, ``ConsumeMessageOrderlyService``.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from rocketbox.client.options import MemberOptions
+from rocketbox.client.options import LONGEST_PAUSE, SHORTEST_PAUSE, ConsumerOptions
 from rocketbox.client.outcomes import (
     BROKER_DECIDES,
     DEAD_LETTER,
@@ -28,101 +26,22 @@ from rocketbox.client.outcomes import (
     failures_of_error,
     failures_of_result,
 )
-from rocketbox.client.process_queue import MIB, ProcessQueue
-from rocketbox.client.rebalance import AllocationStrategy, allocate_averagely
+from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.client.send_back import DEFAULT_MAX_RECONSUME_TIMES, SendBack
 from rocketbox.client.workers import Worker, Workers
 from rocketbox.clock import Clock
-from rocketbox.errors import BatchFailed, ClientError, ConfigurationError, Finding, Reject, RetryLater
-from rocketbox.message import DELAY_LEVEL_SECONDS, ConsumeFromWhere, ConsumeMode, MessageExt, MessageModel
+from rocketbox.errors import BatchFailed, ClientError, Reject, RetryLater
+from rocketbox.message import DELAY_LEVEL_SECONDS, MessageExt
 from rocketbox.protocol.codes import retry_topic
 from rocketbox.protocol.tags import SubscriptionData
 from rocketbox.tasks import Supervisor
 
-__all__ = ["ConcurrentConsumer", "ConsumerOptions", "OrderlyConsumer", "Subscription"]
+__all__ = ["ConcurrentConsumer", "OrderlyConsumer", "Subscription"]
 
 _log = logging.getLogger(__name__)
 
 RESUBMIT_AFTER = 5.0  # seconds until messages that could not be sent back are handled again here
 EXPIRED_DELAY_LEVEL = 3  # of a message whose handler took longer than consume_timeout
-LONGEST_PAUSE = 30.0  # seconds an orderly queue may be suspended
-SHORTEST_PAUSE = 0.01
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConsumerOptions(MemberOptions):
-    """How a group consumes; every member of the group should have the same. Times in seconds.
-
-    Namespace, keys and trace are those of :class:`MemberOptions`.
-
-    ``concurrency`` is the number of handlers that run at once. ``max_reconsume_times`` -1 is 16 retries for a
-    concurrent group and no limit for an orderly one. ``await_termination`` bounds the wait for running handlers at the
-    end. ``consume_timestamp_ms`` is where ConsumeFromWhere.TIMESTAMP begins (None: half an hour before the start).
-    ``pull_threshold_for_topic`` and ``..._size_for_topic`` (-1: off) are shared among the queues this member has.
-    ``local_offset_dir`` is for broadcasting (None: ``~/.rocketmq_offsets``). ``wait_for_servers`` lets the start go on
-    when no name server answers; consumption then begins when one does.
-
-    Raises ConfigurationError that names all options out of range.
-    """
-
-    consume_mode: ConsumeMode = ConsumeMode.CONCURRENTLY
-    message_model: MessageModel = MessageModel.CLUSTERING
-    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
-    consume_timestamp_ms: int | None = None
-    concurrency: int = 20
-    max_reconsume_times: int = -1
-    delay_level_when_next_consume: int = BROKER_DECIDES
-    consume_timeout: float = 900.0
-    suspend_current_queue_time: float = 1.0
-    await_termination: float = 10.0
-    pull_batch_size: int = 32
-    pull_batch_size_in_bytes: int = 262_144
-    pull_interval: float = 0.0
-    pull_threshold_for_queue: int = 1000
-    pull_threshold_size_for_queue: int = 100 * MIB
-    pull_threshold_for_topic: int = -1
-    pull_threshold_size_for_topic: int = -1
-    consume_concurrently_max_span: int = 2000
-    allocation: AllocationStrategy = allocate_averagely
-    rebalance_interval: float = 20.0
-    local_offset_dir: Path | None = None
-    wait_for_servers: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        levels = len(DELAY_LEVEL_SECONDS)
-        ranges: dict[str, tuple[float, float]] = {
-            "concurrency": (1, 1000),
-            "max_reconsume_times": (-1, 2**31 - 1),
-            "delay_level_when_next_consume": (DEAD_LETTER, levels),
-            "consume_timeout": (0.001, float("inf")),
-            "suspend_current_queue_time": (SHORTEST_PAUSE, LONGEST_PAUSE),
-            "await_termination": (0, float("inf")),
-            "pull_batch_size": (1, 1024),
-            "pull_batch_size_in_bytes": (1, 2**31 - 1),
-            "pull_interval": (0, 65.535),
-            "pull_threshold_for_queue": (1, 65_535),
-            "pull_threshold_size_for_queue": (MIB, 1024 * MIB),
-            "pull_threshold_for_topic": (-1, 6_553_500),
-            "pull_threshold_size_for_topic": (-1, 102_400 * MIB),
-            "consume_concurrently_max_span": (1, 65_535),
-            "rebalance_interval": (0.001, float("inf")),
-        }
-        findings = [
-            Finding(f"consumer option {name} is {getattr(self, name)!r}", fix=f"it must be from {low:g} to {high:g}")
-            for name, (low, high) in ranges.items()
-            if not low <= getattr(self, name) <= high
-        ]
-        if findings:
-            raise ConfigurationError(findings)
-
-    @property
-    def broadcasting(self) -> bool:
-        return self.message_model is MessageModel.BROADCASTING
-
-    @property
-    def orderly(self) -> bool:
-        return self.consume_mode is ConsumeMode.ORDERLY
 
 
 @dataclass(frozen=True)

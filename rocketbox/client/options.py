@@ -1,10 +1,10 @@
-"""The settings of a client instance, a producer and a pull consumer; a push consumer's stand beside its engine.
+"""The settings of a client instance, a producer, a push consumer and a pull consumer.
 
 Durations are float seconds. Values are checked when they are made, all at once. Which of them ask for something that
 this client does not do is said in ``unbuilt``.
 
-Source: Apache RocketMQ 5.x ``ClientConfig``, ``DefaultMQProducer``, ``DefaultLitePullConsumer`` (names in snake_case,
-defaults as there).
+Source: Apache RocketMQ 5.x ``ClientConfig``, ``DefaultMQProducer``, ``DefaultMQPushConsumer``,
+``DefaultLitePullConsumer`` (names in snake_case, defaults and limits as there).
 """
 
 from __future__ import annotations
@@ -12,16 +12,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from pathlib import Path
 
+from rocketbox.client.allocation import AllocationStrategy, allocate_averagely
+from rocketbox.client.outcomes import BROKER_DECIDES, DEAD_LETTER
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.message import MessageModel, SelectorType
+from rocketbox.message import DELAY_LEVEL_SECONDS, ConsumeFromWhere, ConsumeMode, MessageModel, SelectorType
 from rocketbox.protocol.codes import TBW102
 from rocketbox.remoting.options import RemotingOptions
 
 __all__ = [
+    "LONGEST_PAUSE",
+    "SHORTEST_PAUSE",
     "SYSTEM_TRACE_TOPIC",
     "AccessChannel",
     "ClientOptions",
+    "ConsumerOptions",
     "LitePullConsumerOptions",
     "MemberOptions",
     "Mismatch",
@@ -31,6 +37,9 @@ __all__ = [
 
 DEFAULT_INSTANCE_NAME = "DEFAULT"
 MAX_BODY_BYTES = 4 * 1024 * 1024
+MIB = 1024 * 1024
+LONGEST_PAUSE = 30.0  # seconds an orderly queue may be suspended
+SHORTEST_PAUSE = 0.01
 MAX_PULL_BATCH = 1024  # messages; what a broker gives at most
 SYSTEM_TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
@@ -208,6 +217,82 @@ class ProducerOptions(MemberOptions):
                 (self.send_many_window > 0, "send_many_window", self.send_many_window, "at least 1"),
             ],
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerOptions(MemberOptions):
+    """How a group consumes; every member of the group should have the same. Times in seconds.
+
+    Namespace, keys and trace are those of :class:`MemberOptions`.
+
+    ``concurrency`` is the number of handlers that run at once. ``max_reconsume_times`` -1 is 16 retries for a
+    concurrent group and no limit for an orderly one. ``await_termination`` bounds the wait for running handlers at the
+    end. ``consume_timestamp_ms`` is where ConsumeFromWhere.TIMESTAMP begins (None: half an hour before the start).
+    ``pull_threshold_for_topic`` and ``..._size_for_topic`` (-1: off) are shared among the queues this member has.
+    ``local_offset_dir`` is for broadcasting (None: ``~/.rocketmq_offsets``). ``wait_for_servers`` lets the start go on
+    when no name server answers; consumption then begins when one does.
+
+    Raises ConfigurationError that names all options out of range.
+    """
+
+    consume_mode: ConsumeMode = ConsumeMode.CONCURRENTLY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
+    consume_timestamp_ms: int | None = None
+    concurrency: int = 20
+    max_reconsume_times: int = -1
+    delay_level_when_next_consume: int = BROKER_DECIDES
+    consume_timeout: float = 900.0
+    suspend_current_queue_time: float = 1.0
+    await_termination: float = 10.0
+    pull_batch_size: int = 32
+    pull_batch_size_in_bytes: int = 262_144
+    pull_interval: float = 0.0
+    pull_threshold_for_queue: int = 1000
+    pull_threshold_size_for_queue: int = 100 * MIB
+    pull_threshold_for_topic: int = -1
+    pull_threshold_size_for_topic: int = -1
+    consume_concurrently_max_span: int = 2000
+    allocation: AllocationStrategy = allocate_averagely
+    rebalance_interval: float = 20.0
+    local_offset_dir: Path | None = None
+    wait_for_servers: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        levels = len(DELAY_LEVEL_SECONDS)
+        ranges: dict[str, tuple[float, float]] = {
+            "concurrency": (1, 1000),
+            "max_reconsume_times": (-1, 2**31 - 1),
+            "delay_level_when_next_consume": (DEAD_LETTER, levels),
+            "consume_timeout": (0.001, float("inf")),
+            "suspend_current_queue_time": (SHORTEST_PAUSE, LONGEST_PAUSE),
+            "await_termination": (0, float("inf")),
+            "pull_batch_size": (1, 1024),
+            "pull_batch_size_in_bytes": (1, 2**31 - 1),
+            "pull_interval": (0, 65.535),
+            "pull_threshold_for_queue": (1, 65_535),
+            "pull_threshold_size_for_queue": (MIB, 1024 * MIB),
+            "pull_threshold_for_topic": (-1, 6_553_500),
+            "pull_threshold_size_for_topic": (-1, 102_400 * MIB),
+            "consume_concurrently_max_span": (1, 65_535),
+            "rebalance_interval": (0.001, float("inf")),
+        }
+        _check(
+            "ConsumerOptions",
+            [
+                (low <= getattr(self, name) <= high, name, getattr(self, name), f"from {low:g} to {high:g}")
+                for name, (low, high) in ranges.items()
+            ],
+        )
+
+    @property
+    def broadcasting(self) -> bool:
+        return self.message_model is MessageModel.BROADCASTING
+
+    @property
+    def orderly(self) -> bool:
+        return self.consume_mode is ConsumeMode.ORDERLY
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from rocketbox.client.options import MIB
 from rocketbox.handoff import Waiter, make_waiter
 from rocketbox.message import MessageExt, MessageQueue
 
 __all__ = ["LOCK_EXPIRY", "FlowLimits", "ProcessQueue"]
 
 LOCK_EXPIRY = 30.0  # seconds a lock counts without being refreshed; the broker gives it away after 60
-MIB = 1024 * 1024
 OFFSET = 5  # the queue offset among MessageExt.fields; reading it there saves a call per message
 
 

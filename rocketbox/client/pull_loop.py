@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from rocketbox.client.api.pull import PullResult, PullStatus, pull_message
-from rocketbox.client.consume import ConsumerOptions
 from rocketbox.client.instance import MQClientInstance
+from rocketbox.client.options import ConsumerOptions
 from rocketbox.client.process_queue import FlowLimits, ProcessQueue
 from rocketbox.errors import BrokerError, RemoteProtocolError, RocketBoxError
 from rocketbox.message import MessageExt, Property

@@ -19,10 +19,10 @@ import anyio
 
 from rocketbox.client.assignment import QueueAssignment
 from rocketbox.client.checks import check_group, check_topic
-from rocketbox.client.consume import ConcurrentConsumer, ConsumerOptions, OrderlyConsumer, Subscription
+from rocketbox.client.consume import ConcurrentConsumer, OrderlyConsumer, Subscription
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.offset_store import LocalOffsetStore, OffsetStore, RemoteOffsetStore, default_offset_dir
-from rocketbox.client.options import ClientOptions
+from rocketbox.client.options import ClientOptions, ConsumerOptions
 from rocketbox.client.outcomes import DEAD_LETTER, MessageHandler
 from rocketbox.client.process_queue import FlowLimits, ProcessQueue
 from rocketbox.client.pull_loop import PullContext, PullLoop

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rocketbox.client.rebalance import (
+from rocketbox.client.allocation import (
     AllocationStrategy,
     allocate_averagely,
     allocate_averagely_by_circle,
