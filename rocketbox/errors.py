@@ -48,6 +48,7 @@ __all__ = [
     "StoreFailedError",
     "StoreFullError",
     "StoreLockedError",
+    "StoreStalledError",
     "TooManyRequestsError",
 ]
 
@@ -296,6 +297,21 @@ class StoreFullError(StoreError):
         super().__init__(
             f"the store takes no messages now: {what} found no room ({reason}{room}). "
             "Reads go on, and so do writes when there is room again"
+        )
+
+
+class StoreStalledError(StoreError):
+    """The disk became full while a message was being written: it is written again when there is room.
+
+    It may be stored then, and also when it is sent once more. ``reason`` is what the disk said.
+    """
+
+    def __init__(self, what: str, reason: str) -> None:
+        self.what = what
+        self.reason = reason
+        super().__init__(
+            f"the disk was full while the message was written ({what}: {reason}); it is kept, and may be stored when "
+            "there is room again"
         )
 
 

@@ -23,7 +23,14 @@ from rocketbox.broker.store.reading import WrongEntryError
 from rocketbox.broker.table_text import table_pieces
 from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock
-from rocketbox.errors import InvalidMessageError, StoreCorruptError, StoreError, StoreFailedError, StoreFullError
+from rocketbox.errors import (
+    InvalidMessageError,
+    StoreCorruptError,
+    StoreError,
+    StoreFailedError,
+    StoreFullError,
+    StoreStalledError,
+)
 from rocketbox.message import MessageExt
 from rocketbox.protocol.bodies import DataVersion, loads_loose
 from rocketbox.protocol.codes import SCHEDULE_TOPIC
@@ -230,7 +237,7 @@ class DelayedDelivery:
                 try:
                     await self._store.durable(end_offset)
                     break
-                except TimeoutError:  # it is in the log: putting it once more would only deliver it twice
+                except (TimeoutError, StoreStalledError):  # it is in the log: put once more it would come twice
                     _log.warning("delay level %d waits for a slow disk", level)
                 except StoreFullError:
                     durable = self._store.health().durable_offset

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
-from rocketbox.errors import ClientStateError, StoreBusyError, StoreError, StoreFullError
+from rocketbox.errors import ClientStateError, StoreBusyError, StoreError, StoreFullError, StoreStalledError
 from rocketbox.handoff import Waiter, make_waiter
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand, decode_command
@@ -140,7 +140,7 @@ def flush_failed(error: BaseException, response: RemotingCommand) -> RemotingCom
     """
     if isinstance(error, TimeoutError):  # it is in the log and will be flushed: FLUSH_DISK_TIMEOUT counts as stored
         return RemotingCommand.response(ResponseCode.FLUSH_DISK_TIMEOUT, str(error) or None, response.ext_fields)
-    if isinstance(error, StoreFullError):  # it was taken back: nothing of it is in the log
+    if isinstance(error, StoreFullError | StoreStalledError):  # the one was taken back, the other waits for room
         return RemotingCommand.response(code_of(error), str(error))
     if not isinstance(error, StoreError | ClientStateError):
         _log.error("a stored message could not be flushed", exc_info=error)

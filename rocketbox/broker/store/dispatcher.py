@@ -88,6 +88,7 @@ class Dispatcher:
 
     def _dispatch(self, appended: Sequence[Appended]) -> None:
         add, feed, listeners = self._derived.add_to_queue, self._feed, self._listeners
+        heard = failed = False
         for queue, offset, timestamp, topic, sys_flag, properties, record in appended:
             end = offset + len(record)
             feed.add(topic, properties, sys_flag, offset, timestamp, end)
@@ -97,11 +98,15 @@ class Dispatcher:
             self.timestamp = timestamp
             self.last_record = offset
             if queue is not None:
+                heard = True
                 for listener in listeners:
                     try:
                         listener(topic, queue.queue_id, queue.max_offset, code, record)
                     except Exception as error:
+                        failed = True
                         self._troubles.begin(LISTENERS, error)
+        if heard and not failed:
+            self._troubles.end(LISTENERS)
 
     def _check_room(self) -> None:
         if self._derived.unwritten > MOST_UNWRITTEN:

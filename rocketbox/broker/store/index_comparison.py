@@ -15,6 +15,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from rocketbox.broker.store.files import read_data
@@ -226,10 +227,11 @@ class IndexComparison:
         if self._file is not None:
             self._ended.append(self._file)
             self._before = self._file.header
-        while len(self._paths) > 1 and not self._storage.exists(self._paths[0]):
-            self._paths.pop(0)  # retention has removed it meanwhile
-        path = self._paths.pop(0)
-        self._file = _File(self._storage.open(path), self._slot_count, self._entries, full=bool(self._paths))
+        self._file = None
+        while self._paths and self._file is None:
+            path = self._paths.pop(0)
+            with suppress(FileNotFoundError):  # retention has removed it meanwhile
+                self._file = _File(self._storage.open(path), self._slot_count, self._entries, full=bool(self._paths))
 
     def _give_up(self, file: _File, what: str) -> Iterator[StoreFinding]:
         """Go on with the records of the next file, as nothing more can be said of this one."""

@@ -9,7 +9,8 @@ no place for it (no room, too    Nothing of it was written: it is taken back, it
 many open files), before the     do later ones, until an attempt, after 1 s, 2 s ... 30 s, finds a place
 first byte is written
 the disk is full within a write  Its bytes are written again until they fit: some are on the disk, and what is on the
-                                 disk may come back after a crash. New messages get StoreFullError meanwhile
+                                 disk may come back after a crash. Its senders get StoreStalledError, new messages
+                                 StoreFullError meanwhile
 any other error of a write or    The store has failed: what the disk holds is not known. Nothing is written any more,
 sync, or one nobody foresaw      all who wait and who come later get StoreFailedError. Reading goes on
 the checkpoint                   A trouble: it is written again behind the next sync
@@ -35,7 +36,7 @@ from rocketbox.broker.store.storage import Storage
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.broker.store.waiting import DurableWaiters
 from rocketbox.clock import Clock
-from rocketbox.errors import StoreFailedError, StoreFullError
+from rocketbox.errors import StoreFailedError, StoreFullError, StoreStalledError
 from rocketbox.handoff import Waiter, WorkerPool, call_soon_from_thread, make_waiter
 
 __all__ = ["LogWriter"]
@@ -44,6 +45,7 @@ FIRST_PROBE = 1.0  # seconds until a place is looked for again; doubles up to LO
 LONGEST_PROBE = 30.0
 CHECKPOINT = "writing the checkpoint"  # name of the trouble
 OPENING = "opening the commit log to sync it"
+TELLING = "telling how far the commit log is safe"
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,7 @@ class LogWriter:
                 self.fail("writing the last messages before the stop", problem.error)
                 return
             self._refuse(problem, written.free_bytes)
+            self._tell_stalled(problem, written.end)
             await self._pause()
 
     async def _write(self, segments: list[Segment], end: int, timestamp: int) -> _Written:
@@ -254,21 +257,30 @@ class LogWriter:
         if appended:
             self._timestamp = appended[-1][2]
         self._dispatcher.dispatch(appended, end)
-        for listener in self._on_durable:
-            self._tell(listener, end)
+        told = [self._tell(listener, end) for listener in self._on_durable]
+        if told and all(told):
+            self._troubles.end(TELLING)
         return rest
 
-    def _tell(self, listener: Callable[[int], None], end: int) -> None:
+    def _tell(self, listener: Callable[[int], None], end: int) -> bool:
         try:
             listener(end)
         except Exception as error:
-            self._troubles.begin("telling how far the commit log is safe", error)
+            self._troubles.begin(TELLING, error)
+            return False
+        return True
 
     # --- no room ---
 
     def _refuse(self, problem: NotPreparedError | WriteFullError, free_bytes: int | None) -> None:
         error = problem.error
         self._state.refuse(StoreFullError(problem.what, error.strerror or str(error), free_bytes))
+
+    def _tell_stalled(self, problem: NotPreparedError | WriteFullError, end: int) -> None:
+        """Those who wait for more than is written hear now what all others are told who come meanwhile: no room."""
+        error = StoreStalledError(problem.what, problem.error.strerror or str(problem.error))
+        self.waiters.fail(error, behind=end)
+        self.written_waiters.fail(error, behind=end)
 
     def _free_bytes(self) -> int | None:
         try:

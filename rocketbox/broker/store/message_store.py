@@ -52,7 +52,14 @@ from rocketbox.broker.store.troubles import Troubles
 from rocketbox.broker.store.upkeep import Upkeep
 from rocketbox.broker.store.waiting import DurableCallback
 from rocketbox.clock import Clock, RealClock
-from rocketbox.errors import InvalidMessageError, NotStartedError, StoreBusyError, StoreError, StoreFullError
+from rocketbox.errors import (
+    InvalidMessageError,
+    NotStartedError,
+    StoreBusyError,
+    StoreError,
+    StoreFullError,
+    StoreLockedError,
+)
 from rocketbox.handoff import WorkerPool, call_soon_from_thread, make_waiter
 from rocketbox.message import format_offset_msg_id
 from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
@@ -133,6 +140,7 @@ class MessageStore:
         self.max_offset = self._reader.max_offset
         self.queues = self._reader.queues
         self._set_up()
+        self._entered = False
         self._open = False
         self._stopping = False
         self._pool = WorkerPool(THREADS, "store")
@@ -215,9 +223,12 @@ class MessageStore:
     # --- start and stop ---
 
     async def __aenter__(self) -> Self:
+        if self._entered:  # before anything of the one that runs is touched
+            raise StoreLockedError(self._root)
         self._set_up()
         self._stopping = False
         async with AsyncExitStack() as stack:
+            self._entered = True
             stack.callback(self._close_files)
             pool = self._pool = await stack.enter_async_context(WorkerPool(THREADS, "store"))
             await stack.enter_async_context(self._reader.enter())
@@ -317,7 +328,7 @@ class MessageStore:
             )  # fmt: skip
 
     def _close_files(self) -> None:
-        self._open = False
+        self._open = self._entered = False
         self._checkpoint.close()
         self._derived.close()
         self._log.close()
@@ -475,7 +486,8 @@ class MessageStore:
 
         Safe means synced, or written under ASYNC_FLUSH. It gets a TimeoutError when that takes longer than
         ``sync_flush_timeout`` (the message is in the log and may yet be synced), StoreFullError when the message was
-        taken back because the disk has no room for it, StoreFailedError if it never will be safe.
+        taken back because the disk has no room for it, StoreStalledError when it was not, and waits for room,
+        StoreFailedError if it never will be safe.
 
         Ask in the same turn of the loop in which the message was put: one that is taken back leaves its offsets to
         those that come later.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -25,6 +26,7 @@ from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.tasks import Supervisor
 from tests.clocks import VirtualClock, settle
 from tests.unit.broker.table_tools import saved, table_file, text_of
+from tests.unit.store.store_tools import FaultyStorage, os_error
 
 pytestmark = pytest.mark.anyio
 
@@ -340,3 +342,23 @@ async def test_what_was_delivered_is_not_again_when_a_later_message_makes_the_de
         await run.clock.advance(30)
         await run.until(lambda: run.delayed.offset(1) == 4)
         assert run.delivered() == [b"first", b"second", b"third", b"fourth"]
+
+
+async def test_a_delivery_that_waits_for_room_on_the_disk_comes_once() -> None:
+    storage = FaultyStorage()
+    async with bench(storage) as run:
+        await run.send(b"x", 1)
+        storage.fail(os_error(errno.ENOSPC), "write", where="commitlog")
+        await run.clock.advance(1)
+        await run.until(lambda: run.store.refusal is not None)
+        for _ in range(3):
+            await run.clock.advance(20)
+        assert run.delivered() == []
+        storage.heal()
+        for _ in range(4):
+            await run.clock.advance(20)
+        await run.until(lambda: run.delivered() != [])
+        await run.send(b"y", 1)
+        await run.clock.advance(2)
+        await run.until(lambda: len(run.delivered()) > 1)
+        assert run.delivered() == [b"x", b"y"]

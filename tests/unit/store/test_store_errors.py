@@ -12,7 +12,7 @@ import pytest
 
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import FlushDiskType, StoreOptions
-from rocketbox.errors import StoreFailedError, StoreFullError
+from rocketbox.errors import StoreFailedError, StoreFullError, StoreStalledError
 from tests.unit.store.store_tools import (
     LOG,
     ROOT,
@@ -52,6 +52,11 @@ class Told:
                 self.bad[number] = error
 
         self._store.when_durable(self._store.put(message(number, size=size)).end_offset, tell)
+
+    def later(self, error: BaseException | None) -> None:
+        """For somebody who asks again: number -1."""
+        if error is not None:
+            self.bad[-1] = error
 
 
 async def until(condition: Callable[[], object], clock: ManualClock | None = None) -> None:
@@ -222,8 +227,9 @@ async def test_a_disk_that_is_full_within_a_write_gets_the_same_bytes_again(opti
         await until(lambda: store.refusal)
         with pytest.raises(StoreFullError, match="writing"):
             store.put(message(2))
-        await clock.advance(7)
-        assert isinstance(told.bad[1], TimeoutError)  # it may yet be stored
+        await until(lambda: 1 in told.bad)
+        assert isinstance(told.bad[1], StoreStalledError)  # not taken back: it may yet be stored
+        assert "may be stored" in str(told.bad[1])
         storage.heal()
         await until(lambda: store.refusal is None, clock)
         assert numbers(store) == [0, 1]
@@ -243,7 +249,9 @@ async def test_a_store_that_is_stopped_while_a_write_finds_no_room_ends_and_says
             storage.fail(os_error(errno.ENOSPC), "write", where="commitlog")
             told.put(1)
             await until(lambda: store.refusal)
-    assert isinstance(told.bad[1], StoreFailedError)
+            store.when_durable(store._log.end, told.later)
+    assert isinstance(told.bad[1], StoreStalledError)
+    assert isinstance(told.bad[-1], StoreFailedError)
     assert storage.exists(f"{ROOT}/abort")
 
 
@@ -382,6 +390,26 @@ async def test_an_error_of_one_who_listens_is_told_and_touches_nobody_else() -> 
         assert heard == [places[1], places[2]]
         assert [trouble.what for trouble in store.troubles.current] == ["telling how far the commit log is safe"]
         assert store.failure is None
+
+
+async def test_telling_is_no_trouble_any_more_when_all_who_listen_have_been_told() -> None:
+    async with opened(FaultyStorage()) as store:
+        failing = True
+
+        def listen(*_: object) -> None:
+            if failing:
+                raise ZeroDivisionError("of a bug")
+
+        store.on_arrival += [listen, lambda *_: None]
+        store.on_durable += [listen, lambda *_: None]
+        await put_all(store, message(0), message(1))
+        assert {trouble.what: trouble.count for trouble in store.troubles.current} == {
+            "telling how far the commit log is safe": 2,
+            "telling of new messages": 2,
+        }
+        failing = False
+        await put_all(store, message(2))
+        assert store.troubles.current == []
 
 
 # --- a full disk at the start ---

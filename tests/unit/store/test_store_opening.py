@@ -10,6 +10,7 @@ import pytest
 
 from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.storage import StorageFile
+from rocketbox.errors import StoreLockedError
 from tests.unit.store.store_tools import (
     CHECKPOINT,
     LOG,
@@ -181,3 +182,19 @@ async def test_a_lost_log_is_noticed_without_reading_it() -> None:
         async with opened(storage):
             raise AssertionError("it must not open")
     assert not storage.exists(LOG)
+
+
+async def test_a_store_that_is_entered_twice_refuses_and_goes_on() -> None:
+    storage = MemoryStorage()
+    async with opened(storage) as store:
+        await put_all(store, message(0))
+        with pytest.raises(StoreLockedError):
+            async with store:
+                pass
+        await put_all(store, message(1))
+        assert numbers(store) == [0, 1]
+        assert store.health().durable_offset == store.max_commit_log_offset > 0
+    async with store:  # one behind the other it may be
+        await put_all(store, message(2))
+        assert numbers(store) == [0, 1, 2]
+    assert not storage.exists(f"{ROOT}/abort")

@@ -12,6 +12,7 @@ import pytest
 from rocketbox.broker.store.finding import StoreFinding
 from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.store.upkeep import CHECKING
 from rocketbox.broker.store.verify import LogComparison
 from tests.unit.store.store_tools import (
     LOG,
@@ -185,3 +186,37 @@ async def test_a_queue_file_that_retention_removes_during_a_pass_is_not_made_aga
         assert [int(name) for name in names] == queue.run.starts
     async with opened(storage, options) as store:
         assert numbers(store)[-1] == 99
+
+
+async def test_an_index_file_that_goes_while_a_pass_opens_it_does_not_end_the_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    storage, clock = MemoryStorage(), ManualClock()
+    async with opened(storage, HOURLY, clock=clock) as store:
+        await put_all(store, *[message(number) for number in range(60)])
+        for _ in range(3):
+            await clock.advance(61)
+        second = f"{ROOT}/index/{storage.list_directory(f'{ROOT}/index')[1]}"
+        exists = storage.exists
+
+        def exists_and_is_gone(path: str) -> bool:
+            there = exists(path)
+            if path == second and there:
+                storage.remove(second)
+            return there
+
+        monkeypatch.setattr(storage, "exists", exists_and_is_gone)
+        await passed(store, clock)
+        assert CHECKING not in {trouble.what for trouble in store.troubles.current}
+
+
+async def test_the_newest_index_file_that_goes_during_a_pass_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, clock = MemoryStorage(), ManualClock()
+    async with opened(storage, HOURLY, clock=clock) as store:
+        await put_all(store, *[message(number) for number in range(60)])
+        for _ in range(3):
+            await clock.advance(61)
+        storage.remove(f"{ROOT}/index/{storage.list_directory(f'{ROOT}/index')[-1]}")
+        await passed(store, clock)
+        assert CHECKING not in {trouble.what for trouble in store.troubles.current}
+        assert any("index" in trouble.what for trouble in store.troubles.current)
