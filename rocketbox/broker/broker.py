@@ -135,7 +135,10 @@ class Broker:
         self._replies = DurableReplies(self.store, self._registration, options.send_thread_pool_queue_capacity)
         self._housekeeping = ClientHousekeeping(self.consumers, self.producers, self.locks, clock)
         self.held_pulls = PullHold(
-            clock, most=options.max_held_pulls, most_for_each_connection=options.max_held_pulls_per_connection
+            clock,
+            most=options.max_held_pulls,
+            most_for_each_connection=options.max_held_pulls_per_connection,
+            most_bytes=options.max_held_pull_bytes,
         )
         context = BrokerContext(
             options=options,

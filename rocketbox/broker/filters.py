@@ -10,7 +10,10 @@ from collections.abc import Callable, Collection, Mapping
 from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.protocol.tags import SubscriptionData
 
-__all__ = ["FilterFactory", "TagFilter", "filters_by_kind", "tag_filter"]
+__all__ = ["FilterFactory", "TagFilter", "filter_bytes", "filters_by_kind", "tag_filter"]
+
+CODE_BYTES = 140  # a number and its place in a set, which may have just grown
+CHARACTER_BYTES = 64  # of an expression: about what a compiled one takes
 
 FilterFactory = Callable[[SubscriptionData], MessageFilter | None]
 """Makes the filter of a subscription; None when it selects everything. Raises InvalidMessageError for a wrong one."""
@@ -31,6 +34,13 @@ def tag_filter(subscription: SubscriptionData) -> TagFilter | None:
     if subscription.sub_string == "*" or not subscription.sub_string:
         return None
     return TagFilter(subscription.code_set)
+
+
+def filter_bytes(subscription: SubscriptionData) -> int:
+    """About how many bytes the filter of a subscription takes."""
+    if subscription.sub_string == "*":
+        return 0
+    return CODE_BYTES * len(subscription.code_set) or CHARACTER_BYTES * len(subscription.sub_string)
 
 
 def filters_by_kind(further: Mapping[str, FilterFactory]) -> dict[str, FilterFactory]:

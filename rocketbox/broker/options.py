@@ -76,6 +76,9 @@ class BrokerOptions:
     """The most pulls that wait for a message, each about 1 KiB; more are answered 2 (SYSTEM_BUSY). Not Apache's."""
     max_held_pulls_per_connection: int = 10_000
     """The most of one connection: a client has one for each of its queues. Not Apache's."""
+    max_held_pull_bytes: int = 256 << 20
+    """The most bytes of all of them, each about 1 KiB and 140 bytes for a tag that it selects (a subscription may have
+    20,000); one connection has a sixteenth of it. Not Apache's."""
     max_connections: int = 10_000
     """Of broker and name server each; never more than half of the descriptors the process may have, less some for
     files. Further ones are closed at once. Not Apache's, as the nine that follow."""
@@ -150,6 +153,7 @@ _LEAST = {
     "send_thread_pool_queue_capacity": 1,
     "max_held_pulls": 1,
     "max_held_pulls_per_connection": 1,
+    "max_held_pull_bytes": 1 << 20,
     "short_polling_time_mills": 1,
     "max_connections": 1,
     "header_timeout": 100,

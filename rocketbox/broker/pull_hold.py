@@ -21,12 +21,15 @@ from anyio.abc import TaskGroup
 
 from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.clock import Clock
+from rocketbox.remoting.budgets import RareLog
 
-__all__ = ["ANSWERED_AT_ONCE", "HeldPull", "PullHold"]
+__all__ = ["ANSWERED_AT_ONCE", "HELD_PULL_BYTES", "HeldPull", "PullHold"]
 
 _log = logging.getLogger(__name__)
 
 ANSWERED_AT_ONCE = 16  # each with up to 256 KiB
+SHARE_OF_A_CONNECTION = 16  # one of so many parts of the bytes
+HELD_PULL_BYTES = 1024  # of one that selects everything, with its request
 SPARE_DEADLINES = 64  # so many deadlines of answered pulls are no reason yet to look through all of them
 
 
@@ -34,7 +37,8 @@ SPARE_DEADLINES = 64  # so many deadlines of answered pulls are no reason yet to
 class HeldPull:
     """One pull that waits: for a message from ``offset`` on that ``filter`` selects (None: any).
 
-    ``request`` is whatever the pull handler needs to answer it; ``connection`` where the answer goes.
+    ``request`` is whatever the pull handler needs to answer it; ``connection`` where the answer goes; ``size`` about
+    how many bytes all of it takes.
     """
 
     connection: Any
@@ -45,6 +49,7 @@ class HeldPull:
     offset: int
     filter: MessageFilter | None
     resume: Callable[[HeldPull], Awaitable[None] | None]
+    size: int = HELD_PULL_BYTES
     deadline: float = 0.0
     done: bool = field(default=False)
 
@@ -62,15 +67,23 @@ class PullHold:
         *,
         most: int = 100_000,
         most_for_each_connection: int = 10_000,
+        most_bytes: int = 256 << 20,
     ) -> None:
         self._clock = clock
         self._most = most
         self._most_for_each_connection = most_for_each_connection
+        self._most_bytes = most_bytes
+        self._bytes_of: dict[Any, int] = {}  # by connection, of those that are not done
+        self.bytes = 0
+        """About how many bytes the pulls on hold take."""
+        self._log = RareLog(_log)
         self._queues: dict[tuple[str, int], dict[str, dict[HeldPull, None]]] = {}  # by group; sets in order, as below
         self._connections: dict[Any, dict[HeldPull, None]] = {}  # those that are not done
         self._live = 0
         self.refused = 0
         """How many pulls were not held, because too many were."""
+        self.failed = 0
+        """How many could not be answered, by a fault of this side."""
         self._deadlines: list[tuple[float, int, HeldPull]] = []
         self._woken: deque[HeldPull] = deque()
         self._count = 0
@@ -79,14 +92,24 @@ class PullHold:
     def __len__(self) -> int:
         return self._live
 
-    def refusal(self, connection: Any) -> str | None:
-        """Why no pull of a connection can be held now; None when one can."""
+    def refusal(self, connection: Any, size: int = HELD_PULL_BYTES) -> str | None:
+        """Why no pull of a connection, of ``size`` bytes, can be held now; None when it can."""
+        share = self._most_bytes // SHARE_OF_A_CONNECTION
         if self._live >= self._most:
             reason = f"{self._live} pulls are on hold already; max-held-pulls is {self._most}"
         elif len(self._connections.get(connection, ())) >= self._most_for_each_connection:
             reason = (
                 f"{self._most_for_each_connection} pulls of this connection are on hold already, as many as "
                 "max-held-pulls-per-connection allows"
+            )
+        elif self.bytes + size > self._most_bytes:
+            reason = (
+                f"pulls on hold have {self.bytes} bytes and this one {size}; max-held-pull-bytes is {self._most_bytes}"
+            )
+        elif (held := self._bytes_of.get(connection, 0)) + size > share:
+            reason = (
+                f"pulls of this connection on hold have {held} bytes and this one {size}; {share} are allowed, one "
+                f"{SHARE_OF_A_CONNECTION}th of max-held-pull-bytes"
             )
         else:
             return None
@@ -102,6 +125,8 @@ class PullHold:
         of_connection = self._connections.setdefault(held.connection, {})
         of_connection[held] = None
         self._live += 1
+        self.bytes += held.size
+        self._bytes_of[held.connection] = self._bytes_of.get(held.connection, 0) + held.size
         held.deadline = self._clock.monotonic() + seconds
         self._queues.setdefault((held.topic, held.queue_id), {}).setdefault(held.group, {})[held] = None
         self._count += 1
@@ -194,22 +219,31 @@ class PullHold:
             slow = held.resume(held)
             if slow is not None:
                 group.start_soon(self._finish_slowly, held, slow)
-        except Exception:  # the others must not wait for the task to be started again
-            _log.exception("a pull of %s/%d from %d could not be answered", held.topic, held.queue_id, held.offset)
+        except Exception as error:  # the others must not wait for the task to be started again
+            self._failed(held, error)
 
     async def _finish_slowly(self, held: HeldPull, slow: Awaitable[None]) -> None:
         try:
             await slow
-        except Exception:
-            _log.exception("a pull of %s/%d from %d could not be answered", held.topic, held.queue_id, held.offset)
+        except Exception as error:
+            self._failed(held, error)
+
+    def _failed(self, held: HeldPull, error: Exception) -> None:
+        self.failed += 1
+        self._log.tell(
+            logging.ERROR, self._clock.monotonic(), type(error),
+            "a pull of %s/%d from %d could not be answered", held.topic, held.queue_id, held.offset, error=error,
+        )  # fmt: skip
 
     def _set_done(self, held: HeldPull) -> None:
         held.done = True
         self._live -= 1
+        self.bytes -= held.size
+        self._bytes_of[held.connection] -= held.size
         of_connection = self._connections[held.connection]
         del of_connection[held]
         if not of_connection:
-            del self._connections[held.connection]
+            del self._connections[held.connection], self._bytes_of[held.connection]
 
     def _leave_queue(self, held: HeldPull) -> None:
         waiting = self._queues.get((held.topic, held.queue_id))

@@ -6,6 +6,7 @@ Prints one line on stdout, ``ready name-server=HOST:PORT broker=HOST:PORT``, whe
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -16,11 +17,15 @@ import typer
 
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import ConfigurationError, Finding, RocketBoxError
+from rocketbox.handoff import call_soon_from_thread
 
 __all__ = ["CONTEXT_SETTINGS", "broker", "read_arguments"]
 
+_log = logging.getLogger(__name__)
+
 CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """What the command must be registered with: Apache's settings are options it does not know by name."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def broker(
@@ -41,7 +46,8 @@ def broker(
 
     Prints "ready name-server=HOST:PORT broker=HOST:PORT" when both answer, and stops by SIGTERM or SIGINT.
     Status: 0 stopped in order; 1 not started, or the store has failed: a write or sync of its log, after which it takes
-    no more messages and serves reads until it is stopped (--exit-on-failure: it stops at once).
+    no more messages and serves reads until it is stopped (--exit-on-failure: it stops at once); 128 + number of the
+    signal when a second one ended it at once.
     """
     _log_to_stderr()
     try:
@@ -77,24 +83,60 @@ def read_arguments(arguments: list[str]) -> dict[str, object]:
 
 async def _serve(options: EmbeddedOptions, exit_on_failure: bool) -> str | None:
     """Serve until a signal comes, or with ``exit_on_failure`` the store fails; why the store failed, if it has."""
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    stop = _Stop()
+    with stop.scope:
         async with EmbeddedServers(options) as servers:
-            print(  # noqa: T201
-                f"ready name-server={servers.name_server_address} broker={servers.broker_address}", flush=True
-            )
-            async with anyio.create_task_group() as group:
-                if exit_on_failure:
-                    group.start_soon(_end_on_failure, servers, group.cancel_scope)
-                async for number in signals:
-                    logging.getLogger(__name__).info("%s: stopping", signal.Signals(number).name)
-                    group.cancel_scope.cancel()
+            _say_ready(servers)
+            with anyio.CancelScope() as stop.scope:
+                if not exit_on_failure:
+                    await anyio.sleep_forever()
+                await servers.failed()
+                _log.error("the store has failed: stopping")
             return servers.health.failure
+    return None
 
 
-async def _end_on_failure(servers: EmbeddedServers, scope: anyio.CancelScope) -> None:
-    await servers.failed()
-    logging.getLogger(__name__).error("the store has failed: stopping")
-    scope.cancel()
+class _Stop:
+    """What signals do: the first cancels ``scope``, which is the start and later the serving, the second ends the process.
+
+    The second must also be heard when the loop, or a thread that the interpreter waits for at its end, hangs on a disk:
+    so they are plain handlers of this process, and stay when the loop is gone.
+    """
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self._call_soon = call_soon_from_thread()
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._first)
+
+    def _first(self, number: int, frame: object) -> None:
+        for each in STOP_SIGNALS:
+            signal.signal(each, self._second)
+        self._call_soon(lambda: self._begin(signal.Signals(number).name))
+
+    def _begin(self, name: str) -> None:
+        _log.info("%s: stopping; once more ends it at once", name)
+        self.scope.cancel()
+
+    @staticmethod
+    def _second(number: int, frame: object) -> None:
+        name = signal.Signals(number).name
+        text = f"rocketbox broker: {name} again, ends at once without a stop in order; the next start recovers the store\n"
+        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode())  # a log might wait for its lock
+        os._exit(128 + number)
+
+
+def _say_ready(servers: EmbeddedServers) -> None:
+    line = f"ready name-server={servers.name_server_address} broker={servers.broker_address}"
+    try:
+        print(line, flush=True)  # noqa: T201
+    except OSError as error:
+        # What stands in its buffer would be tried again at the end of the process, and be its last word.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        what = f"the line with its addresses cannot be written to standard output: {error.strerror or error}"
+        raise ConfigurationError(
+            Finding(what, fix="keep standard output open until the line has come, or send it to a file or /dev/null")
+        ) from error
 
 
 def _log_to_stderr() -> None:

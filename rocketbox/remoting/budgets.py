@@ -42,6 +42,10 @@ class ServerCounters:
     """Requests whose fields or body could not be understood."""
     failed_requests: int = 0
     """Requests whose handler failed by a fault of this side."""
+    failed_hooks: int = 0
+    """Requests behind which a hook failed, once for each hook."""
+    too_large_answers: int = 0
+    """Answers that could not be sent, because a frame may not have so many bytes."""
 
 
 class RareLog:

@@ -225,7 +225,11 @@ class Connection:
             frame = encode_response(request, response, language=options.language, version=options.version)
             self._check_size(frame)
         except RemoteProtocolError as error:
-            _log.error("the answer to request %d of %s cannot be sent: %s", request.code, self.remote_address, error)
+            self._role.counters.too_large_answers += 1
+            self._role.log.tell(
+                logging.ERROR, self._monotonic(), ("answer", request.code),
+                "the answer to request %d of %s cannot be sent: %s", request.code, self.remote_address, error,
+            )  # fmt: skip
             code = ResponseCode.SYSTEM_ERROR
             failure = RemotingCommand.response(code, str(error))
             frame = encode_response(request, failure, language=options.language, version=options.version)

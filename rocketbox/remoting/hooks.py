@@ -17,10 +17,9 @@ from rocketbox.protocol.command import RemotingCommand
 
 if TYPE_CHECKING:
     from rocketbox.remoting.connection import Connection
+    from rocketbox.remoting.role import Role
 
 __all__ = ["NO_ANSWER", "HookedRequests", "RequestHook"]
-
-_log = logging.getLogger(__name__)
 
 NO_ANSWER: Final = -1  # the code that ``after`` is told when the connection was lost before the answer
 
@@ -39,15 +38,16 @@ class RequestHook(Protocol):
 
         ``code`` and ``frame_bytes`` are those of the answer, however late it was given. A one-way request is over when
         its handler has ended (no bytes; code is what would have been answered). When the connection was lost first:
-        NO_ANSWER and no bytes.
+        NO_ANSWER and no bytes. What it raises changes nothing; it is counted, and logged now and then.
         """
 
 
 class HookedRequests:
     """The requests of one connection that are on their way through its server's hooks."""
 
-    def __init__(self, hooks: Sequence[RequestHook], connection: Connection) -> None:
-        self._hooks = hooks
+    def __init__(self, connection: Connection, role: Role) -> None:
+        self._hooks: Sequence[RequestHook] = role.hooks
+        self._role = role
         self._connection = connection
         self._entered: dict[RemotingCommand, int] = {}  # how many hooks have let a request through, or answered it
 
@@ -72,8 +72,13 @@ class HookedRequests:
         for hook in reversed(self._hooks[: self._entered.pop(request, 0)]):
             try:
                 hook.after(self._connection, request, code, frame_bytes)
-            except Exception:
-                _log.exception("a hook failed behind request %d of %s", request.code, self._connection.remote_address)
+            except Exception as error:
+                self._role.counters.failed_hooks += 1
+                self._role.log.tell(
+                    logging.ERROR, self._role.clock.monotonic(), ("hook", type(hook), type(error)),
+                    "a hook, %s, failed behind request %d of %s",
+                    type(hook).__name__, request.code, self._connection.remote_address, error=error,
+                )  # fmt: skip
 
     def lost(self) -> None:
         """The connection is closed: nobody will read the answers. One-way requests end with their handlers."""

@@ -56,7 +56,7 @@ class PeerRequests:
     def __init__(self, connection: Connection, driver: Driver, role: Role) -> None:
         self.inbox: deque[RemotingCommand] = deque()
         """What has come and was not handed to a handler; :meth:`dispatch` is to be called when something was added."""
-        self.hooked = HookedRequests(role.hooks, connection) if role.hooks else None
+        self.hooked = HookedRequests(connection, role) if role.hooks else None
         self.running = 0
         """How many handlers are at work."""
         self.serving = True

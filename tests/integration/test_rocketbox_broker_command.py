@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import anyio
@@ -90,3 +92,70 @@ def test_wrong_settings_are_named(tmp_path: Path) -> None:
     assert "--max-message-size is 'huge'" in text
     assert "--host is 10.0.0.1" in text
     assert not (tmp_path / "commitlog").exists()
+
+
+HANGING = """
+import sys, threading
+from rocketbox.broker.store import storage
+def hang(file):
+    print("the disk hangs", file=sys.stderr, flush=True)
+    threading.Event().wait()
+from rocketbox.cli.app import main
+{when}
+main()
+"""
+AT_THE_START = "storage._RealFile.sync = hang"
+WHEN_IT_STOPS = """
+import rocketbox.cli.broker as command
+class Servers(command.EmbeddedServers):
+    async def __aexit__(self, *error):
+        storage._RealFile.sync = hang
+        return await super().__aexit__(*error)
+command.EmbeddedServers = Servers
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("when", [AT_THE_START, WHEN_IT_STOPS])
+def test_a_second_signal_ends_a_broker_whose_disk_hangs(tmp_path: Path, when: str, number: signal.Signals) -> None:
+    arguments = [*command(tmp_path, "--port", "0", "--name-server-port", "0", *SMALL)]
+    arguments[2] = HANGING.format(when=when)
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        killer = threading.Timer(30, process.kill)
+        killer.start()
+        try:
+            if when == WHEN_IT_STOPS:
+                assert process.stdout.readline().startswith("ready ")
+                process.send_signal(number)
+            while "the disk hangs" not in (line := process.stderr.readline()):
+                assert line, "it ended before its disk hung"
+            if when == AT_THE_START:
+                process.send_signal(number)
+                while "once more ends it at once" not in (line := process.stderr.readline()):
+                    assert line, "it ended at the first signal"
+            assert process.poll() is None
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=10)
+        finally:
+            killer.cancel()
+            process.kill()
+    assert process.returncode == 128 + number
+    assert f"{number.name} again" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_start_that_nobody_can_hear_of_says_so(tmp_path: Path) -> None:
+    arguments = command(tmp_path, "--port", "0", "--name-server-port", "0", *SMALL)
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(arguments, check=False, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=30)
+    finally:
+        os.close(writer)
+    assert done.returncode == 1
+    assert "the line with its addresses cannot be written to standard output" in done.stderr
+    assert "Broken pipe" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "abort").exists()

@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 
 from rocketbox.broker.context import BrokerContext
+from rocketbox.broker.filters import filter_bytes
 from rocketbox.broker.handlers.refused import Refused
 from rocketbox.broker.limits import LimitError
-from rocketbox.broker.pull_hold import HeldPull
+from rocketbox.broker.pull_hold import HELD_PULL_BYTES, HeldPull
 from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.broker.store.reading import GetMessageStatus, GetResult
 from rocketbox.errors import InvalidMessageError, StoreError
@@ -63,6 +64,7 @@ class _Pull:
     request: RemotingCommand
     header: PullMessageRequestHeader
     filter: MessageFilter | None
+    filter_bytes: int
 
     def let_go(self) -> None:
         """Keep only what the answer, and hooks, will need: a header may have megabytes, and very many pulls may wait.
@@ -127,7 +129,7 @@ class PullHandler:
         header = pull.header
         code = _code(found, header.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PullSysFlag.SUSPEND:
-            refusal = self._hold.refusal(connection)
+            refusal = self._hold.refusal(connection, HELD_PULL_BYTES + pull.filter_bytes)
             if refusal is not None:
                 return RemotingCommand.response(ResponseCode.SYSTEM_BUSY, f"[PULL_HOLD_FULL]{refusal}")
             pull.let_go()
@@ -140,6 +142,7 @@ class PullHandler:
                 header.queue_offset,
                 pull.filter,
                 self._resume,
+                HELD_PULL_BYTES + pull.filter_bytes,
             )
             self._hold.hold(held, self._suspend_seconds(header))
             return None
@@ -241,7 +244,7 @@ class PullHandler:
                 f"The broker does not support consumer to filter message by {subscription.expression_type}",
             )
         try:
-            return _Pull(request, header, make_filter(subscription))
+            return _Pull(request, header, make_filter(subscription), filter_bytes(subscription))
         except InvalidMessageError as error:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"

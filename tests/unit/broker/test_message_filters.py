@@ -131,6 +131,23 @@ async def test_too_many_held_pulls_are_turned_away_with_the_setting_named() -> N
         tasks.cancel_scope.cancel()
 
 
+async def test_held_pulls_with_long_expressions_are_turned_away_by_their_bytes() -> None:
+    long = "||".join(f"t{number}" for number in range(2_000))
+    async with broker_in_memory(settings={"max-held-pull-bytes": "8MB"}) as wire, anyio.create_task_group() as tasks:
+        assert (await wire.send("t", b"first")).code == 0
+        tasks.start_soon(lambda: wire.pull("t", 1, suspend_ms=15_000, expression=long))
+        await held(wire)
+        refused = await wire.pull("t", 1, suspend_ms=15_000, expression=long)
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        assert "pulls of this connection on hold have 281024 bytes and this one 281024; 524288" in str(refused.remark)
+        assert wire.running.held_pulls.bytes == 281_024
+        tasks.start_soon(lambda: wire.pull("t", 1, suspend_ms=15_000, expression="a || b"))
+        with anyio.fail_after(5):
+            while len(wire.running.held_pulls) < 2:
+                await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+
+
 async def put_all(store: MessageStore, *messages: StoredMessage) -> None:
     for message in messages:
         end = store.put(message).end_offset

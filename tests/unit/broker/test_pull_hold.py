@@ -293,3 +293,39 @@ async def test_others_have_their_turn_while_thousands_of_pulls_are_answered() ->
             most = max(most, peer.answers - before)
     assert peer.answers == 2_000
     assert most <= 2 * ANSWERED_AT_ONCE
+
+
+def test_pulls_on_hold_have_so_many_bytes_and_no_more() -> None:
+    hold = PullHold(VirtualClock(), most_bytes=16_000)
+    for number in range(16):
+        held = pull(print, 0, connection=number)
+        held.size = 990
+        assert hold.refusal(number, 990) is None
+        hold.hold(held, 2)
+    assert hold.bytes == 16 * 990
+    assert hold.refusal(16, 500) == "pulls on hold have 15840 bytes and this one 500; max-held-pull-bytes is 16000"
+    hold.drop(1)
+    assert hold.refusal(16, 500) is None
+    assert "pulls of this connection on hold have 990 bytes and this one 500; 1000 are allowed" in str(
+        hold.refusal(2, 500)
+    )
+    for number in range(16):
+        hold.drop(number)
+    assert (hold.bytes, hold._bytes_of) == (0, {})
+
+
+async def test_pulls_that_cannot_be_answered_are_told_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    clock = VirtualClock()
+
+    def fails(held: HeldPull) -> None:
+        raise OSError("the disk does not read")
+
+    hold = PullHold(clock)
+    async with Supervisor("test", clock) as tasks:
+        tasks.start("hold", hold.run)
+        for _ in range(100):
+            hold.hold(pull(fails, 0), 2)
+        hold.on_arrival("topic", 0, 1, 0, b"")
+        await settle()
+    assert hold.failed == 100
+    assert len(caplog.records) == 1

@@ -242,3 +242,33 @@ async def test_a_hook_that_fails_is_answered_1_and_told_once(caplog: pytest.LogC
         assert (await caller.ask(35)).code == 0
         assert len(caplog.records) == 2
     assert outer.seen == ["> 34", "< 34: 1", "> 35", "< 35: 0"]
+
+
+async def test_a_hook_that_fails_behind_each_request_is_told_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    clock = VirtualClock()
+
+    class Failing(Recorder):
+        def after(self, connection: Connection, request: RemotingCommand, code: int, frame_bytes: int) -> None:
+            raise ValueError("bad after")
+
+    async with serving(clock, {34: well}, Failing(clock)) as caller:
+        for _ in range(100):
+            await caller.ask(34)
+        (line,) = caplog.records
+        assert "Failing" in line.getMessage()
+        assert caller.server.counters.failed_hooks == 100
+        await clock.advance(10)
+        await caller.ask(34)
+        assert "and 99 more like it" in caplog.records[-1].getMessage()
+
+
+async def test_answers_that_are_too_large_are_told_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    clock = VirtualClock()
+    body = bytes(17 << 20)
+    async with serving(clock, {34: lambda *_: RemotingCommand.response(body=body)}) as caller:
+        for _ in range(10):
+            answer = await caller.ask(34)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "too large" in str(answer.remark)
+        assert len(caplog.records) == 1
+        assert caller.server.counters.too_large_answers == 10
