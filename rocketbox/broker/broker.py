@@ -112,7 +112,7 @@ class Broker:
             most=options.max_groups,
             names=self.names,
         )
-        self.offsets = OffsetTable(clock, files.offsets, options.max_offsets)
+        self.offsets = OffsetTable(clock, files.offsets, options.max_offsets, options.max_offsets_per_address)
         self.delayed = DelayedDelivery(self.store, puts, self.topics, levels, files.delays, clock)
         expiry = options.channel_expired_timeout / 1000
         self.consumers: ConsumerTable[Connection] = ConsumerTable(

@@ -11,7 +11,7 @@ from rocketbox.clock import Clock
 from rocketbox.errors import RocketBoxError
 from rocketbox.protocol.codes import ResponseCode
 
-__all__ = ["LimitError", "NameBudget"]
+__all__ = ["LimitError", "NameBudget", "host_of"]
 
 MOST_ADDRESSES = 10_000  # whose budgets are known; of more, the one not seen for the longest begins anew
 MINUTE = 60.0
@@ -31,6 +31,11 @@ class LimitError(RocketBoxError):
     def code(self) -> ResponseCode:
         """What a peer is answered: a busy broker may be asked again."""
         return ResponseCode.SYSTEM_BUSY if self.soon else ResponseCode.NO_PERMISSION
+
+
+def host_of(address: str) -> str:
+    """The host of ``host:port``."""
+    return address.rpartition(":")[0] or address
 
 
 class NameBudget:
@@ -54,7 +59,7 @@ class NameBudget:
         """Count one name. ``address``: host and port, or empty for the broker itself. Raises LimitError."""
         if not address:
             return
-        host = address.rpartition(":")[0] or address
+        host = host_of(address)
         now = self._clock.monotonic()
         left, then = self._buckets.get(host, (float(self._burst), now))
         left = min(float(self._burst), left + (now - then) * self._per_minute / MINUTE)

@@ -1,8 +1,9 @@
 """How far each group has consumed each queue.
 
-Holds the table and its form on disk (``consumerOffset.json``); when it is written is the persister's part. Any queue id
-and any offset is kept, as by Apache's brokers: pull consumers commit what their application says, and a group may be
-reset to before or behind what there is. How many are kept is limited.
+Holds the table and its form on disk (``consumerOffset.json``); when it is written is the persister's part, which queues
+there are, the handlers'. Any offset is kept, as by Apache's brokers: pull consumers commit what their application says,
+and a group may be reset to before or behind what there is. How many are kept is limited, and how many of them one
+address has made: a peer with many groups and topics must not take the room of all others.
 
 Source: Apache RocketMQ 5.x ``ConsumerOffsetManager``.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rocketbox.broker.limits import LimitError
+from rocketbox.broker.limits import LimitError, host_of
 from rocketbox.broker.options import MAX_OFFSETS
 from rocketbox.broker.persister import TableFile
 from rocketbox.broker.table_text import encode_entry, table_pieces
@@ -29,10 +30,15 @@ COMMITS_FOR_EACH_VERSION = 500  # Apache's consumerOffsetUpdateVersionStep
 class OffsetTable:
     """Committed offsets by topic, group and queue."""
 
-    def __init__(self, clock: Clock, file: TableFile, most: int = MAX_OFFSETS) -> None:
+    def __init__(
+        self, clock: Clock, file: TableFile, most: int = MAX_OFFSETS, most_for_each_address: int = MAX_OFFSETS
+    ) -> None:
         self._clock = clock
         self._file = file
         self._most = most
+        self._most_for_each_address = most_for_each_address
+        self._made: dict[str, int] = {}  # by host, of those that are kept, since the start
+        self._makers: dict[str, dict[str, int]] = {}  # the same of each entry of the table
         self._offsets: dict[str, dict[int, int]] = {}
         self._topics: dict[str, dict[str, None]] = {}  # the topics of each group, in their order
         self._texts: dict[str, bytes] = {}  # entries of the file
@@ -47,12 +53,17 @@ class OffsetTable:
         """How many queues have an offset."""
         return self._entries
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Keep how far a group is. Raises LimitError for a queue more than may be kept."""
+    @property
+    def addresses(self) -> int:
+        """How many hosts have made some of those that are kept."""
+        return len(self._made)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, by: str = "") -> None:
+        """Keep how far a group is. ``by`` is the client's address. Raises LimitError for a queue more than may be kept."""
         key = f"{topic}{SEPARATOR}{group}"
         queues = self._offsets.get(key)
         if queues is None or queue_id not in queues:
-            queues = self._new_entry(key, group, topic)
+            queues = self._new_entry(key, group, topic, by)
         queues[queue_id] = offset
         self._texts.pop(key, None)
         self._commits += 1
@@ -83,16 +94,32 @@ class OffsetTable:
                 if not topics:
                     del self._topics[group]
 
-    def _new_entry(self, key: str, group: str, topic: str) -> dict[int, int]:
+    def _new_entry(self, key: str, group: str, topic: str, by: str) -> dict[int, int]:
+        host = host_of(by)
         if self._entries >= self._most:
             self.refused += 1
             raise LimitError(f"{self._entries} offsets of groups are kept", self._most, "max-offsets")
+        made = self._made.get(host, 0)
+        if host and made >= self._most_for_each_address:
+            self.refused += 1
+            raise LimitError(
+                f"{host} has made {made} of the offsets of groups that are kept",
+                self._most_for_each_address, "max-offsets-per-address",
+            )  # fmt: skip
         self._entries += 1
+        if host:
+            self._made[host] = made + 1
+            makers = self._makers.setdefault(key, {})
+            makers[host] = makers.get(host, 0) + 1
         self._topics.setdefault(group, {})[topic] = None
         return self._offsets.setdefault(key, {})
 
     def _forget(self, key: str) -> None:
         self._entries -= len(self._offsets.pop(key, {}))
+        for host, made in self._makers.pop(key, {}).items():
+            self._made[host] -= made
+            if not self._made[host]:
+                del self._made[host]
         self._texts.pop(key, None)
         self._file.mark()
 

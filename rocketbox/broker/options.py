@@ -122,6 +122,8 @@ class BrokerOptions:
     """The most queues that orderly consumers hold the locks of."""
     max_offsets: int = MAX_OFFSETS
     """The most committed offsets, one for each queue of a topic that a group consumes; no further one is kept."""
+    max_offsets_per_address: int = MAX_OFFSETS // 2
+    """The most of them that clients at one address have made since the start, so that others find room."""
     max_large_requests: int = 64
     """The most heartbeats and lock requests that wait for their turn because they are large (megabytes each)."""
     auto_create_names_per_minute: int = 1000
@@ -144,6 +146,7 @@ _LEAST = {
     "max_queues": 1,
     "max_groups": 1,
     "max_offsets": 1,
+    "max_offsets_per_address": 1,
     "max_groups_per_connection": 1,
     "max_subscriptions_per_group": 1,
     "max_locked_queues": 1,

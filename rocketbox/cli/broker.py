@@ -97,7 +97,7 @@ async def _serve(options: EmbeddedOptions, exit_on_failure: bool) -> str | None:
 
 
 class _Stop:
-    """What signals do: the first cancels ``scope``, which is the start and later the serving, the second ends the process.
+    """What signals do: the first cancels ``scope`` (the start, later the serving), the second ends the process.
 
     The second must also be heard when the loop, or a thread that the interpreter waits for at its end, hangs on a disk:
     so they are plain handlers of this process, and stay when the loop is gone.
@@ -121,7 +121,9 @@ class _Stop:
     @staticmethod
     def _second(number: int, frame: object) -> None:
         name = signal.Signals(number).name
-        text = f"rocketbox broker: {name} again, ends at once without a stop in order; the next start recovers the store\n"
+        text = (
+            f"rocketbox broker: {name} again, ends at once without a stop in order; the next start recovers the store\n"
+        )
         os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode())  # a log might wait for its lock
         os._exit(128 + number)
 

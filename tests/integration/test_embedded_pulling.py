@@ -207,6 +207,40 @@ async def test_a_pull_may_commit_an_offset(tmp_path: Path) -> None:
         assert (await wire.broker(RequestCode.QUERY_CONSUMER_OFFSET, fields)).ext_fields["offset"] == "1"
 
 
+async def test_a_pull_brings_its_messages_also_where_no_further_offset_is_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with embedded(tmp_path, max_offsets=1) as wire:
+        await send_tagged(wire, "A", "B")
+        await wire.pull("t", 0, commit=1, group="first")
+        for _ in range(5):
+            answer = await wire.pull("t", 0, commit=1, group="second")
+            assert (answer.code, len(decode_messages(answer.body))) == (0, 2)
+        await wire.pull("t", 0, commit=2, group="first")
+        fields = {"consumerGroup": "first", "topic": "t", "queueId": 0}
+        assert (await wire.broker(RequestCode.QUERY_CONSUMER_OFFSET, fields)).ext_fields["offset"] == "2"
+        assert wire.servers.broker.offsets.refused == 5
+    (line,) = [record.getMessage() for record in caplog.records if "max-offsets" in record.getMessage()]
+    assert "1 is the most (max-offsets)" in line
+    assert "second" in line
+
+
+async def test_offsets_are_kept_of_queues_that_the_topic_has(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as wire:
+        await send_tagged(wire, "A")
+        fields = {"consumerGroup": "g", "topic": "t", "commitOffset": 1}
+        for queue in (-1, 4, 2**31 - 1):
+            answer = await wire.broker(RequestCode.UPDATE_CONSUMER_OFFSET, {**fields, "queueId": queue})
+            assert answer.code == ResponseCode.INVALID_PARAMETER
+            assert f"queueId[{queue}] is illegal, topic:[t] has 4 queues" in str(answer.remark)
+        assert len(wire.servers.broker.offsets) == 0
+        assert (await wire.broker(RequestCode.UPDATE_CONSUMER_OFFSET, {**fields, "queueId": 3})).code == 0
+        fewer = {"topic": "t", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "defaultTopic": "TBW102",
+                 "topicFilterType": "SINGLE_TAG"}  # fmt: skip
+        assert (await wire.broker(RequestCode.UPDATE_AND_CREATE_TOPIC, fewer)).code == 0
+        assert (await wire.broker(RequestCode.UPDATE_CONSUMER_OFFSET, {**fields, "queueId": 3})).code == 0
+
+
 async def test_offsets_are_committed_and_asked_for(tmp_path: Path) -> None:
     async with embedded(tmp_path) as wire:
         await send_tagged(wire, "A", "B")

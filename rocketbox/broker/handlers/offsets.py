@@ -67,9 +67,21 @@ class OffsetHandler:
                 return RemotingCommand.response(
                     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.consumer_group}"
                 )
-            if self._topics.get(header.topic) is None:
+            topic = self._topics.get(header.topic)
+            if topic is None:
                 return RemotingCommand.response(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
-            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+            queues = max(topic.read_queue_nums, topic.write_queue_nums)
+            if (  # a topic may have had more queues, and consumers may yet be behind them
+                not 0 <= header.queue_id < queues
+                and self._offsets.get(header.consumer_group, header.topic, header.queue_id) is None
+            ):
+                return RemotingCommand.response(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] has {queues} queues",
+                )
+            self._offsets.commit(
+                header.consumer_group, header.topic, header.queue_id, header.commit_offset, connection.remote_address
+            )
         except LimitError as error:
             return RemotingCommand.response(error.code, str(error))
         return RemotingCommand.response()

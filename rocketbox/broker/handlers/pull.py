@@ -24,6 +24,7 @@ from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from rocketbox.protocol.tags import SubscriptionData, parse_subscription
+from rocketbox.remoting.budgets import RareLog
 from rocketbox.remoting.connection import Connection, RequestHandler
 
 __all__ = ["PullHandler"]
@@ -83,6 +84,8 @@ class PullHandler:
     def __init__(self, context: BrokerContext) -> None:
         options = context.options
         self._options = options
+        self._clock = context.clock
+        self._log = RareLog(_log)
         self._topics = context.topics
         self._groups = context.groups
         self._consumers = context.consumers
@@ -104,12 +107,12 @@ class PullHandler:
         header = PullMessageRequestHeader.decode(request.ext_fields)
         try:
             pull = self._check(request, header, connection.remote_address)
-            if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
-                self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         except Refused as refused:
             return refused.response()
         except LimitError as error:
             return RemotingCommand.response(error.code, str(error))
+        if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
+            self._commit(header, connection.remote_address)
         try:
             found = self._store.get_from_memory(*self._wanted(pull))
         except StoreError as error:
@@ -117,6 +120,17 @@ class PullHandler:
         if found is None:
             return self._handle_from_disk(connection, pull)
         return self._answer_or_hold(connection, pull, found)
+
+    def _commit(self, header: PullMessageRequestHeader, client: str) -> None:
+        """Keep the offset that came along. Where none more is kept the messages are for the group all the same."""
+        try:
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset, client)
+        except LimitError as error:
+            self._log.tell(
+                logging.WARNING, self._clock.monotonic(), error.setting,
+                "the offset of %s in %s/%d, which came with a pull of %s, is not kept: %s",
+                header.consumer_group, header.topic, header.queue_id, client, error,
+            )  # fmt: skip
 
     async def _handle_from_disk(self, connection: Connection, pull: _Pull) -> RemotingCommand | None:
         try:

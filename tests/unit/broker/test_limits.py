@@ -112,6 +112,23 @@ def test_one_offset_too_many_is_refused_and_the_others_go_on() -> None:
     assert saved(offsets)["groupTopicMap"] == {"h": ["u"]}
 
 
+def test_one_address_makes_a_part_of_the_offsets_and_others_find_room() -> None:
+    offsets = OffsetTable(VirtualClock(), table_file(), most=4, most_for_each_address=2)
+    offsets.commit("g", "t", 0, 1, "10.0.0.1:5")
+    offsets.commit("g", "u", 0, 1, "10.0.0.1:6")
+    with pytest.raises(LimitError, match=r"10\.0\.0\.1 has made 2 .* kept; 2 is the most \(max-offsets-per-address\)"):
+        offsets.commit("g", "t", 1, 1, "10.0.0.1:7")
+    offsets.commit("g", "t", 1, 1, "10.0.0.2:5")
+    offsets.commit("g", "t", 1, 2, "10.0.0.1:7")
+    offsets.delete_topic("t")
+    offsets.commit("g", "v", 0, 1, "10.0.0.1:7")
+    offsets.commit("g", "v", 1, 1, "10.0.0.2:7")
+    offsets.commit("g", "v", 2, 1, "10.0.0.2:7")
+    offsets.delete_group("g")
+    assert len(offsets) == 0
+    assert offsets.addresses == 0
+
+
 def test_an_address_has_a_burst_of_names_and_then_so_many_a_minute() -> None:
     clock = VirtualClock()
     names = NameBudget(60, 10, clock)
