@@ -59,7 +59,7 @@ class OffsetTable:
         return len(self._made)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, by: str = "") -> None:
-        """Keep how far a group is. ``by`` is the client's address. Raises LimitError for a queue more than may be kept."""
+        """Keep how far a group is; ``by`` is the client's address. Raises LimitError for one queue too many."""
         key = f"{topic}{SEPARATOR}{group}"
         queues = self._offsets.get(key)
         if queues is None or queue_id not in queues:
