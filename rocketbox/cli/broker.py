@@ -89,7 +89,7 @@ async def _serve(options: EmbeddedOptions, exit_on_failure: bool) -> str | None:
             _say_ready(servers)
             with anyio.CancelScope() as stop.scope:
                 if not exit_on_failure:
-                    await anyio.sleep_forever()
+                    await anyio.Event().wait()  # until the scope is cancelled
                 await servers.failed()
                 _log.error("the store has failed: stopping")
             return servers.health.failure
