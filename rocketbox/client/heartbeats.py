@@ -5,7 +5,9 @@ for while a heartbeat to an address is under way is one more after it, however o
 and which brokers there are is ``instance``'s part.
 
 Source: Apache RocketMQ 5.x ``MQClientInstance.sendHeartbeatToAllBroker``. Unlike there: side by side, and what is asked
-for during a round is not dropped (a broker may then refuse pulls for 30 s).
+for during a round is not dropped (a broker may then refuse pulls for 30 s); and a connection on which an answer is
+awaited and nothing has come for 15 s gets one, so that a half-open link (the other machine lost power, a firewall its
+memory) is given up within 20 s, where a pull would wait for 30.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ from rocketbox.tasks import Supervisor
 __all__ = ["Heartbeats"]
 
 _log = logging.getLogger(__name__)
+
+SILENT_AFTER = 15.0  # seconds without a byte while an answer is awaited; idle pulls are answered after 15 to 20
+LOOK_EVERY = 1.0  # seconds
 
 
 class _Turn:
@@ -72,6 +77,15 @@ class Heartbeats:
         while True:
             await self._clock.sleep(self._options.heartbeat_broker_interval)
             self.request(self._addresses())
+
+    async def ask_silent_links(self) -> None:
+        """One over each connection that is silent while an answer is awaited, for ever.
+
+        One that is not answered within ``api_timeout`` (3 s) closes it (``RemotingOptions.silence_timeout``).
+        """
+        while True:
+            await self._clock.sleep(LOOK_EVERY)
+            self.request(self._remoting.silent_addresses(SILENT_AFTER))
 
     def request(self, addresses: Iterable[str]) -> None:
         """Send one to each of addresses soon."""

@@ -1,18 +1,18 @@
 """MQClientInstance: what all producers and consumers of one client share. Tables and timers, nothing else.
 
-Tables: routes of topics, addresses of brokers, groups. Timers: routes are asked for every 30 s (every second while a
-subscribed topic has none), offsets are persisted every 5 s; those of heartbeats are in ``heartbeats``. What a consumer
-does with a new route or with "the members of your group changed" is its own affair (``rebalance``, ``push_consumer``);
-how a message is sent is ``sending``'s.
+Tables: routes of topics and addresses of brokers (``route_table``), groups. Timers: routes that somebody uses are asked
+for every 30 s (every second while a subscribed topic has none), offsets are persisted every 5 s; those of heartbeats
+are in ``heartbeats``. What a consumer does with a new route or with "the members of your group changed" is its own
+affair (``rebalance``, ``push_consumer``); how a message is sent is ``sending``'s.
 
-Source: Apache RocketMQ 5.x ``MQClientInstance``, ``ClientRemotingProcessor``. Unlike there several tasks that need one
+Source: Apache RocketMQ 5.x ``MQClientInstance``, ``ClientRemotingProcessor``. Unlike there: several tasks that need one
 route wait for one request.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Protocol, Self
@@ -25,7 +25,8 @@ from rocketbox.client.heartbeats import Heartbeats
 from rocketbox.client.identity import client_id, ip_bytes, local_ip
 from rocketbox.client.name_servers import NameServers, parse_name_servers
 from rocketbox.client.options import ClientOptions
-from rocketbox.client.routes import BrokerTable, TopicRoute, broker_table, make_route, same_route_data
+from rocketbox.client.route_table import RouteTable
+from rocketbox.client.routes import TopicRoute
 from rocketbox.client.sending import Sender
 from rocketbox.client.unbuilt import refuse_unbuilt
 from rocketbox.clock import Clock, RealClock
@@ -50,7 +51,7 @@ from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import Network
 from rocketbox.tasks import Supervisor
 
-__all__ = ["ConsumerMember", "MQClientInstance"]
+__all__ = ["ConsumerMember", "MQClientInstance", "ProducerMember"]
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +79,17 @@ class ConsumerMember(Protocol):
 
     async def persist_offsets(self) -> None:
         """Tell the brokers, or write to disk, how far the group has consumed."""
+
+
+class ProducerMember(Protocol):
+    """What an instance wants to know from a producer that is registered with it."""
+
+    @property
+    def group(self) -> str:
+        """The producer group."""
+
+    def topics_in_use(self) -> set[str]:
+        """The topics that it has sent to since this was asked last: their routes are kept fresh."""
 
 
 class _Lookup:
@@ -113,20 +125,16 @@ class MQClientInstance:
         self.client_id = client_id(self.ip, self.options, self.clock)
         self.tasks = Supervisor(f"client {self.client_id}", self.clock)
         self.unique_ids = UniqIdGenerator(self.clock.time_ms, self.clock.random, ip_bytes(self.ip))
+        self.routes = RouteTable()
         self.inner_producer = Sender(CLIENT_INNER_PRODUCER, self)
         self.running = False
         """Between entering and leaving its ``async with``."""
-        self.table_version = 0
-        """Grows whenever a route or a broker's address changes: what was derived from them is then out of date."""
         self._stack = AsyncExitStack()
         self._started = False
-        self._routes: dict[str, TopicRoute] = {}
-        self._published: set[str] = set()
         self._suspected: set[str] = set()
         self._lookups: dict[str, _Lookup] = {}
-        self._brokers: BrokerTable = {}
         self._consumers: dict[str, ConsumerMember] = {}
-        self._producers: set[str] = set()
+        self._producers: dict[str, ProducerMember] = {}
         self._heartbeats = Heartbeats(
             self.remoting, self.clock, self.tasks, self.options,
             addresses=self._beaten, data=self._heartbeat, greeted=self._greeted,
@@ -147,6 +155,7 @@ class MQClientInstance:
         self.running = True
         self.tasks.start("routes", self._keep_routes)
         self.tasks.start("heartbeats", self._heartbeats.keep)
+        self.tasks.start("silent links", self._heartbeats.ask_silent_links)
         self.tasks.start("offsets", self._keep_offsets)
         return self
 
@@ -163,7 +172,8 @@ class MQClientInstance:
 
     def __repr__(self) -> str:
         state = "running" if self.running else "closed" if self._started else "not started"
-        return f"MQClientInstance({self.client_id}, {state}, {len(self._routes)} routes, {len(self._brokers)} brokers)"
+        tables = f"{len(self.routes)} routes, {len(self.routes.brokers)} brokers"
+        return f"MQClientInstance({self.client_id}, {state}, {tables})"
 
     # --- groups ------------------------------------------------------------------------------------------------------
 
@@ -181,19 +191,18 @@ class MQClientInstance:
             with anyio.CancelScope(shield=True), self.clock.move_on_after(self.options.shutdown_timeout):
                 await self._say_goodbye(consumer_group=group)
 
-    def register_producer(self, group: str) -> None:
-        """Make a producer group known to the heartbeats. Raises InvalidGroupError when it is taken here."""
+    def register_producer(self, group: str, member: ProducerMember) -> None:
+        """Make member known to the heartbeats and timers. Raises InvalidGroupError when the group is taken here."""
         if group in self._producers or group == CLIENT_INNER_PRODUCER:
             raise InvalidGroupError(
                 group, "producer", "is in use by another producer of this client; share that one, or choose a group"
             )
-        self._producers.add(group)
+        self._producers[group] = member
         self.request_heartbeat()
 
     async def unregister_producer(self, group: str) -> None:
-        """Forget a producer group and tell all brokers so (code 35), within ``shutdown_timeout``."""
-        if group in self._producers:
-            self._producers.discard(group)
+        """Forget the group's producer and tell all brokers so (code 35), within ``shutdown_timeout``."""
+        if self._producers.pop(group, None) is not None:
             with anyio.CancelScope(shield=True), self.clock.move_on_after(self.options.shutdown_timeout):
                 await self._say_goodbye(producer_group=group)
 
@@ -202,7 +211,7 @@ class MQClientInstance:
 
         Callers shield this and bound it. No task of the supervisor: when everything is cancelled they end at once.
         """
-        for address in self.broker_addresses():
+        for address in self.routes.addresses():
             if not self.remoting.connected(address):
                 continue
             try:
@@ -236,7 +245,7 @@ class MQClientInstance:
 
     def cached_route(self, topic: str) -> TopicRoute | None:
         """What is known of topic; nothing is asked."""
-        return self._routes.get(topic)
+        return self.routes.get(topic)
 
     async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
         """The route of topic, from the table or, when it is not there or refresh is said, from a name server.
@@ -257,8 +266,12 @@ class MQClientInstance:
 
         All that ask at the same time share one request. Raises RemotingError when no name server answers.
         """
-        if not refresh and (known := self._routes.get(topic)) is not None:
+        self.routes.use(topic, self.clock.monotonic())
+        if not refresh and (known := self.routes.get(topic)) is not None:
             return known
+        return await self._ask_for_route(topic)
+
+    async def _ask_for_route(self, topic: str) -> TopicRoute | None:
         lookup = self._lookups.get(topic)
         if lookup is None:
             lookup = _Lookup()
@@ -271,9 +284,14 @@ class MQClientInstance:
 
     async def _look_up(self, topic: str, lookup: _Lookup) -> None:
         lookup.error = ClientStateError(f"client {self.client_id} was closed while it asked for a route")
+        asked_at = self.clock.monotonic()
         try:
             data = await routes_api.fetch_route(self._name_servers, topic, timeout=self.options.api_timeout)
-            lookup.route = self._routes.get(topic) if data is None else self._apply(topic, data)
+            if data is None:
+                self.routes.unknown(topic, asked_at)
+            else:
+                self._confirm_route(topic, data, asked_at)
+            lookup.route = self.routes.get(topic)
             lookup.error = None
         except RocketBoxError as error:
             lookup.error = error
@@ -285,41 +303,55 @@ class MQClientInstance:
         """A broker of topic failed: ask for the route within a second instead of within 30."""
         self._suspected.add(topic)
 
-    def want_route(self, topic: str) -> None:
-        """Keep asking for topic's route, every 30 s: a producer sends to it."""
-        self._published.add(topic)
-
-    def _apply(self, topic: str, data: TopicRouteData) -> TopicRoute:
-        known = self._routes.get(topic)
-        if known is not None and same_route_data(known.data, data):
-            return known
-        route = make_route(topic, data)
-        self._routes[topic] = route
-        self._replace_brokers(broker_table(self._routes, newest=route))
-        self.table_version += 1
+    def _confirm_route(self, topic: str, data: TopicRouteData, asked_at: float) -> None:
+        before = set(self.routes.addresses())
+        changed = self.routes.confirm(topic, data, asked_at)
+        self._addresses_changed(before)
+        if not changed:
+            return
+        route = self.routes.get(topic)
+        assert route is not None
         _log.info("route of %s: %d queues on %s", topic, len(route.subscribe_queues), ", ".join(route.broker_names))
         for member in list(self._consumers.values()):
             if topic in member.topics():
                 member.on_route_changed(topic, route)
-        return route
+
+    def _addresses_changed(self, before: set[str]) -> None:
+        now = set(self.routes.addresses())
+        for address in before - now:
+            _log.info("broker %s is in no route any more", address)
+            self._heartbeats.forget(address)
+            self.remoting.close_connection(address)
+        if self.running:
+            self._heartbeats.request(sorted(now - before))
 
     async def _keep_routes(self) -> None:
         refreshed = self.clock.monotonic()
         while True:
             await self.clock.sleep(self.options.missing_route_interval)
             subscribed = {topic for member in self._consumers.values() for topic in member.topics()}
-            topics: Iterable[str] = (subscribed - self._routes.keys()) | self._suspected
+            topics = (subscribed - self.routes.topics()) | self._suspected
             self._suspected = set()
-            if self.clock.monotonic() - refreshed >= self.options.poll_name_server_interval:
-                refreshed = self.clock.monotonic()
-                topics = subscribed | self._published | self._routes.keys()
+            now = self.clock.monotonic()
+            if now - refreshed >= self.options.poll_name_server_interval:
+                refreshed = now
+                topics = self._routes_in_use(subscribed, now)
             for topic in sorted(topics):
                 try:
-                    await self.refresh_route(topic)
+                    await self._ask_for_route(topic)
                 except RocketBoxError as error:
                     _log.debug("route of %s: %s", topic, error)
                     if isinstance(error, RemotingError) and not isinstance(error, RemoteProtocolError):
                         break  # no name server answers: the other topics would fare no better
+
+    def _routes_in_use(self, subscribed: set[str], now: float) -> set[str]:
+        """The topics to be asked for, without those that nobody has used for long, which are forgotten."""
+        used = subscribed.union(*(member.topics_in_use() for member in self._producers.values()))
+        before = set(self.routes.addresses())
+        for topic in self.routes.forget_unused(used, now, keep_brokers=bool(self._producers or self._consumers)):
+            _log.debug("route of %s is forgotten: nobody uses it", topic)
+        self._addresses_changed(before)
+        return used | self.routes.topics()
 
     # --- brokers -----------------------------------------------------------------------------------------------------
 
@@ -328,7 +360,7 @@ class MQClientInstance:
 
         Raises ClientError when no route names it.
         """
-        machines = self._brokers.get(broker_name, {})
+        machines = self.routes.brokers.get(broker_name, {})
         if MASTER_ID in machines:
             return machines[MASTER_ID]
         if machines and not master:
@@ -341,9 +373,9 @@ class MQClientInstance:
 
         A broker that no known route names is asked for once. Raises ClientError when it is still unknown.
         """
-        if queue.broker_name not in self._brokers:
+        if queue.broker_name not in self.routes.brokers:
             await self.find_route(queue.topic, refresh=True)
-        machines = self._brokers.get(queue.broker_name, {})
+        machines = self.routes.brokers.get(queue.broker_name, {})
         for candidate in (broker_id, broker_id + 1) if broker_id != MASTER_ID else (MASTER_ID,):
             if candidate in machines:
                 return machines[candidate]
@@ -351,33 +383,15 @@ class MQClientInstance:
 
     def broker_address_for_topic(self, topic: str) -> str:
         """The address of some broker of topic, its master if it has one. Raises NoRouteError."""
-        route = self._routes.get(topic)
-        names = [name for name in route.broker_names if self._brokers.get(name)] if route else []
+        route = self.routes.get(topic)
+        names = [name for name in route.broker_names if self.routes.brokers.get(name)] if route else []
         if not names:
             raise NoRouteError(topic, self.name_servers)
         return self.broker_address(self.clock.random.choice(names), master=False)
 
     def broker_addresses(self, *, masters_only: bool = False) -> list[str]:
         """All known addresses, without repeats."""
-        return list(
-            dict.fromkeys(
-                address
-                for machines in self._brokers.values()
-                for broker_id, address in sorted(machines.items())
-                if broker_id == MASTER_ID or not masters_only
-            )
-        )
-
-    def _replace_brokers(self, table: BrokerTable) -> None:
-        before = set(self.broker_addresses())
-        self._brokers = table
-        now = set(self.broker_addresses())
-        for address in before - now:
-            _log.info("broker %s is in no route any more", address)
-            self._heartbeats.forget(address)
-            self.remoting.close_connection(address)
-        if self.running:
-            self._heartbeats.request(sorted(now - before))
+        return self.routes.addresses(masters_only=masters_only)
 
     # --- heartbeats --------------------------------------------------------------------------------------------------
 
@@ -393,7 +407,7 @@ class MQClientInstance:
         """
         if not self.running:
             raise NotStartedError(f"client {self.client_id}")
-        addresses = self._beaten() if broker_name is None else self._brokers.get(broker_name, {}).values()
+        addresses = self._beaten() if broker_name is None else self.routes.brokers.get(broker_name, {}).values()
         await self._heartbeats.now(addresses, patience)
 
     def _beaten(self) -> list[str]:

@@ -69,7 +69,7 @@ class Producer(Sender):
             await self._own.__aenter__()
         elif not self._instance.running:
             raise NotStartedError(f"the client instance of producer {self.group}")
-        self._instance.register_producer(self.group)
+        self._instance.register_producer(self.group, self)
         self._started = self._open = True
         return self
 

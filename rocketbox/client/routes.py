@@ -1,6 +1,6 @@
 """From a topic's route data to the queues one may send to and read from, and to brokers' addresses.
 
-Pure functions and one value; asking for routes and keeping them is ``instance``'s part.
+Pure functions and one value; keeping routes is ``route_table``'s part, asking for them ``instance``'s.
 
 Source: Apache RocketMQ 5.x ``MQClientInstance.topicRouteData2TopicPublishInfo``,
 ``topicRouteData2TopicSubscribeInfo``, ``DefaultMQProducerImpl.tryToFindTopicPublishInfo``.
@@ -8,14 +8,14 @@ Source: Apache RocketMQ 5.x ``MQClientInstance.topicRouteData2TopicPublishInfo``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.bodies import TopicRouteData
 from rocketbox.protocol.codes import MASTER_ID, PermName
 
-__all__ = ["BrokerTable", "TopicRoute", "broker_table", "default_route", "make_route", "same_route_data"]
+__all__ = ["BrokerTable", "TopicRoute", "default_route", "make_route", "same_route_data"]
 
 BrokerTable = dict[str, dict[int, str]]
 """Broker name -> broker id (0 is the master) -> address."""
@@ -90,12 +90,3 @@ def _sorted(data: TopicRouteData) -> TopicRouteData:
         queue_datas=tuple(sorted(data.queue_datas, key=lambda queues: queues.broker_name)),
         broker_datas=tuple(sorted(data.broker_datas, key=lambda broker: broker.broker_name)),
     )
-
-
-def broker_table(routes: Mapping[str, TopicRoute], newest: TopicRoute | None = None) -> BrokerTable:
-    """The addresses of all brokers that occur in a route; where two routes differ, newest is right."""
-    table: BrokerTable = {}
-    for route in [*routes.values(), *([newest] if newest else [])]:
-        for broker in route.data.broker_datas:
-            table[broker.broker_name] = dict(broker.broker_addrs)
-    return table

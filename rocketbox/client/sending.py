@@ -61,6 +61,7 @@ RETRY_CODES = frozenset(
 
 PAUSE_BEFORE_SAME_BROKER = 0.05  # seconds, doubled with each try: a broker that is just restarting gets the time
 TEMPLATE_IS_RIGHT_FOR = (SerializeType.ROCKETMQ, LanguageCode.PYTHON, CLIENT_VERSION)
+FOR_A_TOPIC_TO_COME = -1  # a version that no route has, so that the tables are looked at before each send
 MAX_TURN = 0x7FFF_FFFF
 MAX_KNOWN_TOPICS = 10_000  # names whose check is remembered
 
@@ -78,15 +79,19 @@ class _Lane:
 
 
 class _Lanes:
-    """The queues of a topic, as of one state of the instance's tables."""
+    """The queues of a topic, as of one version of its route. A topic to come has those of a template topic."""
 
-    __slots__ = ("brokers", "by_queue", "lanes", "version")
+    __slots__ = ("brokers", "by_queue", "lanes", "sent_to", "template_topic", "template_version",
+                 "version")  # fmt: skip
 
-    def __init__(self, version: int, lanes: list[_Lane]) -> None:
+    def __init__(self, lanes: list[_Lane], version: int, template: tuple[str, int] | None = None) -> None:
         self.brokers = len({lane.broker_name for lane in lanes})
-        self.version = version
         self.lanes = lanes
         self.by_queue = {lane.queue: lane for lane in lanes}
+        self.version = version if template is None else FOR_A_TOPIC_TO_COME
+        self.template_topic = None if template is None else template[0]
+        self.template_version = 0 if template is None else template[1]
+        self.sent_to = True
 
 
 class _Outgoing:
@@ -155,6 +160,7 @@ class Sender:
         self._instance = instance
         self._clock = instance.clock
         self._remoting = instance.remoting
+        self._routes = instance.routes
         self._ids = instance.unique_ids
         self._turn = self._clock.random.getrandbits(31)
         self._topics: set[str] = set()
@@ -193,9 +199,11 @@ class Sender:
         outgoing = self._outgoing(message)
         timeout = self.options.send_message_timeout
         deadline = self._clock.monotonic() + timeout
-        lanes = self._lanes.get(message.topic)
-        if lanes is None or lanes.version != self._instance.table_version:
-            lanes = await self._find_lanes(message.topic, deadline, timeout)
+        topic = message.topic
+        lanes = self._lanes.get(topic)
+        if lanes is None or lanes.version != self._routes.version(topic):
+            lanes = await self._find_lanes(topic, deadline, timeout)
+        lanes.sent_to = True
         failure = _Failure()
         lane: _Lane | None = None
         for _ in range(1 + self.options.retry_times_when_send_failed):
@@ -360,13 +368,14 @@ class Sender:
         failed: _Lane | None = None
         for left in range(retries, -1, -1):
             lanes = self._lanes.get(topic)
-            if lanes is None or lanes.version != self._instance.table_version:
+            if lanes is None or lanes.version != self._routes.version(topic):
                 try:
                     lanes = await self._find_lanes(topic, deadline, timeout)
                 except RocketBoxError:
                     if failure is None:
                         raise
                     break  # what the tries said tells more
+            lanes.sent_to = True
             lane = self._choose(lanes, outgoing, queue, failed)
             remaining = deadline - clock.monotonic()
             if remaining <= 0 and failure is not None:
@@ -464,17 +473,24 @@ class Sender:
 
     async def _find_lanes(self, topic: str, deadline: float, timeout: float) -> _Lanes:
         """The topic's queues from the tables of the instance or, once, from a name server."""
-        instance = self._instance
+        instance, routes = self._instance, self._routes
         if not instance.running:
             raise NotStartedError(f"producer {self.group}")
+        known = self._lanes.get(topic)
+        if (
+            known is not None
+            and known.template_topic is not None
+            and known.template_version == routes.version(known.template_topic)
+            and routes.get(topic) is None
+        ):
+            return known
         route: TopicRoute | None = None
         with self._clock.move_on_after(max(0.0, deadline - self._clock.monotonic())):
-            route = await self._publish_route(topic)
+            route, template = await self._publish_route(topic)
         if route is None:
             raise RequestTimeoutError(
                 ", ".join(instance.name_servers), f"the question where topic {topic!r} lives", timeout
             )
-        version = instance.table_version
         found = []
         for queue in route.publish_queues:
             try:
@@ -483,23 +499,33 @@ class Sender:
                 continue
         if not found:
             raise NoRouteError(topic, instance.name_servers, "none of its queues may be written to")
-        lanes = self._lanes[topic] = _Lanes(version, found)
+        made_from = None if template is None else (template, routes.version(template))
+        lanes = self._lanes[topic] = _Lanes(found, routes.version(topic), made_from)
         return lanes
 
-    async def _publish_route(self, topic: str) -> TopicRoute:
+    async def _publish_route(self, topic: str) -> tuple[TopicRoute, str | None]:
+        """The topic's route; or, for the first send to make it, a copy of the template topic's, and that one's name."""
         instance, options = self._instance, self.options
         try:
-            route = await instance.find_route(topic)
-            instance.want_route(topic)
-            if route is None:  # the first send will make it, as a copy of the template topic
-                template = await instance.find_route(options.create_topic_key)
-                if template is not None:
-                    route = default_route(topic, template, options.default_topic_queue_nums)
+            if (route := await instance.find_route(topic)) is not None:
+                return route, None
+            template = await instance.find_route(options.create_topic_key)
         except (RemotingError, BrokerError) as error:
             raise NoRouteError(topic, instance.name_servers, str(error)) from error
-        if route is None:
+        if template is None:
             raise NoRouteError(topic, instance.name_servers)
-        return route
+        return default_route(topic, template, options.default_topic_queue_nums), template.topic
+
+    def topics_in_use(self) -> set[str]:
+        """The topics that it has sent to since this was asked last; what is prepared for forgotten ones goes."""
+        used: set[str] = set()
+        for topic, lanes in list(self._lanes.items()):
+            if lanes.sent_to:
+                lanes.sent_to = False
+                used.update((topic, lanes.template_topic or topic))
+            elif self._routes.get(topic) is None:
+                del self._lanes[topic]
+        return used
 
     def _lane_of(self, queue: MessageQueue, topic: str) -> _Lane:
         if queue.topic != topic:

@@ -184,6 +184,10 @@ class RemotingClient:
         """Whether a connection to address is open."""
         return address in self._connections
 
+    def silent_addresses(self, seconds: float) -> list[str]:
+        """Where answers have been awaited for so long, and nothing at all has come in."""
+        return [address for address, connection in self._connections.items() if connection.silent_for >= seconds]
+
     def close_connection(self, address: str) -> None:
         """Close the connection to address, if there is one; the next request makes a new one."""
         connection = self._connections.get(address)

@@ -98,7 +98,7 @@ class Connection:
         # activity, as of the last sweep
         self._read_since_sweep = True
         self._wrote_since_sweep = True
-        self._last_read = self._last_activity = self._monotonic()
+        self._last_read = self._last_activity = self._silent_since = self._swept_at = self._monotonic()
 
     @property
     def closed(self) -> bool:
@@ -123,6 +123,11 @@ class Connection:
     def requests_in_flight(self) -> int:
         """Requests of ours that were written and are not answered."""
         return len(self._waiters)
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds in which an answer was awaited all the time and nothing at all came in; as of the last sweep."""
+        return self._swept_at - self._silent_since
 
     def __repr__(self) -> str:
         state = "open" if self._close_reason is None else f"closed ({self._close_reason})"
@@ -440,7 +445,9 @@ class Connection:
 
     def sweep(self) -> None:
         """Fail what is past its deadline; close when idle or silent for too long."""
-        now = self._monotonic()
+        now = self._swept_at = self._monotonic()
+        if self._read_since_sweep or not self._waiters:
+            self._silent_since = now
         if self._read_since_sweep:
             self._last_read = self._last_activity = now
             self._read_since_sweep = False

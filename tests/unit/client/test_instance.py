@@ -21,6 +21,7 @@ from rocketbox.errors import (
     NoNameServerError,
     NoRouteError,
     NotStartedError,
+    RemotingError,
 )
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.bodies import ConsumerData
@@ -32,6 +33,16 @@ from tests.clocks import VirtualClock, settle
 from tests.scripted_cluster import Answer, ScriptedCluster, ScriptedNameServer
 
 pytestmark = pytest.mark.anyio
+
+
+class Publisher:
+    """A producer that sends nothing."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+
+    def topics_in_use(self) -> set[str]:
+        return set()
 
 
 class Member:
@@ -258,12 +269,14 @@ async def test_changed_route_is_told_to_those_who_subscribe_to_it() -> None:
         cluster.add_topic("T", queues=2)
         cluster.add_topic("U", queues=1)
         await clock.advance(1)
-        before = instance.table_version
+        before, others = instance.routes.version("T"), instance.routes.version("U")
         await clock.advance(30)
-        assert instance.table_version == before, "an unchanged route changes nothing"
+        assert instance.routes.version("T") == before, "an unchanged route changes nothing"
         cluster.add_topic("T", queues=5)
         await clock.advance(30)
         assert [told for told in one.told if told != "ids"] == ["T: 2", "T: 5"]
+        assert instance.routes.version("T") != before
+        assert instance.routes.version("U") == others, "what was prepared for another topic stays right"
         assert [told for told in other.told if told != "ids"] == ["U: 1"]
 
 
@@ -332,10 +345,68 @@ async def test_addresses_come_from_the_routes() -> None:
         assert await instance.pull_address(queue, 9) == "broker-a:10911"
 
 
+async def test_broker_that_moved_keeps_its_new_address_whatever_else_changes() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, ["broker-a", "broker-b"]) as cluster, instance_of(cluster) as instance:
+        instance.register_consumer("G", Member("G", "Elsewhere", "T", "WasDeleted"))
+        cluster.add_topic("Elsewhere", brokers=["broker-b"])
+        cluster.add_topic("T", brokers=["broker-a"])
+        cluster.add_topic("WasDeleted", brokers=["broker-a"])
+        await clock.advance(1)
+        assert instance.broker_address("broker-a") == "broker-a:10911"
+        moved = cluster.route(brokers=["broker-a"])
+        moved["brokerDatas"][0]["brokerAddrs"]["0"] = "moved:10911"
+        del cluster.name_server.routes["WasDeleted"]
+        cluster.name_server.routes["T"] = moved
+        await clock.advance(31)
+        assert instance.broker_address("broker-a") == "moved:10911"
+        cluster.add_topic("Elsewhere", queues=5, brokers=["broker-b"])
+        await clock.advance(31)
+        assert instance.broker_address("broker-a") == "moved:10911"
+
+
+async def test_confirmed_route_wins_over_one_that_was_read_later_and_not_confirmed() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, instance_of(cluster) as instance:
+        cluster.add_topic("T")
+        await instance.route("T")
+        moved = cluster.route()
+        moved["brokerDatas"][0]["brokerAddrs"]["0"] = "moved:10911"
+        cluster.name_server.routes["U"] = moved
+        await clock.advance(1)
+        await instance.route("U")
+        assert instance.broker_address("broker-a") == "moved:10911"
+        await clock.advance(1)
+        await instance.route("T", refresh=True)  # back again: unchanged since it was read, and confirmed last
+        assert instance.broker_address("broker-a") == "broker-a:10911"
+
+
+async def test_route_that_nobody_uses_and_no_name_server_knows_goes() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, ["broker-a", "broker-b"]) as cluster, instance_of(cluster) as instance:
+        instance.register_consumer("G", Member("G", "T", "Kept"))
+        cluster.add_topic("T", brokers=["broker-a"])
+        cluster.add_topic("Kept", brokers=["broker-a"])
+        cluster.add_topic("Gone", brokers=["broker-b"])
+        await instance.route("Gone")
+        await clock.advance(1)
+        del cluster.name_server.routes["Gone"], cluster.name_server.routes["Kept"]
+        await clock.advance(31)
+        assert instance.cached_route("Gone") is not None, "a name server may just have been started"
+        clock.now += 120
+        await clock.advance(2)
+        assert instance.cached_route("Gone") is None
+        assert instance.cached_route("Kept") is not None, "somebody uses it"
+        assert instance.broker_addresses() == ["broker-a:10911"]
+        asked = cluster.name_server.asked("Gone")
+        await clock.advance(31)
+        assert cluster.name_server.asked("Gone") == asked
+
+
 async def test_broker_that_is_in_no_route_any_more_is_dropped() -> None:
     clock = VirtualClock()
     async with ScriptedCluster(clock, ["broker-a", "broker-b"]) as cluster, instance_of(cluster) as instance:
-        instance.register_producer("P")
+        instance.register_producer("P", Publisher("P"))
         cluster.add_topic("T")
         await instance.route("T")
         await settle(40)
@@ -354,7 +425,7 @@ async def test_heartbeat_names_producers_and_consumers() -> None:
     clock = VirtualClock()
     async with ScriptedCluster(clock) as cluster, instance_of(cluster) as instance:
         cluster.add_topic("T")
-        instance.register_producer("P")
+        instance.register_producer("P", Publisher("P"))
         instance.register_consumer("G", Member("G", "T"))
         await instance.route("T")
         await instance.heartbeat_now()
@@ -370,7 +441,7 @@ async def test_broker_is_beaten_as_soon_as_it_is_known_and_then_every_30_seconds
     clock = VirtualClock()
     async with ScriptedCluster(clock) as cluster, instance_of(cluster) as instance:
         cluster.add_topic("T")
-        instance.register_producer("P")
+        instance.register_producer("P", Publisher("P"))
         await clock.advance(10)
         assert heartbeats(cluster) == []
         await instance.route("T")
@@ -434,7 +505,7 @@ async def test_silent_broker_does_not_keep_heartbeats_from_others() -> None:
     async with ScriptedCluster(clock, ["broker-a", "broker-b"]) as cluster, instance_of(cluster) as instance:
         cluster.brokers["broker-a"].scripts[RequestCode.HEART_BEAT] = lambda *_: None
         cluster.add_topic("T")
-        instance.register_producer("P")
+        instance.register_producer("P", Publisher("P"))
         await instance.route("T")
         await settle(40)
         assert len(heartbeats(cluster, "broker-b")) == 1
@@ -477,6 +548,54 @@ async def test_the_wait_for_heartbeats_may_have_an_end() -> None:
         assert 3 <= ended["all"] <= 6.5
 
 
+async def test_half_open_link_is_noticed_within_20_seconds() -> None:
+    clock = VirtualClock()
+    pull = RemotingCommand.request(RequestCode.PULL_MESSAGE)
+    cluster = ScriptedCluster(clock)
+    cluster.broker.scripts[RequestCode.PULL_MESSAGE] = lambda *_: None
+    async with cluster, instance_of(cluster) as instance, anyio.create_task_group() as tasks:
+        instance.register_consumer("G", Member("G", "T"))
+        cluster.add_topic("T")
+        await clock.advance(2)
+        failed_at: list[float] = []
+
+        async def wait_for_messages() -> None:
+            with pytest.raises(RemotingError):
+                await instance.remoting.request("broker-a:10911", pull, timeout=30)
+            failed_at.append(clock.now)
+
+        began = clock.now
+        tasks.start_soon(wait_for_messages)
+        await settle(40)
+        cluster.broker.scripts[RequestCode.HEART_BEAT] = lambda *_: None  # from here on nothing comes back
+        await clock.advance(20)
+        assert failed_at, "still waiting"
+        assert failed_at[0] - began <= 20
+
+
+async def test_link_on_which_a_pull_waits_is_asked_and_goes_on() -> None:
+    clock = VirtualClock()
+    pull = RemotingCommand.request(RequestCode.PULL_MESSAGE)
+    cluster = ScriptedCluster(clock)
+    cluster.broker.scripts[RequestCode.PULL_MESSAGE] = lambda *_: None
+    async with (
+        cluster,
+        instance_of(cluster, heartbeat_broker_interval=1000) as instance,
+        anyio.create_task_group() as tasks,
+    ):
+        instance.register_consumer("G", Member("G", "T"))
+        cluster.add_topic("T")
+        await clock.advance(20)
+        before = len(heartbeats(cluster))
+        tasks.start_soon(lambda: instance.remoting.request("broker-a:10911", pull, timeout=60))
+        await clock.advance(14)
+        assert len(heartbeats(cluster)) == before, "an idle link is not asked at once when something is awaited"
+        await clock.advance(20)
+        assert len(heartbeats(cluster)) == before + 2, "one after each 15 s of silence"
+        assert instance.remoting.connected("broker-a:10911")
+        tasks.cancel_scope.cancel()
+
+
 async def test_new_connection_brings_a_heartbeat_and_then_a_rebalance() -> None:
     clock = VirtualClock()
     async with ScriptedCluster(clock) as cluster, instance_of(cluster) as instance:
@@ -503,7 +622,7 @@ async def test_only_masters_hear_of_producers() -> None:
         route = cluster.route(brokers=["broker-a"])
         route["brokerDatas"][0]["brokerAddrs"]["1"] = cluster.brokers["slave"].address
         cluster.name_server.routes["T"] = route
-        instance.register_producer("P")
+        instance.register_producer("P", Publisher("P"))
         await instance.route("T")
         await instance.heartbeat_now()
         assert heartbeats(cluster, "slave") == []
@@ -517,15 +636,15 @@ async def test_only_masters_hear_of_producers() -> None:
 
 async def test_group_is_used_once_in_each_role() -> None:
     async with ScriptedCluster(VirtualClock()) as cluster, instance_of(cluster) as instance:
-        instance.register_producer("G")
+        instance.register_producer("G", Publisher("G"))
         instance.register_consumer("G", Member("G"))
         with pytest.raises(InvalidGroupError, match="producer group 'G' is in use"):
-            instance.register_producer("G")
+            instance.register_producer("G", Publisher("G"))
         with pytest.raises(InvalidGroupError, match="consumer group 'G' is in use"):
             instance.register_consumer("G", Member("G"))
         await instance.unregister_producer("G")
         await instance.unregister_consumer("G")
-        instance.register_producer("G")
+        instance.register_producer("G", Publisher("G"))
         instance.register_consumer("G", Member("G"))
 
 
@@ -563,7 +682,7 @@ async def test_closing_says_goodbye_for_groups_that_are_left() -> None:
         async with instance_of(cluster) as instance:
             await instance.route("T")
             instance.register_consumer("G", Member("G", "T"))
-            instance.register_producer("P")
+            instance.register_producer("P", Publisher("P"))
             await settle(40)
         for broker in cluster.brokers.values():
             goodbyes = [request.ext_fields for request in broker.requested(RequestCode.UNREGISTER_CLIENT)]
@@ -581,7 +700,7 @@ async def test_goodbye_is_not_said_to_brokers_that_are_gone_and_is_bounded_by_si
         async def use() -> None:
             async with instance_of(cluster) as instance:
                 for group in "ABCDEF":
-                    instance.register_producer(group)
+                    instance.register_producer(group, Publisher(group))
                 await instance.route("T")
                 await instance.heartbeat_now()
                 await cluster.brokers["broker-a"].stop()

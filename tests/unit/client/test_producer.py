@@ -488,6 +488,51 @@ async def test_many_first_sends_ask_for_the_route_once() -> None:
         assert cluster.name_server.asked("T") == 1
 
 
+async def test_topic_that_is_not_sent_to_for_ten_minutes_is_asked_for_no_more() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        for number in range(5):
+            cluster.add_topic(f"T{number}")
+        async with producer_of(cluster) as producer:
+            for number in range(5):
+                await producer.send(message(f"T{number}"))
+            await clock.advance(31)
+            clock.now += 600
+            await producer.send(message("T0"))
+            await clock.advance(2)
+            asked = [cluster.name_server.asked(f"T{number}") for number in range(5)]
+            await clock.advance(31)
+            assert [cluster.name_server.asked(f"T{number}") for number in range(1, 5)] == asked[1:]
+            assert cluster.name_server.asked("T0") > asked[0]
+            assert (await producer.send(message("T3"))).queue.topic == "T3", "it is found again when it is needed"
+
+
+async def test_topic_whose_send_failed_is_not_remembered() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, producer_of(cluster) as producer:
+        with pytest.raises(NoRouteError):
+            await producer.send(message("Nowhere"))
+        asked = cluster.name_server.asked("Nowhere")
+        await clock.advance(31)
+        assert cluster.name_server.asked("Nowhere") == asked
+
+
+async def test_quiet_producer_keeps_the_brokers_that_may_ask_it() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        cluster.add_topic("U")
+        async with producer_of(cluster) as producer:
+            await producer.send(message("T"))
+            await producer.send(message("U"))
+            await clock.advance(31)
+            clock.now += 600
+            await clock.advance(31)
+            assert len(producer.instance.routes) == 1
+            assert producer.instance.broker_addresses() == ["broker-a:10911"]
+            assert producer.instance.remoting.connected("broker-a:10911")
+
+
 # --- one-way ------------------------------------------------------------------------------------------------------
 
 

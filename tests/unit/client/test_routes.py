@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rocketbox.client.routes import broker_table, default_route, make_route, same_route_data
+from rocketbox.client.route_table import RouteTable
+from rocketbox.client.routes import default_route, make_route, same_route_data
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.bodies import BrokerData, QueueData, TopicRouteData
 
@@ -60,8 +61,38 @@ def test_order_of_a_route_does_not_matter() -> None:
     assert not same_route_data(one, data([broker("a"), broker("b")], [queues("a"), queues("b", perm=4)]))
 
 
-def test_newest_route_decides_about_an_address() -> None:
-    old = make_route("A", data([broker("a", {0: "old:1"}), broker("b")], [queues("a")]))
-    new = make_route("B", data([broker("a", {0: "new:1"})], [queues("a")]))
-    assert broker_table({"A": old, "B": new}, newest=new) == {"a": {0: "new:1"}, "b": {0: "b:10911"}}
-    assert broker_table({"B": new, "A": old}, newest=new)["a"] == {0: "new:1"}
+def at(name: str, address: str) -> TopicRouteData:
+    return data([broker(name, {0: address})], [queues(name)])
+
+
+def test_answer_that_was_asked_for_earlier_does_not_bring_an_old_address_back() -> None:
+    table = RouteTable()
+    assert table.confirm("T", at("a", "new:1"), asked_at=2.0)
+    assert table.confirm("U", at("a", "old:1"), asked_at=1.0)
+    assert table.brokers == {"a": {0: "new:1"}}
+
+
+def test_version_of_a_topic_changes_with_its_route_and_with_the_addresses_of_its_brokers() -> None:
+    table = RouteTable()
+    assert table.version("T") == 0
+    table.confirm("T", at("a", "a:1"), asked_at=1.0)
+    table.confirm("U", at("a", "a:1"), asked_at=1.0)
+    table.confirm("V", at("b", "b:1"), asked_at=1.0)
+    before = [table.version(topic) for topic in "TUV"]
+    assert not table.confirm("T", at("a", "a:1"), asked_at=2.0)
+    assert [table.version(topic) for topic in "TUV"] == before
+    table.confirm("T", at("a", "a:2"), asked_at=3.0)
+    after = [table.version(topic) for topic in "TUV"]
+    assert [old != new for old, new in zip(before, after, strict=True)] == [True, True, False]
+
+
+def test_last_route_that_names_a_broker_stays_while_the_brokers_are_wanted() -> None:
+    table = RouteTable()
+    for topic, name in (("T", "a"), ("U", "a"), ("V", "b")):
+        table.confirm(topic, at(name, f"{name}:1"), asked_at=1.0)
+    table.use("U", 5.0)
+    assert table.forget_unused((), 700.0, keep_brokers=True) == ["T"]
+    assert sorted(table.brokers) == ["a", "b"]
+    assert sorted(table.forget_unused((), 701.0, keep_brokers=False)) == ["U", "V"]
+    assert table.brokers == {}
+    assert table.version("U") == 0
