@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -47,18 +48,18 @@ class Result:
 
 @contextmanager
 def _ours(directory: Path, flush: str) -> Iterator[tuple[str, Callable[[], object]]]:
-    with BrokerProcess(directory, *SETTINGS, f"--flush-disk-type={flush}") as broker:
+    with BrokerProcess(directory / "store", *SETTINGS, f"--flush-disk-type={flush}") as broker:
         yield broker.name_server, broker.kill
 
 
 @contextmanager
-def _apache(directory: Path, version: str) -> Iterator[tuple[str, Callable[[], object]]]:
+def _apache(directory: Path, version: str, flush: str) -> Iterator[tuple[str, Callable[[], object]]]:
     from tests.conformance.apache import apache_servers
 
     with apache_servers(
         directory,
         version,
-        flushDiskType="SYNC_FLUSH",
+        flushDiskType=flush,
         mappedFileSizeCommitLog=4_194_304,
         mappedFileSizeConsumeQueue=20_000,
     ) as servers:
@@ -83,7 +84,8 @@ def run_cycles(
         if broker == OURS and cycle % 5 == 4:
             _kill_while_it_starts(directory / "store", chance.random())
         began = time.monotonic()
-        with _ours(directory / "store", flush) if broker == OURS else _apache(directory, broker) as (address, kill):
+        running = (_ours if broker == OURS else partial(_apache, version=broker))(directory, flush=flush)
+        with running as (address, kill):
             result.longest_start = max(result.longest_start, time.monotonic() - began)
             if cycle:
                 last = cycle == cycles

@@ -7,7 +7,9 @@ find.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+import gc
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -21,7 +23,17 @@ from rocketbox.handoff import WorkerPool
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.protocol.tags import tags_code
 
-__all__ = ["Found", "Ledger", "Mark", "Outcome", "decode_found", "inline_pools", "observe", "verify"]
+__all__ = [
+    "Found",
+    "Ledger",
+    "Mark",
+    "Outcome",
+    "decode_found",
+    "inline_pools",
+    "observe",
+    "rare_collections",
+    "verify",
+]
 
 
 @contextmanager
@@ -36,6 +48,17 @@ def inline_pools() -> Iterator[None]:
 
     with patch.object(WorkerPool, "run", run):
         yield
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Have the garbage collector run each 200,000th object: it would walk over all crash states again and again."""
+    before = gc.get_threshold()
+    gc.set_threshold(200_000, 10, 1000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class Sent(NamedTuple):
@@ -169,20 +192,20 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that a store says. ``records`` by place in the log; ``by_tag`` and ``by_key`` are places found by them."""
+    """All that a store says. ``records`` are by place in the log, ``trouble`` is what it says of itself."""
 
     records: tuple[Found, ...]
     queues: tuple[tuple[str, int, int, int], ...]
     wrong: tuple[str, ...]
-    failure: str | None
+    trouble: tuple[str, ...]
     end: int
 
 
-TAGS = ("t0", "t1", "t2")
+def observe(store: MessageStore, known: dict[Hashable, tuple[str, ...]] | None = None) -> Outcome:
+    """Read everything: each queue from its first message on, the tags code of each of its units, and each key.
 
-
-def observe(store: MessageStore) -> Outcome:
-    """Read everything: each queue from its first message on, each tag of each queue, and each key."""
+    ``known`` holds what keys do not find, by records and index: where both are the same they are not looked up again.
+    """
     records: list[Found] = []
     queues = []
     wrong: list[str] = []
@@ -190,68 +213,89 @@ def observe(store: MessageStore) -> Outcome:
         least, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
         queues.append((topic, queue_id, least, end))
         offset = least
-        of_queue: list[Found] = []
         while offset < end:
-            result = store.get(topic, queue_id, offset)
-            for record in result.records:
+            units = _Units()
+            result = store.get(topic, queue_id, offset, filter=units)
+            for record, code in zip(result.records, units.codes, strict=False):
                 found = decode_found(record)
                 if found[2:5] != (topic, queue_id, offset):
                     wrong.append(f"at {topic}/{queue_id}:{offset} stands {found}")
-                of_queue.append(found)
+                if code != _labels(found.properties)[0] and not topic.startswith("SCHEDULE"):
+                    wrong.append(f"its tag does not find {found}, but the code {code}")
+                records.append(found)
                 offset += 1
             if not result.records or result.next_begin_offset != offset:
                 wrong.append(
                     f"{topic}/{queue_id} goes on at {result.next_begin_offset} behind {offset}: {result.status}"
                 )
                 break
-        for tag in TAGS if of_queue and not topic.startswith("SCHEDULE") else ():
-            expected = [found.queue_offset for found in of_queue if f"TAGS\x01{tag}\x02".encode() in found.properties]
-            if (by_tag := _offsets_of_tag(store, topic, queue_id, least, end, tags_code(tag))) != expected:
-                wrong.append(f"tag {tag} of {topic}/{queue_id} finds {by_tag} instead of {expected}")
-        records += of_queue
+    records.sort()
+    if known is None:
+        wrong += _not_found_by_key(store, records)
+    else:
+        key = tuple(records), _index_state(store)
+        if key not in known:
+            known[key] = _not_found_by_key(store, records)
+        wrong += known[key]
+    return Outcome(tuple(records), tuple(queues), tuple(wrong), _trouble(store), store.max_commit_log_offset)
+
+
+def _not_found_by_key(store: MessageStore, records: Sequence[Found]) -> tuple[str, ...]:
+    wrong = []
     for found in records:
-        key = _key(found)
+        key = _labels(found.properties)[1]
         if key and found.place not in [
             decode_found(record).place for record in store.query(found.topic, key, 9, 0, 1 << 60)
         ]:
             wrong.append(f"key {key} does not find the record at {found.place}")
-    records.sort()
-    return Outcome(tuple(records), tuple(queues), tuple(wrong), store.failure, store.max_commit_log_offset)
+    return tuple(wrong)
 
 
-def _key(found: Found) -> str:
-    """The first of its keys."""
-    keys = next((text[5:] for text in found.properties.split(b"\x02") if text.startswith(b"KEYS\x01")), b"")
-    return keys.partition(b" ")[0].decode()
+def _index_state(store: MessageStore) -> Hashable:
+    """All that the index holds, in memory and on the disk."""
+    store._feed.build_now()
+    state = []
+    for file in store._derived.index.files:
+        memory = {**vars(file)}
+        del memory["_storage"]
+        disk = memory.pop("_file")
+        state.append((disk and disk.read(0, file.size), *map(repr, memory.items())))
+    return tuple(state)
 
 
-@dataclass(frozen=True)
-class _Tagged:
-    """Selects by the unit alone, so that a wrong unit shows."""
+def _trouble(store: MessageStore) -> tuple[str, ...]:
+    """What the store says of itself that is not as it should be; what crashed is whole when it is open."""
+    health = store.health()
+    said = [health.failure, health.refusal, *[f"{trouble.what}: {trouble.error}" for trouble in health.troubles]]
+    if not health.durable_offset == health.dispatched_offset == store.max_commit_log_offset or health.waiting_bytes:
+        said.append(f"it is not at rest: {health}")
+    return tuple([text for text in said if text])
 
-    code: int
+
+@functools.lru_cache(1 << 16)
+def _labels(properties: bytes) -> tuple[int, str]:
+    """The tags code that a message has, and the first of its keys."""
+    named = dict(text.split(b"\x01", 1) for text in properties.split(b"\x02") if text)
+    return tags_code(named.get(b"TAGS", b"").decode()), named.get(b"KEYS", b"").decode().partition(" ")[0]
+
+
+class _Units:
+    """A filter that takes all and keeps the tags codes of the units, which is what selects messages by tag."""
+
+    def __init__(self) -> None:
+        self.codes: list[int] = []
 
     def matches_unit(self, tags_code: int) -> bool:
-        return tags_code == self.code
+        self.codes.append(tags_code)
+        return True
 
     def matches_record(self, record: bytes) -> bool:
         return True
 
 
-def _offsets_of_tag(store: MessageStore, topic: str, queue_id: int, least: int, end: int, code: int) -> list[int]:
-    offsets: list[int] = []
-    offset = least
-    while offset < end:
-        result = store.get(topic, queue_id, offset, filter=_Tagged(code))
-        offsets += [decode_found(record).queue_offset for record in result.records]
-        if result.next_begin_offset <= offset:
-            break
-        offset = result.next_begin_offset
-    return offsets
-
-
+@functools.lru_cache(1 << 16)
 def decode_found(record: bytes) -> Found:
-    """What a record says."""
+    """What a record says. Thousands of crash states hold the same ones."""
     message = decode_message(record)[0]
     properties = bytes(message.raw_properties).partition(b"__CRC32#")[0]
     return Found(message.commit_log_offset, len(record), message.topic, message.queue_id, message.queue_offset,
@@ -265,8 +309,7 @@ def verify(outcome: Outcome, ledger: Ledger, mark: Mark, *, synced_only: bool = 
     that has something behind it.
     """
     wrong = list(outcome.wrong)
-    if outcome.failure is not None:
-        wrong.append(f"it says that it failed: {outcome.failure}")
+    wrong += [f"it says: {text}" for text in outcome.trouble]
     sent = ledger.sent[: mark.sent]
     required = min(mark.acknowledged, mark.synced) if synced_only else mark.acknowledged
     kept = [each for each in sent if each.place >= mark.removed_below]

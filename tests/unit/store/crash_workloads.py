@@ -151,6 +151,7 @@ class CrashTester:
         self._opened: dict[Any, tuple[Outcome | str, Image | None]] = {}
         self._gone_on: dict[Any, list[str]] = {}
         self._checked: set[Any] = set()
+        self._known: dict[Any, tuple[str, ...]] = {}
 
     async def check(
         self, image: Image, ledger: Ledger, mark: Mark, name: str, *, again: random.Random | None = None
@@ -200,35 +201,37 @@ class CrashTester:
 
             storage.before_call = crash
         try:
-            async with make_store(self.options, storage, VirtualClock(settle=idle)) as store:
+            async with self._store(storage) as store:
                 storage.before_call = None
-                return observe(store), storage.image()
+                return observe(store, self._known), storage.image()
         except Exception as error:
             return f"it does not open: {type(error).__name__}: {error}", None
 
     async def _go_on(self, image: Image, before: Outcome) -> list[str]:
         """One more put, then a kill or a stop, and all is there as before with one more."""
         storage = CrashableStorage(image)
-        for stopped in (False, True):
-            try:
-                async with make_store(self.options, storage, VirtualClock(settle=idle)) as store:
-                    if (again := observe(store)) != before:
-                        return [f"opened again it has {again} instead of {before}"]
-                    await store.durable(store.put(message(999_999)).end_offset)
-                    await idle()
-                    more = observe(store)
-                    killed = storage.image()
-                async with make_store(self.options, CrashableStorage(storage.image() if stopped else killed),
-                                      VirtualClock(settle=idle)) as store:  # fmt: skip
-                    last = observe(store)
-            except Exception as error:
-                return [f"it does not go on: {type(error).__name__}: {error}"]
-            if last != more or [each for each in more.records if each.body[:6] != b"999999"] != list(before.records):
-                return [f"with one more it has {last}, before {before}"]
-            if len(more.records) != len(before.records) + 1 or more.wrong:
+        try:
+            async with self._store(storage) as store:
+                if (again := observe(store, self._known)) != before:
+                    return [f"opened again it has {again} instead of {before}"]
+                await store.durable(store.put(message(999_999)).end_offset)
+                await idle()
+                more = observe(store, self._known)
+                killed = storage.image()
+            if len(more.records) != len(before.records) + 1 or more.wrong or more.trouble:
                 return [f"one more put leaves {more}"]
-            storage = CrashableStorage(image)
+            if [each for each in more.records if each.body[:6] != b"999999"] != list(before.records):
+                return [f"with one more it has {more}, before {before}"]
+            for how, left in (("killed", killed), ("stopped", storage.image())):
+                async with self._store(CrashableStorage(left)) as store:
+                    if (last := observe(store, self._known)) != more:
+                        return [f"{how} and opened again it has {last} instead of {more}"]
+        except Exception as error:
+            return [f"it does not go on: {type(error).__name__}: {error}"]
         return []
+
+    def _store(self, storage: CrashableStorage) -> MessageStore:
+        return make_store(self.options, storage, VirtualClock(settle=idle))
 
 
 def _tables(image: Image, ledger: Ledger, mark: Mark) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 
 from rocketbox.broker.store.options import StoreOptions
 from tests.crashable_storage import CrashableStorage, Image
-from tests.unit.store.crash_checks import Mark, inline_pools
+from tests.unit.store.crash_checks import Mark, inline_pools, rare_collections
 from tests.unit.store.crash_workloads import ASYNC, STEPS, SYNC, CrashTester, Machine
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -28,30 +28,24 @@ def quiet() -> Iterator[None]:
 
 ALL = os.environ.get("ROCKETBOX_TESTS") == "all"  # minutes instead of seconds
 MOST_FAILURES = 20
-STEPS_OF_SCENARIO = 40 if ALL else 25
-SAMPLES = 12 if ALL else 2  # at each call
+SCENARIOS, ROUNDS, STATES = (10, 8, 1000) if ALL else (1, 3, 200)  # of each way to flush: 20,000 states, or 400
+STATES_PER_CRASHED_RECOVERY = 60
 
 
 class Recorder:
-    """Collects what a crash of a machine may leave, each once: all of it, or ``samples`` at each call."""
+    """Collects what a crash of a machine may leave, each once: with ``chance`` one of it at each call, else all."""
 
-    def __init__(self, machine: Machine, chance: random.Random | None = None, samples: int = 0) -> None:
+    def __init__(self, machine: Machine, chance: random.Random | None = None) -> None:
         self.machine = machine
         self.name = "start"
         self.states: dict[tuple[object, Mark], tuple[Image, Mark, str]] = {}
         self._chance = chance
-        self._samples = samples
 
     def crash(self) -> None:
         storage, mark = self.machine.storage, self.machine.ledger.mark()
         name = f"{self.name}, call {storage.calls}"
-        if self._chance is None:
-            for image in storage.images():
-                self.states[image.key, mark] = (image, mark, name)
-        else:
-            for _ in range(self._samples):
-                image = storage.sample(self._chance)
-                self.states[image.key, mark] = (image, mark, name)
+        for image in storage.images() if self._chance is None else [storage.sample(self._chance)]:
+            self.states[image.key, mark] = (image, mark, name)
 
 
 async def explore(tester: CrashTester, *steps: Iterable[str]) -> None:
@@ -79,7 +73,7 @@ async def explore(tester: CrashTester, *steps: Iterable[str]) -> None:
 
 async def test_every_state_that_a_crash_leaves_of_a_put_and_a_step_is_recovered() -> None:
     tester = CrashTester(SYNC)
-    with inline_pools():
+    with inline_pools(), rare_collections():
         await explore(tester, ["put"], STEPS)
     assert not tester.failures, report(tester)
 
@@ -87,7 +81,7 @@ async def test_every_state_that_a_crash_leaves_of_a_put_and_a_step_is_recovered(
 @pytest.mark.parametrize("options", [SYNC, ASYNC], ids=["sync", "async"])
 async def test_every_state_that_a_crash_leaves_of_a_short_workload_is_recovered(options: StoreOptions) -> None:
     tester = CrashTester(options)
-    with inline_pools():
+    with inline_pools(), rare_collections():
         await explore(tester, *([STEPS] * 3 if ALL else [("put", "flush", "large"), STEPS]))
     print(dict(tester.counts))
     assert not tester.failures, report(tester)
@@ -98,27 +92,29 @@ def report(tester: CrashTester) -> str:
     return f"{dict(tester.counts)}\n" + "\n".join(failure[:600] for failure in tester.failures[:10])
 
 
-@pytest.mark.parametrize("seed", range(10 if ALL else 1))
+@pytest.mark.parametrize("seed", range(SCENARIOS))
 @pytest.mark.parametrize("options", [SYNC, ASYNC], ids=["sync", "async"])
 async def test_whatever_a_crash_leaves_of_a_long_scenario_is_recovered(options: StoreOptions, seed: int) -> None:
+    """Each step several times, in an order that the seed decides."""
     chance = random.Random(seed)
     tester = CrashTester(options)
     machine = Machine(options)
-    recorder = Recorder(machine, chance, SAMPLES)
-    with inline_pools():
+    recorder = Recorder(machine, chance)
+    steps = list(STEPS) * ROUNDS
+    chance.shuffle(steps)
+    with inline_pools(), rare_collections():
         machine.on_point = recorder.crash
         await machine.open()
-        for _ in range(STEPS_OF_SCENARIO):
-            recorder.name = chance.choice(list(STEPS))
+        for recorder.name in steps:
             await STEPS[recorder.name](machine)
         recorder.crash()
         machine.on_point = None
         await machine.close()
-        for number, (image, mark, name) in enumerate(recorder.states.values()):
-            again = chance if number % 60 == 0 else None
+        for number, (image, mark, name) in enumerate(chance.sample([*recorder.states.values()], STATES)):
+            again = None if number % STATES_PER_CRASHED_RECOVERY else chance
             await tester.check(image, machine.ledger, mark, name, again=again)
+    print(dict(tester.counts))
     assert not tester.failures, report(tester)
-    assert tester.counts["states"] > 200
 
 
 @pytest.mark.parametrize("options", [SYNC, ASYNC], ids=["sync", "async"])
@@ -132,7 +128,7 @@ async def test_what_a_killed_store_left_unsynced_is_safe_once_the_next_one_has_o
     def kill() -> None:
         kills[machine.storage.calls] = (machine.storage.fork(), machine.ledger.mark(), name)
 
-    with inline_pools():
+    with inline_pools(), rare_collections():
         machine.on_point = kill
         name = "start"
         await machine.open()
