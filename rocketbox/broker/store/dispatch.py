@@ -12,19 +12,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
+from rocketbox.broker.store.aside import Aside
 from rocketbox.broker.store.consume_queue import ConsumeQueue, find_queues
 from rocketbox.broker.store.deleted_topics import DeletedTopics
 from rocketbox.broker.store.derivation import due_time
 from rocketbox.broker.store.files import NO_ROOM, OpenFiles
 from rocketbox.broker.store.index_file import MessageIndex, hash_key, hash_prefix
+from rocketbox.broker.store.misfits import mend_queue_files, queue_file_size, set_index_aside
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT, StoreOptions
 from rocketbox.broker.store.records import ParsedRecord, find_keys, find_property
 from rocketbox.errors import InvalidMessageError, StoreError
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, MessageSysFlag
 from rocketbox.protocol.tags import tags_code
 
-__all__ = ["TRANSACTION", "Derived", "is_queued"]
+__all__ = ["TRANSACTION", "Derived", "Misfits", "is_queued"]
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +40,14 @@ CACHED_HASHES = 10_000  # of tags; of those for each topic
 def is_queued(sys_flag: int) -> bool:
     """Whether a message of that sysFlag gets a place in its queue: halves and rollbacks do not."""
     return sys_flag & TRANSACTION not in (_PREPARED, _ROLLBACK)
+
+
+@dataclass
+class Misfits:
+    """What of queues and index does not fit together, in words; None: they do."""
+
+    queues: str | None = None
+    index: str | None = None
 
 
 class Derived:
@@ -64,17 +75,52 @@ class Derived:
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._queues.values())
 
-    def load(self) -> None:
+    def load(self) -> Misfits:
         """Open all files; their sizes are taken from them. What they end with is for a recovery to find out.
 
-        Queues of a topic that a killed store was about to delete are removed. Raises StoreError for files of several
-        sizes, OSError.
+        Queues of a topic that a killed store was about to delete are removed. Returns which files do not fit together:
+        :meth:`mend` them, before anything is done with queues or index. Raises StoreError, OSError.
         """
         self.deleted.load()
+        misfits = Misfits(queues=self._load_queues())
+        if self._options.message_index_enable:
+            try:
+                self.index.load()
+            except StoreError as error:
+                misfits.index = str(error)
+        return misfits
+
+    def mend(self, misfits: Misfits, aside: Aside) -> None:
+        """Put aside what does not fit, make the rest fit, and load it again; blocks. Raises StoreError, OSError."""
+        if misfits.queues is not None:
+            _log.warning("%s: the consume queues are built again from the log", misfits.queues)
+            directories = [f"{self._directory}/{topic}/{number}" for topic, number in self._named()]
+            size = queue_file_size(self._storage, directories, self._options.mapped_file_size_consume_queue)
+            for directory in directories:
+                mend_queue_files(self._storage, directory, size, aside)
+            self._queues.clear()
+            self._files.forget_all()
+            if (still := self._load_queues()) is not None:
+                raise StoreError(still)
+        if misfits.index is not None:
+            self.index.close()
+            self.index.files = []
+            set_index_aside(self._storage, self.index.directory, aside)
+
+    def _named(self) -> list[tuple[str, int]]:
+        return list(find_queues(self._storage, self._directory))
+
+    def _load_queues(self) -> str | None:
+        """Load all; what does not fit together, if anything."""
         first: ConsumeQueue | None = None
-        for topic, queue_id in list(find_queues(self._storage, self._directory)):
+        misfit: str | None = None
+        for topic, queue_id in self._named():
             queue = self._open_queue(topic, queue_id)
-            queue.load()
+            try:
+                queue.load()
+            except StoreError as error:
+                misfit = misfit or str(error)
+                continue
             if queue.begins_below(self.deleted.end_of(topic)):
                 del self._queues[topic, queue.queue_id]
                 queue.remove_files()
@@ -82,19 +128,17 @@ class Derived:
             if not queue.run.starts:
                 continue
             if first is not None and queue.run.file_size != first.run.file_size:
-                raise StoreError(
+                misfit = misfit or (
                     f"{queue.run.path(queue.run.start)} has {queue.run.file_size} bytes, "
-                    f"{first.run.path(first.run.start)} has {first.run.file_size}: the files of all consume "
-                    "queues have one size. Remove the directories of those that are not as the others; they "
-                    "are built again from the log"
+                    f"{first.run.path(first.run.start)} has {first.run.file_size}, though the files of all consume "
+                    "queues have one size"
                 )
             first = first or queue
         if first is not None:
             self.queue_file_size = first.run.file_size
             for queue in self:
                 queue.run.file_size = self.queue_file_size
-        if self._options.message_index_enable:
-            self.index.load()
+        return misfit
 
     @property
     def queue_ends(self) -> int:

@@ -71,6 +71,10 @@ class OpenFiles:
         with self._guard:
             self._files.pop(path, None)
 
+    def forget_all(self) -> None:
+        with self._guard:
+            self._files.clear()
+
     def close(self) -> None:
         """Close all; nothing may use them any more."""
         with self._guard:

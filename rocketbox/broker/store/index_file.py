@@ -358,9 +358,9 @@ class MessageIndex:
     """All index files of a store, named by the local time they were begun."""
 
     def __init__(self, storage: Storage, directory: str, slots: int, entries: int) -> None:
+        self.directory = directory
         self.files: list[IndexFile] = []
         self._storage = storage
-        self._directory = directory
         self._slots = slots
         self._entries = entries
 
@@ -389,9 +389,9 @@ class MessageIndex:
 
         Raises StoreError when the files have several sizes, or one that does not tell.
         """
-        names = [name for name in self._storage.list_directory(self._directory) if name.isdigit() and len(name) == 17]
+        names = [name for name in self._storage.list_directory(self.directory) if name.isdigit() and len(name) == 17]
         for name in names:
-            path = f"{self._directory}/{name}"
+            path = f"{self.directory}/{name}"
             if self._storage.open(path).size() == 0:  # begun when the machine stopped, as those behind it were
                 self._storage.remove(path)
                 continue
@@ -417,7 +417,7 @@ class MessageIndex:
         name = _name(store_timestamp)
         if last is not None:
             name = max(name, _name_behind(last.path.rpartition("/")[2]))
-        file = IndexFile(self._storage, f"{self._directory}/{name}", self._slots, self._entries)
+        file = IndexFile(self._storage, f"{self.directory}/{name}", self._slots, self._entries)
         if last is not None:
             file.begin_timestamp = file.end_timestamp = last.end_timestamp
             file.begin_physical = file.end_physical = last.end_physical
@@ -448,11 +448,11 @@ class MessageIndex:
     def write(self, snapshots: list[IndexSnapshot]) -> None:
         """Write and sync; may run in another thread."""
         if any(snapshot.file._file is None for snapshot in snapshots):
-            self._storage.make_directories(self._directory)
+            self._storage.make_directories(self.directory)
         for snapshot in snapshots:
             snapshot.file.write(snapshot)
         if snapshots:
-            self._storage.sync_directory(self._directory)
+            self._storage.sync_directory(self.directory)
 
     def restore(self, snapshots: list[IndexSnapshot]) -> None:
         """They could not be written."""
@@ -481,7 +481,7 @@ class MessageIndex:
             if self._storage.exists(file.path):  # not one that was begun in memory only
                 self._storage.remove(file.path)
         if len(self.files) < before:
-            self._storage.sync_directory(self._directory)
+            self._storage.sync_directory(self.directory)
 
     def forget_slots(self, path: str) -> None:
         """The slots of a file were changed on the disk: those that are not to be written are read again."""
@@ -495,7 +495,7 @@ class MessageIndex:
             file = self.files[0]
             if self._storage.exists(file.path):
                 self._storage.remove(file.path)
-                self._storage.sync_directory(self._directory)
+                self._storage.sync_directory(self.directory)
             file.close()
             self.files = self.files[1:]
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import logging
 
+from rocketbox.broker.store.aside import Aside, stamp_of
 from rocketbox.broker.store.checkpoint import Checkpoint, CheckpointFile
 from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.derived_writer import checkpoint_changes
-from rocketbox.broker.store.dispatch import Derived
+from rocketbox.broker.store.dispatch import Derived, Misfits
 from rocketbox.broker.store.lock_file import decode_lock_file, encode_lock_file
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.recovery import RecoveryReport, recover, write_abort
@@ -52,7 +53,16 @@ def open_store(
             "read through", root,
         )  # fmt: skip
     log.run.load(lengthen=True)
-    derived.load()
+    misfits = derived.load()
+    if misfits.queues is not None:
+        if known.marked:  # ends that no queues have: all of them are built again, now or by the start after a crash
+            ends = known.queue_ends ^ 1
+            checkpoint.write(sync=True, queued_offset=log.start, queue_ends=ends)
+        else:
+            write_abort(storage, root)
+            clean = False
+    if misfits != Misfits():
+        derived.mend(misfits, Aside(storage, root, stamp_of(clock.time_ms())))
     report = recover(log, derived, checkpoint, storage=storage, root=root, options=options, clean=clean, clock=clock)
     return OpenedStore(storage, root, lock, derived, checkpoint, known, report, options, clock, log.start)
 

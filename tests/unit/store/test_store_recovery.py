@@ -522,31 +522,13 @@ async def test_files_of_other_sizes_than_the_settings_say_are_gone_on_with_as_th
     assert not [line for line in caplog.messages if " bytes" in line or " slots" in line]
 
 
-async def test_files_of_several_sizes_are_refused() -> None:
-    storage, _ = await stopped(*[message(number, size=700) for number in range(9)], message(0, topic="other"))
-    for path, size, named in (
-        (f"{ROOT}/commitlog/{4096:020d}", 8192, "mapped-file-size-commit-log"),
-        (QUEUE, 800, "one size"),
-        (f"{ROOT}/consumequeue/other/0/{0:020d}", 420, "one size"),
-    ):
-        copy = storage.copy()
-        copy.open(path).truncate(size)
-        before = files_of(copy)
-        with pytest.raises(StoreError, match=named):
-            await numbers_in(copy)
-        assert files_of(copy) == before
-
-
-async def test_an_index_whose_sizes_cannot_be_found_out_is_refused_naming_the_settings() -> None:
-    storage, _ = await stopped(*[message(number) for number in range(3)])
-    (name,) = storage.list_directory(f"{ROOT}/index")
-    path = f"{ROOT}/index/{name}"
-    storage.open(path).truncate(storage.open(path).size() + 8)
-    with pytest.raises(StoreError, match=r"max-hash-slot-num 16 and max-index-num 64 make.*remove the directory index"):
+async def test_files_of_the_log_of_several_sizes_are_refused() -> None:
+    storage, _ = await stopped(*[message(number, size=700) for number in range(9)])
+    storage.open(f"{ROOT}/commitlog/{4096:020d}").truncate(8192)
+    before = files_of(storage)
+    with pytest.raises(StoreError, match="mapped-file-size-commit-log"):
         await numbers_in(storage)
-    remove_tree(storage, f"{ROOT}/index")
-    async with opened(storage) as store:
-        check_index(store, 0, 1, 2)
+    assert files_of(storage) == before
 
 
 async def test_a_directory_in_use_is_refused() -> None:

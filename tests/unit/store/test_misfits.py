@@ -1,0 +1,154 @@
+"""Files of queues and index of odd sizes, off their grid or missing: a start puts them aside and builds them again."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from rocketbox.broker.store.checkpoint import Checkpoint
+from rocketbox.broker.store.memory_storage import MemoryStorage
+from tests.unit.store.store_tools import (
+    CHECKPOINT,
+    ROOT,
+    SMALL,
+    ManualClock,
+    check_index,
+    contents,
+    message,
+    numbers,
+    opened,
+    overwrite,
+    put_all,
+    states_of_a_start,
+)
+
+pytestmark = pytest.mark.anyio
+
+QUEUE = f"{ROOT}/consumequeue/orders/0"
+COUNT = 50  # three files of 20 entries
+Damage = Callable[[MemoryStorage], None]
+
+
+def resized(path: str, size: int) -> Damage:
+    return lambda storage: storage.open(path).truncate(size)
+
+
+def renamed(path: str, target: str) -> Damage:
+    return lambda storage: storage.rename(path, target)
+
+
+DAMAGES: dict[str, Damage] = {
+    **{f"first queue file of {size}": resized(f"{QUEUE}/{0:020d}", size) for size in (0, 1, 277, 280, 401, 800)},
+    **{f"middle queue file of {size}": resized(f"{QUEUE}/{400:020d}", size) for size in (0, 279, 420)},
+    **{f"last queue file of {size}": resized(f"{QUEUE}/{800:020d}", size) for size in (5, 100, 399, 4000)},
+    "only queue file of a topic": resized(f"{ROOT}/consumequeue/other/0/{0:020d}", 30),
+    "middle queue file gone": lambda storage: storage.remove(f"{QUEUE}/{400:020d}"),
+    "last queue file gone": lambda storage: storage.remove(f"{QUEUE}/{800:020d}"),
+    "queue file off the grid": renamed(f"{QUEUE}/{400:020d}", f"{QUEUE}/{410:020d}"),
+    "queue file far away": renamed(f"{QUEUE}/{400:020d}", f"{QUEUE}/{4 * 10**18:020d}"),
+}
+
+
+async def filled() -> tuple[MemoryStorage, MemoryStorage]:
+    """A store that was stopped, and as it would be had it been killed."""
+    storage, clock = MemoryStorage(), ManualClock()
+    async with opened(storage, clock=clock) as store:
+        await put_all(store, *[message(number) for number in range(COUNT)], message(COUNT, topic="other"))
+        for _ in range(3):
+            await clock.advance(11)
+        killed = storage.copy()
+    return storage.copy(), killed
+
+
+def without_mark(storage: MemoryStorage) -> MemoryStorage:
+    overwrite(storage, CHECKPOINT, 48, bytes(100))
+    assert not Checkpoint.decode(contents(storage, CHECKPOINT)).marked
+    return storage
+
+
+async def check(storage: MemoryStorage) -> None:
+    async with opened(storage) as store:
+        assert numbers(store) == list(range(COUNT))
+        assert numbers(store, "other") == [COUNT]
+        check_index(store, 0, COUNT - 1, complete=False)
+        await put_all(store, message(COUNT))
+        assert numbers(store) == list(range(COUNT + 1))
+        assert store.troubles.current == []
+    async with opened(storage) as store:
+        assert numbers(store) == list(range(COUNT + 1))
+        check_index(store, 0, COUNT, complete=False)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("what", DAMAGES)
+async def test_queue_files_that_do_not_fit_are_built_again(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    for state in await filled():
+        DAMAGES[what](state)
+        unmarked = without_mark(state.copy())
+        with caplog.at_level(logging.WARNING):
+            await check(state)
+        assert "again from the log" in caplog.text
+        if what != "last queue file gone":  # without the mark nothing tells that there was one
+            await check(unmarked)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("which", [0, 1, -1])
+@pytest.mark.parametrize("size", [1, 751, 1399, 1412])
+async def test_index_files_that_do_not_fit_are_put_aside_and_built_again(which: int, size: int) -> None:
+    for state in await filled():
+        name = state.list_directory(f"{ROOT}/index")[which]
+        state.open(f"{ROOT}/index/{name}").truncate(size)
+        unmarked = without_mark(state.copy())
+        await check(state)
+        assert any(each.startswith(f"index-{name}") for each in state.list_directory(f"{ROOT}/torn"))
+        await check(unmarked)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("marked", [True, False])
+async def test_a_start_that_breaks_off_while_it_mends_is_made_up_for_by_the_next(marked: bool) -> None:
+    state, _ = await filled()
+    state.open(f"{QUEUE}/{400:020d}").truncate(100)
+    state.open(f"{ROOT}/index/{state.list_directory(f'{ROOT}/index')[0]}").truncate(100)
+    if not marked:
+        without_mark(state)
+    for left in await states_of_a_start(state):
+        async with opened(left) as store:
+            assert numbers(store) == list(range(COUNT))
+            check_index(store, *range(COUNT), complete=False)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_was_changed_is_kept_in_torn() -> None:
+    state, _ = await filled()
+    path = f"{QUEUE}/{400:020d}"
+    state.open(path).truncate(277)
+    before = contents(state, path)
+    await check(state)
+    kept = [name for name in state.list_directory(f"{ROOT}/torn") if name.startswith("consumequeue-orders-0-")]
+    assert [contents(state, f"{ROOT}/torn/{name}") for name in kept] == [before]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_queue_whose_messages_have_expired_keeps_its_numbers_when_a_file_of_it_is_missing() -> None:
+    storage, clock = MemoryStorage(), ManualClock()
+    options = dataclasses.replace(
+        SMALL, delete_when=";".join(map(str, range(24))), file_reserved_time="3h", delete_commit_log_files_interval=0,
+        max_message_size=2048,
+    )  # fmt: skip
+    async with opened(storage, options, clock=clock) as store:
+        await put_all(store, *[message(number, topic="once") for number in range(45)])
+        await put_all(store, *[message(number, size=700) for number in range(20)])
+        for hours in (4, 1, 1):
+            await clock.advance(hours * 3600)
+        assert store.min_offset("once", 0) == 45
+        queue = store._derived.find("once", 0)
+        assert queue is not None
+        first = queue.run.start
+    storage.open(f"{ROOT}/consumequeue/once/0/{first:020d}").truncate(401)
+    async with opened(storage, options, clock=clock) as store:
+        assert (store.min_offset("once", 0), store.max_offset("once", 0)) == (45, 45)
