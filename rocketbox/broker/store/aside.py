@@ -41,31 +41,38 @@ class Aside:
         """Where a file of the store goes."""
         return f"{self.directory}/{os.path.relpath(path, self._root).replace('/', '-')}-{self._stamp}"
 
-    def path_of_bytes(self, offset: int) -> str:
-        """Where bytes of the log go that begin at an offset."""
-        return f"{self.directory}/{offset:020d}-{self._stamp}"
+    def copy_bytes(self, path: str, position: int, length: int, offset: int) -> str:
+        """Copy bytes of the log, which begin at an offset of it and a position in its file; returns where they are."""
+        first = target = f"{self.directory}/{offset:020d}-{self._stamp}"
+        number = 0
+        while self._storage.exists(target):  # made within the same millisecond
+            number += 1
+            target = f"{first}-{number}"
+        self.copy(path, target, position, position + length)
+        return target
 
     def copy(self, path: str, target: str, start: int = 0, end: int | None = None) -> None:
         """Copy bytes of a file, sparse as it is. An older copy of that name stays."""
         if self._storage.exists(target):
             return
         self._storage.make_directories(self.directory)
-        source, copy = self._storage.open(path), self._storage.open(target, create=True)
         try:
-            size = source.size()
-            end = size if end is None else min(end, size)
-            copy.truncate(max(0, end - start))
-            for position, data in read_data(source, start, end):
-                copy.write(position - start, [data])
-            copy.sync()
+            source, copy = self._storage.open(path), self._storage.open(target, create=True)
+            try:
+                size = source.size()
+                end = size if end is None else min(end, size)
+                copy.truncate(max(0, end - start))
+                for position, data in read_data(source, start, end):
+                    copy.write(position - start, [data])
+                copy.sync()
+            finally:
+                source.close()
+                copy.close()
+            self._storage.sync_directory(self.directory)
         except OSError:
             with suppress(OSError):  # half a copy is worth nothing, and takes room
                 self._storage.remove(target)
             raise
-        finally:
-            source.close()
-            copy.close()
-        self._storage.sync_directory(self.directory)
 
     def move(self, path: str) -> str:
         """Move a file there; returns its new path."""

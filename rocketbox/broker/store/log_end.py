@@ -28,7 +28,8 @@ the mark says that records have one, is never torn: it ends the mark (``recovery
 
 The torn tail is first copied to ``<root>/torn/<offset>-<time>``, one file for each file of the log, and synced. Only
 then it is overwritten with zeros: no leftover of a torn batch can be taken for a record later, and no start destroys
-the only copy of anything. Without room for the copy nothing is cut and the start is refused.
+the only copy of anything. Without room for the copy nothing is cut: the store can be read, and takes no messages until
+there is room for it (:attr:`TornTail.cut_later`).
 
 Source: what counts as torn is Pebble's rule, decided here with the files that Apache RocketMQ has; Apache 5.5
 (``CommitLog.recoverNormally``, ``recoverAbnormally``) truncates at the first bad record in any case.
@@ -37,14 +38,14 @@ Source: what counts as torn is Pebble's rule, decided here with the files that A
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Protocol
 
+from rocketbox.broker.store.aside import Aside, stamp_of
 from rocketbox.broker.store.checkpoint import Checkpoint
-from rocketbox.broker.store.files import FileRun
+from rocketbox.broker.store.files import NO_ROOM, FileRun
 from rocketbox.broker.store.log_scan import LogScan, intact_behind
 from rocketbox.broker.store.records import store_timestamp_of
 from rocketbox.broker.store.storage import Storage
@@ -68,6 +69,8 @@ class TornTail:
 
     bytes: int
     copies: tuple[str, ...] = ()
+    cut_later: Callable[[], object] | None = None
+    """There was no room for the copy: this tries again, blocks, and raises OSError. Until then nothing is cut."""
 
 
 def place_of(run: FileRun, offset: int) -> tuple[str, int]:
@@ -119,15 +122,33 @@ def _proof(run: FileRun, end: int, checkpoint: Checkpoint, queues: QueueEntries,
 def cut_torn_tail(storage: Storage, root: str, run: FileRun, end: int, reason: str | None, now_ms: int) -> TornTail:
     """Make all zero behind the log's end, and remove later files, when a copy of it is safe. Blocks.
 
-    Raises StoreError when the copy cannot be made: then nothing was cut.
+    Where there is no room for the copy nothing is cut, and what is returned says how to try again. Raises StoreError
+    when the copy cannot be made for another reason.
     """
-    copies = []
-    time = datetime.fromtimestamp(now_ms // 1000, UTC)
+    try:
+        return _cut(storage, root, run, end, reason, now_ms)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise StoreError(
+                f"{error.strerror}. Nothing was changed: see that the disk works, and start again"
+            ) from error
+        _log.error("%s. The store takes no messages until there is room for it", error.strerror)
+    return TornTail(0, cut_later=lambda: _cut(storage, root, run, end, reason, now_ms))
+
+
+def _cut(storage: Storage, root: str, run: FileRun, end: int, reason: str | None, now_ms: int) -> TornTail:
+    aside = Aside(storage, root, stamp_of(now_ms))
+    copies: list[str] = []
     for start in run.starts:
         first = max(start, end)
         if start + run.file_size > end and (length := run.data_length(start, first)):
-            name = f"{first:020d}-{time:%Y%m%dT%H%M%S}.{now_ms % 1000:03d}Z"
-            copies.append(_copy(storage, f"{root}/torn", name, run, first, length))
+            try:
+                copies.append(aside.copy_bytes(run.path(start), first - start, length, first))
+            except OSError as error:
+                for copy in copies:  # the next attempt makes them again
+                    with suppress(OSError):
+                        storage.remove(copy)
+                raise OSError(error.errno, _no_copy(aside.directory, first, length, error)) from error
     bytes_cut = run.cut(end)
     if bytes_cut:
         file, position = place_of(run, end)
@@ -138,30 +159,8 @@ def cut_torn_tail(storage: Storage, root: str, run: FileRun, end: int, reason: s
     return TornTail(bytes_cut, tuple(copies))
 
 
-def _copy(storage: Storage, directory: str, name: str, run: FileRun, offset: int, length: int) -> str:
-    path = f"{directory}/{name}"
-    try:
-        storage.make_directories(directory)
-        number = 0
-        while storage.exists(path):  # of a start within the same millisecond
-            number += 1
-            path = f"{directory}/{name}-{number}"
-        file = storage.open(path, create=True)
-        try:
-            for position, data in run.data(offset, length):
-                file.write(position, [data])
-            if file.size() < length:
-                file.truncate(length)
-            file.sync()
-        finally:
-            file.close()
-        storage.sync_directory(directory)
-    except OSError as error:
-        with suppress(OSError):  # half a copy is worth nothing, and takes room
-            storage.remove(path)
-        raise StoreError(
-            f"the commit log ends with {length} bytes, from offset {offset} on, which are no whole records and have to "
-            f"be cut off; they could not be copied to {path} first ({error}). Nothing was changed: make room for them "
-            "and start again"
-        ) from error
-    return path
+def _no_copy(directory: str, offset: int, length: int, error: OSError) -> str:
+    return (
+        f"the commit log ends with {length} bytes, from offset {offset} on, which are no whole records and have to be "
+        f"cut off; they cannot be copied to {directory} first ({error.strerror or error})"
+    )

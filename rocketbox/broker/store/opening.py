@@ -1,8 +1,9 @@
 """Opening a store's directory, and leaving it: lock, recovery, ``abort``, checkpoint.
 
 A full disk does not prevent it. What is there can be read; ``abort`` and checkpoint are overwritten in place, and
-where one of them cannot be made the store takes no messages until it can (:meth:`OpenedStore.finish`). In which order
-they are written, and why, stands in ``lock_file``; what recovery does in its own module.
+where one of them cannot be made, or a torn tail cannot be copied before it is cut off, the store takes no messages
+until it can (:meth:`OpenedStore.finish`). In which order they are written, and why, stands in ``lock_file``; what
+recovery does in its own module.
 
 Source: Apache RocketMQ 5.x ``DefaultMessageStore`` (``load``, ``start``, ``shutdown``).
 """
@@ -99,9 +100,13 @@ class OpenedStore:
             self._checksums_from = before if before >= 0 else report.end
         self._queue_ends = derived.queue_ends
         self._log_start = log_start
+        self._cut_later = report.cut_later
 
     def finish(self) -> None:
         """Say that the store is in use, and how far it is on the disk; blocks. May be called again after an OSError."""
+        if self._cut_later is not None:
+            self._cut_later()
+            self._cut_later = None
         write_abort(self._storage, self._root)
         report = self.report
         self._derived.deleted.settle(self._log_start, report.end)

@@ -36,6 +36,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rocketbox.broker.store.checkpoint import CheckpointFile
@@ -83,6 +84,8 @@ class RecoveryReport:
     """Where in which file the torn tail began, and what was wrong there."""
     torn_copies: tuple[str, ...]
     """The files that hold a copy of it."""
+    cut_later: Callable[[], object] | None
+    """What still has to be done before the log is written: there was no room for a copy of its torn tail."""
     queue_entries_added: int
     queue_entries_removed: int
     last_store_timestamp_ms: int
@@ -221,6 +224,7 @@ class _Recovery:
             torn_position=place_of(self._run, end)[1] if torn.bytes else 0,
             torn_reason=(scan.reason or "zeros") if torn.bytes else None,
             torn_copies=torn.copies,
+            cut_later=torn.cut_later,
             queue_entries_added=self._added,
             queue_entries_removed=removed,
             last_store_timestamp_ms=timestamp,

@@ -9,12 +9,13 @@ import pytest
 
 from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.records import check_record
-from rocketbox.errors import StoreError
+from rocketbox.errors import StoreError, StoreFullError
 from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
 from tests.unit.store.store_tools import (
     LOG,
     ROOT,
     FailingStorage,
+    ManualClock,
     contents,
     forget_sync,
     killed,
@@ -99,24 +100,60 @@ async def test_zeros_are_not_copied() -> None:
     assert not storage.exists(TORN)
 
 
-@pytest.mark.parametrize("call", ["create", "write", "sync", "make directory", "sync directory"])
+COPYING = pytest.mark.parametrize("call", ["create", "write", "sync", "make directory", "sync directory"])
+
+
+@COPYING
 @pytest.mark.anyio
-async def test_without_room_for_the_copy_nothing_is_cut(call: str) -> None:
-    storage, start, noise = await torn()
+async def test_without_room_for_the_copy_the_store_opens_to_be_read_until_there_is_room(call: str) -> None:
+    storage, _, noise = await torn()
     full = FailingStorage(OSError(errno.ENOSPC, "No space left on device"), calls={call}, where="torn")
     full.take(storage)
     full.failing = True
     before = contents(full, LOG)
-    with pytest.raises(StoreError, match=rf"{len(noise)} bytes, from offset {start} on.*No space left.*make room"):
-        async with opened(full):
-            raise AssertionError("it must not open")
-    assert contents(full, LOG) == before
-    assert full.list_directory(TORN) == []
-    assert full.locked == set()
-    full.failing = False
+    clock = ManualClock()
+    for _ in range(2):  # as often as it is started
+        async with opened(full, clock=clock) as store:
+            assert numbers(store) == list(range(10))
+            assert store.refusal is not None
+            assert "No space left" in store.refusal
+            assert f"{len(noise)} bytes" in store.refusal
+            with pytest.raises(StoreFullError):
+                store.put(message(10))
+            await clock.advance(120)
+            await clock.advance(120)
+            assert store.refusal is not None
+        assert contents(full, LOG) == before
+        assert full.list_directory(TORN) == []
+    async with opened(full, clock=clock) as store:
+        full.failing = False
+        for _ in range(4):
+            await clock.advance(30)
+        assert store.refusal is None
+        (copy,) = full.list_directory(TORN)
+        assert contents(full, f"{TORN}/{copy}") == noise
+        await put_all(store, message(10))
+        assert numbers(store) == list(range(11))
+    assert not full.exists(f"{ROOT}/abort")
     async with opened(full) as store:
-        assert numbers(store) == list(range(10))
+        assert numbers(store) == list(range(11))
     assert len(full.list_directory(TORN)) == 1
+
+
+@COPYING
+@pytest.mark.anyio
+async def test_a_copy_that_cannot_be_made_for_another_reason_than_room_ends_the_start(call: str) -> None:
+    storage, start, noise = await torn()
+    bad = FailingStorage(OSError(errno.EIO, "Input/output error"), calls={call}, where="torn")
+    bad.take(storage)
+    bad.failing = True
+    before = contents(bad, LOG)
+    with pytest.raises(StoreError, match=rf"{len(noise)} bytes, from offset {start} on.*Input/output error"):
+        async with opened(bad):
+            raise AssertionError("it must not open")
+    assert contents(bad, LOG) == before
+    assert bad.list_directory(TORN) == []
+    assert bad.locked == set()
 
 
 @pytest.mark.anyio
