@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 FRAME_LENGTH_BYTES = 4
 
+_Answer = tuple["Connection", RemotingCommand, bytes]  # who asked, what, and the whole frame
+
 
 class DurableReplies:
     """The requests that are stored and wait for their flush, at most ``most`` of them."""
@@ -37,6 +39,7 @@ class DurableReplies:
         self._most = most
         self.waiting = 0
         self._last = 0  # where the last message ends that somebody waits for
+        self._give = self._give_all  # bound once: waiters of the same function are told together
 
     @property
     def is_full(self) -> bool:
@@ -63,18 +66,24 @@ class DurableReplies:
         """As :meth:`answer`, for an answer that is written already; without ``wait`` when the record is written."""
         self.waiting += 1
         self._last = end_offset
+        tell = self._store.tell_when_durable if wait else self._store.tell_when_written
+        tell(self._give, end_offset, (connection, request, frame))
 
-        def flushed(error: BaseException | None) -> None:
-            self.waiting -= 1
+    def _give_all(self, answers: list[_Answer], error: BaseException | None) -> None:
+        """Answer those of one group commit: one write for each connection."""
+        self.waiting -= len(answers)
+        start = 0
+        while start < len(answers):
+            connection, end = answers[start][0], start + 1
+            while end < len(answers) and answers[end][0] is connection:
+                end += 1
             if error is None:
-                connection.reply_frame(request, frame)
-            elif not request.is_oneway:
-                connection.reply(request, flush_failed(error, decode_command(frame[FRAME_LENGTH_BYTES:])))
-
-        if wait:
-            self._store.when_durable(end_offset, flushed)
-        else:
-            self._store.when_written(end_offset, flushed)
+                connection.reply_frames(answers[start:end])
+            else:
+                for _, request, frame in answers[start:end]:
+                    if not request.is_oneway:
+                        connection.reply(request, flush_failed(error, decode_command(frame[FRAME_LENGTH_BYTES:])))
+            start = end
 
     async def again_when_written(
         self,

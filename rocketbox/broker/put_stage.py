@@ -31,9 +31,6 @@ class PutOrigin(Enum):
     """It was stored before under another topic, and its time has come."""
 
 
-_ACCEPTED = frozenset({PutOrigin.SEND_BACK, PutOrigin.DELIVERY})  # stored before: limits lowered since do not count
-
-
 PutTransform = Callable[[StoredMessage, PutOrigin], StoredMessage]
 """Returns what is stored in place of a message, mostly the message itself. Raises InvalidMessageError."""
 
@@ -50,7 +47,8 @@ class PutStage:
         """Store a message; the result says where it lies, under whatever topic. Raises as the store's put does."""
         for transform in self._transforms:
             message = transform(message, origin)
-        return self._store_put(message, accepted=origin in _ACCEPTED)
+        # What was stored before is not measured by limits that were lowered since.
+        return self._store_put(message, origin is PutOrigin.SEND_BACK or origin is PutOrigin.DELIVERY)
 
     def put_batch(self, messages: Sequence[StoredMessage]) -> PutResult:
         """Store messages of one queue one behind the other. Raises as the store's put does.

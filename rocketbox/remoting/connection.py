@@ -17,7 +17,7 @@ Source: Apache RocketMQ 5.x ``NettyRemotingAbstract`` (response table).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -88,6 +88,7 @@ class Connection:
         self._output: list[bytes] = []
         self._output_bytes = 0
         self._max_output_bytes = options.max_unwritten_bytes
+        self._max_frame_bytes = options.max_frame_bytes
         self._driver_is_full = False
         self._congested = False
         # requests of the peer
@@ -253,13 +254,34 @@ class Connection:
         if self._hooked is not None:
             self._hooked.after(request, code, len(frame) if answered else 0)
 
+    def reply_frames(self, answers: Sequence[tuple[object, RemotingCommand, bytes]]) -> None:
+        """As :meth:`reply_frame` for many that succeeded: (anything, request, frame) each."""
+        if self._hooked is not None or self._close_reason is not None:
+            for _, request, frame in answers:
+                self.reply_frame(request, frame)
+        else:
+            self._write_all([frame for _, request, frame in answers if not request.flag & ONEWAY_FLAG])
+
     def _write(self, frame: bytes) -> None:
         size = len(frame)
-        if size > self._role.options.max_frame_bytes:
+        if size > self._max_frame_bytes:
             self._check_size(frame)
         if not self._output:
             self._driver.schedule_flush()
         self._output.append(frame)
+        self._wrote(size)
+
+    def _write_all(self, frames: Sequence[bytes]) -> None:
+        size = sum(map(len, frames))
+        if size > self._max_frame_bytes:
+            for frame in frames:
+                self._check_size(frame)
+        if not self._output and frames:
+            self._driver.schedule_flush()
+        self._output += frames
+        self._wrote(size)
+
+    def _wrote(self, size: int) -> None:
         self._output_bytes += size
         if self._read_turns is not None:
             self._read_turns.add(size)
@@ -273,7 +295,7 @@ class Connection:
             self._role.unread.set(self, self._output_bytes if self._congested else 0)
 
     def _check_size(self, frame: bytes) -> None:
-        limit = self._role.options.max_frame_bytes
+        limit = self._max_frame_bytes
         if len(frame) > limit:
             raise RemoteProtocolError(f"a frame of {len(frame)} bytes is too large to be sent; {limit} is the most")
 

@@ -160,7 +160,8 @@ class PeerRequests:
             self._handler_failed(request, error)
             return
         if answer is None:
-            self._oneway_ended(request)
+            if self.hooked is not None:
+                self._oneway_ended(self.hooked, request)
         elif isinstance(answer, RemotingCommand):
             connection.reply(request, answer)
         elif self.running >= self._max_running:  # a client: it must not stop reading
@@ -184,18 +185,19 @@ class PeerRequests:
         else:
             if response is not None:
                 self._connection.reply(request, response)
-            else:
-                self._oneway_ended(request)
+            elif self.hooked is not None:
+                self._oneway_ended(self.hooked, request)
         finally:
             self.running -= 1
             if self._turns is not None and request.code in self._turns.codes:
                 self._running_reads -= 1
             self.dispatch()
 
-    def _oneway_ended(self, request: RemotingCommand) -> None:
+    @staticmethod
+    def _oneway_ended(hooked: HookedRequests, request: RemotingCommand) -> None:
         """Of a request without an answer yet: if it will get none, its hooks hear that it is over."""
-        if self.hooked is not None and request.flag & ONEWAY_FLAG:
-            self.hooked.after(request, ResponseCode.SUCCESS, 0)
+        if request.flag & ONEWAY_FLAG:
+            hooked.after(request, ResponseCode.SUCCESS, 0)
 
     def _handler_failed(self, request: RemotingCommand, error: Exception) -> None:
         connection, role, code = self._connection, self._role, request.code

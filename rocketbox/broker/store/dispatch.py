@@ -22,7 +22,7 @@ from rocketbox.broker.store.files import NO_ROOM, OpenFiles
 from rocketbox.broker.store.index_file import MessageIndex, hash_key, hash_prefix
 from rocketbox.broker.store.misfits import mend_queue_files, queue_file_size, set_index_aside
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT, StoreOptions
-from rocketbox.broker.store.records import ParsedRecord, find_keys, find_property
+from rocketbox.broker.store.records import ParsedRecord, RecordKeys, find_keys
 from rocketbox.errors import InvalidMessageError, StoreError
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, MessageSysFlag
 from rocketbox.protocol.tags import tags_code
@@ -189,15 +189,21 @@ class Derived:
     # --- adding ---
 
     def add_to_queue(
-        self, queue: ConsumeQueue, topic: str, properties: bytes, physical: int, size: int, stored: int
+        self,
+        queue: ConsumeQueue,
+        topic: str,
+        properties: bytes,
+        tags: bytes | None,
+        physical: int,
+        size: int,
+        stored: int,
     ) -> int:
-        """Add a record, stored at ``stored`` (epoch ms), to its queue.
+        """Add a record, stored at ``stored`` (epoch ms), to its queue; ``tags`` is one of its properties.
 
         Returns what stands there beside it: its tag's hash, or when a delayed one is due (epoch ms).
         """
         code = due_time(properties, stored, self._delays) if topic == SCHEDULE_TOPIC else None
         if code is None:
-            tags = find_property(properties, b"TAGS")
             code = 0 if tags is None else self._code_of(tags)
         if queue.is_deleted:
             return code
@@ -206,11 +212,10 @@ class Derived:
         self.unwritten += 1
         return code
 
-    def index_record(self, topic: str, properties: bytes, sys_flag: int, physical: int, stored: int) -> None:
+    def index_record(self, topic: str, keys: RecordKeys, sys_flag: int, physical: int, stored: int) -> None:
         """Add a record's keys to the index, unless it has them."""
         if self.indexes and sys_flag & TRANSACTION != _ROLLBACK and physical > self.index.end_physical:
-            tags, keys, unique = find_keys(properties)
-            self._index_keys(topic, tags, keys, unique, physical, stored)
+            self._index_keys(topic, *keys, physical, stored)
 
     def add(
         self,
@@ -225,10 +230,11 @@ class Derived:
         index: bool = True,
     ) -> None:
         """Add a record to its queue, if that is given, and to the index."""
+        keys = find_keys(properties)
         if index:
-            self.index_record(topic, properties, sys_flag, physical, stored)
+            self.index_record(topic, keys, sys_flag, physical, stored)
         if queue is not None:
-            self.add_to_queue(queue, topic, properties, physical, size, stored)
+            self.add_to_queue(queue, topic, properties, keys[0], physical, size, stored)
 
     def code(self, record: ParsedRecord) -> int:
         """What stands in the queue beside a record."""

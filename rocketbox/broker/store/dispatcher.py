@@ -20,7 +20,7 @@ from rocketbox.broker.store.consume_queue import ConsumeQueue
 from rocketbox.broker.store.dispatch import Derived, is_queued
 from rocketbox.broker.store.index_feed import IndexFeed
 from rocketbox.broker.store.reading import RecordCache
-from rocketbox.broker.store.records import parse_record
+from rocketbox.broker.store.records import find_keys, parse_record
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.clock import Clock
 from rocketbox.errors import StoreError
@@ -91,9 +91,10 @@ class Dispatcher:
         heard = failed = False
         for queue, offset, timestamp, topic, sys_flag, properties, record in appended:
             end = offset + len(record)
-            feed.add(topic, properties, sys_flag, offset, timestamp, end)
+            keys = find_keys(properties)
+            feed.add(topic, keys, len(properties), sys_flag, offset, timestamp, end)
             if queue is not None:
-                code = add(queue, topic, properties, offset, end - offset, timestamp)
+                code = add(queue, topic, properties, keys[0], offset, end - offset, timestamp)
             self.dispatched = end
             self.timestamp = timestamp
             self.last_record = offset

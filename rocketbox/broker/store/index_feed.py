@@ -18,7 +18,7 @@ import anyio
 from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.dispatch import Derived
 from rocketbox.broker.store.index_file import IndexSnapshot
-from rocketbox.broker.store.records import parse_record
+from rocketbox.broker.store.records import RecordKeys, find_keys, parse_record
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.clock import Clock
 from rocketbox.handoff import WorkerPool
@@ -27,14 +27,14 @@ __all__ = ["BUILDING", "IndexFeed", "TakenIndex"]
 
 SLICE = 256  # records that are indexed at once, in about a millisecond
 WAKE = 1024  # so many notes are worth a thread's while; fewer wait for the next writing of the index, or for a query
-WAKE_BYTES = 4 << 20  # so many bytes of properties are too
+WAKE_BYTES = 4 << 20  # so many bytes of them are too
 MOST_NOTES = 50_000
-MOST_BYTES = 64 << 20  # of properties in notes
+MOST_BYTES = 64 << 20  # in notes
 FIRST_BACKOFF = 1.0
 LONGEST_BACKOFF = 60.0
 BUILDING = "building the index"  # name of the trouble
 
-_Note = tuple[str, bytes, int, int, int, int, int]  # topic, properties, sysFlag, offset, store time, end, _noted
+_Note = tuple[str, RecordKeys, int, int, int, int, int]  # topic, keys, sysFlag, offset, store time, end, _noted
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,16 @@ class IndexFeed:
         self._clock = clock
         self._troubles = troubles
         self._notes: deque[_Note] = deque()
-        self._noted = 0  # bytes of properties that were ever noted
+        self._noted = 0  # bytes that were ever noted
         self._indexed = 0  # of those, what is held no more
         self._has_all = True  # whether the notes reach, without a gap, from ``built`` to _end
         self._enough = anyio.Event()
 
-    def add(self, topic: str, properties: bytes, sys_flag: int, offset: int, stored: int, end: int) -> None:
-        """Note a record that is dispatched. Called in the loop, in the order of the log; again after an error."""
+    def add(self, topic: str, keys: RecordKeys, size: int, sys_flag: int, offset: int, stored: int, end: int) -> None:
+        """Note the keys of a record that is dispatched, at most ``size`` bytes.
+
+        Called in the loop, in the order of the log; again after an error.
+        """
         if offset < self._end:
             return
         self._end = end
@@ -73,8 +76,8 @@ class IndexFeed:
             self.built = end
         elif self._has_all:
             notes = self._notes
-            self._noted += len(properties)
-            notes.append((topic, properties, sys_flag, offset, stored, end, self._noted))
+            self._noted += size
+            notes.append((topic, keys, sys_flag, offset, stored, end, self._noted))
             if len(notes) >= WAKE or self._noted - self._indexed >= WAKE_BYTES:
                 # a thread that has the old ones in its hands may go on with them
                 if len(notes) > MOST_NOTES or self._noted - self._indexed > MOST_BYTES:
@@ -123,13 +126,13 @@ class IndexFeed:
                 records, behind = self._log.read_records(self.built, end)
                 for offset, record in records:
                     topic, _, _, sys_flag, stored, properties = parse_record(record)
-                    self._derived.index_record(topic, properties, sys_flag, offset, stored)
+                    self._derived.index_record(topic, find_keys(properties), sys_flag, offset, stored)
                     self.built = offset + len(record)
                 self.built = behind
                 return
             for _ in range(min(SLICE, len(notes))):
-                topic, properties, sys_flag, offset, stored, behind, noted = notes[0]
-                self._derived.index_record(topic, properties, sys_flag, offset, stored)
+                topic, keys, sys_flag, offset, stored, behind, noted = notes[0]
+                self._derived.index_record(topic, keys, sys_flag, offset, stored)
                 self.built = behind
                 self._indexed = noted
                 notes.popleft()

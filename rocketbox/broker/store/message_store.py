@@ -50,7 +50,7 @@ from rocketbox.broker.store.state import StoreHealth, StoreState
 from rocketbox.broker.store.storage import RealStorage, Storage
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.broker.store.upkeep import Upkeep
-from rocketbox.broker.store.waiting import DurableCallback
+from rocketbox.broker.store.waiting import DurableCallback, Told, call_each
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import (
     InvalidMessageError,
@@ -336,7 +336,7 @@ class MessageStore:
 
     # --- put ---
 
-    def put(self, message: StoredMessage, *, accepted: bool = False) -> PutResult:
+    def put(self, message: StoredMessage, accepted: bool = False) -> PutResult:
         """Append a message; it is safe, and readable, when :meth:`when_durable` says so.
 
         ``accepted``: it was stored before under another topic, so max-message-size, lowered since, does not refuse it.
@@ -492,25 +492,35 @@ class MessageStore:
         Ask in the same turn of the loop in which the message was put: one that is taken back leaves its offsets to
         those that come later.
         """
-        if end_offset <= self._writer.durable:
-            callback(None)
-        else:
-            self._add_waiter(self._writer.waiters.add, end_offset, callback)
+        self.tell_when_durable(call_each, end_offset, callback)
 
     def when_written(self, end_offset: int, callback: DurableCallback) -> None:
         """As :meth:`when_durable`, but when the operating system has it, with no sync behind: for WAIT=false."""
-        if end_offset <= self._log.written:
-            callback(None)
-        else:
-            self._add_waiter(self._writer.written_waiters.add, end_offset, callback)
+        self.tell_when_written(call_each, end_offset, callback)
 
-    def _add_waiter(
-        self, add: Callable[[int, DurableCallback], None], end_offset: int, callback: DurableCallback
-    ) -> None:
-        if end_offset <= self._log.end and self._open and self.failure is None:
-            add(end_offset, callback)
+    def tell_when_durable(self, told: Told, end_offset: int, what: object) -> None:
+        """As :meth:`when_durable` for one of many: ``told`` is called with ``what`` and all else that it waits for."""
+        if end_offset <= self._writer.durable:
+            told([what], None)
+        elif self._may_wait(end_offset):
+            self._writer.waiters.add(told, end_offset, what)
         else:
-            callback(self._state.error() or NotStartedError("the message store"))
+            told([what], self._cannot_wait())
+
+    def tell_when_written(self, told: Told, end_offset: int, what: object) -> None:
+        """As :meth:`when_written` for one of many, see :meth:`tell_when_durable`."""
+        if end_offset <= self._log.written:
+            told([what], None)
+        elif self._may_wait(end_offset):
+            self._writer.written_waiters.add(told, end_offset, what)
+        else:
+            told([what], self._cannot_wait())
+
+    def _may_wait(self, end_offset: int) -> bool:
+        return end_offset <= self._log.end and self._open and self._state.failure is None
+
+    def _cannot_wait(self) -> Exception:
+        return self._state.error() or NotStartedError("the message store")
 
     async def durable(self, end_offset: int) -> None:
         """Return when the log is safe up to ``end_offset``. Raises what :meth:`when_durable` calls back with."""

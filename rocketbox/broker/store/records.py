@@ -18,6 +18,7 @@ __all__ = [
     "MIN_RECORD_BYTES",
     "NO_CHECKSUM",
     "ParsedRecord",
+    "RecordKeys",
     "check_record",
     "find_keys",
     "find_property",
@@ -193,7 +194,11 @@ def find_property(properties: bytes, name: bytes) -> bytes | None:
     return (properties[start:] if end < 0 else properties[start:end]) or None
 
 
-def find_keys(properties: bytes) -> tuple[bytes | None, bytes | None, bytes | None]:
+RecordKeys = tuple[bytes | None, bytes | None, bytes | None]
+"""The properties TAGS, KEYS and UNIQ_KEY, each None when it is not there or empty."""
+
+
+def find_keys(properties: bytes) -> RecordKeys:
     """The properties TAGS, KEYS and UNIQ_KEY. Written out, as each message passes here (benchmark "store append")."""
     text = b"\x02" + properties
     find, find_last = text.find, text.rfind

@@ -19,6 +19,7 @@ import anyio.lowlevel
 
 from rocketbox.broker.store.message_store import MessageStore, PutResult
 from rocketbox.broker.store.options import StoreOptions
+from rocketbox.broker.store.waiting import Told
 from rocketbox.handoff import WorkerPool
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.protocol.tags import tags_code
@@ -124,10 +125,10 @@ class Ledger:
 
     def watch(self, store: MessageStore) -> None:
         """Note what is put into the store, by whomever, and what it says is durable."""
-        put, put_batch, when_durable, durable = store.put, store.put_batch, store.when_durable, store.durable
+        put, put_batch, tell, durable = store.put, store.put_batch, store.tell_when_durable, store.durable
 
-        def watched_put(message: StoredMessage) -> PutResult:
-            result = put(message)
+        def watched_put(message: StoredMessage, accepted: bool = False) -> PutResult:
+            result = put(message, accepted)
             self._note([message], result)
             return result
 
@@ -136,13 +137,13 @@ class Ledger:
             self._note(messages, result)
             return result
 
-        def watched_when_durable(end_offset: int, callback: Callable[[BaseException | None], None]) -> None:
-            def told(error: BaseException | None) -> None:
+        def watched_tell(told: Told, end_offset: int, what: object) -> None:
+            def noted(one: list[object], error: BaseException | None) -> None:
                 if error is None:
                     self.acknowledged = max(self.acknowledged, end_offset)
-                callback(error)
+                told(one, error)
 
-            when_durable(end_offset, told)
+            tell(noted, end_offset, what)
 
         async def watched_durable(end_offset: int) -> None:
             await durable(end_offset)
@@ -150,7 +151,7 @@ class Ledger:
 
         replaced: Any = store
         replaced.put, replaced.put_batch = watched_put, watched_batch
-        replaced.when_durable, replaced.durable = watched_when_durable, watched_durable
+        replaced.tell_when_durable, replaced.durable = watched_tell, watched_durable
 
     def _note(self, messages: Sequence[StoredMessage], result: PutResult) -> None:
         while self.sent and self.sent[-1].place >= result.commit_log_offset:
