@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from rocketbox.broker.options import read_broker_options
 from rocketbox.broker.store.export import Export, ExportFilter
-from rocketbox.broker.store.finding import StoreFinding
+from rocketbox.broker.store.finding import FindingKind, StoreFinding
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.storage import RealStorage
@@ -32,7 +32,7 @@ from rocketbox.errors import ConfigurationError, Finding, RocketBoxError, StoreE
 
 __all__ = ["store"]
 
-ROUNDS = 3  # of a repair: what was hidden by damage is seen when that is mended
+ROUNDS = 5  # of a repair: what was hidden by damage is seen when that is mended
 SHOWN = 10  # findings about one file; of the others only the number is told
 
 store = typer.Typer(no_args_is_help=True, help="Check, mend, or read out the directory of an embedded broker.")
@@ -94,6 +94,7 @@ def repair(
     with _failures_told("rocketbox store repair"):
         options = _options(context, data_dir)
         root = str(data_dir.absolute())
+        refused: StoreError | None = None
         for attempt in range(ROUNDS):
             storage = RealStorage(read_only=True)
             with _kept_from_brokers(storage, data_dir, read_only=False) as (running, locked):
@@ -107,15 +108,21 @@ def repair(
             steps = plan_repair(files, wrong, f"{time:%Y%m%dT%H%M%S.%f}Z")
             for number, step in enumerate(steps, 1):
                 _say(f"{number}. {step.what}")
-            _say(f"{len(steps) + 1}. open the store once, which completes queues and index, and stop it in order")
+            opens = all(finding.kind is not FindingKind.DIRECTORY for finding in wrong)
+            last = "open the store once, which completes queues and index, and stop it in order"
+            _say(f"{len(steps) + 1}. {last if opens else 'check again: what is missing is seen only then'}")
             if not yes:
                 _say("nothing was changed; rocketbox store repair --yes does all of this")
                 raise typer.Exit(1)
             with _locked(root):
                 for step in steps:
                     step.do()
-            anyio.run(_open_once, root, options)
-        raise StoreError(f"{data_dir} is still not sound after {ROUNDS} attempts; what it holds can be exported")
+            if opens:
+                refused = _open_once(root, options)
+        raise StoreError(
+            f"{data_dir} is still not sound after {ROUNDS} attempts: {refused or wrong[0]}. rocketbox store export "
+            "reads out what it holds, and what was replaced is in its directory torn"
+        )
 
 
 @store.command("export", context_settings=CONTEXT_SETTINGS)
@@ -187,9 +194,18 @@ def _findings(
     return files, [*findings, *check_tables(storage, root)]
 
 
-async def _open_once(root: str, options: StoreOptions) -> None:
-    async with MessageStore(root, options):
-        pass
+def _open_once(root: str, options: StoreOptions) -> StoreError | None:
+    """Open and stop it; why that was refused, if it was: there may be more to repair."""
+
+    async def open_and_stop() -> None:
+        async with MessageStore(root, options):
+            pass
+
+    try:
+        anyio.run(open_and_stop)
+    except StoreError as error:
+        return error
+    return None
 
 
 @contextmanager

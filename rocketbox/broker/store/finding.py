@@ -16,6 +16,7 @@ class FindingKind(Enum):
     INDEX = "index"
     TABLE = "table"
     DIRECTORY = "directory"
+    """A file that does not belong where it is."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class StoreFinding:
     """The bytes that should stand at ``position``, where that is known: derived data can be written anew."""
     end: int = 0
     """Where the wrong bytes of the log end, as an offset of the log."""
+    home: str | None = None
+    """Of a file that does not belong where it is: where it does, if that is known."""
     is_lost_tail: bool = False
     """The log ends there, though it was synced further."""
     harmless: bool = False

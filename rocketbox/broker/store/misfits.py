@@ -22,7 +22,7 @@ from rocketbox.broker.store.files import read_data
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT
 from rocketbox.broker.store.storage import Storage
 
-__all__ = ["LARGEST_GAP", "clusters", "mend_queue_files", "queue_file_size", "set_index_aside"]
+__all__ = ["LARGEST_GAP", "main_cluster", "mend_queue_files", "queue_file_size", "set_index_aside"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,15 +39,20 @@ def queue_file_size(storage: Storage, directories: Iterable[str], wanted: int) -
     return max(sizes, key=lambda size: (sizes[size], size == wanted)) if sizes.total() else wanted
 
 
-def clusters(starts: Iterable[int], size: int) -> list[list[int]]:
-    """Files by where they begin, in groups between which more than :data:`LARGEST_GAP` files would be missing."""
-    found: list[list[int]] = []
+def main_cluster(storage: Storage, directory: str, starts: Iterable[int], size: int) -> list[int]:
+    """Where the files begin that lie near each other, of the group that holds the most.
+
+    Between groups more than :data:`LARGEST_GAP` files would be missing.
+    """
+    groups: list[list[int]] = []
     for start in starts:
-        if found and start - found[-1][-1] <= LARGEST_GAP * size:
-            found[-1].append(start)
+        if groups and start - groups[-1][-1] <= LARGEST_GAP * size:
+            groups[-1].append(start)
         else:
-            found.append([start])
-    return found
+            groups.append([start])
+    if len(groups) == 1:
+        return groups[0]
+    return max(groups, key=lambda group: sum(_has_data(storage, _path(directory, each)) for each in group), default=[])
 
 
 def mend_queue_files(storage: Storage, directory: str, size: int, aside: Aside) -> None:
@@ -59,10 +64,9 @@ def mend_queue_files(storage: Storage, directory: str, size: int, aside: Aside) 
             _log.warning("%s is no name of a file of %d bytes: it is put aside, as %s", path, size, aside.move(path))
         else:
             on_grid.append(start)
-    groups = clusters(on_grid, size)
-    kept = max(groups, key=lambda group: sum(_has_data(storage, _path(directory, each)) for each in group), default=[])
-    for group in groups:
-        for start in group if group is not kept else ():
+    kept = main_cluster(storage, directory, on_grid, size)
+    for start in on_grid:
+        if start not in kept:
             path = _path(directory, start)
             _log.warning("%s is far from the queue's other files: it is put aside, as %s", path, aside.move(path))
     for start in kept:

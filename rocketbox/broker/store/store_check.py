@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import re
 import struct
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 
 from rocketbox.broker.store.checkpoint import CHECKPOINT_BYTES, Checkpoint
@@ -27,6 +25,8 @@ from rocketbox.broker.store.index_comparison import IndexComparison
 from rocketbox.broker.store.index_sizes import found_sizes, length_of, other_size
 from rocketbox.broker.store.lock_file import decode_lock_file
 from rocketbox.broker.store.log_end import refuse_if_synced
+from rocketbox.broker.store.log_files import find_log_files
+from rocketbox.broker.store.misfits import main_cluster, queue_file_size
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT as UNIT
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.storage import Storage
@@ -64,22 +64,26 @@ class StoreFiles:
 
 
 def find_files(storage: Storage, root: str, options: StoreOptions, locked: bytes | None = None) -> StoreFiles:
-    """Find the files of a store. ``locked``: what its file ``lock`` holds, where that is known. Raises OSError."""
+    """Find the files of a store. ``locked``: what its file ``lock`` holds, where that is known.
+
+    Raises StoreError when it cannot be told which files belong to it, and OSError.
+    """
     files = OpenFiles(storage)
     findings: list[StoreFinding] = []
-    log = _run(files, f"{root}/commitlog", options.mapped_file_size_commit_log, FindingKind.LOG, findings)
-    queues: dict[QueueName, FileRun] = {}
-    directory = f"{root}/consumequeue"
-    names = list(find_queues(storage, directory))
-    size = _queue_file_size(storage, [f"{directory}/{topic}/{number}" for topic, number in names], options)
-    for topic, number in names:
-        path = f"{directory}/{topic}/{number}"
-        queues[topic, number] = _run(files, path, size, FindingKind.QUEUE, findings, is_known=True)
     checkpoint = Checkpoint()
     if storage.exists(f"{root}/checkpoint"):
         checkpoint = Checkpoint.decode(storage.open(f"{root}/checkpoint").read(0, CHECKPOINT_BYTES))
     if locked is not None and checkpoint.marked and decode_lock_file(locked) != checkpoint.run:
         checkpoint = checkpoint.without_mark()  # another broker has used the directory since
+    log = _log_run(files, f"{root}/commitlog", options.mapped_file_size_commit_log, findings)
+    queues: dict[QueueName, FileRun] = {}
+    directory = f"{root}/consumequeue"
+    names = list(find_queues(storage, directory))
+    size = queue_file_size(
+        storage, [f"{directory}/{topic}/{number}" for topic, number in names], options.mapped_file_size_consume_queue
+    )
+    for topic, number in names:
+        queues[topic, number] = _queue_run(files, f"{directory}/{topic}/{number}", size, findings)
     index, sizes = _index_files(storage, f"{root}/index", (options.max_hash_slot_num, options.max_index_num), findings)
     clean = not storage.exists(f"{root}/abort")
     return StoreFiles(root, files, log, queues, index, sizes, checkpoint, clean, findings)
@@ -110,51 +114,42 @@ def _index_files(
     return found, sizes
 
 
-def _queue_file_size(storage: Storage, directories: list[str], options: StoreOptions) -> int:
-    """What most files of queues have: a start takes them only if all have one size."""
-    sizes: Counter[int] = Counter()
-    for directory in directories:
-        for name in storage.list_directory(directory):
-            if re.fullmatch(r"\d{20}", name):
-                size = storage.open(f"{directory}/{name}").size()
-                sizes[size] += size > 0 and size % UNIT == 0
-    wanted = options.mapped_file_size_consume_queue
-    return max(sizes, key=lambda size: (sizes[size], size == wanted)) if sizes.total() else wanted
-
-
-def _run(
-    files: OpenFiles,
-    directory: str,
-    file_size: int,
-    kind: FindingKind,
-    findings: list[StoreFinding],
-    *,
-    is_known: bool = False,
-) -> FileRun:
-    """The files of a directory; which size they should have is told by the most of them, unless it ``is_known``."""
-    storage = files.storage
-    names = [name for name in storage.list_directory(directory) if re.fullmatch(r"\d{20}", name)]
-    sizes = {name: storage.open(f"{directory}/{name}").size() for name in names}
-    full = [size for size in sizes.values() if size]
-    if full and file_size not in full and not is_known:
-        file_size = Counter(full).most_common(1)[0][0]
-    starts = [int(name) for name in names]
-    for before, start in pairwise(starts if not is_known else []):
-        if 0 < start - before < file_size:
-            file_size = start - before
-    run = FileRun(files, directory, file_size, "")
-    run.starts = starts
-    for name, size in sizes.items():
-        if size == 0 and name == names[-1]:
-            continue  # left by a crash, removed by the next start
-        if size != file_size:
-            findings.append(
-                StoreFinding(
-                    kind, f"{directory}/{name}", size, f"the file has {size} bytes, the others {file_size}",
-                    "rocketbox store repair keeps a copy and mends it",
-                )
-            )  # fmt: skip
+def _log_run(files: OpenFiles, directory: str, wanted: int, findings: list[StoreFinding]) -> FileRun:
+    found = find_log_files(files, directory, wanted)
+    findings += [_stray(stray.path, stray.what, stray.home) for stray in found.strays]
+    run = FileRun(files, directory, found.size, "")
+    run.starts = found.starts
+    _compare_sizes(run, FindingKind.LOG, {start: found.sizes[start] for start in found.starts}, findings)
     return run
+
+
+def _queue_run(files: OpenFiles, directory: str, size: int, findings: list[StoreFinding]) -> FileRun:
+    storage = files.storage
+    run = FileRun(files, directory, size, "")
+    starts = [int(name) for name in storage.list_directory(directory) if re.fullmatch(r"\d{20}", name)]
+    run.starts = near = main_cluster(storage, directory, [start for start in starts if start % size == 0], size)
+    for start in starts:
+        if start not in near:
+            what = "it lies far from the queue's other files" if start % size == 0 else f"no multiple of {size}"
+            findings.append(_stray(run.path(start), what))
+    sizes = {start: storage.open(run.path(start)).size() for start in near}
+    _compare_sizes(run, FindingKind.QUEUE, sizes, findings)
+    return run
+
+
+def _compare_sizes(run: FileRun, kind: FindingKind, sizes: dict[int, int], findings: list[StoreFinding]) -> None:
+    for start, size in sizes.items():
+        if size == 0 and start == run.starts[-1]:
+            continue  # left by a crash, removed by the next start
+        if size != run.file_size:
+            what = f"the file has {size} bytes, the others {run.file_size}"
+            remedy = "rocketbox store repair keeps a copy and mends it"
+            findings.append(StoreFinding(kind, run.path(start), size, what, remedy))
+
+
+def _stray(path: str, what: str, home: str | None = None) -> StoreFinding:
+    remedy = "rocketbox store repair puts it aside" if home is None else "rocketbox store repair moves it there"
+    return StoreFinding(FindingKind.DIRECTORY, path, 0, what, remedy, home=home)
 
 
 def check_store(store: StoreFiles, options: StoreOptions, *, running: bool = False) -> Iterator[StoreFinding | int]:

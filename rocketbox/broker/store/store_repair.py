@@ -17,15 +17,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from rocketbox.broker.store.aside import Aside
 from rocketbox.broker.store.checkpoint import CHECKPOINT_BYTES, Checkpoint
 from rocketbox.broker.store.consume_queue import FILLER_SIZE
-from rocketbox.broker.store.files import FileRun, read_data
+from rocketbox.broker.store.files import FileRun
 from rocketbox.broker.store.filler import SMALLEST_FILLER, blank, filler_record
 from rocketbox.broker.store.finding import FindingKind, StoreFinding
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT as UNIT
 from rocketbox.broker.store.records import store_timestamp_of
 from rocketbox.broker.store.storage import Storage
 from rocketbox.broker.store.store_check import StoreFiles
+from rocketbox.errors import StoreError
 
 __all__ = ["RepairStep", "plan_repair"]
 
@@ -35,10 +37,10 @@ _UNIT = struct.Struct(">qiq")
 
 @dataclass(frozen=True)
 class RepairStep:
-    """One thing to do: what, for people, and doing it (blocks; raises OSError)."""
+    """One thing to do: what, for people, and doing it (blocks; raises StoreError, OSError)."""
 
     what: str
-    do: Callable[[], None]
+    do: Callable[[], object]
 
 
 def plan_repair(store: StoreFiles, findings: list[StoreFinding], stamp: str) -> list[RepairStep]:
@@ -50,12 +52,16 @@ class _Plan:
     def __init__(self, store: StoreFiles, stamp: str) -> None:
         self._store = store
         self._storage: Storage = store.files.storage
-        self._torn = f"{store.root}/torn"
-        self._stamp = stamp
+        self._aside = Aside(self._storage, store.root, stamp)
         self._steps: list[RepairStep] = []
 
     def steps(self, findings: list[StoreFinding]) -> list[RepairStep]:
         wrong = [finding for finding in findings if not finding.harmless]
+        strays = [finding for finding in wrong if finding.kind is FindingKind.DIRECTORY]
+        if strays:  # only then it is seen what is missing
+            for finding in strays:
+                self._move_stray(finding)
+            return self._steps
         lost = next((finding for finding in wrong if finding.is_lost_tail), None)
         for finding in wrong:
             if finding.kind is FindingKind.LOG and not finding.is_lost_tail:
@@ -75,11 +81,28 @@ class _Plan:
             self._set_aside(path)
         return self._steps
 
-    def _add(self, what: str, do: Callable[[], None]) -> None:
+    def _add(self, what: str, do: Callable[[], object]) -> None:
         self._steps.append(RepairStep(what, do))
 
     def _log_offset(self, finding: StoreFinding) -> int:
         return int(os.path.basename(finding.path)) + finding.position
+
+    # --- files that do not belong where they are ---
+
+    def _move_stray(self, finding: StoreFinding) -> None:
+        path, home = finding.path, finding.home
+        if home is None:
+            self._add(
+                f"put {path} aside, as {self._aside.path_of(path)}: {finding.what}", partial(self._aside.move, path)
+            )
+        else:
+            self._add(f"rename {path} to {home}: {finding.what}", partial(self._rename, path, home))
+
+    def _rename(self, path: str, home: str) -> None:
+        if self._storage.exists(home):
+            raise StoreError(f"{home} is there by now; {path} was not moved")
+        self._storage.rename(path, home)
+        self._storage.sync_directory(os.path.dirname(home))
 
     # --- the log ---
 
@@ -93,49 +116,50 @@ class _Plan:
                     partial(self._write, run.path(start), 0, blank(size), size),
                 )
         elif not end:
-            copy = self._copy_path(path)
+            copy = self._aside.path_of(path)
             self._add(
                 f"copy {path} to {copy}, and make it {size} bytes long as the others are",
                 partial(self._copy_and_resize, path, copy, size),
             )
         else:
-            copy = f"{self._torn}/{offset:020d}-{self._stamp}"
             self._add(
-                f"copy {end - offset} bytes at {path}:{finding.position} to {copy}, and replace them by what stands "
-                f"for nothing: {finding.what}",
-                partial(self._replace, path, finding.position, offset, end, copy),
+                f"copy {end - offset} bytes at {path}:{finding.position} to {self._aside.directory}, and replace them "
+                f"by what stands for nothing: {finding.what}",
+                partial(self._replace, path, finding.position, offset, end),
             )
 
     def _copy_and_resize(self, path: str, copy: str, size: int) -> None:
-        self._copy(path, copy)
+        self._aside.copy(path, copy)
         self._resize(path, size)
 
-    def _replace(self, path: str, position: int, offset: int, end: int, copy: str) -> None:
+    def _replace(self, path: str, position: int, offset: int, end: int) -> None:
         run = self._store.log
-        self._copy(path, copy, position, position + end - offset)
+        self._aside.copy_bytes(path, position, end - offset, offset)
         if end % run.file_size == 0:
             self._write(path, position, blank(end - offset), run.file_size)
             return
         head = self._storage.open(path).read(position + end - offset, HEAD_BYTES)
         stored, size = store_timestamp_of(head), end - offset
         if size < SMALLEST_FILLER:
-            raise OSError(f"{size} bytes at {path}:{position} cannot be replaced: no record is so small")
+            raise StoreError(
+                f"{size} bytes at {path}:{position} cannot be replaced: no record is so small. Export what the store "
+                "holds, and begin with an empty directory"
+            )
         self._write(path, position, filler_record(offset, size, stored), run.file_size)
 
     def _cut_log(self, end: int) -> None:
         run = self._store.log
         copies = [(start, max(start, end)) for start in run.starts if start + run.file_size > end]
         self._add(
-            f"copy what is behind offset {end} of the log to {self._torn}, and cut the log off there; entries of what "
-            "is lost are removed from the queues",
+            f"copy what is behind offset {end} of the log to {self._aside.directory}, and cut the log off there; "
+            "entries of what is lost are removed from the queues",
             lambda: self._do_cut(end, copies),
         )
 
     def _do_cut(self, end: int, copies: list[tuple[int, int]]) -> None:
         run = self._store.log
         for start, first in copies:
-            name = f"{self._torn}/{first:020d}-{self._stamp}"
-            self._copy(run.path(start), name, first - start, run.file_size)
+            self._aside.copy_bytes(run.path(start), first - start, run.file_size - (first - start), first)
         run.cut(end)
         for queue in self._store.queues.values():
             self._cut_queue(queue, end)
@@ -154,14 +178,14 @@ class _Plan:
             for at in range(len(data) // UNIT * UNIT - UNIT, -1, -UNIT):
                 physical, size, _ = _UNIT.unpack_from(data, at)
                 if size != FILLER_SIZE and size > 0 and physical < end:
-                    self._copy(run.path(start), self._copy_path(run.path(start)))
+                    self._aside.copy(run.path(start), self._aside.path_of(run.path(start)))
                     run.cut(start + at + UNIT)
                     return
 
     # --- what is derived ---
 
     def _mend_queue(self, path: str, found: list[StoreFinding]) -> None:
-        copy = self._copy_path(path) if self._storage.exists(path) else None
+        copy = self._aside.path_of(path) if self._storage.exists(path) else None
         size = next((run.file_size for run in self._store.queues.values() if path.startswith(f"{run.directory}/")), 0)
         kept = f"copy {path} to {copy}, and write" if copy is not None else f"make {path}, and write"
         entries = [finding for finding in found if finding.correct is not None]
@@ -172,7 +196,7 @@ class _Plan:
 
     def _write_entries(self, path: str, copy: str | None, size: int, entries: list[StoreFinding]) -> None:
         if copy is not None:
-            self._copy(path, copy)
+            self._aside.copy(path, copy)
             if size:
                 self._resize(path, size)
         for finding in entries:
@@ -190,13 +214,13 @@ class _Plan:
     def _do_set_index_aside(self, files: list[str]) -> None:
         for path in reversed(files):
             if self._storage.exists(path):
-                self._move(path)
+                self._aside.move(path)
         self._change_checkpoint(indexed_offset=0, index_msg_timestamp=0)
 
     def _set_aside(self, path: str) -> None:
         self._add(
-            f"set {path} aside, to {self._copy_path(path)}; the version before is used, where there is one",
-            lambda: self._move(path),
+            f"set {path} aside, to {self._aside.path_of(path)}; the version before is used, where there is one",
+            partial(self._aside.move, path),
         )
 
     def _change_checkpoint(self, **changes: int) -> None:
@@ -206,35 +230,12 @@ class _Plan:
         file = self._storage.open(path)
         value = Checkpoint.decode(file.read(0, CHECKPOINT_BYTES))
         if value.marked:
-            self._copy(path, self._copy_path(path))
+            self._aside.copy(path, self._aside.path_of(path))
             lowered: dict[str, Any] = {name: min(getattr(value, name), number) for name, number in changes.items()}
             file.write(0, [replace(value, **lowered).encode()])
             file.sync()
 
     # --- files ---
-
-    def _copy_path(self, path: str) -> str:
-        return f"{self._torn}/{os.path.relpath(path, self._store.root).replace('/', '-')}-{self._stamp}"
-
-    def _copy(self, path: str, target: str, start: int = 0, end: int | None = None) -> None:
-        """Copy bytes of a file, sparse as it is; returns when they are on the disk. An older copy stays."""
-        if self._storage.exists(target):
-            return
-        self._storage.make_directories(self._torn)
-        source, copy = self._storage.open(path), self._storage.open(target, create=True)
-        size = source.size()
-        end = size if end is None else min(end, size)
-        copy.truncate(max(0, end - start))
-        for position, data in read_data(source, start, end):
-            copy.write(position - start, [data])
-        copy.sync()
-        self._storage.sync_directory(self._torn)
-
-    def _move(self, path: str) -> None:
-        self._storage.make_directories(self._torn)
-        self._storage.rename(path, self._copy_path(path))
-        self._storage.sync_directory(self._torn)
-        self._storage.sync_directory(os.path.dirname(path))
 
     def _resize(self, path: str, size: int) -> None:
         file = self._storage.open(path)

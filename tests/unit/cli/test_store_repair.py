@@ -1,0 +1,273 @@
+"""``rocketbox store repair`` of several damages at once: a mended store, or an error that says what to do, soon."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from rocketbox.broker.store.config_file import ConfigFile
+from rocketbox.broker.store.files import FileRun, OpenFiles
+from rocketbox.broker.store.log_walk import Gap, walk_log
+from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.store.options import StoreOptions
+from rocketbox.broker.store.storage import RealStorage
+from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
+from tests.unit.cli.test_store_command import rocketbox
+from tests.unit.store.store_tools import ManualClock, message, number_of, put_all
+
+ALL = os.environ.get("ROCKETBOX_TESTS") == "all"
+FILE = 4096
+OPTIONS = StoreOptions(
+    mapped_file_size_commit_log=FILE,
+    mapped_file_size_consume_queue=400,
+    max_hash_slot_num=16,
+    max_index_num=64,
+    allocate_ahead=0,
+)
+SETTINGS = ["--max-hash-slot-num=16", "--max-index-num=64"]
+COUNT = 40
+"""Messages in both queues together."""
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A store that was stopped, and what it was a moment before."""
+    stopped, killed = tmp_path_factory.mktemp("stores") / "stopped", tmp_path_factory.mktemp("stores") / "killed"
+
+    async def fill() -> None:
+        clock = ManualClock()
+        async with MessageStore(stopped, OPTIONS, clock=clock) as store:
+            for number in range(COUNT):
+                await put_all(store, message(number, queue_id=number % 2, size=size_of(number)))
+                clock.now_ms += 1000
+            for _ in range(3):
+                await clock.advance(11)
+            shutil.copytree(stopped, killed)
+
+    anyio.run(fill)
+    for root in (stopped, killed):
+        (root / "config").mkdir(exist_ok=True)
+        table = ConfigFile(root / "config" / "topics.json", RealStorage())
+        table.persist([b'{"a":1}'])
+        table.persist([b'{"a":2}'])
+    return [stopped, killed]
+
+
+def size_of(number: int) -> int:
+    return number * 37 % 500 + 20
+
+
+def log_file(root: Path, number: int) -> Path:
+    return root / "commitlog" / f"{number * FILE:020d}"
+
+
+def intact(root: Path) -> set[int]:
+    """The messages whose records are whole in files of the log that have their names."""
+    numbers = set()
+    for path in (root / "commitlog").iterdir():
+        if re.fullmatch(r"\d{20}", path.name) and int(path.name) % FILE == 0 and path.stat().st_size > 90:
+            run = FileRun(OpenFiles(RealStorage()), str(root / "commitlog"), FILE, "")
+            run.starts = [int(path.name)]
+            steps = [step for step in walk_log(run, int(path.name)) if not isinstance(step, Gap)]
+            numbers |= {number_of(record) for _, record in steps}
+    return numbers
+
+
+def served(root: Path) -> set[int]:
+    """The messages that consumers get; and one more can be put."""
+    found: set[int] = set()
+
+    async def read() -> None:
+        async with MessageStore(root, OPTIONS, clock=ManualClock()) as store:
+            for queue_id in (0, 1):
+                offset, end = store.min_offset("orders", queue_id), store.max_offset("orders", queue_id)
+                while offset < end:
+                    result = store.get("orders", queue_id, offset)
+                    found.update(map(number_of, result.records))
+                    assert result.next_begin_offset > offset
+                    offset = result.next_begin_offset
+            await put_all(store, message(999))
+
+    anyio.run(read)
+    return found
+
+
+def kept_in_torn(root: Path, number: int) -> bool:
+    body = (b"%d " % number).ljust(size_of(number), b".")
+    torn = root / "torn"
+    return torn.exists() and any(body in path.read_bytes() for path in torn.iterdir())
+
+
+def check_repair(root: Path, *, mended: bool = False) -> str:
+    """Repair it: a sound store that serves all that was intact, or has it in torn; or an error to act on.
+
+    Returns what was printed.
+    """
+    before = intact(root)
+    assert rocketbox("check", "--data-dir", root, *SETTINGS).exit_code in {0, 1}
+    result = rocketbox("repair", "--data-dir", root, "--yes", *SETTINGS)
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    if result.exit_code:
+        assert not mended, result.output
+        assert "attempts" not in result.output
+        assert "Errno" not in result.output
+        assert str(root) in result.output  # a file is named
+        return result.output
+    after = rocketbox("check", "--data-dir", root, *SETTINGS)
+    assert after.exit_code == 0, after.output
+    missing = before - served(root)
+    assert [number for number in missing if not kept_in_torn(root, number)] == []
+    return result.output
+
+
+# --- each by itself ---
+
+FAR = 9 * 10**19 // FILE * FILE
+CASES: dict[str, list[Callable[[Path], object]]] = {
+    "an empty file far ahead": [lambda root: (root / "commitlog" / f"{FAR:020d}").touch()],
+    "a file of zeros far ahead": [lambda root: (root / "commitlog" / f"{FAR:020d}").write_bytes(bytes(FILE))],
+    "a file of zeros a little ahead": [lambda root: log_file(root, 20).write_bytes(bytes(FILE))],
+    "a copy far ahead": [lambda root: shutil.copy(log_file(root, 1), root / "commitlog" / f"{FAR:020d}")],
+    "a file renamed far ahead": [lambda root: log_file(root, 1).rename(root / "commitlog" / f"{FAR:020d}")],
+    "a file renamed off the grid": [lambda root: log_file(root, 1).rename(root / "commitlog" / f"{FILE + 5:020d}")],
+    "a missing file and a stray one": [
+        lambda root: log_file(root, 1).unlink(),
+        lambda root: (root / "commitlog" / f"{FILE + 5:020d}").write_bytes(b"stray"),
+    ],
+    "a file far ahead and the checkpoint gone": [
+        lambda root: shutil.copy(log_file(root, 1), root / "commitlog" / f"{FAR:020d}"),
+        lambda root: (root / "checkpoint").unlink(),
+    ],
+    "the checkpoint gone and a record damaged": [
+        lambda root: (root / "checkpoint").unlink(),
+        lambda root: flip(log_file(root, 1), 700),
+    ],
+    "the checkpoint and the lock gone and the end damaged": [
+        lambda root: (root / "checkpoint").unlink(),
+        lambda root: (root / "lock").unlink(),
+        lambda root: flip(max((root / "commitlog").iterdir()), 60),
+    ],
+    "a queue's file far ahead": [
+        lambda root: shutil.copy(
+            root / "consumequeue/orders/0" / f"{0:020d}", root / "consumequeue/orders/0" / f"{4 * 10**18:020d}"
+        )
+    ],
+    "two files of the log exchanged": [
+        lambda root: log_file(root, 1).rename(root / "commitlog" / "x"),
+        lambda root: log_file(root, 2).rename(log_file(root, 1)),
+        lambda root: (root / "commitlog" / "x").rename(log_file(root, 2)),
+    ],
+}
+
+
+def flip(path: Path, position: int, bit: int = 3) -> None:
+    data = bytearray(path.read_bytes())
+    data[position % len(data)] ^= 1 << bit
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["stopped", "killed"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_store_is_mended(stores: list[Path], tmp_path: Path, case: str, which: int) -> None:
+    root = tmp_path / "store"
+    shutil.copytree(stores[which], root)
+    for damage in CASES[case]:
+        damage(root)
+    check_repair(root, mended=True)
+
+
+def test_a_renamed_file_of_the_log_is_put_back_and_nothing_is_lost(stores: list[Path], tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    shutil.copytree(stores[0], root)
+    stray = root / "commitlog" / f"{FAR:020d}"
+    log_file(root, 1).rename(stray)
+    assert f"rename {stray} to {log_file(root, 1)}" in check_repair(root, mended=True)
+    assert set(range(COUNT)) <= served(root)
+
+
+def test_files_of_two_stores_are_refused_naming_both(stores: list[Path], tmp_path: Path) -> None:
+    root, other = tmp_path / "store", tmp_path / "other"
+    shutil.copytree(stores[0], root)
+    far = FILE << 30
+    write_log(other, far)
+    shutil.copy(other / "commitlog" / f"{far:020d}", root / "commitlog")
+    for command in (["check"], ["repair", "--yes"]):
+        result = rocketbox(*command, "--data-dir", root, *SETTINGS)
+        assert result.exit_code == 1
+        assert "are missing between" in result.output
+        assert str(max((root / "commitlog").iterdir())) in result.output
+        assert "Move those that do not belong here" in result.output
+
+
+def write_log(root: Path, start: int) -> None:
+    """A log of one record that begins far away."""
+    (root / "commitlog").mkdir(parents=True)
+    record = encode_stored_message(
+        StoredMessage("orders", 0, b"far", b""), property_crc=True, place=(0, start, 1, (b"\x7f\0\0\x01", 10911))
+    )
+    (root / "commitlog" / f"{start:020d}").write_bytes(record.ljust(FILE, b"\0"))
+
+
+# --- any two at once ---
+
+
+def damaged(root: Path, rng: random.Random) -> str:
+    """Damage one file of any kind in any way; what was done."""
+    kinds: dict[str, list[Path]] = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_file():
+            kinds.setdefault(path.relative_to(root).parts[0], []).append(path)
+    kind = rng.choice(sorted(kinds))
+    path = rng.choice(kinds[kind])
+    unit = FILE if kind == "commitlog" else 400
+    size, width = path.stat().st_size, len(path.name)
+    operations = ["remove", "truncate", "extend", "flip", "zeros"]
+    if path.name.isdigit():
+        operations += ["rename", "copy", "stray"]
+    operation = rng.choice(operations)
+    numbers = [int(path.name) + unit * rng.randrange(1, 9), int(path.name) + 7] if path.name.isdigit() else []
+    numbers += [10 ** (width - 1), 9 * 10 ** (width - 1) // unit * unit]
+    target = path.with_name(f"{rng.choice(numbers):0{width}d}")
+    if operation == "remove":
+        path.unlink()
+    elif operation == "truncate":
+        os.truncate(path, rng.randrange(size + 1))
+    elif operation == "extend":
+        os.truncate(path, size + rng.choice([1, 20, 400, FILE]))
+    elif operation == "flip" and size:
+        flip(path, rng.randrange(size), rng.randrange(8))
+    elif operation == "zeros":
+        start = rng.randrange(size + 1)
+        with path.open("r+b") as file:
+            file.seek(start)
+            file.write(bytes(min(size - start, rng.randrange(2000))))
+    elif operation == "rename":
+        path.rename(target)
+    elif not target.exists():
+        target.write_bytes(path.read_bytes() if operation == "copy" else bytes(rng.choice([0, 5, unit])))
+    return f"{operation} {path.relative_to(root)}"
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_any_two_damages_end_in_a_sound_store_or_an_error_to_act_on(
+    stores: list[Path], tmp_path: Path, part: int
+) -> None:
+    count = 100 if ALL else 4
+    for seed in range(part * count, (part + 1) * count):
+        rng = random.Random(seed)
+        root = tmp_path / str(seed)
+        shutil.copytree(rng.choice(stores), root)
+        what = [damaged(root, rng) for _ in range(2)]
+        try:
+            check_repair(root)
+        except BaseException as error:
+            error.add_note(f"seed {seed}: {what}")
+            raise
+        shutil.rmtree(root)
