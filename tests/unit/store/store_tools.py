@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import os
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -41,6 +42,9 @@ CHECKPOINT = f"{ROOT}/checkpoint"
 LOG = f"{ROOT}/commitlog/{0:020d}"
 
 
+LONGEST_SETTLE = 0.5  # real seconds
+
+
 class ManualClock(RealClock):
     """Time that stands still until :meth:`advance`: tasks that run in intervals run when a test says so."""
 
@@ -73,9 +77,10 @@ class ManualClock(RealClock):
                 self._sleepers.remove(sleeper)
                 sleeper[1].set()
         await settle()
-        for _ in range(200):  # they do their work in threads; one that fails, or was a time limit, does not sleep again
-            if len(self._sleepers) >= sleeping:
-                return
+        # They do their work in threads, which a busy machine may let wait; one that fails, or was a time limit, does
+        # not sleep again.
+        give_up = time.monotonic() + LONGEST_SETTLE
+        while len(self._sleepers) < sleeping and time.monotonic() < give_up:
             await settle()
 
 
