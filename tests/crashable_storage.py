@@ -52,14 +52,21 @@ class Image:
 class _Inode:
     """A file, whatever its names are. ``versions`` are its contents since its last sync, the first being the synced."""
 
-    content: bytearray = field(default_factory=bytearray)
+    content: bytes | bytearray = b""
+    """Bytes until it is changed: most files of a crash state are only read."""
     versions: list[bytes] = field(default_factory=lambda: [b""])
     contents: list[bytes] | None = None
     doubtful: set[int] = field(default_factory=set)
     """Where the sectors begin that a failed sync has left behind."""
 
     def copy(self) -> _Inode:
-        return _Inode(bytearray(self.content), list(self.versions), doubtful=set(self.doubtful))
+        return _Inode(bytes(self.content), list(self.versions), doubtful=set(self.doubtful))
+
+    def to_change(self) -> bytearray:
+        """The content, to be changed; :meth:`changed` is to be told."""
+        if isinstance(self.content, bytes):
+            self.content = bytearray(self.content)
+        return self.content
 
     def changed(self) -> None:
         version = bytes(self.content)
@@ -174,7 +181,7 @@ class _File:
         data = b"".join(chunks)
         with self._storage.guard:
             self._storage.begin("write", self.path, offset, len(data))
-            content = self._inode.content
+            content = self._inode.to_change()
             if len(content) < offset:
                 content.extend(bytes(offset - len(content)))
             content[offset : offset + len(data)] = data
@@ -194,7 +201,7 @@ class _File:
     def allocate(self, offset: int, size: int) -> None:
         with self._storage.guard:
             self._storage.begin("allocate", self.path)
-            content = self._inode.content
+            content = self._inode.to_change()
             if len(content) < offset + size:
                 content.extend(bytes(offset + size - len(content)))
                 self._inode.changed()
@@ -202,7 +209,7 @@ class _File:
     def truncate(self, size: int) -> None:
         with self._storage.guard:
             self._storage.begin("truncate", self.path)
-            content = self._inode.content
+            content = self._inode.to_change()
             if len(content) != size:
                 del content[size:]
                 content.extend(bytes(size - len(content)))
@@ -260,7 +267,7 @@ class CrashableStorage:
             for path in image.directories:
                 self._directories[path] = _Directory()
             for path, content in image.files.items():
-                inode = _Inode(bytearray(content), [content])
+                inode = _Inode(content, [content])
                 self._names[path] = self._directories[os.path.dirname(path)].synced[path] = inode
 
     # --- crashes ---

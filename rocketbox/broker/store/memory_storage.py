@@ -35,6 +35,22 @@ class _Content:
     def __init__(self) -> None:
         self.size = 0
         self.pages: dict[int, bytearray] = {}
+        self._own: set[int] = set()  # numbers of pages that no copy has too
+
+    def copy(self) -> _Content:
+        """Another one with the same bytes: pages are shared until one of the two changes them."""
+        other = _Content()
+        other.size = self.size
+        other.pages = dict(self.pages)
+        self._own.clear()
+        return other
+
+    def _page(self, number: int) -> bytearray:
+        """A page, to be changed."""
+        if number not in self._own:
+            self.pages[number] = bytearray(self.pages.get(number) or self.PAGE)
+            self._own.add(number)
+        return self.pages[number]
 
     def read(self, offset: int, size: int) -> bytes:
         size = max(0, min(size, self.size - offset))
@@ -45,9 +61,8 @@ class _Content:
         done = 0
         while done < len(data):
             number, start = divmod(offset + done, self.PAGE)
-            page = self.pages.setdefault(number, bytearray(self.PAGE))
             length = min(self.PAGE - start, len(data) - done)
-            page[start : start + length] = data[done : done + length]
+            self._page(number)[start : start + length] = data[done : done + length]
             done += length
         self.size = max(self.size, offset + len(data))
 
@@ -55,8 +70,9 @@ class _Content:
         if size < self.size:
             last, start = divmod(size, self.PAGE)
             self.pages = {number: page for number, page in self.pages.items() if number <= last}
+            self._own &= self.pages.keys()
             if last in self.pages:
-                self.pages[last][start:] = bytes(self.PAGE - start)
+                self._page(last)[start:] = bytes(self.PAGE - start)
         self.size = size
 
     def _parts(self, offset: int, size: int) -> Iterator[tuple[bytearray | None, int, int]]:
@@ -162,11 +178,7 @@ class MemoryStorage:
         """Hold what the other one does, instead of what is there."""
         with other.guard:
             self._directories = set(other._directories)
-            self._files = {}
-            for path, content in other._files.items():
-                self._files[path] = _Content()
-                self._files[path].size = content.size
-                self._files[path].pages = {number: bytearray(page) for number, page in content.pages.items()}
+            self._files = {path: content.copy() for path, content in other._files.items()}
 
     def begin_call(self, name: str, path: str) -> None:
         """Called before anything is done, with the name of the method and the path; what it raises the call raises.

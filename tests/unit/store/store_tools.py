@@ -28,6 +28,7 @@ from rocketbox.clock import RealClock
 from rocketbox.message import decode_properties
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.protocol.tags import tags_code
+from tests.clocks import idle
 
 ROOT = "/store"
 SMALL = StoreOptions(
@@ -46,10 +47,14 @@ LONGEST_SETTLE = 0.5  # real seconds
 
 
 class ManualClock(RealClock):
-    """Time that stands still until :meth:`advance`: tasks that run in intervals run when a test says so."""
+    """Time that stands still until :meth:`advance`: tasks that run in intervals run when a test says so.
 
-    def __init__(self) -> None:
+    ``threads``: whether there are any; without (under ``inline_pools``) it is quick to see when all tasks wait.
+    """
+
+    def __init__(self, *, threads: bool = True) -> None:
         super().__init__(random.Random(1))
+        self._threads = threads
         self.now_ms = 1_700_000_000_000
         self._sleepers: list[tuple[float, anyio.Event]] = []
 
@@ -76,6 +81,9 @@ class ManualClock(RealClock):
             if sleeper[0] <= self.monotonic():
                 self._sleepers.remove(sleeper)
                 sleeper[1].set()
+        if not self._threads:
+            await idle()
+            return
         await settle()
         # They do their work in threads, which a busy machine may let wait; one that fails, or was a time limit, does
         # not sleep again.

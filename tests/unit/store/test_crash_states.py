@@ -28,7 +28,7 @@ def quiet() -> Iterator[None]:
 
 ALL = os.environ.get("ROCKETBOX_TESTS") == "all"  # minutes instead of seconds
 MOST_FAILURES = 20
-SCENARIOS, ROUNDS, STATES = (10, 8, 1000) if ALL else (1, 3, 200)  # of each way to flush: 20,000 states, or 400
+SCENARIOS, ROUNDS, STATES = (10, 12, 1000) if ALL else (1, 3, 200)  # of each way to flush: 20,000 states, or 400
 STATES_PER_CRASHED_RECOVERY = 60
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
@@ -13,6 +13,7 @@ from rocketbox.broker.store import recovery
 from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.records import CHECKSUM_BYTES, CHECKSUM_NAME
 from rocketbox.errors import StoreCorruptError
+from tests.unit.store.crash_checks import inline_pools
 from tests.unit.store.store_tools import (
     CHECKPOINT,
     LOG,
@@ -39,7 +40,7 @@ COUNT = 45  # messages, over several files of log, queue and index
 
 async def written() -> tuple[MemoryStorage, list[int]]:
     """A killed store whose checkpoint covers two thirds of its messages, and where its records begin."""
-    storage, clock, places = MemoryStorage(), ManualClock(), []
+    storage, clock, places = MemoryStorage(), ManualClock(threads=False), []
     async with opened(storage, clock=clock) as store:
         for number in range(COUNT):
             places += (await put_all(store, message(number, queue_id=number % 2)))[:1]
@@ -102,6 +103,13 @@ async def test_a_killed_store_is_read_from_its_checkpoint_on_only() -> None:
         assert (store.report.start, store.report.records) == (places[first], COUNT - first)
 
 
+@pytest.fixture(autouse=True)
+def _without_threads() -> Iterator[None]:
+    """Hundreds of starts: their threads would take most of the time."""
+    with inline_pools():
+        yield
+
+
 Maker = Callable[[], Awaitable[MemoryStorage]]
 
 
@@ -147,7 +155,7 @@ async def test_starts_that_are_killed_one_after_another_come_to_an_end(make: Mak
 
 async def test_a_unit_torn_at_a_sector_is_not_believed() -> None:
     """Its offset and size are there, of its tags code only a half: a consumer of that tag would never see it."""
-    storage, clock = MemoryStorage(), ManualClock()
+    storage, clock = MemoryStorage(), ManualClock(threads=False)
     async with opened(storage, clock=clock) as store:
         await put_all(store, *[message(number) for number in range(10)])
         await clock.advance(11)

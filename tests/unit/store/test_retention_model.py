@@ -14,6 +14,7 @@ from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.reading import GetMessageStatus
 from rocketbox.broker.store.store_check import check_store, find_files
 from rocketbox.errors import StoreFullError
+from tests.unit.store.crash_checks import inline_pools
 from tests.unit.store.store_tools import ROOT, SMALL, ManualClock, message, number_of, numbers, put_all
 
 RESERVED = 3 * 3600
@@ -49,11 +50,12 @@ class Model:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(STEPS, min_size=10, max_size=70))
 def test_nothing_that_has_not_expired_is_removed(steps: list[Step]) -> None:
-    anyio.run(run, steps)
+    with inline_pools():
+        anyio.run(run, steps)
 
 
 async def run(steps: list[Step]) -> None:
-    storage, clock = MemoryStorage(), ManualClock()
+    storage, clock = MemoryStorage(), ManualClock(threads=False)
     model = Model({queue: [] for queue in QUEUES}, dict.fromkeys(QUEUES, 0))
     remaining = iter(steps)
     going_on = True

@@ -50,8 +50,8 @@ def found(storage: MemoryStorage, options: StoreOptions = SMALL, *, running: boo
     return findings
 
 
-def wrong(storage: MemoryStorage) -> list[StoreFinding]:
-    return [finding for finding in found(storage) if not finding.harmless]
+def wrong(storage: MemoryStorage, options: StoreOptions = SMALL) -> list[StoreFinding]:
+    return [finding for finding in found(storage, options) if not finding.harmless]
 
 
 async def test_nothing_is_found_in_a_sound_store() -> None:
@@ -93,16 +93,18 @@ async def test_every_bit_of_a_unit_is_found_and_the_right_bytes_are_known() -> N
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_every_bit_of_an_index_file_is_found() -> None:
-    storage, _ = await stopped(*[message(number) for number in range(30)])
+    options = dataclasses.replace(SMALL, max_hash_slot_num=5, max_index_num=20)
+    storage, _ = await stopped(*[message(number) for number in range(11)], options=options)
     first, *_, last = [f"{ROOT}/index/{name}" for name in storage.list_directory(f"{ROOT}/index")]
+    entries = 40 + 4 * options.max_hash_slot_num
     for path in (first, last):
         sound = contents(storage, path)
-        used = 40 + 64 + 20 * int.from_bytes(sound[36:40], "big")
+        used = entries + 20 * int.from_bytes(sound[36:40], "big")
         for position in range(used):
-            if 40 + 64 <= position < 40 + 64 + 20:
+            if entries <= position < entries + 20:
                 continue  # the entry with the number 0 is not used
             flip(storage, path, position, position % 8)
-            findings = wrong(storage)
+            findings = wrong(storage, options)
             assert findings, (path, position)
             assert all(finding.kind is FindingKind.INDEX for finding in findings)
             for finding in findings:

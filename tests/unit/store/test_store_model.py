@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.protocol.stored_message import decode_message
+from tests.unit.store.crash_checks import inline_pools
 from tests.unit.store.store_tools import ROOT, SMALL, ManualClock, message, number_of, numbers, remove_tree
 
 QUEUES = [("orders", 0), ("orders", 1), ("bills", 0)]
@@ -25,11 +26,12 @@ STEPS = st.one_of(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(STEPS, max_size=40))
 def test_what_is_readable_equals_a_model(steps: list[Step]) -> None:
-    anyio.run(run, steps)
+    with inline_pools():
+        anyio.run(run, steps)
 
 
 async def run(steps: list[Step]) -> None:
-    storage, clock = MemoryStorage(), ManualClock()
+    storage, clock = MemoryStorage(), ManualClock(threads=False)
     model: dict[tuple[str, int], list[int]] = {queue: [] for queue in QUEUES}
     bodies: dict[int, bytes] = {}
     remaining = iter(steps)
