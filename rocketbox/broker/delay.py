@@ -36,6 +36,7 @@ from rocketbox.protocol.bodies import DataVersion, loads_loose
 from rocketbox.protocol.codes import SCHEDULE_TOPIC
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.protocol.tags import is_valid_name
+from rocketbox.remoting.budgets import RareLog
 from rocketbox.tasks import Supervisor
 
 __all__ = ["UNDELIVERED_TOPIC", "DelayedDelivery", "record_of"]
@@ -103,7 +104,7 @@ class DelayedDelivery:
     A message that would be due later than now and its delay was stored by a clock that was ahead: it is due at once,
     unless it was parked in this run since the clock is right, then it waits its delay. Levels that
     ``message-delay-level`` names no longer are delivered after the longest delay that is left. What cannot be delivered
-    goes to :data:`UNDELIVERED_TOPIC`, as it was parked.
+    goes to :data:`UNDELIVERED_TOPIC`, as it was parked; what is due for a deleted topic is dropped.
     """
 
     def __init__(
@@ -128,6 +129,9 @@ class DelayedDelivery:
         self._park_times: dict[int, _ParkTimes] = {}
         self.undelivered = 0
         """How many messages could not be delivered, in this run."""
+        self.dropped = 0
+        """How many were not delivered because their topic was deleted, in this run."""
+        self._log = RareLog(_log)
 
     def offset(self, level: int) -> int:
         """The first parked message of a level that is not delivered for certain."""
@@ -257,9 +261,17 @@ class DelayedDelivery:
         return now if known is None or known > now + delay + CORRECTION_MS else known
 
     def _put(self, message: MessageExt) -> int | None:
-        """Store the message under its topic; where it ends in the log, None when it cannot be stored anywhere."""
+        """Store the message under its topic; where it ends in the log, None when it is not stored anywhere.
+
+        With its topic a message is deleted that was waiting for it, unless the topic was made again by now. What is of
+        a topic that merely is not in the table is stored: it is read when the topic is made.
+        """
         try:
-            return self._puts.put(self._unparked(message), PutOrigin.DELIVERY).end_offset
+            unparked = self._unparked(message)
+            if self._topics.get(unparked.topic) is None and self._store.was_deleted(unparked.topic):
+                self._drop(message, unparked.topic)
+                return None
+            return self._puts.put(unparked, PutOrigin.DELIVERY).end_offset
         except InvalidMessageError as error:
             reason = error
         self._show_undelivered()
@@ -274,6 +286,13 @@ class DelayedDelivery:
         self.undelivered += 1
         _log.error("the delayed message %s cannot be delivered and is %s: %s", message.offset_msg_id, where, reason)
         return end_offset
+
+    def _drop(self, message: MessageExt, topic: str) -> None:
+        self.dropped += 1
+        self._log.tell(
+            logging.WARNING, self._clock.monotonic(), "deleted",
+            "the delayed message %s is not delivered: topic %s was deleted", message.offset_msg_id, topic,
+        )  # fmt: skip
 
     def _show_undelivered(self) -> None:
         """Have the topic of what cannot be delivered known, so that it can be read."""

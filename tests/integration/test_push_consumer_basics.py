@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from rocketbox.client import ConsumerOptions, Producer, PushConsumer
+from rocketbox.client import Admin, ConsumerOptions, Producer, PushConsumer
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt, MessageModel
 from tests.integration.consuming import Seen, send_all, servers, until
 from tests.loops import anyio_backend as anyio_backend
@@ -242,3 +242,28 @@ async def test_with_broadcasting_each_member_gets_everything_and_remembers_it_he
                 assert sorted(later.bodies) == sorted(bodies("later", 10))
     assert set(first.counts().values()) == set(second.counts().values()) == {1}
     assert len(list((tmp_path / "one").rglob("offsets.json"))) == 1
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+async def test_nothing_of_a_topic_that_was_deleted_and_made_again_is_missed(
+    anyio_backend: str, tmp_path: Path, fresh: bool
+) -> None:
+    seen = Seen()
+    async with servers(tmp_path) as embedded:
+        address = embedded.name_server_address
+        async with Producer("p", name_server=address) as producer, Admin(name_server=address) as admin:
+            await admin.create_topic("departures", queues=1)
+            async with PushConsumer("desk", name_server=address) as consumer:
+                await consumer.subscribe("departures", "*", seen)
+                await send_all(producer, "departures", bodies("old", 20))
+                await seen.all_of(bodies("old", 20))
+                await admin.delete_topic("departures")
+                await admin.create_topic("departures", queues=1)
+                if not fresh:
+                    await send_all(producer, "departures", bodies("new", 30))
+                    await seen.all_of(bodies("new", 30))
+            if fresh:
+                await send_all(producer, "departures", bodies("new", 30))
+                async with PushConsumer("desk", name_server=address) as consumer:
+                    await consumer.subscribe("departures", "*", seen)
+                    await seen.all_of(bodies("new", 30))

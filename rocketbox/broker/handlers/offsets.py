@@ -42,7 +42,7 @@ class OffsetHandler:
         }
 
     def query(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """The committed offset (14); 0 for a queue that still has its first message, or never had one; else 22.
+        """The committed offset (14); the first for a queue that still has its first message, or never had one; else 22.
 
         Apache 5.5.0 answers 22 for an empty queue: the client then starts at the end it asks for later, and what is
         stored in between is never consumed.
@@ -54,9 +54,10 @@ class OffsetHandler:
         if (
             header.set_zero_if_not_found is not False
             and self._topics.get(header.topic) is not None
-            and self._store.min_offset(header.topic, header.queue_id) <= 0
+            and (first := self._store.min_offset(header.topic, header.queue_id))
+            <= self._store.first_offset(header.topic, header.queue_id)
         ):
-            return _offset(0)
+            return _offset(max(0, first))
         return RemotingCommand.response(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
 
     def update(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:

@@ -73,14 +73,17 @@ class ConsumeQueue:
         """Where the record of the newest unit ends."""
         self._run = FileRun(files, directory, file_size, "mapped-file-size-consume-queue")
         self._tail = (0, bytearray())  # first of the units in memory, which reach to max_offset, and their bytes
+        self._first = 0  # where the files will begin, as long as there are none ...
+        self._begin = 0  # ... and the offset of the first message
         self._written = 0  # units below are in the files
         self._loaded = 0  # the end that the files were found with
         self._rewound: int | None = None  # units of the files from here on were not believed
 
     @property
     def first_offset(self) -> int:
-        """The first unit in the files, whether its record is still there or not."""
-        return self._run.start // UNIT
+        """The first unit in the files, its record may be gone; without files where they will begin."""
+        starts = self._run.starts
+        return starts[0] // UNIT if starts else self._first
 
     @property
     def run(self) -> FileRun:
@@ -136,6 +139,7 @@ class ConsumeQueue:
     def _set_end(self, end: int) -> None:
         self.next_offset = self.max_offset = self._written = end
         self._tail = (end, bytearray())
+        self._first = self._begin = end
         self.max_physical_end = 0
         while self._run.starts and end > self.first_offset:
             physical, size, _ = self.unit(end - 1)
@@ -143,6 +147,17 @@ class ConsumeQueue:
                 self.max_physical_end = physical + size
                 break
             end -= 1
+
+    def begin_at(self, offset: int) -> None:
+        """Give the first message this offset; for a queue that has had none, and has no files."""
+        self._set_end(offset - offset % (self._run.file_size // UNIT))
+        self.fill(offset)
+        self.next_offset = self.min_offset = self._begin = offset
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it has had no message, and has no files."""
+        return not self._run.starts and self.max_offset == self._begin
 
     def begins_below(self, physical: int) -> bool:
         """Whether its first message's record lies below an offset of the log."""

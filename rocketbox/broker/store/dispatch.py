@@ -138,6 +138,8 @@ class Derived:
             self.queue_file_size = first.run.file_size
             for queue in self:
                 queue.run.file_size = self.queue_file_size
+        for queue in self:
+            self._begin(queue)
         return misfit
 
     @property
@@ -172,8 +174,27 @@ class Derived:
         directory = f"{self._directory}/{topic}/{queue_id}"
         queue = ConsumeQueue(self._files, directory, self.queue_file_size, topic, queue_id)
         queue.deleted_below = self.deleted.end_of(topic)
+        self._begin(queue)
         self._queues[topic, queue_id] = queue
         return queue
+
+    def _begin(self, queue: ConsumeQueue) -> None:
+        """Let a queue that has had no message begin behind those of a deleted topic of the same name."""
+        begin = self.deleted.begin_of(queue.topic, queue.queue_id)
+        if begin and queue.is_new:
+            queue.begin_at(begin)
+
+    def begins_after(self, topic: str) -> dict[int, int]:
+        """Where the queues of a topic would go on if it were deleted now, and made again.
+
+        That is at the begin of a file, which then needs no entries that stand for no message.
+        """
+        per_file = self.queue_file_size // CONSUME_QUEUE_UNIT
+        return {
+            queue.queue_id: -(-queue.next_offset // per_file) * per_file
+            for queue in self
+            if queue.topic == topic and queue.next_offset > self.deleted.begin_of(topic, queue.queue_id)
+        }
 
     def detach(self, topic: str) -> list[ConsumeQueue]:
         """Take the queues of a topic out: nothing is read from them or added to them any more; their files stay."""

@@ -136,6 +136,7 @@ class MessageStore:
         self.offset_by_time = self._reader.offset_by_time
         self.find_offset_by_time = self._reader.find_offset_by_time
         self.earliest_store_time = self._reader.earliest_store_time
+        self.first_offset = self._reader.first_offset
         self.min_offset = self._reader.min_offset
         self.max_offset = self._reader.max_offset
         self.queues = self._reader.queues
@@ -455,9 +456,10 @@ class MessageStore:
     async def delete_topic(self, topic: str) -> None:
         """Forget the queues of a topic: what was stored in them is not read any more, also after a crash.
 
-        A later message of the topic begins a new queue at offset 0. The records stay in the log until retention, found
-        by their keys and places. Meanwhile puts to the topic raise StoreError. Raises StoreError, OSError when it was
-        not possible: then nothing is deleted, or puts to the topic wait until the store has removed its files.
+        A later message of the topic begins a new queue, behind the offsets of the old one. The records stay in the log
+        until retention, found by their keys and places. Meanwhile puts to the topic raise StoreError. Raises
+        StoreError, OSError when it was not possible: then nothing is deleted, or puts to the topic wait until the store
+        has removed its files.
         """
         async with self._one_deletion:
             self._check_open(0)
@@ -466,13 +468,18 @@ class MessageStore:
             end = self._log.end
             try:
                 await self.durable(end)  # what is not may be taken back, and its place be given to another record
+                begins = self._derived.begins_after(topic)
                 with anyio.CancelScope(shield=True):
-                    await self._pool.run(self._derived.deleted.add, topic, end)
+                    await self._pool.run(self._derived.deleted.add, topic, end, begins, self._log.start)
                 await self._derived_writer.delete_queues(self._pool, topic)
             finally:
                 self._being_deleted = None
                 if not self._derived_writer.is_deleting(topic):
                     self._deleting.discard(topic)
+
+    def was_deleted(self, topic: str) -> bool:
+        """Whether a topic of that name was deleted; another may have been made since."""
+        return topic in self._derived.deleted
 
     def _topic_deleted(self, topic: str) -> None:
         """The files of a deleted topic are gone; it may be stored again, unless its next deletion has begun."""

@@ -42,10 +42,11 @@ class QueueComparison:
 
     def record(self, queue_offset: int, physical: int, size: int, code: int) -> Iterator[StoreFinding]:
         """Compare the unit of a record."""
-        first = self.run.start // UNIT
         if self.next is not None and queue_offset < self.next:
             return  # its number is taken: recovery has said so, and left it out
         if self.next is None:
+            per_file = self.run.file_size // UNIT
+            first = self.run.start // UNIT if self.run.starts else queue_offset - queue_offset % per_file
             yield from self._gone(first, queue_offset)
         else:
             for offset in range(self.next, queue_offset):

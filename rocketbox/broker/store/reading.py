@@ -148,14 +148,18 @@ class StoreReader:
         self.cache = RecordCache(self.options.read_cache_size)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first message of a queue; 0 for a queue that is not there."""
+        """The first message of a queue; where it will begin for a queue that is not there."""
         queue = self._derived.find(topic, queue_id)
-        return queue.min_offset if queue is not None else 0
+        return queue.min_offset if queue is not None else self.first_offset(topic, queue_id)
+
+    def first_offset(self, topic: str, queue_id: int) -> int:
+        """The offset that the first message of a queue had or will have: 0, but for topics that were deleted before."""
+        return self._derived.deleted.begin_of(topic, queue_id)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Behind the last readable message of a queue; 0 for a queue that is not there."""
+        """Behind the last readable message of a queue; where it will begin for a queue that is not there."""
         queue = self._derived.find(topic, queue_id)
-        return queue.max_offset if queue is not None else 0
+        return queue.max_offset if queue is not None else self.first_offset(topic, queue_id)
 
     def queues(self) -> list[tuple[str, int]]:
         """Topic and id of all queues."""
@@ -221,16 +225,19 @@ class StoreReader:
     ) -> GetResult:
         queue = self._derived.find(topic, queue_id)
         if queue is None:
-            return GetResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-        least, end = queue.min_offset, queue.max_offset
+            least = end = self.first_offset(topic, queue_id)
+        else:
+            least, end = queue.min_offset, queue.max_offset
         if end == 0:
-            return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, least, end)
+            none = GetMessageStatus.NO_MATCHED_LOGIC_QUEUE if queue is None else GetMessageStatus.NO_MESSAGE_IN_QUEUE
+            return GetResult(none, 0, least, end)
         if offset < least:
             return GetResult(GetMessageStatus.OFFSET_TOO_SMALL, least, least, end)
         if offset == end:
             return GetResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, least, end)
         if offset > end:
             return GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, end, least, end)
+        assert queue is not None  # which has no message
         try:
             records, next_offset, removed = self._search(queue, offset, max_messages, max_bytes, filter, disk)
         except (StoreError, FileNotFoundError) as error:

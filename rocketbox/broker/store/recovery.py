@@ -357,6 +357,8 @@ class _Recovery:
             raise _MismatchError(
                 f"the entry {number} of {parsed.topic}/{parsed.queue_id} is not that of the record at {offset}"
             )
+        if number < queue.max_offset and queue.is_new:  # of a broker that does not know which topics were deleted
+            queue.begin_at(number)
         if number == queue.max_offset:
             return queue
         if not self._all_queues:

@@ -22,6 +22,7 @@ from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.topics import TopicTable
 from rocketbox.errors import StoreCorruptError
+from rocketbox.protocol.bodies import TopicConfig
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.tasks import Supervisor
 from tests.clocks import VirtualClock, settle
@@ -362,3 +363,24 @@ async def test_a_delivery_that_waits_for_room_on_the_disk_comes_once() -> None:
         await run.clock.advance(2)
         await run.until(lambda: len(run.delivered()) > 1)
         assert run.delivered() == [b"x", b"y"]
+
+
+async def test_what_is_due_for_a_deleted_topic_is_dropped_told_once_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with bench(MemoryStorage()) as run:
+        for number in range(50):
+            await run.send(b"%d" % number, 1)
+        await run.store.delete_topic("t")
+        await run.clock.advance(1)
+        await run.until(lambda: run.delayed.offset(1) == 50)
+        assert run.store.queues() == [("SCHEDULE_TOPIC_XXXX", 0)]
+        assert run.delayed.dropped == 50
+        (line,) = [record.getMessage() for record in caplog.records if "deleted" in record.getMessage()]
+        assert "topic t" in line
+        await run.send(b"for the new one", 1)
+        run.topics.put(TopicConfig("t", 4, 4))
+        await run.clock.advance(1)
+        await run.until(lambda: run.delayed.offset(1) == 51)
+        assert run.delivered() == [b"for the new one"]
+        assert run.delayed.dropped == 50

@@ -12,12 +12,14 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from rocketbox.broker.store import deleted_topics
 from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.options import FlushDiskType
 from rocketbox.broker.store.reading import GetMessageStatus
 from rocketbox.broker.store.store_check import check_store, find_files
 from rocketbox.errors import StoreError
 from tests.unit.store.store_tools import (
+    CHECKPOINT,
     LOG,
     ROOT,
     SMALL,
@@ -71,21 +73,21 @@ async def test_a_deleted_topic_is_not_read_and_others_are() -> None:
         await put_all(store, *[message(number) for number in range(50)])
         await put_all(store, *[message(number, topic="other") for number in range(5)])
         await store.delete_topic("orders")
-        assert store.get("orders", 0, 0).status is GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
-        assert (store.min_offset("orders", 0), store.max_offset("orders", 0)) == (0, 0)
+        assert store.get("orders", 0, 0).status is GetMessageStatus.OFFSET_TOO_SMALL
+        assert store.min_offset("orders", 0) == store.max_offset("orders", 0)
         assert [topic for topic, _ in store.queues()] == ["other"]
         assert numbers(store, "other") == list(range(5))
         await store.delete_topic("nowhere")
 
 
-async def test_its_files_are_gone_and_a_new_one_begins_at_offset_0() -> None:
+async def test_its_files_are_gone_and_a_new_one_begins() -> None:
     storage = await filled(MemoryStorage())
     async with opened(storage) as store:
         await store.delete_topic("orders")
         assert not [path for path in every_file(storage) if "/consumequeue/orders/" in path]
         await put_all(store, message(100), message(101))
         assert numbers(store) == [100, 101]
-        assert store.max_offset("orders", 0) == 2
+        assert store.max_offset("orders", 0) - store.min_offset("orders", 0) == 2
     assert findings(storage) == []
     async with opened(storage) as store:
         assert numbers(store) == [100, 101]
@@ -211,7 +213,9 @@ async def test_what_retention_has_removed_need_not_be_known_any_more() -> None:
     storage.remove(f"{ROOT}/commitlog/{0:020d}")
     async with opened(storage):
         pass
-    assert json.loads(contents(storage, TABLE)) == {"deletedTopics": {}}
+    table = json.loads(contents(storage, TABLE))
+    assert table["deletedTopics"] == {}
+    assert table["queueBegins"]["orders"]["0"] > 0  # whoever has its offsets may come back later
 
 
 async def test_a_log_that_has_become_shorter_takes_messages_where_deleted_ones_were() -> None:
@@ -232,3 +236,114 @@ async def test_a_log_that_has_become_shorter_takes_messages_where_deleted_ones_w
         again = killed.copy()
     async with opened(again) as store:
         assert numbers(store) == [7, 8]
+
+
+async def test_a_topic_made_again_begins_behind_all_offsets_of_the_old_one() -> None:
+    """So that whoever goes on with an offset of the old one misses nothing of the new one."""
+    storage = await filled(MemoryStorage())
+    async with opened(storage) as store:
+        await put_all(store, message(1, queue_id=3))
+        await store.delete_topic("orders")
+        begin = store.min_offset("orders", 0)
+        assert begin >= 50
+        assert (store.max_offset("orders", 0), store.first_offset("orders", 0)) == (begin, begin)
+        assert store.first_offset("orders", 3) >= 1
+        assert store.first_offset("orders", 1) == store.first_offset("other", 0) == 0
+        for offset, status in (
+            (49, GetMessageStatus.OFFSET_TOO_SMALL),
+            (begin, GetMessageStatus.OFFSET_OVERFLOW_ONE),
+            (begin + 7, GetMessageStatus.OFFSET_OVERFLOW_BADLY),
+        ):
+            found = store.get("orders", 0, offset)
+            assert (found.status, found.next_begin_offset, found.min_offset) == (status, begin, begin)
+        await put_all(store, message(100))
+        assert store.get("orders", 0, 3).next_begin_offset == begin
+        assert store.min_offset("orders", 0) == begin
+        await store.delete_topic("orders")
+        await store.delete_topic("orders")
+        again = store.min_offset("orders", 0)
+        assert again > begin
+        killed = storage.copy()
+    for state in (storage, killed):
+        async with opened(state) as store:
+            assert store.first_offset("orders", 0) == again
+            await put_all(store, message(200), message(201))
+            assert (store.min_offset("orders", 0), store.max_offset("orders", 0)) == (again, again + 2)
+            assert numbers(store) == [200, 201]
+        assert findings(state) == []
+
+
+@pytest.mark.parametrize("lost", ["", "consumequeue", "checkpoint"])
+async def test_offsets_of_a_topic_made_again_are_the_same_after_every_kind_of_restart(lost: str) -> None:
+    storage = await filled(MemoryStorage())
+    async with opened(storage) as store:
+        await store.delete_topic("orders")
+        for number in range(100, 130):
+            await put_all(store, message(number))
+        ends = (store.min_offset("orders", 0), store.max_offset("orders", 0))
+        killed = storage.copy()
+    for state in (killed, storage):
+        for path in [path for path in every_file(state) if lost and path.startswith(f"{ROOT}/{lost}")]:
+            state.remove(path)
+        async with opened(state) as store:
+            assert (store.min_offset("orders", 0), store.max_offset("orders", 0)) == ends
+            assert numbers(store) == list(range(100, 130))
+        assert findings(state) == []
+
+
+async def test_files_of_another_size_keep_the_offsets_of_a_topic_made_again() -> None:
+    storage = await filled(MemoryStorage())
+    async with opened(storage) as store:
+        await store.delete_topic("orders")
+        await put_all(store, message(100))
+        begin = store.min_offset("orders", 0)
+    for path in [path for path in every_file(storage) if path.startswith(f"{ROOT}/consumequeue")]:
+        storage.remove(path)
+    async with opened(storage, dataclasses.replace(SMALL, mapped_file_size_consume_queue=20 * 37)) as store:
+        assert store.min_offset("orders", 0) == begin
+        assert numbers(store) == [100]
+
+
+async def test_what_another_broker_has_stored_from_offset_0_on_is_kept() -> None:
+    """A broker that does not know the table begins a topic that is made again at 0."""
+    storage = await filled(MemoryStorage())
+    async with opened(storage) as store:
+        await store.delete_topic("orders")
+    table = contents(storage, TABLE)
+    for name in (TABLE, f"{TABLE}.crc", f"{TABLE}.bak"):
+        if storage.exists(name):
+            storage.remove(name)
+    for path in [path for path in every_file(storage) if "consumequeue" in path or "commitlog" in path]:
+        storage.remove(path)
+    storage.remove(CHECKPOINT)
+    async with opened(storage) as store:
+        await put_all(store, message(1), message(2))
+    for path in [path for path in every_file(storage) if path.startswith(f"{ROOT}/consumequeue")]:
+        storage.remove(path)
+    storage.remove(CHECKPOINT)
+    ends = json.loads(table)
+    ends["deletedTopics"] = {}
+    file = storage.open(TABLE, create=True)
+    file.truncate(0)
+    file.write(0, [b"{\n" + json.dumps(ends).encode()[1:]])
+    async with opened(storage) as store:
+        assert numbers(store) == [1, 2]
+
+
+async def test_deleted_topics_are_kept_in_mind_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deleted_topics, "MOST_DELETED_TOPICS", 3)
+    storage = MemoryStorage()
+    async with opened(storage) as store:
+        for number in range(3):
+            await put_all(store, message(number, topic=f"t{number}"))
+            await store.delete_topic(f"t{number}")
+        await put_all(store, message(5, topic="t5"), message(6, topic="t0"))
+        await store.delete_topic("t0")
+        with pytest.raises(StoreError, match=r"3 deleted topics .* 3 is the most"):
+            await store.delete_topic("t5")
+        assert numbers(store, "t5") == [5]
+        await put_all(store, *[message(number, topic="other") for number in range(100)])
+    storage.remove(f"{ROOT}/commitlog/{0:020d}")
+    async with opened(storage) as store:
+        await store.delete_topic("other")
+        assert set(json.loads(contents(storage, TABLE))["queueBegins"]) == {"t2", "t0", "other"}
