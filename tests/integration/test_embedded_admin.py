@@ -271,15 +271,23 @@ async def test_a_deleted_topic_is_gone_with_its_offsets_and_begins_anew(tmp_path
         assert (await wire.pull("t")).code == ResponseCode.TOPIC_NOT_EXIST
         assert await committed(wire, "g") is None
         ends = await wire.broker(RequestCode.GET_MAX_OFFSET, {"topic": "t", "queueId": 0})
-        assert ends.ext_fields["offset"] == "0"
+        begin = int(ends.ext_fields["offset"])
+        assert begin == 1000  # the next file's first entry: no offset of the old topic hides a message of the new one
         assert await wire.route("t") is not None  # as Apache's: whoever deletes a topic tells the name server next
         assert (await wire.name_server(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "t"})).code == 0
         assert await wire.route("t") is None
         assert (await make(wire, "t")).code == 0
-        assert (await wire.send("t", b"c")).ext_fields["queueOffset"] == "0"
-        assert [message.body for message in await wire.messages("t")] == [b"c"]
+        await commit(wire, "g", 2)  # by a consumer that runs over the deletion
+        assert (await wire.send("t", b"c")).ext_fields["queueOffset"] == str(begin)
+        for offset in (0, 2):
+            moved = await wire.pull("t", offset)
+            assert (moved.code, moved.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, str(begin))
+        new = {"consumerGroup": "new", "topic": "t", "queueId": 0}
+        answer = await wire.broker(RequestCode.QUERY_CONSUMER_OFFSET, new)
+        assert (answer.code, answer.ext_fields["offset"]) == (0, str(begin))
+        assert [message.body for message in await wire.messages("t", first=begin)] == [b"c"]
     async with embedded(tmp_path, auto_create_topic_enable=False) as wire:
-        assert [message.body for message in await wire.messages("t")] == [b"c"]
+        assert [message.body for message in await wire.messages("t", first=begin)] == [b"c"]
         assert [message.body for message in await wire.messages("kept")] == [b"a", b"b"]
         assert (await delete(wire, "t")).code == 0
     async with embedded(tmp_path, auto_create_topic_enable=False) as wire:

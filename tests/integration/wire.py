@@ -103,10 +103,10 @@ class Wire:
             },
         )  # fmt: skip
 
-    async def messages(self, topic: str, *, queue: int = 0, group: str = "readers") -> list[MessageExt]:
-        """All that a queue holds."""
+    async def messages(self, topic: str, *, queue: int = 0, group: str = "readers", first: int = 0) -> list[MessageExt]:
+        """All that a queue holds from an offset on."""
         found: list[MessageExt] = []
-        while (response := await self.pull(topic, len(found), queue=queue, group=group)).code == 0:
+        while (response := await self.pull(topic, first + len(found), queue=queue, group=group)).code == 0:
             found += decode_messages(response.body)
         return found
 
