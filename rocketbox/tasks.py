@@ -7,7 +7,7 @@ so no task outlives its owner.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 from rocketbox.clock import Clock
 from rocketbox.errors import NotStartedError
 
-__all__ = ["SupervisedTask", "Supervisor", "TaskHealth", "TaskState"]
+__all__ = ["SupervisedTask", "Supervisor", "TaskHealth", "TaskState", "ended_most"]
 
 _log = logging.getLogger(__name__)
 
@@ -147,3 +147,23 @@ class Supervisor:
             if task.state is not TaskState.FAILED:
                 self._tasks.pop(id(task), None)
             task._done.set()
+
+
+async def ended_most(tasks: Sequence[SupervisedTask], patience: float, clock: Clock) -> None:
+    """Return when all of tasks have ended, or ``patience`` seconds after the first one has."""
+    if not tasks:
+        return
+    first = anyio.Event()
+
+    async def wait_for(task: SupervisedTask) -> None:
+        await task.wait()
+        first.set()
+
+    async with anyio.create_task_group() as waits:
+        for task in tasks:
+            waits.start_soon(wait_for, task)
+        await first.wait()
+        with clock.move_on_after(patience):
+            for task in tasks:
+                await task.wait()
+        waits.cancel_scope.cancel()

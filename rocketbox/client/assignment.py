@@ -1,47 +1,129 @@
-"""The queues a consumer has: which ones it should have, taking them, giving them up, and where to begin in each.
+"""The queues of a consumer: the one owner of each queue's state, from the round that gives it to this member on.
 
-One table, changed by one round of rebalancing at a time, and by a broker that says "go on elsewhere". When a round runs
-is in ``rebalance``, as is how queues are shared; commits and locks are carried out by ``offset_store`` and
-``queue_locks``, in the order that is decided here.
+A queue is in one of these states; what is not in the table is not this member's:
 
-Source: Apache RocketMQ 5.x ``RebalanceImpl``, ``RebalancePushImpl``. Unlike there: to start at the end of a queue the
-end is asked for before the stored offset, so that a message stored in between is not skipped; queues of a topic that
-came up after the start begin at 0; a start offset is committed at once; an orderly queue is handed on only after its
-running batch, whose offset counts; one whose lock was lost is given up, and begins anew when it comes back.
+=========  ========================================================  =============  ==================================
+state      meaning                                                   process queue  commits
+=========  ========================================================  =============  ==================================
+wanted     a round gave it to this member; it is not had yet         none           no
+locked     its broker gave the lock (or it needs none); where to     none           no
+           begin is being asked
+pulled     it is pulled and consumed                                 open           yes, while its lock counts
+draining   it is another member's from now on: what is in hand       closed         yes, while its lock counts
+           ends and counts, nothing new begins
+dropped    it may be another's already: what is in hand ends and     dropped        no
+           does not count
+handed on  it was committed and unlocked, and is out of the table    dropped        no
+=========  ========================================================  =============  ==================================
+
+Changed by these events, and by nothing else (a dash: nothing happens):
+
+======================  ============  ============  =========================  =====================  ================
+event                   wanted        locked        pulled                     draining               dropped
+======================  ============  ============  =========================  =====================  ================
+a round: mine           -             -             -                          wanted, when handed    wanted, when out
+                                                                               on
+a round: not mine       handed on     handed on     draining                   -                      -
+lock given              locked        -             (confirmed)                (confirmed)            -
+lock refused            -             -             dropped                    (lock is gone)         -
+lock not confirmed      -             wanted        dropped                    (lock is gone)         -
+for 30 s
+start offset known      -             pulled        -                          -                      -
+broker failed           -             wanted        -                          -                      -
+reset to an offset      -             -             pulled, with a fresh       -                      -
+                                                    process queue
+in hand ended, or the   -             -             -                          handed on              out of the table
+time for it is over
+======================  ============  ============  =========================  =====================  ================
+
+Brokers are dealt with side by side, each in one *turn* at a time, so one that is silent delays no queue of another;
+each queue is pulled as soon as it is had. A lock is confirmed every 20 s, and every second when that failed.
+
+A graceful hand-over gives handlers ``HANDOVER`` seconds: the old owner ends what is in hand and commits, the new one
+waits as long before it reads the offset. Of an orderly queue the lock is the proof, however long its batch takes.
+
+When a round runs is in ``rebalance``, how queues are shared in ``allocation``, who is in the group in ``members``;
+commits, locks and start offsets are carried out by ``offset_store``, ``queue_locks`` and ``start_offsets``.
+
+Source: Apache RocketMQ 5.x ``RebalanceImpl``, ``RebalancePushImpl``. Unlike there: a start offset is committed at once;
+what is in hand is waited for by both sides; a lock that a refresh did not get is asked for again before it ends.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
 
-from rocketbox.client.allocation import sort_client_ids
-from rocketbox.client.api.groups import consumer_ids
-from rocketbox.client.api.offsets import max_offset, search_offset
+import anyio
+
 from rocketbox.client.instance import MQClientInstance
+from rocketbox.client.members import GroupMembers
 from rocketbox.client.offset_store import OffsetStore
 from rocketbox.client.options import ConsumerOptions
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.client.queue_locks import QueueLocks
-from rocketbox.errors import BrokerError, ClientError, RocketBoxError
-from rocketbox.message import ConsumeFromWhere, MessageQueue
-from rocketbox.protocol.codes import ResponseCode, retry_topic
-from rocketbox.tasks import SupervisedTask
+from rocketbox.client.start_offsets import StartOffsets
+from rocketbox.client.subscriptions import Subscriptions
+from rocketbox.errors import RemotingError, RocketBoxError
+from rocketbox.message import MessageQueue
+from rocketbox.tasks import SupervisedTask, Supervisor, ended_most
 
-__all__ = ["QueueAssignment"]
+__all__ = ["OwnedQueue", "Ownership", "QueueAssignment"]
 
 _log = logging.getLogger(__name__)
 
-HALF_AN_HOUR_MS = 30 * 60 * 1000
 COMMIT_SHARE = 0.6  # of the time for the end
-ORDERLY_HANDOVER = 0.5  # seconds a rebalance waits for an orderly queue's running batch before it tries again
+HANDOVER = 1.0  # seconds that handlers have to end what is in hand when their queue goes to another member
+HANDOVER_NOTICE = 0.25  # seconds more that the new owner waits: the old one has to hear of it, and to commit
+PATIENCE = 0.3  # seconds that are waited for the other brokers after the first one was dealt with
+SIDE_BY_SIDE = 16  # queues of one broker whose start offsets are asked for at once
+REFRESH_INTERVAL = 20.0  # seconds between two confirmations of a lock
+REFRESH_AGAIN = 1.0  # seconds until the next try when one failed
+
+
+class Ownership(Enum):
+    """The state of a queue; see the table in the head of this module."""
+
+    WANTED = "wanted"
+    LOCKED = "locked"
+    PULLED = "pulled"
+    DRAINING = "draining"
+    DROPPED = "dropped"
+    HANDED_ON = "handed on"
+
+
+@dataclass(eq=False)
+class OwnedQueue:
+    """One queue in the table. ``not_before`` is when its former owner has had its time."""
+
+    queue: MessageQueue
+    not_before: float
+    state: Ownership = Ownership.WANTED
+    locked_at: float | None = None
+    messages: ProcessQueue | None = None
+    before_reset: ProcessQueue | None = None  # its last batch may still be in hand
+    pull: SupervisedTask | None = None
+
+    def confirm_lock(self, now: float) -> None:
+        """The broker said at now, or later, that this member has the lock."""
+        self.locked_at = now
+        if self.messages is not None:
+            self.messages.locked_at = now
+
+    async def idle(self) -> None:
+        """Return when nothing of it is in hand."""
+        for messages in (self.before_reset, self.messages):
+            if messages is not None:
+                await messages.idle()
 
 
 class QueueAssignment:
     """The table of a consumer's queues.
 
-    ``topics`` are those it wants queues of; ``announce`` is called after the queues of a topic changed and before the
-    new ones are pulled; ``pull`` starts pulling one. ``locks`` None: queues need no lock.
+    ``pull`` starts pulling one, ``offer`` lets handlers go on with one, ``again`` asks for another round. ``locks``
+    None: queues need no lock.
     """
 
     def __init__(
@@ -52,227 +134,417 @@ class QueueAssignment:
         *,
         offsets: OffsetStore,
         locks: QueueLocks | None,
-        topics: Callable[[], set[str]],
-        announce: Callable[[str], Awaitable[None]],
+        subscriptions: Subscriptions,
+        tasks: Supervisor,
         pull: Callable[[ProcessQueue], SupervisedTask],
+        offer: Callable[[ProcessQueue], None],
+        again: Callable[[], None],
     ) -> None:
         self._group = group
-        self._retry_topic = retry_topic(group)
         self._instance = instance
         self._clock = instance.clock
         self._options = options
         self._offsets = offsets
         self._locks = locks
-        self._topics = topics
-        self._announce = announce
+        self._subscriptions = subscriptions
+        self._tasks = tasks
         self._pull = pull
-        self._table: dict[MessageQueue, ProcessQueue] = {}
-        self._pulls: dict[MessageQueue, SupervisedTask] = {}
-        self._first_queues: dict[str, frozenset[MessageQueue]] = {}  # of each topic's first route; others begin at 0
-        self._started_ms = self._clock.time_ms()
+        self._offer = offer
+        self._again = again
+        self._members = GroupMembers(group, instance, subscriptions, options.allocation)
+        self._table: dict[MessageQueue, OwnedQueue] = {}
+        self._shares: dict[str, frozenset[MessageQueue]] = {}  # topic: what the last round gave to this member
+        self._inquiries: dict[str, SupervisedTask] = {}  # by topic
+        self._turns: dict[str, SupervisedTask] = {}  # by broker name
+        self._pokes: dict[str, anyio.Event] = {}  # by broker name: its turn has more to do
+        self._hand_ons: dict[MessageQueue, SupervisedTask] = {}
+        self._refreshes: dict[str, SupervisedTask] = {}  # by broker name
         self._closed = False
+        self.starts = StartOffsets(group, instance, options, offsets)
+
+    # --- what others see ---------------------------------------------------------------------------------------------
 
     @property
-    def queues(self) -> Iterable[ProcessQueue]:
-        """The queues this consumer has."""
-        return self._table.values()
+    def queues(self) -> list[ProcessQueue]:
+        """What this consumer has of its queues: those that are pulled, and those that are being handed on."""
+        return [owned.messages for owned in self._counting()]  # type: ignore[misc] # those have messages
+
+    def _counting(self) -> list[OwnedQueue]:
+        """The queues whose messages count when they have been consumed."""
+        return [owned for owned in self._table.values() if owned.state in (Ownership.PULLED, Ownership.DRAINING)]
 
     def count(self, topic: str) -> int:
-        """How many queues of topic there are."""
-        return sum(queue.topic == topic for queue in self._table)
+        """How many queues of topic are pulled."""
+        return sum(owned.state is Ownership.PULLED and queue.topic == topic for queue, owned in self._table.items())
 
-    def note_first_route(self, topic: str, queues: Iterable[MessageQueue]) -> None:
-        """These queues were there when the consumer began with topic; only the first call counts."""
-        self._first_queues.setdefault(topic, frozenset(queues))
+    def may_commit(self, messages: ProcessQueue) -> bool:
+        """Whether the queue is this member's for certain; an orderly one is so only while its lock counts."""
+        return self._locks is None or messages.lock_holds(self._clock.monotonic())
+
+    async def persist(self) -> None:
+        """Commit how far each queue is consumed."""
+        await self._offsets.persist([messages for messages in self.queues if self.may_commit(messages)])
+
+    async def settled(self) -> None:
+        """Return when what rounds decided is done, but for what hangs on a broker that does not answer."""
+        await ended_most(list(self._inquiries.values()), PATIENCE, self._clock)
+        waits = [owned.not_before for owned in self._table.values() if owned.state is Ownership.WANTED]
+        waits += [self._clock.monotonic() + HANDOVER] * bool(self._hand_ons)
+        rest = max(waits, default=0.0) - self._clock.monotonic()
+        changes = [*self._turns.values(), *self._hand_ons.values()]
+        await ended_most(changes, max(0.0, rest) + PATIENCE, self._clock)
 
     def forget_topic(self, topic: str) -> None:
-        """The consumer is done with topic; a later subscription begins with a first route of its own."""
-        self._first_queues.pop(topic, None)
+        """The consumer is done with topic."""
+        self.starts.forget_topic(topic)
+        self._members.forget(topic)
 
-    def owns(self, held: ProcessQueue) -> bool:
-        """Whether the queue is this member's for certain; an orderly one is so only while its lock counts."""
-        return self._locks is None or held.lock_holds(self._clock.monotonic())
-
-    async def persist(self, *, final: bool = False) -> None:
-        """Commit how far each queue is consumed; final: also of those that are being given up."""
-        await self._offsets.persist([held for held in self._table.values() if self.owns(held)], final=final)
+    # --- the end -----------------------------------------------------------------------------------------------------
 
     async def stop_pulling(self) -> None:
         """Take no more queues and pull nothing more; the queues stay."""
         self._closed = True
-        pulls = list(self._pulls.values())
-        for pull in pulls:
-            pull.cancel()
-        for pull in pulls:
-            await pull.wait()
+        pulls = [owned.pull for owned in self._table.values() if owned.pull is not None]
+        await _cancel([*self._inquiries.values(), *self._turns.values(), *pulls])
 
     async def release(self, timeout: float) -> None:
         """Commit for the last time and give locks back, within timeout seconds; then forget all queues."""
+        await _cancel([*self._hand_ons.values(), *self._refreshes.values()])
         with self._clock.move_on_after(timeout * COMMIT_SHARE):  # a silent broker leaves time for the locks of others
-            await self.persist(final=True)
+            await self.persist()
         with self._clock.move_on_after(timeout * (1 - COMMIT_SHARE)):
             if self._locks is not None:
                 await self._locks.unlock_all()
-        for held in self._table.values():
-            held.drop()
-        self._table.clear()
-        self._pulls.clear()
+        for owned in list(self._table.values()):
+            self._out(owned, Ownership.HANDED_ON)
+
+    def _out(self, owned: OwnedQueue, state: Ownership) -> None:
+        """The queue leaves the table."""
+        owned.state = state
+        if owned.messages is not None:
+            owned.messages.drop()
+        if self._table.get(owned.queue) is owned:
+            del self._table[owned.queue]
+
+    # --- rounds: which queues should this member have ----------------------------------------------------------------
 
     async def rebalance(self, *, paused: bool) -> bool:
-        """Bring the table in line with what this member should have; whether it now has all of that.
+        """Begin to bring the table in line with what this member should have; False: it is to be asked for again soon.
 
         While the consumer is paused only the queues of topics that are no longer wanted are given up.
         """
-        balanced = not paused
-        wanted = self._topics()
-        topics = {queue.topic for queue in self._table} | wanted
-        for topic in sorted(topics - wanted if paused else topics):
-            try:
-                balanced &= await self._rebalance_topic(topic)
-            except RocketBoxError as error:
-                _log.warning("group %s: rebalance of %s failed, it is tried again: %s", self._group, topic, error)
-                balanced = False
-        return balanced
-
-    async def _rebalance_topic(self, topic: str) -> bool:
-        wanted = await self._wanted_queues(topic)
-        if wanted is None:
+        wanted = self._subscriptions.topics
+        for topic in {queue.topic for queue in self._table} - wanted:
+            self._decide(topic, (), ())
+        if paused:
             return False
-        balanced = True
-        changed = False
-        for queue, held in list(self._table.items()):
-            if queue.topic == topic and (queue not in wanted or held.dropped or not self.owns(held)):
-                changed = True
-                balanced &= await self._lose(held)
-        for queue in wanted:
-            if queue not in self._table and not self._closed and topic in self._topics():
-                gained = await self._gain(queue)
-                changed |= gained
-                balanced &= gained
-        if changed:
-            await self._announce(topic)
-        for queue, held in self._table.items():
-            if queue.topic == topic and queue not in self._pulls and not held.dropped and not self._closed:
-                self._pulls[queue] = self._pull(held)
-        return balanced
+        for topic in sorted(wanted - self._inquiries.keys()):
+            name = f"queues of {topic}"
+            self._inquiries[topic] = self._tasks.start(name, self._inquire, topic, restart=False)
+        self._start_turns()
+        return True
 
-    async def _wanted_queues(self, topic: str) -> Sequence[MessageQueue] | None:
-        """The queues of topic this member should have; None when that cannot be said now."""
-        if topic not in self._topics():
-            return []
-        route = self._instance.cached_route(topic)
-        if route is None:
-            return []  # the instance keeps asking, and says when there is one
-        if self._options.broadcasting:
-            return route.subscribe_queues
-        members = await self._members(topic)
-        if self._instance.client_id not in members:
-            self._instance.request_heartbeat()  # that broker does not know this member (yet, or any more)
-            return None
-        queues = sorted(route.subscribe_queues)
-        if not queues:
-            return []
+    async def _inquire(self, topic: str) -> None:
+        """Find out which queues of topic are this member's."""
         try:
-            return self._options.allocation(self._instance.client_id, queues, sort_client_ids(members))
-        except Exception as error:  # a strategy may be anybody's
-            raise ClientError(f"the allocation strategy of group {self._group} failed: {error!r}") from error
+            route = self._instance.cached_route(topic)
+            queues = sorted(route.subscribe_queues) if route is not None else []  # else the instance keeps asking
+            members: Sequence[str] = ()
+            if self._options.broadcasting:
+                share: Sequence[MessageQueue] = queues
+            elif queues:
+                members = await self._members.ask(topic)
+                if self._instance.client_id not in members:
+                    self._instance.request_heartbeat()  # no broker that answers knows this member (yet, or any more)
+                    self._again()
+                    return
+                share = self._members.share(topic, queues, members)
+            else:
+                share = ()
+            if not self._closed and topic in self._subscriptions.topics:
+                self._decide(topic, queues, members, share)
+        except RocketBoxError as error:
+            _log.warning("group %s: rebalance of %s failed, it is tried again: %s", self._group, topic, error)
+            self._again()
+        finally:
+            del self._inquiries[topic]
 
-    async def _members(self, topic: str) -> list[str]:
-        """The client ids of the group, as one broker of topic knows them."""
-        instance = self._instance
-        address = instance.broker_address_for_topic(topic)
-        try:
-            return await consumer_ids(instance.remoting, address, self._group, timeout=instance.options.api_timeout)
-        except BrokerError as error:
-            if error.code == ResponseCode.SYSTEM_ERROR:
-                return []  # how a broker says that it knows no member
-            raise
+    def _decide(
+        self,
+        topic: str,
+        queues: Sequence[MessageQueue],
+        members: Sequence[str],
+        share: Sequence[MessageQueue] = (),
+    ) -> None:
+        """The event of a round: of topic's queues, shared among members, these are this member's."""
+        mine = self._shares[topic] = frozenset(share)
+        others = [
+            owned for queue, owned in self._table.items()
+            if queue.topic == topic and queue not in mine and owned.state not in (Ownership.DRAINING, Ownership.DROPPED)
+        ]  # fmt: skip
+        fresh = [queue for queue in share if queue not in self._table]
+        for owned in others:
+            self._give_up(owned)
+        if fresh:
+            handed_over: frozenset[MessageQueue] = frozenset()
+            if members and self._locks is None:  # a lock says by itself when the former owner has ended
+                handed_over = self._members.in_other_hands(topic, queues, members)
+            later = self._clock.monotonic() + HANDOVER + HANDOVER_NOTICE
+            for queue in fresh:
+                self._table[queue] = OwnedQueue(queue, later if queue in handed_over else 0.0)
+        if members:
+            self._members.decided(topic, members)
+        if fresh or others:
+            self._subscriptions.renew(topic)
+        self._start_turns()
 
-    async def _gain(self, queue: MessageQueue) -> bool:
-        """Take queue into the table, locked and with its start offset; False when that does not work now."""
-        held = ProcessQueue(queue, 0, now=self._clock.monotonic())
-        if self._locks is not None and not await self._locks.lock(held):
-            return False  # another member still has it
+    # --- taking queues -----------------------------------------------------------------------------------------------
+
+    def _start_turns(self) -> None:
+        for broker_name in {queue.broker_name for queue, owned in self._table.items() if self._is_wanted(owned)}:
+            if broker_name in self._turns:
+                self._pokes[broker_name].set()
+            elif not self._closed:
+                self._pokes[broker_name] = anyio.Event()
+                name = f"taking queues at {broker_name}"
+                self._turns[broker_name] = self._tasks.start(name, self._turn, broker_name, restart=False)
+
+    def _is_wanted(self, owned: OwnedQueue) -> bool:
+        return owned.state is Ownership.WANTED
+
+    async def _turn(self, broker_name: str) -> None:
+        """Take what is wanted at a broker; its first failure ends the turn, and another round begins the next one."""
+        tried: set[OwnedQueue] = set()
+
+        def wanted() -> list[OwnedQueue]:
+            here = (owned for queue, owned in self._table.items() if queue.broker_name == broker_name)
+            return [owned for owned in here if self._is_wanted(owned)]
+
         try:
-            start, stored = await self._start_offset(queue)
+            while fresh := [owned for owned in wanted() if owned not in tried]:
+                now = self._clock.monotonic()
+                if due := [owned for owned in fresh if owned.not_before <= now]:
+                    tried.update(due)
+                    if not await self._take(broker_name, due):
+                        break
+                    continue
+                poke = self._pokes[broker_name] = anyio.Event()
+                with self._clock.move_on_after(min(owned.not_before for owned in fresh) - now):
+                    await poke.wait()
+        finally:
+            del self._turns[broker_name], self._pokes[broker_name]
+        if wanted():
+            self._again()
+
+    async def _take(self, broker_name: str, wanted: Sequence[OwnedQueue]) -> bool:
+        """Lock queues of one broker, ask where to begin, and pull each that is had; False when the broker failed."""
+        await self._subscriptions.tell(broker_name)
+        try:
+            await self._lock(broker_name, wanted)
+        except RocketBoxError as error:
+            _log.warning("group %s: cannot lock queues at %s: %s", self._group, broker_name, error)
+            return False
+        queues = iter([owned for owned in wanted if owned.state is Ownership.LOCKED])
+        failed: list[OwnedQueue] = []
+
+        async def begin_some() -> None:
+            for owned in queues:
+                if failed:
+                    owned.state = Ownership.WANTED
+                elif not await self._begin(owned):
+                    failed.append(owned)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(min(SIDE_BY_SIDE, len(wanted))):
+                tasks.start_soon(begin_some)
+        return not failed
+
+    async def _lock(self, broker_name: str, wanted: Sequence[OwnedQueue]) -> None:
+        """The event of a lock given, for those of wanted that were. Raises RocketBoxError when that cannot be known."""
+        now = self._clock.monotonic()  # from before the request: the broker's 60 s begin later
+        locks = self._locks
+        given = (
+            {owned.queue for owned in wanted}
+            if locks is None
+            else await locks.lock(broker_name, [owned.queue for owned in wanted])
+        )
+        for owned in wanted:
+            if owned.queue in given:
+                if self._is_wanted(owned):
+                    owned.state = Ownership.LOCKED
+                    owned.confirm_lock(now)
+                elif owned.state is Ownership.HANDED_ON and locks is not None:  # a round took it back meanwhile
+                    self._tasks.start(f"unlocking {owned.queue}", locks.unlock, [owned.queue], restart=False)
+
+    async def _begin(self, owned: OwnedQueue) -> bool:
+        """The event of a start offset known, or of its broker's failure (False)."""
+        queue = owned.queue
+        try:
+            start, stored = await self.starts.find(queue)
         except RocketBoxError as error:
             _log.warning("group %s: no start offset for %s, it is tried again: %s", self._group, queue, error)
-            return False
-        held.pulled_to = held.end_offset = start
-        self._table[queue] = held
+            if owned.state is Ownership.LOCKED:
+                owned.state = Ownership.WANTED
+            return not isinstance(error, RemotingError)
+        if owned.state is not Ownership.LOCKED:  # a round took it back meanwhile
+            return True
+        owned.state = Ownership.PULLED
+        messages = self._open(owned, start)
         _log.info(
             "group %s: takes %s from offset %d%s", self._group, queue, start, "" if stored else " (new to the group)"
         )
+        self._start_pull(owned)
         if not stored:
-            await self._offsets.persist([held])  # a restart goes on here, whatever happens before the first commit
+            await self._offsets.persist([messages])  # a restart goes on here, whatever happens before the first commit
         return True
 
-    async def _start_offset(self, queue: MessageQueue) -> tuple[int, bool]:
-        """Where to begin, and whether that is the group's stored offset."""
-        where = self._options.consume_from_where
-        known = self._first_queues.get(queue.topic)
-        from_zero = queue.topic == self._retry_topic or (known is not None and queue not in known)
-        remoting, timeout = self._instance.remoting, self._instance.options.api_timeout
-        end = 0
-        if where is ConsumeFromWhere.LAST_OFFSET and not from_zero:  # before the stored one is asked for: see the head
-            end = await max_offset(remoting, self._instance.broker_address(queue.broker_name), queue, timeout=timeout)
-        stored = await self._offsets.read(queue)
-        if stored is not None:
-            return stored, True
-        if where is ConsumeFromWhere.TIMESTAMP and not from_zero:
-            begin = self._options.consume_timestamp_ms
-            end = await search_offset(
-                remoting,
-                self._instance.broker_address(queue.broker_name),
-                queue,
-                self._started_ms - HALF_AN_HOUR_MS if begin is None else begin,
-                timeout=timeout,
-            )
-        return end, False
+    def _open(self, owned: OwnedQueue, offset: int) -> ProcessQueue:
+        owned.messages = ProcessQueue(owned.queue, offset, now=self._clock.monotonic())
+        owned.messages.locked_at = owned.locked_at
+        return owned.messages
 
-    async def _lose(self, held: ProcessQueue) -> bool:
-        """Give a queue up; False when its running batch must end first."""
-        queue = held.queue
-        if (pull := self._pulls.pop(queue, None)) is not None:
-            pull.cancel()
-        held.drop()
-        if self._options.orderly and held.in_process:
-            with self._clock.move_on_after(ORDERLY_HANDOVER):
-                await held.idle()
-            if held.in_process:
-                return False  # its lock stays, so nobody else begins; the next round tries again
-        if self.owns(held):  # without its lock another member may be further already
-            await self._offsets.persist([held], final=True)
-        self._offsets.forget(queue)
-        if self._locks is not None:
-            await self._locks.unlock(held)
-        if self._table.get(queue) is held:
-            del self._table[queue]
-        _log.info("group %s: gave up %s at offset %d", self._group, queue, held.commit_offset)
-        return True
+    def _start_pull(self, owned: OwnedQueue) -> None:
+        if owned.state is Ownership.PULLED and not self._closed:
+            assert owned.messages is not None
+            owned.pull = self._pull(owned.messages)
 
-    async def reset(self, held: ProcessQueue, offset: int) -> None:
-        """The broker says that queue goes on at offset: what is held no longer counts.
+    # --- giving queues up --------------------------------------------------------------------------------------------
+
+    def _give_up(self, owned: OwnedQueue) -> None:
+        """The event of a round that gave the queue to another member, or to none."""
+        locks = self._locks
+        if owned.state in (Ownership.WANTED, Ownership.LOCKED):
+            if owned.state is Ownership.LOCKED and locks is not None:
+                self._tasks.start(f"unlocking {owned.queue}", locks.unlock, [owned.queue], restart=False)
+            self._out(owned, Ownership.HANDED_ON)
+        elif owned.state is Ownership.PULLED:
+            assert owned.messages is not None
+            owned.state = Ownership.DRAINING
+            owned.messages.close()
+            self._let_go(owned)
+
+    def _let_go(self, owned: OwnedQueue) -> None:
+        if owned.pull is not None:
+            owned.pull.cancel()
+            owned.pull = None
+        task = self._tasks.start(f"handing on {owned.queue}", self._hand_on, owned, restart=False)
+        self._hand_ons[owned.queue] = task
+
+    async def _hand_on(self, owned: OwnedQueue) -> None:
+        """Wait for what is in hand, commit where that may be done, and let the queue go."""
+        queue, messages = owned.queue, owned.messages
+        assert messages is not None
+        try:
+            if self._options.orderly:
+                await owned.idle()  # its lock stays until its batch has ended, so nobody else begins
+            else:
+                with self._clock.move_on_after(HANDOVER):
+                    await owned.idle()
+            if owned.state is Ownership.DRAINING and self.may_commit(messages):
+                await self._offsets.persist([messages])
+            messages.drop()
+            self._offsets.forget(queue)
+            if self._locks is not None:
+                await self._locks.unlock([queue])
+        finally:
+            del self._hand_ons[queue]
+        self._out(owned, Ownership.HANDED_ON)
+        _log.info("group %s: gave up %s at offset %d", self._group, queue, messages.commit_offset)
+        if queue in self._shares.get(queue.topic, ()):
+            self._again()  # a round gave it back meanwhile
+
+    def _drop(self, owned: OwnedQueue, why: str) -> None:
+        """The event of a lock that is another member's, or may be."""
+        assert owned.messages is not None
+        _log.warning("group %s: drops %s at offset %d: %s",
+                     self._group, owned.queue, owned.messages.commit_offset, why)  # fmt: skip
+        owned.locked_at = owned.messages.locked_at = None
+        owned.messages.drop()
+        if owned.state is Ownership.PULLED:
+            owned.state = Ownership.DROPPED
+            self._let_go(owned)
+
+    # --- locks of queues that are had --------------------------------------------------------------------------------
+
+    async def keep_locks(self) -> None:
+        """Have the locks confirmed, for ever."""
+        while True:
+            await self._clock.sleep(REFRESH_INTERVAL)
+            for broker_name in {owned.queue.broker_name for owned in self._counting()}:
+                if broker_name not in self._refreshes:
+                    name = f"locks at {broker_name}"
+                    self._refreshes[broker_name] = self._tasks.start(name, self._refresh_at, broker_name, restart=False)
+
+    async def _refresh_at(self, broker_name: str) -> None:
+        """Have a broker's locks confirmed: asked again each second, until it answers or they have really ended."""
+        locks, begun = self._locks, self._clock.monotonic()
+        assert locks is not None
+        try:
+            while True:
+                now = self._clock.monotonic()
+                open_ = [owned for owned in self._counting() if owned.queue.broker_name == broker_name]
+                open_ = [owned for owned in open_ if owned.locked_at is not None and owned.locked_at < begun]
+                for owned in open_:
+                    assert owned.messages is not None
+                    if not owned.messages.lock_holds(now):
+                        self._drop(owned, "its lock was not confirmed in time")
+                open_ = [owned for owned in open_ if owned.locked_at is not None]
+                if not open_:
+                    return
+                try:
+                    given = await locks.lock(broker_name, [owned.queue for owned in open_])
+                except RocketBoxError as error:
+                    _log.warning("group %s: %s did not confirm locks, it is asked again: %s",
+                                 self._group, broker_name, error)  # fmt: skip
+                    await self._clock.sleep(REFRESH_AGAIN)
+                    continue
+                self._confirm(open_, given, now)
+                return
+        finally:
+            del self._refreshes[broker_name]
+
+    def _confirm(self, asked: Iterable[OwnedQueue], given: set[MessageQueue], now: float) -> None:
+        """A broker said which of the locks this member still has."""
+        for owned in asked:
+            if owned.state not in (Ownership.PULLED, Ownership.DRAINING):
+                continue
+            if owned.queue not in given:
+                self._drop(owned, "its lock is another member's")
+                continue
+            owned.confirm_lock(now)
+            assert owned.messages is not None
+            self._offer(owned.messages)  # it may have stood still since its lock did not count for a moment
+
+    # --- resets ------------------------------------------------------------------------------------------------------
+
+    async def reset(self, messages: ProcessQueue, offset: int) -> None:
+        """The event of a queue that goes on at offset: what is held of it no longer counts.
 
         Either the group's offset was reset at the broker, or messages were removed before they were read.
         """
-        queue = held.queue
-        if self._table.get(queue) is not held or held.dropped:
+        owned = self._table.get(messages.queue)
+        if owned is None or owned.messages is not messages or owned.state is not Ownership.PULLED:
             return
-        moved = held.pulled_to
+        moved = messages.pulled_to
         _log.log(
             logging.WARNING if moved else logging.INFO,  # from 0, which FIRST_OFFSET begins at, nothing is lost
             "group %s: %s goes on at offset %d instead of %d (%+d), as its broker says",
-            self._group, queue, offset, moved, offset - moved,
+            self._group, owned.queue, offset, moved, offset - moved,
         )  # fmt: skip
-        held.drop()
+        messages.drop()
+        owned.before_reset = messages
+        fresh = self._open(owned, offset)
+        if self.may_commit(fresh):
+            await self._offsets.persist([fresh])
         if self._options.orderly:
-            await held.idle()
-        fresh = ProcessQueue(queue, offset, now=self._clock.monotonic())
-        fresh.locked_at = held.locked_at
-        if self._table.get(queue) is not held:
-            return
-        self._table[queue] = fresh
-        await self._offsets.persist([fresh])
-        if self._table.get(queue) is fresh and not self._closed:
-            self._pulls[queue] = self._pull(fresh)
+            await messages.idle()
+        if owned.messages is fresh:
+            self._start_pull(owned)
+
+
+async def _cancel(tasks: Iterable[SupervisedTask]) -> None:
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        await task.wait()

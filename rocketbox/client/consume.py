@@ -1,7 +1,7 @@
 """Calling handlers: concurrently (any message of a queue beside another), or in order (one batch at a time per queue).
 
-Holds a consumer's subscriptions, and what becomes of a batch when its handler has ended. What an outcome
-means is in ``outcomes``, the bookkeeping in ``process_queue``, the way back to the broker in ``send_back``.
+Holds what becomes of a batch when its handler has ended. What an outcome means is in ``outcomes``, the bookkeeping in
+``process_queue``, the way back to the broker in ``send_back``.
 
 Source: Apache RocketMQ 5.x ``ConsumeMessageConcurrentlyService``, ``ConsumeMessageOrderlyService``.
 """
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -21,36 +20,26 @@ from rocketbox.client.outcomes import (
     BROKER_DECIDES,
     DEAD_LETTER,
     Failures,
-    MessageHandler,
     delay_level_for,
     failures_of_error,
     failures_of_result,
 )
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.client.send_back import DEFAULT_MAX_RECONSUME_TIMES, SendBack
+from rocketbox.client.subscriptions import Subscription, Subscriptions
 from rocketbox.client.workers import Worker, Workers
 from rocketbox.clock import Clock
 from rocketbox.errors import BatchFailed, ClientError, Reject, RetryLater
 from rocketbox.message import DELAY_LEVEL_SECONDS, MessageExt
 from rocketbox.protocol.codes import retry_topic
-from rocketbox.protocol.tags import SubscriptionData
 from rocketbox.tasks import Supervisor
 
-__all__ = ["ConcurrentConsumer", "OrderlyConsumer", "Subscription"]
+__all__ = ["ConcurrentConsumer", "OrderlyConsumer"]
 
 _log = logging.getLogger(__name__)
 
 RESUBMIT_AFTER = 5.0  # seconds until messages that could not be sent back are handled again here
 EXPIRED_DELAY_LEVEL = 3  # of a message whose handler took longer than consume_timeout
-
-
-@dataclass(frozen=True)
-class Subscription:
-    """One topic of a consumer: what to select, and who handles it, up to ``batch_max_size`` messages a call."""
-
-    data: SubscriptionData
-    handler: MessageHandler
-    batch_max_size: int = 1
 
 
 class _NobodyError(ClientError):
@@ -72,7 +61,7 @@ class _Consumer(ABC):
         self,
         group: str,
         options: ConsumerOptions,
-        subscriptions: Mapping[str, Subscription],
+        subscriptions: Subscriptions,
         *,
         send_back: SendBack | None,
         tasks: Supervisor,
@@ -248,31 +237,15 @@ class ConcurrentConsumer(_Consumer):
 class OrderlyConsumer(_Consumer):
     """One batch of a queue at a time, in order; one that fails holds up its queue, the others go on."""
 
-    def __init__(
-        self,
-        group: str,
-        options: ConsumerOptions,
-        subscriptions: Mapping[str, Subscription],
-        *,
-        send_back: SendBack | None,
-        lock_lost: Callable[[], None],
-        tasks: Supervisor,
-        clock: Clock,
-    ) -> None:
-        super().__init__(group, options, subscriptions, send_back=send_back, tasks=tasks, clock=clock)
-        self._lock_lost = lock_lost
-
     def start(self) -> None:
         self.workers.start()
 
     async def run(self, worker: Worker, queue: ProcessQueue) -> None:
         """Take the next batch of queue, have it handled, and put the queue into the line again."""
-        if queue.dropped:
+        if queue.closed:
             return
         if not self._may_consume(queue):
-            self._lock_lost()  # a rebalance gives the queue up, and may get it again with what others have left
-            shortly = self._options.suspend_current_queue_time  # the refresh that is under way may get the lock first
-            self._tasks.start("queue without its lock", self._go_on_after, shortly, queue)
+            queue.scheduled = False  # it is offered again when its lock is confirmed
             return
         subscription, batch = self._take(queue)
         if not batch:
@@ -283,13 +256,11 @@ class OrderlyConsumer(_Consumer):
         try:
             failures = await self._call(subscription, batch)
             worker.batch = None
-            if not self._may_consume(queue):
-                failures = None  # the lock ran out meanwhile: who has it now gets the batch again
-            elif not failures and failures is not None:
-                queue.remove(batch)  # also when dropped: the queue is handed on only after its last batch
-            elif failures and not queue.dropped:
+            if not failures and failures is not None:
+                queue.remove(batch)  # also without its lock, which may be confirmed in a moment
+            elif failures and not queue.dropped and self._may_consume(queue):
                 pause = await self._settle(queue, batch, failures)
-            if failures is None:
+            else:  # who has the lock by now gets the batch again
                 queue.give_back(batch)
                 pause = self._options.suspend_current_queue_time
         except Exception:  # a fault of ours: the supervisor tells, and the queue must not be stuck

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 
 import anyio
 
@@ -92,15 +91,10 @@ class Heartbeats:
         for address in addresses:
             self._next(address)
 
-    async def now(self, addresses: Iterable[str], patience: float | None = None) -> None:
-        """Send one to each of addresses and return when each was answered or failed (which is logged only).
-
-        After ``patience`` seconds those that have not answered are left to themselves.
-        """
-        asked = [self._next(address) for address in addresses]
-        with self._clock.move_on_after(patience) if patience is not None else nullcontext():
-            for each in asked:
-                await each.wait()
+    async def now(self, addresses: Iterable[str]) -> None:
+        """Send one to each of addresses and return when each was answered or failed (which is logged only)."""
+        for each in [self._next(address) for address in addresses]:
+            await each.wait()
 
     def on_connected(self, address: str) -> None:
         """A connection to a broker was made: it must hear of this client over it."""

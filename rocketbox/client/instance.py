@@ -368,8 +368,9 @@ class MQClientInstance:
         kind = "master" if machines else "address"
         raise ClientError(f"no {kind} of broker {broker_name!r} is known (name server {', '.join(self.name_servers)})")
 
-    async def pull_address(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> str:
-        """Where to pull queue from: the machine that the broker suggested, else the next slave, else any.
+    async def pull_address(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> tuple[int, str]:
+        """Where to pull queue from, id and address: the machine that the broker suggested, else the next slave, else
+        any.
 
         A broker that no known route names is asked for once. Raises ClientError when it is still unknown.
         """
@@ -378,16 +379,14 @@ class MQClientInstance:
         machines = self.routes.brokers.get(queue.broker_name, {})
         for candidate in (broker_id, broker_id + 1) if broker_id != MASTER_ID else (MASTER_ID,):
             if candidate in machines:
-                return machines[candidate]
-        return self.broker_address(queue.broker_name, master=False)
+                return candidate, machines[candidate]
+        address = self.broker_address(queue.broker_name, master=False)
+        return min(machines), address
 
-    def broker_address_for_topic(self, topic: str) -> str:
-        """The address of some broker of topic, its master if it has one. Raises NoRouteError."""
-        route = self.routes.get(topic)
-        names = [name for name in route.broker_names if self.routes.brokers.get(name)] if route else []
-        if not names:
-            raise NoRouteError(topic, self.name_servers)
-        return self.broker_address(self.clock.random.choice(names), master=False)
+    @property
+    def broker_names(self) -> list[str]:
+        """The brokers that some route names."""
+        return [name for name, machines in self.routes.brokers.items() if machines]
 
     def broker_addresses(self, *, masters_only: bool = False) -> list[str]:
         """All known addresses, without repeats."""
@@ -400,15 +399,15 @@ class MQClientInstance:
         if self.running:
             self._heartbeats.request(self._beaten())
 
-    async def heartbeat_now(self, *, broker_name: str | None = None, patience: float | None = None) -> None:
+    async def heartbeat_now(self, *, broker_name: str | None = None) -> None:
         """Send a heartbeat to all brokers, or to the machines of one, and return when each has answered or failed.
 
-        Failures are logged only. After ``patience`` seconds those that have not answered are left to themselves.
+        Failures are logged only.
         """
         if not self.running:
             raise NotStartedError(f"client {self.client_id}")
         addresses = self._beaten() if broker_name is None else self.routes.brokers.get(broker_name, {}).values()
-        await self._heartbeats.now(addresses, patience)
+        await self._heartbeats.now(addresses)
 
     def _beaten(self) -> list[str]:
         """The addresses that get heartbeats: slaves only need to know consumers."""

@@ -48,8 +48,8 @@ class OffsetStore(Protocol):
     async def read(self, queue: MessageQueue) -> int | None:
         """The committed offset; None when there is none. Raises RocketBoxError when it cannot be found out."""
 
-    async def persist(self, queues: Iterable[ProcessQueue], *, final: bool = False) -> None:
-        """Write the commit offsets that queues have when their turn comes; final: also of queues that are dropped.
+    async def persist(self, queues: Iterable[ProcessQueue]) -> None:
+        """Write the commit offsets that queues have when their turn comes, if they are not dropped by then.
 
         What cannot be written is logged, and written with the next call that has it.
         """
@@ -59,7 +59,7 @@ class OffsetStore(Protocol):
 
 
 class RemoteOffsetStore:
-    """Offsets at the queue's broker (codes 14 and 15)."""
+    """Offsets at the queue's broker (codes 14 and 15): its master, or a slave while that is away."""
 
     def __init__(self, group: str, instance: MQClientInstance) -> None:
         self._group = group
@@ -68,40 +68,39 @@ class RemoteOffsetStore:
 
     async def read(self, queue: MessageQueue) -> int | None:
         instance = self._instance
-        offset = await query_consumer_offset(
-            instance.remoting, instance.broker_address(queue.broker_name), self._group, queue, timeout=OFFSET_TIMEOUT
-        )
+        address = instance.broker_address(queue.broker_name, master=False)
+        offset = await query_consumer_offset(instance.remoting, address, self._group, queue, timeout=OFFSET_TIMEOUT)
         if offset is not None:
             self._acknowledged[queue] = offset
         return offset
 
-    async def persist(self, queues: Iterable[ProcessQueue], *, final: bool = False) -> None:
+    async def persist(self, queues: Iterable[ProcessQueue]) -> None:
         by_broker: dict[str, list[ProcessQueue]] = defaultdict(list)
-        for held in queues:
-            by_broker[held.queue.broker_name].append(held)
+        for messages in queues:
+            by_broker[messages.queue.broker_name].append(messages)
         if len(by_broker) <= 1:
             for some in by_broker.values():
-                await self._persist_at_one(some, final)
+                await self._persist_at_one(some)
             return
         async with Supervisor(f"offsets of {self._group}", self._instance.clock) as tasks:
             brokers = [  # side by side: a silent one must not use up the time of the others
-                tasks.start(name, self._persist_at_one, some, final, restart=False) for name, some in by_broker.items()
+                tasks.start(name, self._persist_at_one, some, restart=False) for name, some in by_broker.items()
             ]
             for broker in brokers:
                 await broker.wait()
 
-    async def _persist_at_one(self, queues: Sequence[ProcessQueue], final: bool) -> None:
+    async def _persist_at_one(self, queues: Sequence[ProcessQueue]) -> None:
         instance = self._instance
-        for held in queues:
+        for messages in queues:
             # Read now, not before: a queue may have been given up while its neighbours were written, and an old offset
             # would overwrite what its next owner has committed.
-            queue, offset = held.queue, held.commit_offset
-            if self._acknowledged.get(queue) == offset or (held.dropped and not final):
+            queue, offset = messages.queue, messages.commit_offset
+            if self._acknowledged.get(queue) == offset or messages.dropped:
                 continue
             try:
                 await update_consumer_offset(
                     instance.remoting,
-                    instance.broker_address(queue.broker_name),
+                    instance.broker_address(queue.broker_name, master=False),
                     self._group,
                     queue,
                     offset,
@@ -169,10 +168,10 @@ class LocalOffsetStore:
         """The offset in the file. Raises ClientError when the file and its backup are both damaged."""
         return (await self._loaded()).get(queue)
 
-    async def persist(self, queues: Iterable[ProcessQueue], *, final: bool = False) -> None:
+    async def persist(self, queues: Iterable[ProcessQueue]) -> None:
         async with self._writing:
             known = await self._loaded()
-            merged = {**known, **{held.queue: held.commit_offset for held in queues if final or not held.dropped}}
+            merged = known | {messages.queue: messages.commit_offset for messages in queues if not messages.dropped}
             if merged == known:
                 return
             try:

@@ -41,11 +41,12 @@ class ProcessQueue:
 
     __slots__ = (
         "_held",
-        "_idle_waiter",
+        "_idle_waiters",
         "_limits",
         "_live",
         "_room_waiter",
         "body_bytes",
+        "closed",
         "dropped",
         "end_offset",
         "in_process",
@@ -65,7 +66,8 @@ class ProcessQueue:
         self.end_offset = start_offset  # the broker's end of the queue at the last pull
         self.last_pull_at = now
         self.locked_at: float | None = None  # when the broker's lock was last confirmed (orderly only)
-        self.dropped = False
+        self.closed = False  # takes nothing in and gives nothing out; what is in hand still counts
+        self.dropped = False  # closed, and what is in hand no longer counts
         self.scheduled = False  # stands in the workers' line, is being worked on in order, or waits for its time
         self.waiting: deque[MessageExt] = deque()
         self.in_process = 0  # batches with handlers
@@ -74,14 +76,14 @@ class ProcessQueue:
         self._live: set[int] = set()
         self._limits: FlowLimits | None = None
         self._room_waiter: Waiter | None = None
-        self._idle_waiter: Waiter | None = None
+        self._idle_waiters: list[Waiter] = []
 
     def put(self, messages: Iterable[MessageExt], next_offset: int) -> int:
         """Take over what a pull brought, and go on at next_offset; returns how many messages are new.
 
         A message from before ``pulled_to`` is one that is held already, or consumed; it is left out.
         """
-        if self.dropped:
+        if self.closed:
             return 0
         added = 0
         held, live, waiting = self._held, self._live, self.waiting
@@ -118,14 +120,14 @@ class ProcessQueue:
     def finish(self) -> None:
         """A batch that was taken has been dealt with."""
         self.in_process -= 1
-        if self._idle_waiter is not None and self.in_process == 0:
-            waiter, self._idle_waiter = self._idle_waiter, None
-            if not waiter.done():
-                waiter.set_result(None)
+        if self._idle_waiters and self.in_process == 0:
+            for waiter in self._idle_waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
 
     def give_back(self, messages: Sequence[MessageExt]) -> int:
         """Let messages wait again, before all others and in their order; those no longer held are left out."""
-        if self.dropped:
+        if self.closed:
             return 0
         live = self._live
         back = [message for message in messages if message.fields[OFFSET] in live]
@@ -179,8 +181,8 @@ class ProcessQueue:
         )
 
     async def room(self, limits: FlowLimits) -> None:
-        """Return when the queue is within limits, or dropped."""
-        while not self.dropped and self.full(limits):
+        """Return when the queue is within limits, or closed."""
+        while not self.closed and self.full(limits):
             self._limits = limits
             self._room_waiter = make_waiter()
             try:
@@ -194,19 +196,25 @@ class ProcessQueue:
             waiter.set_result(None)
 
     async def idle(self) -> None:
-        """Return when no batch is in process. One task may wait at a time."""
+        """Return when no batch is in process."""
         while self.in_process:
-            self._idle_waiter = make_waiter()
+            waiter = make_waiter()
+            self._idle_waiters.append(waiter)
             try:
-                await self._idle_waiter
+                await waiter
             finally:
-                self._idle_waiter = None
+                self._idle_waiters.remove(waiter)
 
-    def drop(self) -> None:
-        """The queue is no longer this consumer's: nothing more is taken from it, what waits is forgotten."""
-        self.dropped = True
+    def close(self) -> None:
+        """Nothing more is pulled or begun, what waits is forgotten; what is in hand ends, and counts."""
+        self.closed = True
         self.waiting.clear()
         self._wake_room()
+
+    def drop(self) -> None:
+        """The queue is no longer this consumer's: nothing of it counts any more."""
+        self.dropped = True
+        self.close()
 
     def lock_holds(self, now: float) -> bool:
         """Whether the broker's lock was confirmed less than 30 s ago."""
@@ -216,5 +224,5 @@ class ProcessQueue:
         return (
             f"ProcessQueue({self.queue.topic!r}, {self.queue.broker_name}/{self.queue.queue_id}, "
             f"commit={self.commit_offset}, held={self.count}, waiting={len(self.waiting)}"
-            + (", dropped)" if self.dropped else ")")
+            + (", dropped)" if self.dropped else ", closed)" if self.closed else ")")
         )

@@ -17,9 +17,10 @@ from rocketbox.client.api.pull import PullResult, PullStatus, pull_message
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.options import ConsumerOptions
 from rocketbox.client.process_queue import FlowLimits, ProcessQueue
+from rocketbox.client.subscriptions import Subscriptions
 from rocketbox.errors import BrokerError, RemoteProtocolError, RocketBoxError
 from rocketbox.message import MessageExt, Property
-from rocketbox.protocol.codes import PullSysFlag, ResponseCode, retry_topic
+from rocketbox.protocol.codes import MASTER_ID, PullSysFlag, ResponseCode, retry_topic
 from rocketbox.protocol.headers import PullMessageRequestHeader
 from rocketbox.protocol.tags import SubscriptionData
 
@@ -52,15 +53,15 @@ def has_tag(raw_properties: bytes, tags: frozenset[bytes]) -> bool:
 class PullContext:
     """What all pull loops of a consumer share, and whom they tell.
 
-    ``subscription`` is what the brokers have been told about a topic; ``offer`` is called after messages were put,
-    ``reset`` when the broker says that the queue goes on elsewhere; ``gate`` returns when the consumer is not paused
-    (and whether that had to be waited for); ``reject`` puts a message into the dead-letter queue, if it can.
+    ``offer`` is called after messages were put, ``reset`` when the broker says that the queue goes on elsewhere;
+    ``gate`` returns when the consumer is not paused (and whether that had to be waited for); ``reject`` puts a message
+    into the dead-letter queue, if it can.
     """
 
     group: str
     instance: MQClientInstance
     options: ConsumerOptions
-    subscription: Callable[[str], SubscriptionData | None]
+    subscriptions: Subscriptions
     limits: Callable[[str], FlowLimits]
     offer: Callable[[ProcessQueue], None]
     reset: Callable[[ProcessQueue, int], Awaitable[None]]
@@ -70,7 +71,7 @@ class PullContext:
 
 
 class PullLoop:
-    """Keeps one process queue filled until it is dropped."""
+    """Keeps one process queue filled until it is closed."""
 
     def __init__(self, queue: ProcessQueue, context: PullContext) -> None:
         self._queue = queue
@@ -79,17 +80,18 @@ class PullLoop:
         self._is_retry = queue.topic == retry_topic(context.group)
         self._singly = 0  # so many more pulls are for one message each, to find one that cannot be read
         self._failing_since: float | None = None
-        self._logged_at = 0.0
+        self._logged_at: float | None = None
+        self._broker_id = MASTER_ID  # the machine that the broker suggested last
 
     async def run(self) -> None:
-        """Pull until the queue is dropped."""
+        """Pull until the queue is closed."""
         queue, context = self._queue, self._context
-        while not self._queue.dropped:
+        while not self._queue.closed:
             await context.gate()
             await queue.room(context.limits(queue.topic))
-            subscription = context.subscription(queue.topic)
-            if subscription is None or not context.may_pull(queue):  # not told to the brokers yet, or not locked now
-                await self._clock.sleep(AFTER_AN_ERROR)
+            subscription = context.subscriptions.told(queue.queue.broker_name, queue.topic)
+            if subscription is None or not context.may_pull(queue):  # not told to its broker yet, or not locked now
+                await self._pause()
                 continue
             try:
                 result = await self._pull(subscription)
@@ -99,21 +101,22 @@ class PullLoop:
             except RocketBoxError as error:
                 await self._recover(error)
                 continue
-            if queue.dropped:
+            if queue.closed:
                 return
             if self._failing_since is not None:
                 _log.info("group %s: pulling %s works again", context.group, queue.queue)
                 self._failing_since = None
             if result.status is PullStatus.FOUND and await context.gate():
                 continue  # paused meanwhile: what came is asked for again
-            await self._handle(result, subscription)
+            await self._handle(result)
 
     async def _pull(self, subscription: SubscriptionData, *, decompress: bool = True) -> PullResult:
         queue, context = self._queue, self._context
         options = context.options
-        commit = 0 if options.broadcasting else queue.commit_offset
+        broker_id, address = await context.instance.pull_address(queue.queue, self._broker_id)
+        # A slave takes no commit along with a pull.
+        commit = 0 if options.broadcasting or broker_id != MASTER_ID else queue.commit_offset
         flags = PullSysFlag.SUSPEND | (PullSysFlag.COMMIT_OFFSET if commit > 0 else 0)
-        address = context.instance.broker_address(queue.queue.broker_name, master=False)
         queue.last_pull_at = self._clock.monotonic()
         return await pull_message(
             context.instance.remoting,
@@ -150,52 +153,65 @@ class PullLoop:
             _log.error("group %s: message %s at offset %d of %s cannot be read, it goes to the dead-letter queue: %s",
                        self._context.group, message.msg_id, message.queue_offset, self._queue.queue, error)  # fmt: skip
             if not await self._context.reject(message):
-                await self._clock.sleep(AFTER_AN_ERROR)
+                await self._pause()
                 return
         self._queue.put((), result.next_begin_offset)
 
-    async def _handle(self, result: PullResult, subscription: SubscriptionData) -> None:
+    async def _handle(self, result: PullResult) -> None:
         queue, context = self._queue, self._context
         queue.end_offset = result.max_offset
+        self._broker_id = result.suggest_which_broker_id
         self._singly = max(0, self._singly - 1)
-        if result.status is PullStatus.OFFSET_ILLEGAL:
+        before = queue.pulled_to
+        if result.status is PullStatus.OFFSET_ILLEGAL and result.next_begin_offset != before:
             await context.reset(queue, result.next_begin_offset)
             return
-        before = queue.pulled_to
-        messages = self._selected(result.messages, subscription)
+        messages = self._selected(result.messages)
         if self._is_retry:
             _restore_topics(messages)
         if queue.put(messages, result.next_begin_offset):
             context.offer(queue)
         if result.status is not PullStatus.NO_NEW_MSG and queue.pulled_to == before:
-            _log.warning("group %s: %s answered a pull of %s at %d without getting further",
-                         context.group, queue.queue.broker_name, queue.queue, before)  # fmt: skip
-            await self._clock.sleep(AFTER_AN_ERROR)
+            if self._may_log():
+                _log.warning(
+                    "group %s: a pull of %s at %d got no further (%s)",
+                    context.group, queue.queue, before, result.status.name,
+                )  # fmt: skip
+            await self._pause()
         elif context.options.pull_interval and result.status is PullStatus.FOUND:
             await self._clock.sleep(context.options.pull_interval)
 
-    def _selected(self, messages: Sequence[MessageExt], subscription: SubscriptionData) -> Sequence[MessageExt]:
-        if subscription.expression_type != "TAG" or not subscription.tags_set:
-            return messages
-        tags = frozenset(tag.encode() for tag in subscription.tags_set)
-        return [message for message in messages if has_tag(message.raw_properties, tags)]
+    def _selected(self, messages: Sequence[MessageExt]) -> Sequence[MessageExt]:
+        tags = self._context.subscriptions.selection(self._queue.topic)
+        return [message for message in messages if has_tag(message.raw_properties, tags)] if tags else messages
+
+    def _may_log(self) -> bool:
+        """Whether something that is told once a minute may be told again."""
+        now = self._clock.monotonic()
+        if self._logged_at is not None and now - self._logged_at <= LOG_AGAIN_AFTER:
+            return False
+        self._logged_at = now
+        return True
+
+    async def _pause(self) -> None:
+        """A second, more or less: those who were cut off together do not come back in one moment."""
+        await self._clock.sleep(AFTER_AN_ERROR * self._clock.random.uniform(0.8, 1.2))
 
     async def _recover(self, error: RocketBoxError) -> None:
         """Wait as long as the error asks for, and do what may end it."""
         context, queue = self._context, self._queue
         code = error.code if isinstance(error, BrokerError) else None
-        now = self._clock.monotonic()
-        if self._failing_since is None or now - self._logged_at > LOG_AGAIN_AFTER:
-            _log.warning("group %s: pulling %s failed, it is tried again: %s", context.group, queue.queue, error)
-            self._logged_at = now
         if self._failing_since is None:
-            self._failing_since = now
+            self._failing_since, self._logged_at = self._clock.monotonic(), None
+        if self._may_log():
+            _log.warning("group %s: pulling %s failed, it is tried again: %s", context.group, queue.queue, error)
+        self._broker_id = MASTER_ID  # who was suggested may be the one that fails
         if code == ResponseCode.FLOW_CONTROL:
             await self._clock.sleep(AFTER_FLOW_CONTROL)
             return
         if code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
             context.instance.request_heartbeat()  # the broker does not know what this group selects, or no longer
-        await self._clock.sleep(AFTER_AN_ERROR)
+        await self._pause()
         if not isinstance(error, BrokerError) or code == ResponseCode.TOPIC_NOT_EXIST:
             await self._refresh_route()  # the broker may have got another address, or have lost the topic
 

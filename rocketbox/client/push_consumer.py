@@ -1,6 +1,6 @@
 """PushConsumer: subscribe to topics, and handlers are called with what comes.
 
-Holds the consumer's life, its subscriptions, and what brokers are told about them. Which queues it has is in
+Holds the consumer's life. What is subscribed and told to brokers is in ``subscriptions``, which queues it has in
 ``assignment``, pulling in ``pull_loop``, calling handlers in ``consume``.
 
 Source: Apache RocketMQ 5.x ``DefaultMQPushConsumer``, ``DefaultMQPushConsumerImpl``.
@@ -11,15 +11,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 import anyio
 
-from rocketbox.client.assignment import QueueAssignment
+from rocketbox.client.assignment import PATIENCE, QueueAssignment
 from rocketbox.client.checks import check_group, check_topic
-from rocketbox.client.consume import ConcurrentConsumer, OrderlyConsumer, Subscription
+from rocketbox.client.consume import ConcurrentConsumer, OrderlyConsumer
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.offset_store import LocalOffsetStore, OffsetStore, RemoteOffsetStore, default_offset_dir
 from rocketbox.client.options import ClientOptions, ConsumerOptions
@@ -30,15 +30,14 @@ from rocketbox.client.queue_locks import QueueLocks
 from rocketbox.client.rebalance import Rebalancer
 from rocketbox.client.routes import TopicRoute
 from rocketbox.client.send_back import SendBack
+from rocketbox.client.subscriptions import Subscription, Subscriptions
 from rocketbox.client.unbuilt import refuse_unbuilt
 from rocketbox.clock import Clock
 from rocketbox.errors import ClientError, ClientStateError, RocketBoxError
 from rocketbox.message import MessageExt, MessageQueue, SelectorType
 from rocketbox.protocol.bodies import ConsumerData
-from rocketbox.protocol.codes import retry_topic
-from rocketbox.protocol.tags import SubscriptionData, parse_subscription
 from rocketbox.remoting.network import Network
-from rocketbox.tasks import SupervisedTask, Supervisor, TaskHealth
+from rocketbox.tasks import SupervisedTask, Supervisor, TaskHealth, ended_most
 
 __all__ = ["ConsumerState", "PushConsumer", "QueueState"]
 
@@ -128,9 +127,7 @@ class PushConsumer:
         self._instance = instance
         self._options = options
         self._clock = instance.clock
-        self._retry_topic = retry_topic(group)
-        self._subscriptions: dict[str, Subscription] = {}
-        self._told: dict[str, SubscriptionData] = {}  # what the brokers know: pulls may refer to this only
+        self._subscriptions = Subscriptions(group, instance, options)
         self._running = False
         self._closed = False
         self._paused = False
@@ -140,35 +137,25 @@ class PushConsumer:
         self._gate = anyio.Event()
         self._rounds: SupervisedTask | None = None
         self._stack = AsyncExitStack()
-        self._started_ms = 0
         self._tasks = Supervisor(f"consumer {group}", self._clock)
         self._rebalancer = Rebalancer(self._rebalance, self._options.rebalance_interval, self._clock)
         needs_locks = self._options.orderly and not self._options.broadcasting
         self._locks = QueueLocks(group, instance) if needs_locks else None
-        self._queues = QueueAssignment(
-            group, instance, self._options, offsets=self._make_offset_store(), locks=self._locks,
-            topics=self.topics, announce=self._announce, pull=self._start_pulling,
-        )  # fmt: skip
         self._send_back = None if self._options.broadcasting else SendBack(group, instance)
-        self._consumer: ConcurrentConsumer | OrderlyConsumer
-        if self._options.orderly:
-            self._consumer = OrderlyConsumer(
-                group, self._options, self._subscriptions,
-                send_back=self._send_back, lock_lost=self._rebalancer.wake, tasks=self._tasks, clock=self._clock,
-            )  # fmt: skip
-        else:
-            self._consumer = ConcurrentConsumer(
-                group,
-                self._options,
-                self._subscriptions,
-                send_back=self._send_back,
-                tasks=self._tasks,
-                clock=self._clock,
-            )
+        kind = OrderlyConsumer if self._options.orderly else ConcurrentConsumer
+        self._consumer = kind(
+            group, self._options, self._subscriptions,
+            send_back=self._send_back, tasks=self._tasks, clock=self._clock,
+        )  # fmt: skip
+        self._queues = QueueAssignment(
+            group, instance, self._options,
+            offsets=self._make_offset_store(), locks=self._locks, subscriptions=self._subscriptions, tasks=self._tasks,
+            pull=self._start_pulling, offer=self._consumer.offer, again=self._rebalancer.wake,
+        )  # fmt: skip
         self._pull_context = PullContext(
-            group=group, instance=instance, options=self._options, subscription=self._told.get, limits=self._limits,
-            offer=self._consumer.offer, reset=self._queues.reset, gate=self._pass_gate, may_pull=self._queues.owns,
-            reject=self._reject,
+            group=group, instance=instance, options=self._options, subscriptions=self._subscriptions,
+            limits=self._limits, offer=self._consumer.offer, reset=self._queues.reset, gate=self._pass_gate,
+            may_pull=self._queues.may_commit, reject=self._reject,
         )  # fmt: skip
 
     def _make_offset_store(self) -> OffsetStore:
@@ -190,14 +177,13 @@ class PushConsumer:
                 await stack.enter_async_context(self._instance)
             await stack.enter_async_context(self._tasks)
             self._running = True
-            self._started_ms = self._clock.time_ms()
             stack.push_async_exit(self._leave)
             self._consumer.start()
             self._rounds = self._tasks.start("rebalance", self._rebalancer.run)
             if self._locks is not None:
-                self._tasks.start("queue locks", self._locks.keep, lambda: self._queues.queues, self._rebalancer.wake)
-            if self._subscriptions:
-                await self._begin(list(self._subscriptions))
+                self._tasks.start("queue locks", self._queues.keep_locks)
+            if self._subscriptions.subscribed:
+                await self._begin(self._subscriptions.subscribed)
             self._stack = stack.pop_all()
         return self
 
@@ -259,8 +245,8 @@ class PushConsumer:
 
     def __repr__(self) -> str:
         state = "running" if self._running else "closed" if self._closed else "not started"
-        queues = len(list(self._queues.queues))
-        return f"PushConsumer({self._group!r}, {state}, {queues} queues of {sorted(self._subscriptions)})"
+        topics = sorted(self._subscriptions.subscribed)
+        return f"PushConsumer({self._group!r}, {state}, {len(self._queues.queues)} queues of {topics})"
 
     # --- subscriptions -----------------------------------------------------------------------------------------------
 
@@ -287,9 +273,7 @@ class PushConsumer:
         check_topic(topic)
         if not 1 <= batch_max_size <= MAX_BATCH_SIZE:
             raise ClientError(f"batch_max_size of {topic!r} is {batch_max_size}; it must be from 1 to {MAX_BATCH_SIZE}")
-        data = replace(parse_subscription(topic, expression, selector_type), sub_version=self._next_version(topic))
-        before = self._subscriptions.get(topic)
-        self._subscriptions[topic] = Subscription(data, handler, batch_max_size)
+        before = self._subscriptions.put(topic, expression, handler, selector_type, batch_max_size)
         if not self._running:
             return
         try:
@@ -301,25 +285,22 @@ class PushConsumer:
     def _take_back(self, topic: str, before: Subscription | None) -> None:
         """Let topic be subscribed as it was before, newer than what brokers may have been told meanwhile."""
         if before is None:
-            self._subscriptions.pop(topic, None)
-            self._told.pop(topic, None)
+            self._subscriptions.remove(topic)
             self._queues.forget_topic(topic)
         else:
-            data = replace(before.data, sub_version=self._next_version(topic))
-            self._subscriptions[topic] = replace(before, data=data)
-            self._told[topic] = data  # a broker that does not know it yet says so
+            self._subscriptions.put_back(topic, before)
         self._instance.request_heartbeat()
         self._rebalancer.wake()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Give the topic's queues back; its running handlers end, their results no longer count."""
-        if self._subscriptions.pop(topic, None) is None:
+        """Give the topic's queues back, after its running handlers have had a second to end."""
+        if not self._subscriptions.remove(topic):
             return
-        self._told.pop(topic, None)
         self._queues.forget_topic(topic)
         if self._running:
             self._instance.request_heartbeat()
             await self._rebalancer.now()
+            await self._queues.settled()
 
     async def _begin(self, topics: Iterable[str]) -> None:
         for topic in topics:
@@ -330,7 +311,7 @@ class PushConsumer:
                     raise
                 _log.warning("group %s: no name server answers yet; %s is asked for each second", self._group, topic)
                 continue
-            self._queues.note_first_route(topic, route.subscribe_queues if route else ())
+            self._queues.starts.note_first_route(topic, route.subscribe_queues if route else ())
             if route is None:
                 _log.warning("group %s: topic %s does not exist yet; it is asked for each second", self._group, topic)
         if self.missing_topics and not self._reminding:
@@ -339,13 +320,18 @@ class PushConsumer:
         if not self._registered:
             self._instance.register_consumer(self._group, self)
             self._registered = True
-        await self._tell_brokers()
+        tellings = [
+            self._tasks.start(f"telling {name}", self._subscriptions.tell, name, restart=False)
+            for name in self._instance.broker_names
+        ]
         await self._rebalancer.now()
+        await self._queues.settled()
+        await ended_most(tellings, PATIENCE, self._clock)
 
     @property
     def missing_topics(self) -> tuple[str, ...]:
         """The subscribed topics that no name server has known yet: nothing of them is consumed."""
-        return tuple(topic for topic in self._subscriptions if self._instance.cached_route(topic) is None)
+        return tuple(t for t in self._subscriptions.subscribed if self._instance.cached_route(t) is None)
 
     async def _remind_of_missing_topics(self) -> None:
         """Warn each minute, until they are there: the instance asks for them each second."""
@@ -357,24 +343,6 @@ class PushConsumer:
                 return
             _log.warning("group %s: still no route for %s; nothing of it is consumed", self._group, ", ".join(missing))
 
-    async def _tell_brokers(self) -> None:
-        """Send heartbeats with the subscriptions as they are now; from then on pulls may refer to them."""
-        current = {topic: subscription.data for topic, subscription in self._subscriptions.items()}
-        if not self._options.broadcasting:
-            current[self._retry_topic] = self._retry_subscription()
-        await self._instance.heartbeat_now()
-        for topic, data in current.items():
-            if topic in self._subscriptions or topic == self._retry_topic:
-                self._told[topic] = data
-
-    def _retry_subscription(self) -> SubscriptionData:
-        return replace(parse_subscription(self._retry_topic, "*", SelectorType.TAG), sub_version=self._started_ms)
-
-    def _next_version(self, topic: str) -> int:
-        """The time in ms, but later than the one the topic had before: brokers take the newer subscription."""
-        known = self._subscriptions.get(topic)
-        return max(self._clock.time_ms(), known.data.sub_version + 1 if known else 0)
-
     # --- what the instance asks (ConsumerMember) ---------------------------------------------------------------------
 
     @property
@@ -383,22 +351,16 @@ class PushConsumer:
 
     def topics(self) -> set[str]:
         """The subscribed topics, with clustering the group's retry topic as well."""
-        return {*self._subscriptions} if self._options.broadcasting else {*self._subscriptions, self._retry_topic}
+        return self._subscriptions.topics
 
     def consumer_data(self) -> ConsumerData:
         """What a heartbeat says of this consumer."""
-        subscriptions = [subscription.data for subscription in self._subscriptions.values()]
-        if not self._options.broadcasting:
-            subscriptions.append(self._retry_subscription())
-        return ConsumerData(
-            group_name=self._group,
-            message_model=self._options.message_model,
-            consume_from_where=self._options.consume_from_where,
-            subscription_data_set=tuple(subscriptions),
-        )
+        return self._subscriptions.consumer_data()
 
     def on_route_changed(self, topic: str, route: TopicRoute) -> None:
-        self._queues.note_first_route(topic, route.subscribe_queues)  # counts if no name server answered at the start
+        self._queues.starts.note_first_route(
+            topic, route.subscribe_queues
+        )  # counts if no name server answered at the start
         self._rebalancer.wake()
 
     def on_ids_changed(self) -> None:
@@ -458,25 +420,11 @@ class PushConsumer:
                 )
                 for held in sorted(self._queues.queues, key=lambda held: held.queue)
             ),
-            topics_without_route=tuple(
-                topic for topic in sorted(self._subscriptions) if self._instance.cached_route(topic) is None
-            ),
+            topics_without_route=tuple(sorted(self.missing_topics)),
             tasks=tuple(self._tasks.health()) if self._running else (),
         )
 
     # --- for its parts -----------------------------------------------------------------------------------------------
-
-    async def _announce(self, topic: str) -> None:
-        """Make this member's subscription the newest one at the brokers, for it decides about these queues now.
-
-        Source: ``RebalancePushImpl.messageQueueChanged``. Without it a member that went away would leave its selection.
-        """
-        subscription = self._subscriptions.get(topic)
-        if subscription is None:
-            return
-        newest = replace(subscription.data, sub_version=self._next_version(topic))
-        self._subscriptions[topic] = replace(subscription, data=newest)
-        await self._tell_brokers()
 
     async def _rebalance(self) -> bool:
         if self._closed or not self._registered:

@@ -40,11 +40,30 @@ Override = Callable[[RemotingCommand], RemotingCommand | None]
 
 
 class ScriptedBroker:
-    """``overrides[code]`` is asked first; what it returns is the answer, None leaves it to the broker."""
+    """``overrides[code]`` is asked first; what it returns is the answer, None leaves it to the broker.
 
-    def __init__(self, clock: Clock) -> None:
-        self.network = MemoryNetwork()
-        self.address = "10.0.0.1:10911"
+    A broker that is made with the network of another one is its neighbour: the first one names it in its routes, as
+    the machine ``broker_id`` of the broker ``name``.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        first: ScriptedBroker | None = None,
+        *,
+        name: str = BROKER,
+        host: str = "10.0.0.1",
+        broker_id: int = 0,
+    ) -> None:
+        self.network: MemoryNetwork = MemoryNetwork() if first is None else first.network
+        self.name = name
+        self.broker_id = broker_id
+        self.address = f"{host}:10911"
+        self.brokers: list[ScriptedBroker] = [self]
+        if first is not None:
+            first.brokers.append(self)
+        self.silent = False  # takes requests and answers none, as a machine that has died
+        self.announces = False  # tells members of others that come and go
         self.topics: dict[str, int] = {}  # topic: number of queues
         self.records: dict[tuple[str, int], list[bytes]] = defaultdict(list)
         self.first_offset: dict[tuple[str, int], int] = defaultdict(int)
@@ -59,7 +78,7 @@ class ScriptedBroker:
         handlers = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
             RequestCode.HEART_BEAT: self._heartbeat,
-            RequestCode.UNREGISTER_CLIENT: self._ok,
+            RequestCode.UNREGISTER_CLIENT: self._unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumers,
             RequestCode.QUERY_CONSUMER_OFFSET: self._query_offset,
             RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,
@@ -73,7 +92,7 @@ class ScriptedBroker:
         }
         self._server = RemotingServer(
             {int(code): self._recording(handler) for code, handler in handlers.items()},
-            host="10.0.0.1",
+            host=host,
             port=10911,
             clock=clock,
             network=self.network,
@@ -141,6 +160,8 @@ class ScriptedBroker:
     ) -> Callable[[Connection, RemotingCommand], RemotingCommand | None]:
         def handle(connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
             self.requests.append(request)
+            if self.silent:
+                return None
             override = self.overrides.get(request.code)
             answer = override(request) if override else None
             return answer if answer is not None else handler(connection, request)
@@ -154,12 +175,17 @@ class ScriptedBroker:
         return RemotingCommand.response(ext_fields=fields)
 
     def _route(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        queues = self.topics.get(request.ext_fields["topic"])
-        if queues is None:
+        topic, perm = request.ext_fields["topic"], int(PermName.READ | PermName.WRITE)
+        queues = {broker.name: broker.topics[topic] for broker in self.brokers if topic in broker.topics}
+        if not queues:
             return RemotingCommand.response(ResponseCode.TOPIC_NOT_EXIST, "no route")
+        machines: dict[str, dict[int, str]] = defaultdict(dict)
+        for broker in self.brokers:
+            if broker.name in queues:
+                machines[broker.name][broker.broker_id] = broker.address
         data = TopicRouteData(
-            queue_datas=(QueueData(BROKER, queues, queues, int(PermName.READ | PermName.WRITE)),),
-            broker_datas=(BrokerData("c", BROKER, {0: self.address}),),
+            queue_datas=tuple(QueueData(name, count, count, perm) for name, count in queues.items()),
+            broker_datas=tuple(BrokerData("c", name, addresses) for name, addresses in machines.items()),
         )
         return RemotingCommand.response(body=encode_topic_route(data))
 
@@ -167,7 +193,17 @@ class ScriptedBroker:
         data = decode_heartbeat(request.body)
         self.heartbeats.append(data)
         if data.consumer_data_set:
+            comes = connection not in self._members
             self._members[connection] = data.client_id
+            if comes and self.announces:
+                self.notify(data.consumer_data_set[0].group_name)
+        return RemotingCommand.response()
+
+    def _unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        group = request.ext_fields.get("consumerGroup")
+        if self.announces and group is not None:
+            self._members.pop(connection, None)
+            self.notify(group)
         return RemotingCommand.response()
 
     def _consumers(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -211,10 +247,16 @@ class ScriptedBroker:
         return self.pulled(ResponseCode.SUCCESS, header.queue_offset + len(taken), place, taken)
 
     def pulled(
-        self, code: ResponseCode, next_offset: int, place: tuple[str, int], records: Iterable[bytes] = ()
+        self,
+        code: ResponseCode,
+        next_offset: int,
+        place: tuple[str, int],
+        records: Iterable[bytes] = (),
+        *,
+        suggest: int = 0,
     ) -> RemotingCommand:
         header = PullMessageResponseHeader(
-            suggest_which_broker_id=0,
+            suggest_which_broker_id=suggest,
             next_begin_offset=next_offset,
             min_offset=self.first_offset[place],
             max_offset=self._end(place),

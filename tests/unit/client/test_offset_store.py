@@ -75,13 +75,15 @@ async def test_offsets_are_merged_into_what_is_there(anyio_backend: str, tmp_pat
 
 
 @pytest.mark.anyio
-async def test_dropped_queues_are_written_only_with_the_final_word(anyio_backend: str, tmp_path: Path) -> None:
+async def test_queues_that_are_handed_on_are_written_until_they_are_dropped(anyio_backend: str, tmp_path: Path) -> None:
     store = LocalOffsetStore(tmp_path, "c", "g")
-    dropped = at(5)
-    dropped.drop()
-    await store.persist([dropped])
-    assert await store.read(QUEUE) is None
-    await store.persist([dropped], final=True)
+    queue = at(5)
+    queue.close()
+    await store.persist([queue])
+    assert await store.read(QUEUE) == 5
+    queue.pulled_to = 9
+    queue.drop()
+    await store.persist([queue])
     assert await store.read(QUEUE) == 5
 
 

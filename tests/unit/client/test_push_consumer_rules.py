@@ -639,26 +639,6 @@ async def test_a_queue_whose_lock_ran_out_begins_anew_where_the_group_is_by_then
         assert seen.bodies == [b"2"]
 
 
-async def test_an_orderly_queue_goes_on_when_a_late_refresh_still_got_its_lock(
-    setting: Setting, anyio_backend: str
-) -> None:
-    broker, seen = setting.broker, Recorder()
-    broker.committed["T", 0] = 0
-    async with setting.consumer(consume_mode=ConsumeMode.ORDERLY) as consumer:
-        await consumer.subscribe("T", "*", seen)
-        await setting.advance(5)
-        broker.overrides[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = lambda request: RemotingCommand.response(
-            ResponseCode.SYSTEM_BUSY, "ill"
-        )
-        (held,) = [queue for queue in consumer._queues.queues if queue.topic == "T"]
-        held.locked_at, confirmed = None, held.locked_at  # as it is while the answer to the refresh is on its way
-        broker.store("T", b"0")
-        await settle(200)
-        held.locked_at = confirmed
-        await setting.advance(5)
-        assert seen.bodies == [b"0"]
-
-
 async def test_leaving_commits_then_unlocks_then_says_goodbye(setting: Setting, anyio_backend: str) -> None:
     broker = setting.broker
     async with broker:

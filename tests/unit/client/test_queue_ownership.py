@@ -1,0 +1,420 @@
+"""How queues are gained, kept, handed on and lost, on brokers that do as the test says and in time that it moves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import anyio
+import pytest
+
+from rocketbox.client import ClientOptions, ConsumerOptions, PushConsumer
+from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageExt, MessageQueue
+from rocketbox.protocol.codes import PullSysFlag, RequestCode, ResponseCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.tasks import Supervisor, ended_most
+from tests.clocks import VirtualClock, idle
+from tests.unit.client.scripted_broker import BROKER, ScriptedBroker
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"  # whose loop tells when all tasks wait: the clock here moves through minutes
+
+
+class Group:
+    """A clock that a test moves, a broker with the topic T and the group's retry topic, and as many members."""
+
+    def __init__(self, queues: int = 1, *, seed: int = 0) -> None:
+        self.clock = VirtualClock(seed, settle=idle)
+        self.broker = ScriptedBroker(self.clock)
+        self.broker.topics = {"T": queues, "%RETRY%g": 1}
+        self.broker.announces = True
+        self.came: list[tuple[str, bytes]] = []  # member, body
+
+    @asynccontextmanager
+    async def member(
+        self, name: str = "c1", *, seconds: Callable[[bytes], float] = lambda body: 0.0, **options: object
+    ) -> AsyncIterator[PushConsumer]:
+        """A member whose handlers take so long for a message."""
+        options.setdefault("consume_from_where", ConsumeFromWhere.FIRST_OFFSET)
+        consumer = PushConsumer(
+            "g",
+            name_server=self.broker.address,
+            options=ConsumerOptions(**options),  # type: ignore[arg-type] # options of many types
+            client_options=ClientOptions(client_ip="10.0.0.9", instance_name=name),
+            clock=self.clock,
+            network=self.broker.network,
+        )
+
+        async def handle(batch: list[MessageExt]) -> None:
+            for message in batch:
+                self.came.append((name, message.body))
+                if wait := seconds(message.body):
+                    await self.clock.sleep(wait)
+
+        async with anyio.create_task_group() as tasks:
+            async with consumer:
+                tasks.start_soon(consumer.subscribe, "T", "*", handle)
+                await self.clock.advance(0.001)
+                try:
+                    yield consumer
+                finally:
+                    tasks.start_soon(self._let_time_pass)  # the end of a member takes some, and nobody else moves it
+            tasks.cancel_scope.cancel()
+
+    async def _let_time_pass(self) -> None:
+        while True:
+            await self.clock.advance(0.1)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [body for _, body in self.came]
+
+    async def until(self, condition: Callable[[], bool], seconds: float, *, step: float = 0.05) -> float:
+        """When condition became true; fails when that took longer than seconds."""
+        end = self.clock.now + seconds
+        while not condition():
+            assert self.clock.now < end, f"not within {seconds:g} s"
+            await self.clock.advance(step)
+        return self.clock.now
+
+
+def queues_of(consumer: PushConsumer, topic: str = "T") -> list[MessageQueue]:
+    return [state.queue for state in consumer.state().queues if state.queue.topic == topic]
+
+
+# --- brokers side by side ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("where", [ConsumeFromWhere.FIRST_OFFSET, ConsumeFromWhere.LAST_OFFSET])
+async def test_a_silent_broker_delays_neither_the_start_nor_the_queues_of_another(
+    where: ConsumeFromWhere, seed: int, anyio_backend: str
+) -> None:
+    group = Group(seed=seed)
+    dead = ScriptedBroker(group.clock, group.broker, name="broker-b", host="10.0.0.2")
+    dead.topics = {"T": 8, "%RETRY%g": 1}
+    dead.silent = True
+    group.broker.committed["T", 0] = 0
+    group.broker.store("T", b"0")
+    subscribed: list[float] = []
+    came: list[float] = []
+
+    async def handle(batch: list[MessageExt]) -> None:
+        came.append(group.clock.now)
+
+    consumer = PushConsumer(
+        "g", name_server=group.broker.address, options=ConsumerOptions(consume_from_where=where),
+        clock=group.clock, network=group.broker.network,
+    )  # fmt: skip
+
+    async def subscribe() -> None:
+        await consumer.subscribe("T", "*", handle)
+        subscribed.append(group.clock.now)
+
+    async with group.broker, dead, consumer, anyio.create_task_group() as tasks:
+        tasks.start_soon(subscribe)
+        await group.clock.advance(1)
+        assert came, "the healthy broker's message within a second"
+        assert subscribed, "subscribe() within a second"
+        dead.silent = False
+        await group.clock.advance(10)
+        assert len(queues_of(consumer)) == 9, "the others follow when their broker answers"
+
+
+async def test_a_broker_that_dies_delays_no_rebalance_of_the_others(anyio_backend: str) -> None:
+    group = Group(queues=2)
+    dead = ScriptedBroker(group.clock, group.broker, name="broker-b", host="10.0.0.2")
+    dead.topics = {"T": 2, "%RETRY%g": 1}
+    dead.announces = True
+    async with group.broker, dead, group.member("c1") as one:
+        await group.until(lambda: len(queues_of(one)) == 4, 5)
+        dead.silent = True
+        group.broker.other_members = ["10.0.0.9@c0"]  # takes the queues of broker-a, which sorts first
+        group.broker.notify("g")
+        await group.until(lambda: MessageQueue("T", BROKER, 0) not in queues_of(one), 2)
+
+
+# --- locks ---------------------------------------------------------------------------------------------------------
+
+
+def busy(request: RemotingCommand) -> RemotingCommand:
+    return RemotingCommand.response(ResponseCode.SYSTEM_BUSY, "busy")
+
+
+async def test_a_lost_refresh_of_a_lock_is_asked_for_again_and_nothing_comes_twice(anyio_backend: str) -> None:
+    group = Group()
+    async with group.broker, group.member(consume_mode=ConsumeMode.ORDERLY) as consumer:
+        await group.until(lambda: len(queues_of(consumer)) == 1, 2)
+        await group.clock.advance(18)
+        group.broker.overrides[RequestCode.UPDATE_CONSUMER_OFFSET] = busy  # so that a repetition would show
+        group.broker.overrides[RequestCode.LOCK_BATCH_MQ] = busy
+        await group.clock.advance(4)
+        group.broker.store("T", b"5", b"6", b"7")
+        await group.until(lambda: len(group.came) == 3, 1)
+        del group.broker.overrides[RequestCode.LOCK_BATCH_MQ]
+        group.broker.requests.clear()
+        await group.clock.advance(1.5)
+        assert group.broker.asked(RequestCode.LOCK_BATCH_MQ), "a second after the last try"
+        await group.clock.advance(30)
+        group.broker.store("T", b"8")
+        await group.clock.advance(5)
+        assert group.bodies == [b"5", b"6", b"7", b"8"]
+
+
+async def test_a_refresh_is_asked_for_until_the_lock_really_ends(anyio_backend: str) -> None:
+    group = Group()
+    async with group.broker, group.member(consume_mode=ConsumeMode.ORDERLY) as consumer:
+        await group.until(lambda: len(consumer.state().queues) == 2, 3)
+        group.broker.overrides[RequestCode.LOCK_BATCH_MQ] = busy
+        group.broker.requests.clear()
+        await group.clock.advance(26)
+        asked = len(group.broker.asked(RequestCode.LOCK_BATCH_MQ))
+        assert 6 <= asked <= 9, "each second from the twentieth on"
+        assert len(queues_of(consumer)) == 1
+        await group.clock.advance(6)
+        assert queues_of(consumer) == [], "30 s after the last confirmation"
+
+
+async def test_a_lock_that_another_member_has_ends_the_queue_at_once(anyio_backend: str) -> None:
+    group = Group()
+    async with group.broker, group.member(consume_mode=ConsumeMode.ORDERLY) as consumer:
+        await group.until(lambda: len(queues_of(consumer)) == 1, 2)
+        group.broker.foreign_locks = {MessageQueue("T", BROKER, 0)}
+        await group.clock.advance(20)
+        assert queues_of(consumer) == []
+
+
+async def test_a_silent_broker_keeps_no_lock_of_another_from_being_refreshed(anyio_backend: str) -> None:
+    group = Group()
+    dead = ScriptedBroker(group.clock, group.broker, name="broker-b", host="10.0.0.2")
+    dead.topics = {"T": 1, "%RETRY%g": 1}
+    async with group.broker, dead, group.member(consume_mode=ConsumeMode.ORDERLY) as consumer:
+        await group.until(lambda: len(consumer.state().queues) == 4, 3)
+        dead.silent = True
+        group.broker.requests.clear()
+        await group.clock.advance(41)
+        assert len(group.broker.asked(RequestCode.LOCK_BATCH_MQ)) == 2
+
+
+# --- joining and leaving -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [0.2, 0.9])
+@pytest.mark.parametrize("mode", list(ConsumeMode))
+async def test_nothing_comes_twice_when_a_member_joins_and_leaves_while_handlers_run(
+    mode: ConsumeMode, seconds: float, anyio_backend: str
+) -> None:
+    group = Group(queues=4)
+    sent = 0
+
+    async def traffic(for_seconds: float) -> None:
+        nonlocal sent
+        end = group.clock.now + for_seconds
+        while group.clock.now < end:
+            group.broker.store("T", f"{sent}".encode(), queue_id=sent % 4)
+            sent += 1
+            await group.clock.advance(0.04 if mode is ConsumeMode.CONCURRENTLY else seconds)
+
+    member = partial(group.member, seconds=lambda body: seconds, consume_mode=mode, concurrency=40)
+    async with group.broker, member("c1") as one:
+        await group.until(lambda: len(queues_of(one)) == 4, 3)
+        await traffic(5)
+        async with member("c2") as two:
+            await traffic(5)
+            assert len(queues_of(one)) == len(queues_of(two)) == 2
+            assert {name for name, _ in group.came} == {"c1", "c2"}
+        await traffic(5)
+        await group.until(lambda: len(set(group.bodies)) == sent, 20)
+    assert [body for body, times in Counter(group.bodies).items() if times > 1] == []
+
+
+async def test_handlers_that_take_long_repeat_at_most_what_was_in_hand_at_a_join(anyio_backend: str) -> None:
+    group = Group(queues=2)
+    async with group.broker, group.member("c1", seconds=lambda body: 5.0, concurrency=4) as one:
+        await group.until(lambda: len(queues_of(one)) == 2, 3)
+        for number in range(40):
+            group.broker.store("T", f"{number}".encode(), queue_id=number % 2)
+        await group.clock.advance(12)
+        async with group.member("c2", seconds=lambda body: 0.0) as two:
+            await group.until(lambda: len(queues_of(two)) == 1, 4)
+            await group.clock.advance(60)
+        await group.until(lambda: len(set(group.bodies)) == 40, 60)
+    assert sum(times - 1 for times in Counter(group.bodies).values()) <= 4
+
+
+async def test_a_queue_that_nobody_else_has_is_taken_at_once(anyio_backend: str) -> None:
+    group = Group()
+    async with group.broker, group.member() as consumer:
+        await group.until(lambda: len(queues_of(consumer)) == 1, 0.2)
+
+
+async def test_a_long_batch_of_an_orderly_queue_delays_no_other_queue(anyio_backend: str) -> None:
+    group = Group(queues=8)
+    async with group.broker, group.member("c1", consume_mode=ConsumeMode.ORDERLY, seconds=lambda body: 60.0) as one:
+        await group.until(lambda: len(queues_of(one)) == 8, 3)
+        for number in range(6):
+            group.broker.store("T", b"long", queue_id=number)
+        await group.clock.advance(1)
+        group.broker.other_members = ["10.0.0.9@c0"]  # sorts before, and takes queues 0 to 3
+        group.broker.requests.clear()
+        group.broker.notify("g")
+        await group.clock.advance(0.5)
+        group.broker.topics["U"] = 1
+        began = group.clock.now
+        async with anyio.create_task_group() as tasks:
+
+            async def handle(batch: list[MessageExt]) -> None: ...
+
+            tasks.start_soon(one.subscribe, "U", "*", handle)
+            group.broker.other_members = []
+            await group.until(lambda: bool(queues_of(one, "U")), 2.5)
+            assert group.clock.now - began < 2.5
+
+
+# --- resets --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_reset_while_queues_are_handed_on_is_neither_overwritten_nor_unlocked(anyio_backend: str) -> None:
+    """The round gives queue 0 up, whose batch runs on; meanwhile the broker resets queue 1, which stays here."""
+    group = Group(queues=2)
+    broker, reset_to = group.broker, dict[int, int]()
+
+    def pull(request: RemotingCommand) -> RemotingCommand | None:
+        queue_id = int(request.ext_fields["queueId"])
+        if request.ext_fields["topic"] == "T" and queue_id in reset_to:
+            return broker.pulled(ResponseCode.PULL_OFFSET_MOVED, reset_to.pop(queue_id), ("T", queue_id))
+        return None
+
+    broker.overrides[RequestCode.PULL_MESSAGE] = pull
+    member = group.member("c1", consume_mode=ConsumeMode.ORDERLY, seconds=lambda body: 4.0 if body == b"long" else 0)
+    async with broker, member as one:
+        await group.until(lambda: len(queues_of(one)) == 2, 3)
+        broker.store("T", *[b"x"] * 9, queue_id=1)
+        broker.store("T", b"long", queue_id=0)
+        await group.clock.advance(0.2)
+        broker.other_members = ["10.0.0.9@c0"]  # sorts before: it takes queue 0
+        broker.notify("g")
+        await group.clock.advance(0.2)
+        reset_to[1] = 4
+        broker.requests.clear()
+        broker.store("T", b"y", queue_id=1)
+        await group.clock.advance(1)
+        assert broker.committed["T", 1] >= 4
+        await group.clock.advance(6)
+        assert queues_of(one) == [MessageQueue("T", BROKER, 1)]
+        commits = broker.fields(RequestCode.UPDATE_CONSUMER_OFFSET, "topic", "queueId", "commitOffset")
+        of_one = [int(offset) for topic, queue_id, offset in commits if (topic, queue_id) == ("T", "1")]
+        assert of_one == sorted(of_one)
+        (state,) = [state for state in one.state().queues if state.queue.topic == "T"]
+        assert state.locked
+        assert [
+            request for request in broker.asked(RequestCode.UNLOCK_BATCH_MQ) if b'"queueId":1' in request.body
+        ] == []
+
+
+async def test_a_queue_that_is_reset_and_then_given_up_is_committed_where_the_reset_said(anyio_backend: str) -> None:
+    group = Group(queues=2)
+    broker, reset_to = group.broker, dict[int, int]()
+
+    def pull(request: RemotingCommand) -> RemotingCommand | None:
+        queue_id = int(request.ext_fields["queueId"])
+        if request.ext_fields["topic"] == "T" and queue_id in reset_to:
+            return broker.pulled(ResponseCode.PULL_OFFSET_MOVED, reset_to.pop(queue_id), ("T", queue_id))
+        return None
+
+    broker.overrides[RequestCode.PULL_MESSAGE] = pull
+    async with broker, group.member("c1", seconds=lambda body: 0.8, concurrency=1) as one:
+        await group.until(lambda: len(one.state().queues) == 3, 3)
+        await group.clock.advance(1)
+        broker.store("T", *[b"x"] * 9, queue_id=0)
+        await group.clock.advance(0.1)
+        reset_to[0] = 4
+        broker.store("T", b"y", queue_id=0)
+        broker.other_members = ["10.0.0.9@c0"]  # sorts before: it takes queue 0
+        broker.notify("g")
+        await group.clock.advance(3)
+        assert queues_of(one) == [MessageQueue("T", BROKER, 1)]
+        assert broker.committed["T", 0] == 4
+
+
+async def test_an_offset_that_stays_illegal_is_asked_for_once_a_second(anyio_backend: str) -> None:
+    group = Group()
+    broker = group.broker
+    broker.committed["T", 0] = 7
+
+    def pull(request: RemotingCommand) -> RemotingCommand | None:
+        if request.ext_fields["topic"] != "T":
+            return None
+        return broker.pulled(ResponseCode.PULL_OFFSET_MOVED, int(request.ext_fields["queueOffset"]), ("T", 0))
+
+    broker.overrides[RequestCode.PULL_MESSAGE] = pull
+    async with broker, group.member():
+        await group.clock.advance(20)
+        pulls = [topic for (topic,) in broker.fields(RequestCode.PULL_MESSAGE, "topic") if topic == "T"]
+        assert 10 <= len(pulls) <= 30
+
+
+# --- slaves --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_broker_of_which_only_a_slave_is_up_is_consumed_and_takes_the_offsets(anyio_backend: str) -> None:
+    group = Group()
+    slave = ScriptedBroker(group.clock, group.broker, name="broker-b", host="10.0.0.2", broker_id=1)
+    slave.topics = {"T": 1, "%RETRY%g": 1}
+    del group.broker.topics["T"]
+    slave.store("T", b"0", b"1")
+    async with group.broker, slave, group.member() as consumer:
+        await group.until(lambda: group.bodies == [b"0", b"1"], 3)
+        await group.clock.advance(6)
+        assert slave.committed["T", 0] == 2
+        assert queues_of(consumer) == [MessageQueue("T", "broker-b", 0)]
+
+
+async def test_offsets_go_to_the_master_while_there_is_one_and_pulls_to_whom_it_suggests(anyio_backend: str) -> None:
+    group = Group()
+    broker = group.broker
+    slave = ScriptedBroker(group.clock, broker, host="10.0.0.2", broker_id=1)
+    slave.topics, slave.records = broker.topics, broker.records
+
+    def suggest_the_slave(request: RemotingCommand) -> RemotingCommand | None:
+        place = (request.ext_fields["topic"], 0)
+        if place[0] != "T" or request.ext_fields["queueOffset"] != "0":
+            return None
+        return broker.pulled(ResponseCode.PULL_RETRY_IMMEDIATELY, 1, place, suggest=1)
+
+    broker.overrides[RequestCode.PULL_MESSAGE] = suggest_the_slave
+    broker.store("T", b"0", b"1", b"2")
+    slave.overrides[RequestCode.QUERY_CONSUMER_OFFSET] = busy
+    async with broker, slave, group.member():
+        await group.until(lambda: group.bodies == [b"1", b"2"], 3)
+        flags = [int(flags) for topic, flags in slave.fields(RequestCode.PULL_MESSAGE, "topic", "sysFlag")]
+        assert flags
+        assert not any(flag & PullSysFlag.COMMIT_OFFSET for flag in flags), "a slave takes no commit with a pull"
+        await group.clock.advance(6)
+        assert broker.committed["T", 0] == 3
+        assert not slave.committed
+
+
+# --- waiting for most ----------------------------------------------------------------------------------------------
+
+
+async def test_the_wait_for_most_tasks_ends_a_moment_after_the_first(anyio_backend: str) -> None:
+    clock = VirtualClock(settle=idle)
+    async with Supervisor("test", clock) as tasks:
+        some = [tasks.start("wait", clock.sleep, seconds) for seconds in (1.0, 1.2, 9.0)]
+        ended: list[float] = []
+
+        async def wait() -> None:
+            await ended_most(some, 0.5, clock)
+            ended.append(clock.now)
+
+        tasks.start("most", wait)
+        await clock.advance(5)
+        assert ended == [1.5]
+        await ended_most([], 0.5, clock)
