@@ -52,7 +52,7 @@ async def test_defaults_of_listeners_and_the_name_of_the_client_hold(service: Se
                 await anyio.sleep(0.02)
         instance = app.get(MQClientInstance)
         (client_id,) = await consumer_ids(
-            instance.remoting, instance.broker_address_for_topic("departures"), "desk", timeout=3.0
+            instance.remoting, instance.broker_address(*instance.broker_names), "desk", timeout=3.0
         )
         with pytest.raises(InvalidMessageError, match="1024 are allowed"):
             await app.template.send("departures", b"x" * 1025)
