@@ -7,6 +7,7 @@ so no task outlives its owner.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -25,6 +26,7 @@ _log = logging.getLogger(__name__)
 
 FIRST_BACKOFF = 0.1  # seconds until a failed task is started again; doubles up to LONGEST_BACKOFF
 LONGEST_BACKOFF = 30.0
+FAILED_IN_HEALTH = 8  # tasks that failed for good; there may be one for each request of a day
 HEALTHY_AFTER = 60.0  # a task that ran this long before it failed starts again at FIRST_BACKOFF
 
 
@@ -77,6 +79,7 @@ class Supervisor:
         self._clock = clock
         self._group: TaskGroup | None = None
         self._tasks: dict[int, SupervisedTask] = {}
+        self._failed: deque[TaskHealth] = deque(maxlen=FAILED_IN_HEALTH)
 
     async def __aenter__(self) -> Self:
         group = anyio.create_task_group()
@@ -101,7 +104,7 @@ class Supervisor:
         """Run ``function(*args)`` as a task of this supervisor.
 
         When it raises: with ``restart`` it is logged and run again after a backoff of 0.1 s to 30 s; without, it is
-        logged and stays in health as failed. Returning normally ends it.
+        logged and shown in health as failed. Returning normally ends it.
         """
         if self._group is None:
             raise NotStartedError(f"supervisor {self.name}")
@@ -111,8 +114,8 @@ class Supervisor:
         return task
 
     def health(self) -> list[TaskHealth]:
-        """The tasks that run, wait to run again, or have failed for good."""
-        return [task.health() for task in self._tasks.values()]
+        """The tasks that run or wait to run again, and the last few of those that have failed for good."""
+        return [*(task.health() for task in self._tasks.values()), *self._failed]
 
     async def _run(
         self, task: SupervisedTask, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...], restart: bool
@@ -144,8 +147,9 @@ class Supervisor:
         finally:
             if task.state in (TaskState.RUNNING, TaskState.WAITING):
                 task.state = TaskState.CANCELLED
-            if task.state is not TaskState.FAILED:
-                self._tasks.pop(id(task), None)
+            self._tasks.pop(id(task), None)
+            if task.state is TaskState.FAILED:
+                self._failed.append(task.health())
             task._done.set()
 
 

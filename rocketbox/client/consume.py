@@ -12,7 +12,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from rocketbox.client.options import LONGEST_PAUSE, SHORTEST_PAUSE, ConsumerOptions
@@ -47,6 +46,14 @@ class _NobodyError(ClientError):
 
     def __init__(self, group: str, topic: str) -> None:
         super().__init__(f"group {group} does not subscribe to {topic} any more")
+
+
+class HandlerEndedError(ClientError):
+    """A handler raised what would end its task or the process: a CancelledError of its own, a SystemExit."""
+
+    def __init__(self, topic: str, error: BaseException) -> None:
+        self.topic = topic
+        super().__init__(f"the handler of {topic} raised {error!r}; the message has failed, the service goes on")
 
 
 def _describe(message: MessageExt) -> str:
@@ -96,18 +103,22 @@ class _Consumer(ABC):
         limit = subscription.batch_max_size if subscription is not None else 1
         return subscription, queue.take(limit, lambda message: message.topic == topic)
 
-    async def _call(self, subscription: Subscription | None, batch: list[MessageExt]) -> Failures | None:
-        """The messages of batch that failed; None when the handler gave up by a cancellation that is not ours."""
+    async def _call(self, subscription: Subscription | None, batch: list[MessageExt]) -> Failures:
+        """The messages of batch that failed."""
         if subscription is None:
             return failures_of_error(batch, _NobodyError(self._group, batch[0].topic))
         try:
             result = await subscription.handler(batch[:])  # a copy, for handlers may change their list
         except Exception as error:
             return failures_of_error(batch, error)
-        except anyio.get_cancelled_exc_class():
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a cancellation, or what should end the process
             await checkpoint_if_cancelled()  # a worker that is being stopped ends here: nothing is committed
-            _log.warning("group %s: the handler of %s was cancelled from within", self._group, _describe(batch[0]))
-            return None
+            # Whatever the handler's own code or a library of its raised: only the service's own stop ends the service.
+            ended = HandlerEndedError(batch[0].topic, error)
+            ended.__cause__ = error
+            return failures_of_error(batch, ended)
         return failures_of_result(batch, result) if result is not None else []
 
     def _log_failure(self, message: MessageExt, error: Exception, what_now: str) -> None:
@@ -139,19 +150,16 @@ class ConcurrentConsumer(_Consumer):
             queue.scheduled = False
         if not batch:
             return
-        worker.queue, worker.batch, worker.since = queue, batch, self._clock.monotonic()
+        worker.queue, worker.batch = queue, batch
         try:
             failures = await self._call(subscription, batch)
             if worker.batch is not batch:
                 return  # it took too long, and others have seen to the batch
             worker.batch = None  # from here on no handler runs
-            if not failures and failures is not None:
+            if not failures:
                 queue.remove(batch)
             elif not queue.dropped:  # else another member gets the messages again
-                if failures is None:
-                    self._resubmit_later(queue, batch)
-                else:
-                    await self._settle(queue, batch, failures)
+                await self._settle(queue, batch, failures)
         except Exception:  # a fault of ours: the supervisor tells, and the messages must not be stuck
             self._resubmit_later(queue, batch)
             raise
@@ -251,14 +259,14 @@ class OrderlyConsumer(_Consumer):
         if not batch:
             queue.scheduled = False
             return
-        worker.queue, worker.batch, worker.since = queue, batch, self._clock.monotonic()
+        worker.queue, worker.batch = queue, batch
         pause: float | None = None
         try:
             failures = await self._call(subscription, batch)
             worker.batch = None
-            if not failures and failures is not None:
+            if not failures:
                 queue.remove(batch)  # also without its lock, which may be confirmed in a moment
-            elif failures and not queue.dropped and self._may_consume(queue):
+            elif not queue.dropped and self._may_consume(queue):
                 pause = await self._settle(queue, batch, failures)
             else:  # who has the lock by now gets the batch again
                 queue.give_back(batch)

@@ -1,7 +1,8 @@
 """The permanent workers of a consumer: a fixed number of tasks that take queues from one line.
 
 There is no task, lock or event per message. A worker that takes a queue wakes one more if there is still work, so an
-idle consumer ramps up within a few turns of the loop, and handlers that never wait are run by one worker alone.
+idle consumer ramps up within a few turns of the loop. Handlers that never wait would keep the loop for a whole backlog:
+all workers together have one slice of it, and when that is used up they stand back until others have had their turn.
 What is done with a queue is handed in by ``consume``.
 
 Source: own design (benchmark "push consume": 20 workers on a deque cost under 1 us a message, a task each 11 us); takes
@@ -23,7 +24,9 @@ from rocketbox.tasks import SupervisedTask, Supervisor
 
 __all__ = ["Worker", "Workers"]
 
-TURNS_WITHOUT_A_PAUSE = 32  # handlers that never wait would otherwise keep the loop for a whole backlog
+SLICE = 0.005  # seconds of the loop that all workers together use before others get their turn
+SLICE_BATCHES = 32  # ends a slice as well
+OTHERS_RAN = 0.0005  # seconds between two batches that must have gone to others
 
 
 class Worker:
@@ -60,8 +63,12 @@ class Workers:
         self._waking = False  # a worker was woken and has not run yet; one at a time is enough
         self._closed = False
         self._busy = 0
-        self._drained: Waiter | None = None
+        self._drained: list[Waiter] = []
         self._workers: list[Worker] = []
+        self._slice_ends = 0.0  # on the monotonic clock
+        self._slice_left = 0  # batches
+        self._last_ended = float("-inf")
+        self._standing_back = False
 
     def start(self) -> None:
         for _ in range(self._count):
@@ -89,11 +96,12 @@ class Workers:
     async def drained(self) -> None:
         """Return when no worker has anything in hand."""
         while self._busy:
-            self._drained = make_waiter()
+            waiter = make_waiter()
+            self._drained.append(waiter)
             try:
-                await self._drained
+                await waiter
             finally:
-                self._drained = None
+                self._drained.remove(waiter)
 
     def cancel(self) -> None:
         """Cancel what is in hand."""
@@ -122,25 +130,47 @@ class Workers:
 
     async def _run(self, worker: Worker) -> None:
         line = self._line
-        turns = 0
+        clock = self._clock
         while not worker.replaced:  # a handler may have swallowed the cancellation that should have ended this
             if not line:
                 await self._wait_for_work()
                 continue
+            now = clock.monotonic()
+            if now - self._last_ended > OTHERS_RAN:
+                self._begin_slice(now)
+            elif now >= self._slice_ends or not self._slice_left:
+                await self._stand_back()
+                continue
+            self._slice_left -= 1
             queue = line.popleft()
             if line and self._idle and not self._waking:
                 self._wake()
             self._busy += 1
+            worker.since = now
             try:
                 await self._work(worker, queue)
             finally:
                 self._busy -= 1
-                if self._drained is not None and not self._busy and not self._drained.done():
-                    self._drained.set_result(None)
-            turns += 1
-            if turns == TURNS_WITHOUT_A_PAUSE:
-                turns = 0
-                await checkpoint()
+                if self._drained and not self._busy:
+                    for waiter in self._drained:
+                        if not waiter.done():
+                            waiter.set_result(None)
+            self._last_ended = clock.monotonic()
+
+    def _begin_slice(self, now: float) -> None:
+        self._slice_ends = now + SLICE
+        self._slice_left = SLICE_BATCHES
+
+    async def _stand_back(self) -> None:
+        """Let others have the loop. The worker that finds the slice used up first begins the next one."""
+        first = not self._standing_back
+        self._standing_back = True
+        try:
+            await checkpoint()
+        finally:
+            if first:
+                self._standing_back = False
+                self._begin_slice(self._clock.monotonic())
 
     async def _wait_for_work(self) -> None:
         waiter = make_waiter()

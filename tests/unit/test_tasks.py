@@ -10,6 +10,7 @@ import pytest
 from rocketbox.clock import RealClock
 from rocketbox.errors import NotStartedError
 from rocketbox.tasks import Supervisor, TaskState
+from tests.clocks import VirtualClock
 
 pytestmark = pytest.mark.anyio
 
@@ -85,3 +86,15 @@ async def test_an_error_inside_the_block_comes_out_as_it_is() -> None:
 
     with pytest.raises(ValueError, match="mine"):
         await fail()
+
+
+async def test_of_many_tasks_that_failed_for_good_health_shows_the_last_few(anyio_backend: str) -> None:
+    async def fail(number: int) -> None:
+        raise ValueError(number)
+
+    async with Supervisor("test", VirtualClock()) as tasks:
+        for number in range(100):
+            await tasks.start(f"task {number}", fail, number, restart=False).wait()
+        names = [health.name for health in tasks.health()]
+        assert len(names) == 8
+        assert names[-1] == "task 99"

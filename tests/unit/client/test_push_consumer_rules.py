@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -366,29 +367,30 @@ async def test_a_handler_that_ignores_its_cancellation_leaves_no_message_behind(
         assert broker.committed["T", 0] == 4
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_cancellation_from_within_a_handler_is_neither_success_nor_failure(
-    setting: Setting, anyio_backend: str
+@pytest.mark.parametrize("mode", list(ConsumeMode))
+@pytest.mark.parametrize("raised", ["CancelledError", "SystemExit"])
+async def test_what_a_handler_raises_to_end_its_task_or_the_process_is_its_failure(
+    setting: Setting, mode: ConsumeMode, raised: str
 ) -> None:
     broker = setting.broker
     broker.committed["T", 0] = 0
 
-    async def cancelled_once(batch: list[MessageExt]) -> Result:
-        if len(seen.messages) == 1:
-            raise anyio.get_cancelled_exc_class()
+    async def ends(batch: list[MessageExt]) -> Result:
+        if batch[0].body == b"a" and batch[0].reconsume_times < 2:
+            raise SystemExit(3) if raised == "SystemExit" else asyncio.CancelledError
         return None
 
-    seen = Recorder(cancelled_once)
-    async with setting.consumer(concurrency=1) as consumer:
+    seen = Recorder(ends)
+    async with setting.consumer(concurrency=1, consume_mode=mode, suspend_current_queue_time=0.1) as consumer:
         await consumer.subscribe("T", "*", seen)
         broker.store("T", b"a", b"b")
-        await setting.advance(4.9)
-        assert seen.bodies == [b"a", b"b"], "the worker goes on"
-        assert broker.committed["T", 0] == 0
-        assert not broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)
-        await setting.advance(1)
-        assert seen.bodies == [b"a", b"b", b"a"]
-        assert seen.messages[-1].reconsume_times == 0
+        await setting.advance(6)
+        if mode is ConsumeMode.CONCURRENTLY:
+            assert seen.bodies == [b"a", b"b"], "the worker goes on"
+            assert len(broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
+        else:
+            assert seen.bodies == [b"a", b"a", b"a", b"b"]
+        assert broker.committed["T", 0] == 2
 
 
 async def test_a_message_that_cannot_be_read_does_not_hold_up_the_others(setting: Setting, anyio_backend: str) -> None:

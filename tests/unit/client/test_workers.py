@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import anyio
 import pytest
 
@@ -141,3 +143,55 @@ async def test_workers_that_never_wait_let_others_run(anyio_backend: str) -> Non
         while turns < 1000:
             await anyio.lowlevel.checkpoint()
     assert other_ran_at[0] < 200
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio runs what is ready in any order
+@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize("seconds", [0.002, 0.03])
+async def test_handlers_that_do_not_wait_keep_the_loop_for_a_slice_and_one_handler_only(
+    count: int, seconds: float, anyio_backend: str
+) -> None:
+    """Time passes while a handler works; whatever the backlog and the workers, others come in between."""
+    clock = VirtualClock()
+    done = 0
+    other_ran_at: list[float] = []
+
+    async def work(worker: Worker, queue: ProcessQueue) -> None:
+        nonlocal done
+        clock.now += seconds
+        done += 1
+
+    async with Supervisor("test", clock) as tasks:
+        workers = Workers("test", count, work, tasks, clock)
+        workers.start()
+        await settle()
+        for queue in queues(300):
+            workers.schedule(queue)
+        while done < 300:
+            other_ran_at.append(clock.now)
+            await anyio.lowlevel.checkpoint()
+    gaps = [after - before for before, after in pairwise(other_ran_at)]
+    assert max(gaps) <= 0.005 + seconds + 1e-9
+
+
+async def test_several_may_wait_for_the_end_of_what_is_in_hand(anyio_backend: str) -> None:
+    clock = VirtualClock()
+
+    async def work(worker: Worker, queue: ProcessQueue) -> None:
+        await clock.sleep(3)
+
+    async with Supervisor("test", clock) as tasks:
+        workers = Workers("test", 1, work, tasks, clock)
+        workers.start()
+        workers.schedule(queues(1)[0])
+        await settle()
+        ended: list[float] = []
+
+        async def wait() -> None:
+            await workers.drained()
+            ended.append(clock.now)
+
+        for _ in range(3):
+            tasks.start("wait", wait)
+        await clock.advance(10)
+        assert ended == [3, 3, 3]
