@@ -139,6 +139,7 @@ class Broker:
             most=options.max_held_pulls,
             most_for_each_connection=options.max_held_pulls_per_connection,
             most_bytes=options.max_held_pull_bytes,
+            written=lambda: 0 if self._server is None else self._server.written_bytes,
         )
         context = BrokerContext(
             options=options,

@@ -22,12 +22,13 @@ from anyio.abc import TaskGroup
 from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.clock import Clock
 from rocketbox.remoting.budgets import RareLog
+from rocketbox.remoting.read_turns import ANSWER_BYTES_PER_TURN
 
 __all__ = ["ANSWERED_AT_ONCE", "HELD_PULL_BYTES", "HeldPull", "PullHold"]
 
 _log = logging.getLogger(__name__)
 
-ANSWERED_AT_ONCE = 16  # each with up to 256 KiB
+ANSWERED_AT_ONCE = 16  # of small answers; large ones are fewer
 SHARE_OF_A_CONNECTION = 16  # one of so many parts of the bytes
 HELD_PULL_BYTES = 1024  # of one that selects everything, with its request
 SPARE_DEADLINES = 64  # so many deadlines of answered pulls are no reason yet to look through all of them
@@ -59,6 +60,7 @@ class PullHold:
 
     ``held.resume(held)`` is called once for each pull that leaves the hold because of a message, its time or the end of
     what it waits for; not for those whose connection closed. One that must wait for a file is awaited, beside others.
+    ``written`` says how many bytes of answers were written so far: in one turn of the loop not many are added.
     """
 
     def __init__(
@@ -68,11 +70,13 @@ class PullHold:
         most: int = 100_000,
         most_for_each_connection: int = 10_000,
         most_bytes: int = 256 << 20,
+        written: Callable[[], int] = lambda: 0,
     ) -> None:
         self._clock = clock
         self._most = most
         self._most_for_each_connection = most_for_each_connection
         self._most_bytes = most_bytes
+        self._written = written
         self._bytes_of: dict[Any, int] = {}  # by connection, of those that are not done
         self.bytes = 0
         """About how many bytes the pulls on hold take."""
@@ -194,11 +198,12 @@ class PullHold:
                     await self._signal.wait()
 
     def _answer_some(self, group: TaskGroup) -> bool:
-        """Answer up to ANSWERED_AT_ONCE of those that are due; whether there may be more."""
+        """Answer up to ANSWERED_AT_ONCE of those that are due, with few bytes in all; whether there may be more."""
         left = ANSWERED_AT_ONCE
+        full = self._written() + ANSWER_BYTES_PER_TURN
         while self._woken and left:
             self._finish(self._woken.popleft(), group)
-            left -= 1
+            left = left - 1 if self._written() < full else 0
         now = self._clock.monotonic()
         while left and self._deadlines and (self._deadlines[0][2].done or self._deadlines[0][0] <= now):
             held = heapq.heappop(self._deadlines)[2]

@@ -81,7 +81,7 @@ class RemotingServer:
         self._log = RareLog(_log)
         self._half_frames = SharedBytes(self.options.max_half_frame_bytes, self._give_up_half_frame)
         self._unread = SharedBytes(self.options.max_unread_bytes, self._give_up_unread)
-        self._read_turns = ReadTurns(reads)
+        self._read_turns = ReadTurns(reads, clock)
         self._role = Role(
             accepted=True,
             clock=clock,
@@ -109,6 +109,11 @@ class RemotingServer:
     def half_frame_bytes(self) -> int:
         """What all connections hold of frames that are not complete."""
         return self._half_frames.total
+
+    @property
+    def written_bytes(self) -> int:
+        """The bytes of all answers since the start."""
+        return self._read_turns.written
 
     @property
     def unread_bytes(self) -> int:

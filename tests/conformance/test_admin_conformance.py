@@ -57,8 +57,7 @@ async def test_a_topic_is_made_changed_listed_and_deleted(name_server: str, topi
         await admin.create_topic(topic, queues=1)
         async with Producer("p", name_server=name_server) as producer:  # which knows nothing of the old queues
             again = await producer.send(Message(topic, b"again"))
-        assert again.queue_offset == 0
-        (message,) = (await admin.pull(again.queue, 0)).messages
+        (message,) = (await admin.pull(again.queue, again.queue_offset)).messages
         assert message.body == b"again"
 
 

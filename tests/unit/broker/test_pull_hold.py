@@ -329,3 +329,25 @@ async def test_pulls_that_cannot_be_answered_are_told_once_and_counted(caplog: p
         await settle()
     assert hold.failed == 100
     assert len(caplog.records) == 1
+
+
+async def test_few_bytes_of_answers_to_woken_pulls_are_written_in_one_turn() -> None:
+    clock = VirtualClock()
+    written = most = 0
+
+    def answer(_: HeldPull) -> None:
+        nonlocal written
+        written += 200 << 10
+
+    hold = PullHold(clock, written=lambda: written)
+    async with Supervisor("test", clock) as tasks:
+        tasks.start("hold", hold.run)
+        for number in range(100):
+            hold.hold(pull(answer, 0, connection=number), 10)
+        hold.on_arrival("topic", 0, 1, 0, b"")
+        while len(hold):
+            before = written
+            await anyio.lowlevel.checkpoint()
+            most = max(most, written - before)
+    assert written == 100 * (200 << 10)
+    assert most <= 4 * (200 << 10), "two answers in a turn of the task"

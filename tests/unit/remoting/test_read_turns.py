@@ -14,7 +14,7 @@ from rocketbox.protocol.command import RemotingCommand, encode_command
 from rocketbox.remoting.connection import Connection, RequestHandler
 from rocketbox.remoting.network import MemoryNetwork
 from rocketbox.remoting.options import RemotingOptions
-from rocketbox.remoting.read_turns import ANSWER_BYTES_PER_TURN, MAX_RUNNING_READS, MAX_WAITING_READS
+from rocketbox.remoting.read_turns import ANSWER_BYTES_PER_TURN, LULL, MAX_RUNNING_READS, MAX_WAITING_READS, PAUSE
 from rocketbox.remoting.server import RemotingServer
 from tests.clocks import VirtualClock, settle
 from tests.unit.remoting.test_peer_budgets import Peer
@@ -35,6 +35,7 @@ class Reads:
         self.most_in_a_turn = 0
         self.sent = 0
         self.server: RemotingServer
+        self.clock: VirtualClock
 
     def answer(self, connection: Connection, _: RemotingCommand) -> RemotingCommand:
         self.read[connection] = self.read.get(connection, 0) + len(ANSWER)
@@ -58,11 +59,12 @@ async def serving(handlers: Mapping[int, RequestHandler] | None = None) -> Async
         {READ: reads.answer, SEND: reads.take, **(handlers or {})},
         host="broker",
         port=0,
-        clock=VirtualClock(),
+        clock=(clock := VirtualClock()),
         network=MemoryNetwork(),
         options=RemotingOptions(max_unread_bytes=1 << 30),
         reads={READ},
     ) as reads.server:
+        reads.clock = clock
         try:
             yield reads
         finally:
@@ -166,3 +168,27 @@ async def test_few_reads_of_a_connection_run_in_threads_at_once() -> None:
         go_on.set()
         await settle()
         assert (most, answered) == (MAX_RUNNING_READS, MAX_RUNNING_READS + MAX_WAITING_READS - 1)
+
+
+async def test_reads_pause_between_their_turns_while_others_are_answered() -> None:
+    async with serving() as reads:
+        peers = [Peer(reads.server, port) for port in range(1, 101)]
+        healthy = Peer(reads.server, 999)
+        for peer in peers:
+            peer.send(requests(READ, 10))
+        before = sum(reads.read.values())
+        for _ in range(50):  # turns of the loop, a send in each
+            healthy.send(requests(SEND, 1))
+            await reads.turn()
+            healthy.read()
+        assert reads.sent == 50
+        assert sum(reads.read.values()) - before <= 2 * ANSWER_BYTES_PER_TURN, "no time has passed"
+        before = sum(reads.read.values())
+        for _ in range(5):
+            await reads.clock.advance(PAUSE)
+        assert sum(reads.read.values()) - before <= 6 * ANSWER_BYTES_PER_TURN, "one turn behind each pause"
+        await reads.clock.advance(LULL)
+        before = sum(reads.read.values())
+        for _ in range(20):
+            await reads.turn()
+        assert sum(reads.read.values()) - before >= 15 * ANSWER_BYTES_PER_TURN, "without others there is no pause"
