@@ -181,6 +181,11 @@ class Broker:
         return self._address
 
     @property
+    def table_entries(self) -> int:
+        """How many topics, groups and committed offsets there are."""
+        return len(self.topics.all()) + len(self.groups.all()) + len(self.offsets)
+
+    @property
     def server(self) -> RemotingServer:
         """The server's counters and connections, for health and tests."""
         if self._server is None:

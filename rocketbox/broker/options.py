@@ -98,7 +98,7 @@ class BrokerOptions:
     max_request_bytes: int = 128 << 10
     """The most bytes in the body of any other request than sends."""
     max_registration_bytes: int = 4 << 20
-    """Of the name server: the most bytes of a broker's registration, about 20,000 topics (this broker sends 800 at a
+    """Of the name server: the most bytes of a broker's registration, about 20,000 topics (this broker sends 200 at a
     time)."""
     max_registered_brokers: int = 1_000
     """Of the name server: addresses of brokers, slaves included."""

@@ -15,9 +15,12 @@ from typing import Annotated
 import anyio
 import typer
 
+from rocketbox.cli.full_collections import tables_out_of_collections
+from rocketbox.clock import RealClock
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import ConfigurationError, Finding, RocketBoxError
 from rocketbox.handoff import call_soon_from_thread
+from rocketbox.tasks import Supervisor
 
 __all__ = ["CONTEXT_SETTINGS", "broker", "read_arguments"]
 
@@ -86,12 +89,16 @@ async def _serve(options: EmbeddedOptions, exit_on_failure: bool) -> str | None:
     stop = _Stop()
     with stop.scope:
         async with EmbeddedServers(options) as servers:
-            _say_ready(servers)
-            with anyio.CancelScope() as stop.scope:
-                if not exit_on_failure:
-                    await anyio.Event().wait()  # until the scope is cancelled
-                await servers.failed()
-                _log.error("the store has failed: stopping")
+            broker, clock = servers.broker, RealClock()
+            with tables_out_of_collections(lambda: broker.table_entries, clock) as tables:
+                async with Supervisor("process", clock) as tasks:
+                    tasks.start("keep tables out of collections", tables.run)
+                    _say_ready(servers)
+                    with anyio.CancelScope() as stop.scope:
+                        if not exit_on_failure:
+                            await anyio.Event().wait()  # until the scope is cancelled
+                        await servers.failed()
+                        _log.error("the store has failed: stopping")
             return servers.health.failure
     return None
 

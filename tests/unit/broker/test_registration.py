@@ -154,6 +154,33 @@ async def test_a_broker_that_takes_no_messages_says_so_at_once_and_takes_it_back
         assert {topic.perm for topic in topics.all().values()} == before, "the topics keep their permission"
 
 
+async def in_parts() -> None:
+    """Let a registration in parts come to its end."""
+    for _ in range(10):
+        await settle()
+
+
+async def test_few_topics_are_told_in_one_turn_of_the_loop() -> None:
+    clock, network = VirtualClock(), MemoryNetwork()
+    parts: list[int] = []
+
+    def register(_: Connection, request: RemotingCommand) -> RemotingCommand:
+        parts.append(len(decode_register_broker(request.body).topic_config_serialize_wrapper.topic_config_table))
+        return RemotingCommand.response()
+
+    async with (
+        RemotingServer(
+            {RequestCode.REGISTER_BROKER: register}, host="names", port=0, clock=clock, network=network
+        ) as server,
+        registering(clock, network, server.address) as (_, topics),
+    ):
+        for number in range(1000):
+            topics.put(TopicConfig(f"t{number}"))
+        await in_parts()
+        assert sum(parts) == len(topics.all())
+        assert max(parts) <= 200
+
+
 async def test_more_topics_than_a_registration_holds_are_told_in_parts() -> None:
     clock, network = VirtualClock(), MemoryNetwork()
     options = NameServerOptions(host="names", port=0, max_registration_bytes=256 << 10)
@@ -168,10 +195,10 @@ async def test_more_topics_than_a_registration_holds_are_told_in_parts() -> None
             topics.put(TopicConfig(f"orders-of-customer-{number}", 1, 1))
         registration = Registration(broker, topics, client, [names.address], clock=clock)
         registration.start(tasks, "127.0.0.1:10911")
-        await settle()
+        await in_parts()
         assert set(names.routes.topics()) == set(topics.all())
         registration.allow_writes(False)
-        await settle()
+        await in_parts()
         permissions = {
             queues.perm
             for number in range(3000)
