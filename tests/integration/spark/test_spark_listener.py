@@ -8,7 +8,8 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypedDict
@@ -268,21 +269,26 @@ def test_a_killed_process_gets_the_same_batch_again(broker: Broker, topic: str, 
     def noted() -> list[Any]:
         return [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
 
-    def service(hang_in: int) -> subprocess.Popen[bytes]:
+    @contextmanager
+    def service(hang_in: int) -> Iterator[subprocess.Popen[bytes]]:
         script = Path(__file__).with_name("spark_service.py")
         arguments = [broker.name_server, topic, str(checkpoint), str(notes), str(hang_in)]
-        return subprocess.Popen([sys.executable, str(script), *arguments], stderr=subprocess.DEVNULL)
+        with subprocess.Popen([sys.executable, str(script), *arguments], stderr=subprocess.DEVNULL) as process:
+            try:
+                yield process
+            finally:
+                process.kill()  # it hangs for ever, and leaving the with statement waits for its end
 
     broker.send(topic, rows_of(0, 30))
     with service(hang_in=1) as process:
-        wait_for(lambda: len(noted()) == 3, 120, unless=process.poll)
+        wait_for(lambda: len(noted()) == 3, 300, unless=process.poll)
         process.kill()
     java, *before = noted()
     broker.send(topic, rows_of(30, 35))
     wait_for(lambda: not Path(f"/proc/{java}").exists(), 60)  # Spark's Java ends when its driver has gone
     notes.unlink()
     with service(hang_in=-1) as process:
-        assert process.wait(120) == 0
+        assert process.wait(300) == 0
     _, *after = noted()
     assert [batch[0] for batch in before] == [0, 1]
     assert after[0] == before[1]

@@ -7,7 +7,7 @@ import errno
 import os
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -40,6 +40,7 @@ SMALL = StoreOptions(
     flush_consume_queue_thorough_interval=1000,
 )
 CHECKPOINT = f"{ROOT}/checkpoint"
+MOST_SECONDS = 60  # that threads of a busy machine may take for what is quick
 LOG = f"{ROOT}/commitlog/{0:020d}"
 
 
@@ -99,6 +100,16 @@ async def settle() -> None:
     await anyio.to_thread.run_sync(lambda: None)
     for _ in range(20):
         await anyio.lowlevel.checkpoint()
+
+
+async def until(condition: Callable[[], object], clock: ManualClock | None = None) -> None:
+    """Let tasks and threads work, and with a clock time pass, until it has come about."""
+    deadline = time.monotonic() + MOST_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        await settle()
+        if clock is not None:
+            await clock.advance(1)
 
 
 def message(
@@ -355,4 +366,5 @@ __all__ = [
     "settle",
     "states_of_a_start",
     "stopped",
+    "until",
 ]

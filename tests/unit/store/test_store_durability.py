@@ -6,7 +6,6 @@ import dataclasses
 import errno
 import os
 import threading
-from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 
@@ -28,6 +27,7 @@ from tests.unit.store.store_tools import (
     opened,
     put_all,
     settle,
+    until,
 )
 
 pytestmark = pytest.mark.anyio
@@ -104,7 +104,7 @@ async def test_what_is_put_during_a_sync_shares_the_next_one() -> None:
         storage.may_sync.clear()
         begun = storage.syncs_begun
         first = store.put(message(1)).end_offset
-        await settle_until(lambda: storage.syncs_begun > begun)
+        await until(lambda: storage.syncs_begun > begun)
         told: list[int] = []
         for number in range(2, 20):
             end = store.put(message(number)).end_offset
@@ -124,14 +124,6 @@ def tell(told: list[int], number: int) -> DurableCallback:
 
 def checkpoints(storage: MemoryStorage) -> int:
     return storage.calls.count(StorageCall("sync", f"{ROOT}/checkpoint"))
-
-
-async def settle_until(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        await anyio.to_thread.run_sync(lambda: None)
-    raise AssertionError("it did not come about")
 
 
 async def test_a_callback_for_what_is_durable_already_is_called_at_once() -> None:
@@ -217,7 +209,7 @@ async def test_queues_and_index_are_written_only_behind_a_sync_of_the_log(option
             if number % 10 == 9:
                 done = checkpoints(storage)
                 await clock.advance(11)
-                await settle_until(partial(lambda done: checkpoints(storage) > done, done))
+                await until(partial(lambda done: checkpoints(storage) > done, done))
     dirty = False
     derived = 0
     for call in storage.calls:
@@ -278,6 +270,7 @@ async def test_after_an_error_nobody_is_told_durable_and_nothing_is_written_any_
             store.when_durable(end, tell)
             await settle()
             await clock.advance(0.6)
+        await until(lambda: store.failure is not None, clock)
         assert store.failure is not None
         assert str(error.strerror) in store.failure
         with pytest.raises(StoreFailedError, match=f"{error.strerror}.*until it is opened again"):

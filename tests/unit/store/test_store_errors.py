@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import logging
-from collections.abc import Callable
 
 import anyio
 import pytest
@@ -25,7 +24,7 @@ from tests.unit.store.store_tools import (
     opened,
     os_error,
     put_all,
-    settle,
+    until,
 )
 
 pytestmark = pytest.mark.anyio
@@ -57,17 +56,6 @@ class Told:
         """For somebody who asks again: number -1."""
         if error is not None:
             self.bad[-1] = error
-
-
-async def until(condition: Callable[[], object], clock: ManualClock | None = None) -> None:
-    """Let tasks and threads work, and with a clock time pass, until it has come about."""
-    for _ in range(5000):
-        if condition():
-            return
-        await settle()
-        if clock is not None:
-            await clock.advance(1)
-    raise AssertionError("it did not come about")
 
 
 # --- the log's writer ---
@@ -150,7 +138,7 @@ async def test_a_write_that_finds_no_place_is_taken_back_and_goes_on_by_itself_l
         storage.fail(os_error(number), "create", "allocate", where="commitlog")
         for count in range(3, 9):  # through the end of the file
             told.put(count, size=900)
-        await until(lambda: told.bad)
+        await until(lambda: told.bad and len(told.good) + len(told.bad) == 9)
         assert sorted(told.good) + sorted(told.bad) == list(range(9))
         assert all(isinstance(error, StoreFullError) for error in told.bad.values())
         assert len(changes) == 1

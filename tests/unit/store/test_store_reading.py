@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import threading
-from collections.abc import Callable
 
 import anyio
 import pytest
@@ -28,21 +27,12 @@ from tests.unit.store.store_tools import (
     put_all,
     settle,
     stopped,
+    until,
 )
 
 pytestmark = pytest.mark.anyio
 
 QUEUE = f"{ROOT}/consumequeue/orders/0/{0:020d}"
-
-
-async def until(condition: Callable[[], object], clock: ManualClock | None = None) -> None:
-    for _ in range(5000):
-        if condition():
-            return
-        await settle()
-        if clock is not None:
-            await clock.advance(1)
-    raise AssertionError("it did not come about")
 
 
 class WatchedStorage(MemoryStorage):
