@@ -30,6 +30,7 @@ __all__ = [
     "ForkedError",
     "InvalidGroupError",
     "InvalidMessageError",
+    "LocalProtocolError",
     "NoNameServerError",
     "NoRouteError",
     "NotDurableError",
@@ -130,6 +131,10 @@ class NoNameServerError(RemotingError):
 
 class RemoteProtocolError(RemotingError):
     """The other side sent bytes that are not RocketMQ's remoting protocol; the connection is closed."""
+
+
+class LocalProtocolError(RemotingError):
+    """What was to be sent does not fit the remoting protocol's limits; nothing was sent, and trying again is no use."""
 
 
 class TooManyRequestsError(RemotingError):

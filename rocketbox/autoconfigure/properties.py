@@ -247,6 +247,9 @@ class ProducerProperties(_Member):
     accept_weak_ack: bool = Field(
         default=False, description="true: a message that is stored less safely than asked is a result, not an error"
     )
+    send_latency_fault_enable: bool = Field(
+        default=False, description="true: stay away from brokers that were slow, by Apache's fault latency table"
+    )
 
     def options(self) -> ProducerOptions:
         """The same for the client."""
@@ -259,6 +262,7 @@ class ProducerProperties(_Member):
             retry_another_broker_when_not_store_ok=self.retry_next_server,
             max_message_size=self.max_message_size,
             accept_weak_ack=self.accept_weak_ack,
+            send_latency_fault_enable=self.send_latency_fault_enable,
         )
 
 

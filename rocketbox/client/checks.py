@@ -5,14 +5,23 @@ Source: Apache RocketMQ 5.x ``Validators``, ``TopicValidator``, ``Message.putUse
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rocketbox.errors import InvalidGroupError, InvalidMessageError
 from rocketbox.message import MAX_PROPERTIES_BYTES, RESERVED_PROPERTIES, Message, encode_properties
 from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER, SEND_FORBIDDEN_TOPICS
 from rocketbox.protocol.tags import is_valid_name
 
-__all__ = ["check_body", "check_group", "check_topic", "encode_checked", "message_properties"]
+__all__ = [
+    "check_body",
+    "check_flag",
+    "check_group",
+    "check_hash_key",
+    "check_topic",
+    "encode_checked",
+    "message_properties",
+    "wrong_message",
+]
 
 MAX_GROUP_CHARS = 120
 MAX_TOPIC_CHARS = 127
@@ -58,6 +67,42 @@ def check_body(topic: str, body: bytes, max_bytes: int) -> None:
         )
 
 
+def check_flag(flag: int) -> int:
+    """The flag. Raises InvalidMessageError unless it is a signed 32-bit number."""
+    if not isinstance(flag, int) or not -0x8000_0000 <= flag <= 0x7FFF_FFFF:
+        raise InvalidMessageError(f"flag is {flag!r}; it must be a whole number of 32 bits, with its sign")
+    return flag
+
+
+def check_hash_key(hash_key: str) -> None:
+    """Raise InvalidMessageError unless it is text."""
+    if not isinstance(hash_key, str):
+        raise InvalidMessageError(f"hash_key is {hash_key!r}, of type {type(hash_key).__name__}; it must be text")
+
+
+def wrong_message(message: object, error: Exception) -> InvalidMessageError:
+    """What is wrong with a message out of which another error came: the field of a wrong type, or its text."""
+    if not isinstance(message, Message):
+        return InvalidMessageError(f"a {type(message).__name__} cannot be sent; make a Message of it")
+    if isinstance(error, UnicodeEncodeError):
+        return InvalidMessageError(
+            f"the tag, a key or a property of the message to {message.topic!r} holds {error.object[error.start]!r}, "
+            "half of a surrogate pair: that is no character, and there are no bytes for it"
+        )
+    fields: list[tuple[str, object, type | tuple[type, ...], str]] = [
+        ("topic", message.topic, str, "text"),
+        ("tag", message.tag, (str, type(None)), "text or None"),
+        ("keys", message.keys, (tuple, list), "a list of words"),
+        ("properties", message.properties, Mapping, "a mapping of text to text"),
+        ("delay_level", message.delay_level, int, "a whole number"),
+        *(("key", key, str, "text") for key in message.keys if isinstance(message.keys, tuple | list)),
+    ]
+    for name, value, right, words in fields:
+        if not isinstance(value, right):
+            return InvalidMessageError(f"{name} is {value!r}, of type {type(value).__name__}; it must be {words}")
+    return InvalidMessageError(f"the message to {message.topic!r} cannot be sent: {error}")
+
+
 def message_properties(message: Message, msg_id: str) -> bytes:
     """The property text of a message, with msg_id as its UNIQ_KEY.
 
@@ -87,7 +132,7 @@ def message_properties(message: Message, msg_id: str) -> bytes:
         tag = f"TAGS\x01{message.tag}\x02"
         pairs += 1
     if message.delay_level:
-        if message.delay_level < 0:
+        if not isinstance(message.delay_level, int) or message.delay_level < 0:
             raise InvalidMessageError(f"delay_level is {message.delay_level}; it must be 0 (none) or a level from 1 on")
         delay = f"DELAY\x01{message.delay_level}\x02"
         pairs += 1

@@ -124,7 +124,7 @@ class MQClientInstance:
         self.ip = self.options.client_ip or local_ip()
         self.client_id = client_id(self.ip, self.options, self.clock)
         self.tasks = Supervisor(f"client {self.client_id}", self.clock)
-        self.unique_ids = UniqIdGenerator(self.clock.time_ms, self.clock.random, ip_bytes(self.ip))
+        self.unique_ids = UniqIdGenerator(self.clock.random, ip_bytes(self.ip))
         self.routes = RouteTable()
         self.inner_producer = Sender(CLIENT_INNER_PRODUCER, self)
         self.running = False

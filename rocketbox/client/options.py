@@ -153,14 +153,15 @@ class ClientOptions:
 class ProducerOptions(MemberOptions):
     """How a producer sends.
 
-    ``send_message_timeout`` is over all tries of one send; ``send_msg_max_timeout_per_request`` ends a try earlier, so
-    that a silent broker leaves time for another one (None: it may use up all of it). ``accept_weak_ack`` returns
-    results other than SEND_OK instead of raising NotDurableError; ``retry_another_broker_when_not_store_ok`` first
-    tries for a better one on another broker, which stores the message twice. ``retry_times_when_send_failed`` is how
-    often ``send`` and ``send_batch`` try again, ``retry_times_when_send_async_failed`` how often each message of
-    ``send_many`` is tried again, which is how this client sends asynchronously. ``send_many_window`` is how many
-    messages ``send_many`` has in flight at once. Bodies of ``compress_message_body_threshold`` bytes and more are to be
-    compressed.
+    ``send_message_timeout`` is over all tries of one send; ``send_msg_max_timeout_per_request`` bounds each of them but
+    the last (None: each has its share, so that a silent broker leaves time for another one). A broker that failed is
+    avoided for a while, by a short memory or, with ``send_latency_fault_enable``, by Apache's fault latency table.
+    ``accept_weak_ack`` returns results other than SEND_OK instead of raising NotDurableError;
+    ``retry_another_broker_when_not_store_ok`` first tries for a better one on another broker, which stores the message
+    twice. ``retry_times_when_send_failed`` is how often ``send`` and ``send_batch`` try again,
+    ``retry_times_when_send_async_failed`` how often each message of ``send_many`` is tried again, which is how this
+    client sends asynchronously. ``send_many_window`` is how many messages ``send_many`` has in flight at once. Bodies
+    of ``compress_message_body_threshold`` bytes and more are to be compressed.
     """
 
     send_message_timeout: float = 3.0
@@ -169,6 +170,7 @@ class ProducerOptions(MemberOptions):
     retry_times_when_send_async_failed: int = 2
     retry_another_broker_when_not_store_ok: bool = False
     accept_weak_ack: bool = False
+    send_latency_fault_enable: bool = False
     max_message_size: int = MAX_BODY_BYTES
     compress_message_body_threshold: int = 4096
     create_topic_key: str = TBW102

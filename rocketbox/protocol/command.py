@@ -26,7 +26,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from rocketbox.errors import RemoteProtocolError
+from rocketbox.errors import LocalProtocolError, RemoteProtocolError
 from rocketbox.protocol.codes import CLIENT_VERSION, MAX_BINARY_CODE, LanguageCode, SerializeType
 
 __all__ = [
@@ -199,7 +199,7 @@ def encode_ext_fields(fields: Mapping[str, str]) -> bytes:
             key = name.encode("utf-8", "replace")
             text = value.encode("utf-8", "replace")
             if len(key) > 0x7FFF:
-                raise RemoteProtocolError(f"the name of an ext field has {len(key)} bytes; 32767 is the most")
+                raise LocalProtocolError(f"the name of an ext field has {len(key)} bytes; 32767 is the most")
             parts += (_SHORT.pack(len(key)), key, _SIZE.pack(len(text)), text)
     return b"".join(parts)
 
@@ -274,7 +274,7 @@ def _json_header(
 
 def _check_header_size(size: int) -> None:
     if size > MAX_HEADER_BYTES_ON_WIRE:
-        raise RemoteProtocolError(
+        raise LocalProtocolError(
             f"a header of {size} bytes does not fit a frame; {MAX_HEADER_BYTES_ON_WIRE} is the most"
         )
 

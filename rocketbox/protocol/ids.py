@@ -1,7 +1,7 @@
 """Message ids: the one a client makes (UNIQ_KEY) and the one that names the broker and the place (offset id).
 
 UNIQ_KEY is upper-case hex of: ip 4 or 16 bytes, process id 2, a number of the process 4, ms since the month began 4,
-counter 2. The first three are fixed for a process and made anew after a fork.
+counter 2. The first three are those of a process.
 
 Source: Apache RocketMQ 5.x ``MessageClientIDSetter``, ``MessageDecoder.decodeMessageId``.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Callable
 from itertools import count
 from typing import Protocol
 
@@ -31,30 +30,22 @@ class RandomBits(Protocol):
 
 
 class UniqIdGenerator:
-    """Makes ids that no other process makes: ``time_ms`` is asked for each of them, ``random`` once a process.
+    """Makes ids that no other process makes; ``random`` is asked once. It belongs to the process that made it: a fork
+    makes a new one.
 
     ``ip`` are the 4 or 16 bytes of this machine's address.
     """
 
-    def __init__(self, time_ms: Callable[[], int], random: RandomBits, ip: bytes = LOOPBACK) -> None:
-        self._time_ms = time_ms
-        self._random = random
-        self._ip = ip
+    def __init__(self, random: RandomBits, ip: bytes = LOOPBACK) -> None:
+        process = os.getpid()
+        # A fork has its parent's random state; its process id keeps the two apart.
+        number = random.getrandbits(32) ^ (process * 0x9E37_79B1 & 0xFFFF_FFFF)
+        self._prefix = (ip + _PROCESS.pack(process & 0xFFFF, number)).hex().upper()
+        self._counter = count(random.getrandbits(16))
         self._month_start = self._next_month = 0
-        self._begin_process()
 
-    def _begin_process(self) -> None:
-        self._pid = os.getpid()
-        # A forked child has its parent's random state; its process id keeps the two apart.
-        number = self._random.getrandbits(32) ^ (self._pid * 0x9E37_79B1 & 0xFFFF_FFFF)
-        self._prefix = (self._ip + _PROCESS.pack(self._pid & 0xFFFF, number)).hex().upper()
-        self._counter = count(self._random.getrandbits(16))
-
-    def next(self) -> str:
-        """A new id: 32 characters with an IPv4 address, 56 with an IPv6 one."""
-        if os.getpid() != self._pid:
-            self._begin_process()
-        now = self._time_ms()
+    def next(self, now: int) -> str:
+        """A new id at that time, in ms: 32 characters with an IPv4 address, 56 with an IPv6 one."""
         if not self._month_start <= now < self._next_month:
             self._begin_month(now)
         tail = _TIME_AND_COUNTER.pack((now - self._month_start) & 0xFFFF_FFFF, next(self._counter) & 0xFFFF)

@@ -1,4 +1,4 @@
-"""Sends as a broker reads and answers them, without a mapping of their fields.
+"""Sends as a broker reads and answers them, without a mapping of their fields; ``prepared_sends`` writes them so.
 
 Of one producer's sends to one queue all header fields but time and properties are the same bytes again and again:
 what they mean is looked up. The answer is written from prepared pieces. Other codes, and all that is not the common

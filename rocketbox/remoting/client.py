@@ -22,7 +22,8 @@ from rocketbox.clock import Clock
 from rocketbox.errors import ConnectError, NotStartedError
 from rocketbox.handoff import Waiter, make_waiter
 from rocketbox.protocol.codes import ResponseCode, SerializeType
-from rocketbox.protocol.command import RemotingCommand, decode_command
+from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command
+from rocketbox.protocol.prepared_sends import SendRequest
 from rocketbox.remoting.connection import Connection, Driver, RemotingOptions, RequestHandler, Role, close_all
 from rocketbox.remoting.network import Network, TcpNetwork, format_address, parse_address, reason_of
 from rocketbox.tasks import SupervisedTask, Supervisor
@@ -35,13 +36,21 @@ GO_AWAY: Final = int(ResponseCode.GO_AWAY)
 
 
 class RpcHook(Protocol):
-    """Sees every request with its answer; signs requests, changes names in them."""
+    """Sees every request with its answer; signs requests, changes names in commands. In the loop: it must not block."""
 
     def before_request(self, address: str, command: RemotingCommand) -> None:
         """May change the command, whose ext fields it replaces; what it raises is the request's failure."""
 
-    def after_response(self, address: str, command: RemotingCommand, response: RemotingCommand) -> None:
-        """Called with the answer, not for one-way requests and failures."""
+    def before_prepared(self, address: str, request: SendRequest) -> bytes:
+        """The same for a send, of which nothing is decoded or encoded again.
+
+        What is the same in all sends to a queue is one object, ``request.template``: what follows from it can be kept.
+
+        Returns further entries of its header (``encode_ext_fields``), b"" for none.
+        """
+
+    def after_response(self, address: str, code: int, response: RemotingCommand) -> None:
+        """Called with the answer to a request of that code, not for one-way requests and failures."""
 
 
 class _PendingConnect:
@@ -90,8 +99,7 @@ class RemotingClient:
         self._others: set[Connection] = set()  # told to go away, or closed and not yet gone
         self._connecting: dict[str, _PendingConnect] = {}
         self._started = False
-        # A prepared frame can only be taken as it is when nobody wants to see or write the command otherwise.
-        self._takes_frames = not self.hooks and self.options.serialization is SerializeType.ROCKETMQ
+        self._writes_binary = self.options.serialization is SerializeType.ROCKETMQ
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -111,70 +119,57 @@ class RemotingClient:
             connection.stop_serving()
         return await self._stack.__aexit__(kind, error, trace)
 
-    async def request(self, address: str, command: RemotingCommand, *, timeout: float) -> RemotingCommand:
+    async def request(
+        self, address: str, command: RemotingCommand, *, timeout: float, now: float | None = None
+    ) -> RemotingCommand:
         """Send command to address ("host:port") and return the response to it, within timeout seconds.
 
-        The connect, where one is needed, counts. Raises ConnectError (nothing was sent, or the server declined to act),
-        RequestTimeoutError and ConnectionClosedError (the server may have acted), TooManyRequestsError (nothing was
+        The connect, where one is needed, counts. ``now`` is the caller's reading of the monotonic clock, if it has one.
+        Raises ConnectError (nothing was sent, or the server declined to act), RequestTimeoutError and
+        ConnectionClosedError (the server may have acted), TooManyRequestsError and LocalProtocolError (nothing was
         sent). An error code in the response is the caller's to judge.
         """
         for hook in self.hooks:
             hook.before_request(address, command)
-        connection = self._connections.get(address)
-        if connection is None:
-            started = self._clock.monotonic()
-            connection = await self._connect_or_share(address, timeout)
-            response = await connection.request(command, timeout=self._rest(address, started, timeout))
-        else:
-            started = self._clock.monotonic()
-            response = await connection.request(command, timeout=timeout)
-        if response.code == GO_AWAY:
-            connection = await self._leave(address, connection, started, timeout)
-            response = await connection.request(command, timeout=self._rest(address, started, timeout))
-            self._refuse_second(address, response)
+        response = await self._exchange(address, self._encoder(command), command.code, timeout, now)
         for hook in self.hooks:
-            hook.after_response(address, command, response)
+            hook.after_response(address, command.code, response)
         return response
 
-    async def request_frame(
-        self, address: str, encode: Callable[[int], bytes], *, timeout: float, what: str | int = "a request"
+    async def request_prepared(
+        self, address: str, request: SendRequest, *, timeout: float, now: float | None = None
     ) -> RemotingCommand:
-        """As :meth:`request` for a caller who makes the frame himself, faster than from a command.
-
-        encode is given the opaque and returns the whole frame. With hooks, or with JSON headers, the frame is read
-        back into a command and goes the way of those. ``what`` names the request in errors: text or its code.
-        """
-        if not self._takes_frames:
-            return await self.request(address, decode_command(encode(0)[4:]), timeout=timeout)
-        connection = self._connections.get(address)
-        started = self._clock.monotonic()
-        if connection is None:
-            connection = await self._connect_or_share(address, timeout)
-            rest = self._rest(address, started, timeout)
-            response = await connection.request_frame(encode, timeout=rest, what=what)
-        else:
-            response = await connection.request_frame(encode, timeout=timeout, what=what)
-        if response.code == GO_AWAY:
-            connection = await self._leave(address, connection, started, timeout)
-            rest = self._rest(address, started, timeout)
-            response = await connection.request_frame(encode, timeout=rest, what=what)
-            self._refuse_second(address, response)
+        """As :meth:`request`, for a send. Where headers are JSON it is read back into a command and goes their way."""
+        if not self._writes_binary:
+            return await self.request(address, decode_command(request.encode(0)[4:]), timeout=timeout, now=now)
+        if self.hooks:
+            self._ask_hooks(address, request)
+        response = await self._exchange(address, request.encode, request.code, timeout, now)
+        for hook in self.hooks:
+            hook.after_response(address, request.code, response)
         return response
 
-    async def send_oneway(self, address: str, command: RemotingCommand, *, timeout: float) -> None:
+    async def send_oneway(
+        self, address: str, command: RemotingCommand, *, timeout: float, now: float | None = None
+    ) -> None:
         """Send command, which is not answered; waits at most timeout seconds until it can be written.
 
-        Raises ConnectError, TooManyRequestsError: nothing was sent. ConnectionClosedError.
+        Raises ConnectError, TooManyRequestsError, LocalProtocolError: nothing was sent. ConnectionClosedError.
         """
         for hook in self.hooks:
             hook.before_request(address, command)
-        connection = self._connections.get(address)
-        if connection is None:
-            started = self._clock.monotonic()
-            connection = await self._connect_or_share(address, timeout)
-            timeout = self._rest(address, started, timeout)
-        await connection.writable(timeout=timeout)
-        connection.send_oneway(command)
+        await self._write_oneway(address, self._encoder(command, oneway=True), timeout, now)
+
+    async def send_prepared_oneway(
+        self, address: str, request: SendRequest, *, timeout: float, now: float | None = None
+    ) -> None:
+        """The same for a prepared request, whose frame says that it is one-way."""
+        if not self._writes_binary:
+            await self.send_oneway(address, decode_command(request.encode(0)[4:]), timeout=timeout, now=now)
+            return
+        if self.hooks:
+            self._ask_hooks(address, request)
+        await self._write_oneway(address, request.encode, timeout, now)
 
     def register_handler(self, code: int, handler: RequestHandler) -> None:
         """Let handler take requests of this code that servers send to us."""
@@ -199,13 +194,66 @@ class RemotingClient:
 
     # --- connections -----------------------------------------------------------------------------------------------
 
-    def _rest(self, address: str, started: float, timeout: float) -> float:
-        rest = round(started + timeout - self._clock.monotonic(), 3)
-        if rest <= 0:
-            raise ConnectError(address, f"connected only after the {timeout:g} s of the request")
-        return rest
+    def _encoder(self, command: RemotingCommand, *, oneway: bool = False) -> Callable[[int], bytes]:
+        options = self.options
+        return lambda opaque: encode_command(
+            command,
+            opaque,
+            oneway=oneway,
+            serialization=options.serialization,
+            language=options.language,
+            version=options.version,
+        )
 
-    async def _connect_or_share(self, address: str, timeout: float) -> Connection:
+    def _ask_hooks(self, address: str, request: SendRequest) -> None:
+        request.added = b""
+        for hook in self.hooks:
+            request.added += hook.before_prepared(address, request)
+
+    async def _exchange(
+        self, address: str, encode: Callable[[int], bytes], what: int, timeout: float, now: float | None
+    ) -> RemotingCommand:
+        if now is None:
+            now = self._clock.monotonic()
+        deadline = now + timeout
+        connection = self._connections.get(address)
+        if connection is None or timeout <= 0:
+            connection, now = await self._reach(address, deadline)
+        response = await connection.request_frame(encode, timeout=deadline - now, now=now, what=what)
+        if response.code == GO_AWAY:
+            self._leave(address, connection)
+            connection, now = await self._reach(address, deadline)
+            response = await connection.request_frame(encode, timeout=deadline - now, now=now, what=what)
+            if response.code == GO_AWAY:
+                reason = f"the server goes away and took no request ({response.remark or 'code 1500'})"
+                raise ConnectError(address, reason)
+        return response
+
+    async def _write_oneway(
+        self, address: str, encode: Callable[[int], bytes], timeout: float, now: float | None
+    ) -> None:
+        connection = self._connections.get(address)
+        if connection is None or connection.makes_wait or timeout <= 0:
+            deadline = (self._clock.monotonic() if now is None else now) + timeout
+            connection, now = await self._reach(address, deadline)
+            await connection.writable(timeout=deadline - now)
+        connection.write_oneway(encode)
+
+    async def _reach(self, address: str, deadline: float) -> tuple[Connection, float]:
+        """The connection to address, or a new one by deadline, and the time by then.
+
+        Raises ConnectError: nothing was sent.
+        """
+        now = self._clock.monotonic()
+        connection = self._connections.get(address)
+        if connection is None and now < deadline:
+            connection = await self._connect_or_share(address, deadline)
+            now = self._clock.monotonic()
+        if connection is None or now >= deadline:
+            raise ConnectError(address, "no time was left for the request; nothing was sent")
+        return connection, now
+
+    async def _connect_or_share(self, address: str, deadline: float) -> Connection:
         if not self._started:
             raise NotStartedError("remoting client")
         pending = self._connecting.get(address)
@@ -219,7 +267,7 @@ class RemotingClient:
             name = f"connect {address}"
             pending.task = self._tasks.start(name, self._connect, address, host, port, pending, restart=False)
         waiter = make_waiter()
-        pending.waiting.append((waiter, self._clock.monotonic() + timeout))
+        pending.waiting.append((waiter, deadline))
         connection: Connection = await waiter
         return connection
 
@@ -263,18 +311,12 @@ class RemotingClient:
             del self._connections[address]
             self._call(self.on_disconnected, address)
 
-    async def _leave(self, address: str, old: Connection, started: float, timeout: float) -> Connection:
-        """Another connection instead of one that was told to go away; what it still awaits may still arrive there."""
+    def _leave(self, address: str, old: Connection) -> None:
+        """Use a connection no more that was told to go away; what it still awaits may still arrive there."""
         if self._connections.get(address) is old:
             del self._connections[address]
             self._others.add(old)
             self._call(self.on_disconnected, address)
-        connection = self._connections.get(address)  # made by another request that was told the same
-        return connection or await self._connect_or_share(address, self._rest(address, started, timeout))
-
-    def _refuse_second(self, address: str, response: RemotingCommand) -> None:
-        if response.code == GO_AWAY:
-            raise ConnectError(address, f"the server goes away and took no request ({response.remark or 'code 1500'})")
 
     def _call(self, callbacks: list[Callable[[str], None]], address: str) -> None:
         for callback in list(callbacks):

@@ -25,6 +25,7 @@ import anyio
 from rocketbox.clock import Clock
 from rocketbox.errors import (
     ConnectionClosedError,
+    LocalProtocolError,
     RemoteProtocolError,
     RemotingError,
     RequestTimeoutError,
@@ -116,6 +117,11 @@ class Connection:
         return self._congested
 
     @property
+    def makes_wait(self) -> bool:
+        """Whether a frame more has to wait for room; see :meth:`writable`."""
+        return self._congested or bool(self._line.places)
+
+    @property
     def awaits(self) -> bool:
         """Whether requests of ours are under way or stand in line: their deadlines are to be swept."""
         return bool(self._waiters or self._line.places)
@@ -162,12 +168,15 @@ class Connection:
         return await self.request_frame(encode, timeout=timeout, what=command.code)
 
     async def request_frame(
-        self, encode: Callable[[int], bytes], *, timeout: float, what: str | int = "a request"
+        self, encode: Callable[[int], bytes], *, timeout: float, now: float | None = None, what: str | int = "a request"
     ) -> RemotingCommand:
-        """As :meth:`request`, for a caller who makes the frame himself: encode is given the opaque."""
+        """As :meth:`request`, for a caller who makes the frame himself: encode is given the opaque.
+
+        ``now`` is the caller's reading of the monotonic clock, if it has one.
+        """
         if timeout <= 0:
             raise RequestTimeoutError(self.remote_address, _name(what), timeout)
-        deadline = self._monotonic() + timeout
+        deadline = (self._monotonic() if now is None else now) + timeout
         waiters, line = self._waiters, self._line
         if self._congested or line.places or len(waiters) + line.admitted >= self._max_waiters:
             await self._stand_in_line(deadline)
@@ -196,19 +205,23 @@ class Connection:
 
         Never waits; who sends many awaits :meth:`writable` before each.
         """
-        if self._close_reason is not None:
-            raise ConnectionClosedError(self.remote_address, self._close_reason)
         options = self._role.options
-        self._write(
-            encode_command(
+        self.write_oneway(
+            lambda opaque: encode_command(
                 command,
-                next(self._opaques) & MAX_OPAQUE,
+                opaque,
                 oneway=True,
                 serialization=self._serialization,
                 language=options.language,
                 version=options.version,
             )
         )
+
+    def write_oneway(self, encode: Callable[[int], bytes]) -> None:
+        """As :meth:`send_oneway`, for a caller who makes the frame himself: encode is given the opaque."""
+        if self._close_reason is not None:
+            raise ConnectionClosedError(self.remote_address, self._close_reason)
+        self._write(encode(next(self._opaques) & MAX_OPAQUE))
 
     async def writable(self, *, timeout: float) -> None:
         """Return when there is room for one more frame. Raises TooManyRequestsError, ConnectionClosedError."""
@@ -230,7 +243,7 @@ class Connection:
         try:
             frame = encode_response(request, response, language=options.language, version=options.version)
             self._check_size(frame)
-        except RemoteProtocolError as error:
+        except LocalProtocolError as error:
             self._role.counters.too_large_answers += 1
             self._role.log.tell(
                 logging.ERROR, self._monotonic(), ("answer", request.code),
@@ -297,7 +310,7 @@ class Connection:
     def _check_size(self, frame: bytes) -> None:
         limit = self._max_frame_bytes
         if len(frame) > limit:
-            raise RemoteProtocolError(f"a frame of {len(frame)} bytes is too large to be sent; {limit} is the most")
+            raise LocalProtocolError(f"a frame of {len(frame)} bytes is too large to be sent; {limit} is the most")
 
     async def _stand_in_line(self, deadline: float) -> None:
         if self._close_reason is not None:

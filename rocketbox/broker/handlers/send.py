@@ -65,8 +65,9 @@ class SendHandler:
         self._topics = context.topics
         self._puts = context.puts
         self._replies = context.replies
+        self._clock = context.clock
         self._random = context.clock.random
-        self._uniq_ids = UniqIdGenerator(context.clock.time_ms, context.clock.random)
+        self._uniq_ids = UniqIdGenerator(context.clock.random)
         self._reader = SendReader()
         self._rules = SendRules(context)
         trace = "true" if options.trace_on else "false"
@@ -170,7 +171,7 @@ class SendHandler:
             topic, queue_id, properties = rules.redirect_retry(request, head, queue_id, properties, connection)
         uniq_key = find_property(properties, b"UNIQ_KEY")
         if uniq_key is None:
-            uniq_key = self._uniq_ids.next().encode()
+            uniq_key = self._uniq_ids.next(self._clock.time_ms()).encode()
             properties = add_property(properties, b"UNIQ_KEY", uniq_key)
         properties += self._added
         if b"TRAN_MSG\x01true" in properties:

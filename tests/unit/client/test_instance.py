@@ -99,7 +99,7 @@ async def test_client_ids_are_unique_and_name_address_process_and_unit() -> None
         assert instance_of(cluster, instance_name="inst1", unit_name="unitX").client_id == "192.0.2.7@inst1@unitX"
     bracketed = MQClientInstance("ns:1", options=ClientOptions(client_ip="2001:db8::7", instance_name="i"))
     assert bracketed.client_id == "[2001:db8::7]@i"
-    assert len(bracketed.unique_ids.next()) == 56
+    assert len(bracketed.unique_ids.next(1_700_000_000_000)) == 56
 
 
 async def test_instance_runs_once() -> None:

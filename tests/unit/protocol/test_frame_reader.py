@@ -214,10 +214,10 @@ def test_ext_fields_that_are_garbled_say_so_when_they_are_asked_for() -> None:
 # --- ids ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_forked_child_makes_ids_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = UniqIdGenerator(lambda: 1_700_000_000_000, random.Random(1))
-    before, pid = generator.next(), os.getpid()
+def test_generator_of_a_fork_makes_other_ids_from_the_same_random_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, pid = 1_700_000_000_000, os.getpid()
+    before = UniqIdGenerator(random.Random(1)).next(now)
     monkeypatch.setattr(os, "getpid", lambda: pid + 1)
-    child = generator.next()
+    child = UniqIdGenerator(random.Random(1)).next(now)
     assert int(child[8:12], 16) == (pid + 1) & 0xFFFF
     assert child[12:20] != before[12:20]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rocketbox.errors import InvalidMessageError, RemoteProtocolError
 from rocketbox.message import ConsumeFromWhere, MessageModel, MessageQueue, encode_properties
 from rocketbox.protocol import bodies
-from rocketbox.protocol.codes import MessageSysFlag, RequestCode, SerializeType
+from rocketbox.protocol.codes import MessageSysFlag, SerializeType
 from rocketbox.protocol.command import (
     RemotingCommand,
     decode_command,
@@ -26,10 +26,10 @@ from rocketbox.protocol.headers import (
     HeaderError,
     PullMessageRequestHeader,
     SendMessageRequestHeader,
-    SendTemplate,
 )
 from rocketbox.protocol.ids import UniqIdGenerator, parse_offset_msg_id
 from rocketbox.protocol.loose_json import dumps_with_raw_keys, loads_loose
+from rocketbox.protocol.prepared_sends import SendRequest, SendTemplate, encode_send_numbers
 from rocketbox.protocol.stored_message import (
     StoredMessage,
     decode_batch,
@@ -186,18 +186,24 @@ def test_batches(elements: list[tuple[int, bytes, bytes]]) -> None:
 @given(
     names, names, st.integers(0, 1000), names, opaques, st.integers(0, 10**15), st.binary(max_size=60),
     st.dictionaries(names, names, max_size=4), st.sampled_from([0, 0, 1, -5]), st.sampled_from([0, 0, 4]),
+    st.sampled_from([0, 3]), st.sampled_from([None, 16]), st.booleans(), st.sampled_from([310, 320, 325]),
 )  # fmt: skip
 def test_a_prepared_send_has_the_fields_of_an_ordinary_one(
     group: str, topic: str, queue_id: int, broker: str, opaque: int, born: int, body: bytes,
-    properties: dict[str, str], flag: int, sys_flag: int,
+    properties: dict[str, str], flag: int, sys_flag: int, times: int, most: int | None, batch: bool, code: int,
 ) -> None:  # fmt: skip
     text = encode_properties(properties)
-    frame = SendTemplate(group, topic, queue_id, broker).encode_frame(opaque, born, text, body, flag, sys_flag)
+    numbers = encode_send_numbers(
+        flag=flag, sys_flag=sys_flag, reconsume_times=times, max_reconsume_times=most, batch=batch
+    )
+    request = SendRequest(topic, body, text, "ID", born, code=code, numbers=numbers)
+    request.template = SendTemplate(group, topic, queue_id, broker)
+    frame = request.encode(opaque)
     header = SendMessageRequestHeader(
         producer_group=group, topic=topic, queue_id=queue_id, born_timestamp=born, properties=text.decode() or None,
-        flag=flag, sys_flag=sys_flag, bname=broker,
+        flag=flag, sys_flag=sys_flag, reconsume_times=times, max_reconsume_times=most, batch=batch, bname=broker,
     )  # fmt: skip
-    ordinary = encode_command(RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, header.encode_v2(), body), opaque)
+    ordinary = encode_command(RemotingCommand.request(code, header.encode_v2(), body), opaque)
     one, other = decode_command(frame[4:]), decode_command(ordinary[4:])
     assert (one.code, one.opaque, one.flag, one.body) == (other.code, other.opaque, other.flag, other.body)
     assert (one.language, one.version, one.remark) == (other.language, other.version, other.remark)
@@ -290,18 +296,17 @@ def test_registrations(topics: dict[str, tuple[int, int, bool]], compressed: boo
 
 def test_ids_are_unique_and_of_javas_form() -> None:
     now = int(datetime(2026, 11, 21, tzinfo=UTC).timestamp() * 1000)
-    generator = UniqIdGenerator(lambda: now, random.Random(1), bytes([10, 0, 0, 1]))
-    made = [generator.next() for _ in range(70_000)]
+    generator = UniqIdGenerator(random.Random(1), bytes([10, 0, 0, 1]))
+    made = [generator.next(now) for _ in range(70_000)]
     assert len(set(made[:65_536])) == 65_536  # the counter has 16 bits; the time moves on in real life
     assert {len(one) for one in made} == {32}
     assert all(one.startswith("0A000001") and one == one.upper() for one in made[:100])
-    assert len(UniqIdGenerator(lambda: now, random.Random(1), bytes(16)).next()) == 56
+    assert len(UniqIdGenerator(random.Random(1), bytes(16)).next(now)) == 56
 
 
 def test_the_month_of_an_id_rolls_over() -> None:
-    times = iter([1_700_000_000_000, 1_700_000_000_000 + 40 * 86_400_000])
-    generator = UniqIdGenerator(lambda: next(times), random.Random(1))
-    first, second = generator.next(), generator.next()
+    generator = UniqIdGenerator(random.Random(1))
+    first, second = generator.next(1_700_000_000_000), generator.next(1_700_000_000_000 + 40 * 86_400_000)
     days = [int(one[20:28], 16) / 86_400_000 for one in (first, second)]
     assert all(0 <= day < 32 for day in days)
 

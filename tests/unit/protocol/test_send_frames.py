@@ -17,7 +17,8 @@ from rocketbox.protocol.command import (
     encode_ext_fields,
     encode_response,
 )
-from rocketbox.protocol.headers import HeaderError, SendMessageRequestHeader, SendTemplate
+from rocketbox.protocol.headers import HeaderError, SendMessageRequestHeader
+from rocketbox.protocol.prepared_sends import SendRequest, SendTemplate, encode_send_numbers
 from rocketbox.protocol.send_frames import SendHead, SendReader, SendReplyTemplate
 
 FIELDS = {
@@ -126,12 +127,17 @@ def test_the_long_names_are_read() -> None:
         assert SendReader().read(request) == (HEAD, 5, b"A\x011")
 
 
-def test_our_own_producers_frames_are_read() -> None:
-    template = SendTemplate("PG", "T", 3, "broker-a")
-    frame = template.encode_frame(9, 1_700_000_000_123, b"TAGS\x01A\x02", b"body")
-    head, born, properties = SendReader().read(decode_command(frame[4:]))
-    assert (head.topic, head.queue_id, head.batch, head.max_reconsume_times) == ("T", 3, False, None)
-    assert (born, properties) == (1_700_000_000_123, b"TAGS\x01A\x02")
+def test_our_own_producers_frames_are_read_without_a_mapping() -> None:
+    reader = SendReader()
+    for numbers, flag, batch in ((encode_send_numbers(), 0, False), (encode_send_numbers(flag=7, batch=True), 7, True)):
+        request = SendRequest("T", b"body", b"TAGS\x01A\x02", "ID", 1_700_000_000_123, numbers=numbers)
+        request.template = SendTemplate("PG", "T", 3, "broker-a")
+        command = decode_command(request.encode(9)[4:])
+        head, born, properties = reader.read(command)
+        assert command.raw_header is not None
+        assert (head.topic, head.queue_id, head.max_reconsume_times) == ("T", 3, None)
+        assert (head.flag, head.batch) == (flag, batch)
+        assert (born, properties) == (1_700_000_000_123, b"TAGS\x01A\x02")
 
 
 def test_what_is_missing_has_a_default() -> None:

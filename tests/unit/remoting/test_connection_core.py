@@ -12,7 +12,7 @@ import pytest
 
 from rocketbox.errors import (
     ConnectionClosedError,
-    RemoteProtocolError,
+    LocalProtocolError,
     RequestTimeoutError,
     RocketBoxError,
     StoreError,
@@ -402,7 +402,7 @@ async def test_a_oneway_request_waits_for_nothing() -> None:
 async def test_a_frame_that_no_peer_would_take_is_not_sent() -> None:
     async with benches() as (make, _):
         bench = make(options=RemotingOptions(max_frame_bytes=100))
-        with pytest.raises(RemoteProtocolError, match="too large"):
+        with pytest.raises(LocalProtocolError, match="too large"):
             await bench.connection.request(RemotingCommand.request(34, body=b"x" * 100), timeout=1)
         assert bench.sent() == []
         bench.assert_no_trace()

@@ -17,7 +17,8 @@ from rocketbox.errors import (
     RocketBoxError,
 )
 from rocketbox.protocol.codes import SerializeType
-from rocketbox.protocol.command import RemotingCommand, encode_command
+from rocketbox.protocol.command import RemotingCommand, encode_ext_fields
+from rocketbox.protocol.prepared_sends import SendRequest, SendTemplate
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection, RemotingOptions, RequestHandler
 from rocketbox.remoting.network import Listener, MemoryNetwork, Opened, format_address, parse_address
@@ -257,7 +258,7 @@ async def test_a_server_that_goes_away_is_asked_once_more_on_a_new_connection(by
         group.start_soon(outcome, lambda: client.request(ADDRESS, RemotingCommand.request(35), timeout=5), pending)
         await settle()
         if by_frame:
-            response = await client.request_frame(ADDRESS, lambda opaque: encode_command(hello(), opaque), timeout=3)
+            response = await client.request_prepared(ADDRESS, prepared(), timeout=3)
         else:
             response = await client.request(ADDRESS, hello(), timeout=3)
         assert response.body == b"welcome"
@@ -281,6 +282,13 @@ async def test_a_server_that_goes_away_twice_is_a_connect_error() -> None:
         assert world.network.connects == 2
 
 
+def prepared() -> SendRequest:
+    """A request whose frame is written without a command."""
+    request = SendRequest("T", b"hi", b"", "ID", 1_700_000_000_000, code=34)
+    request.template = SendTemplate("PG", "T", 0, "broker-a")
+    return request
+
+
 class Signing:
     """A hook that adds a field, and keeps what it saw."""
 
@@ -292,8 +300,12 @@ class Signing:
         self.seen.append(f"{self.name} before {command.code}")
         command.ext_fields = {**command.ext_fields, self.name: address}
 
-    def after_response(self, address: str, command: RemotingCommand, response: RemotingCommand) -> None:
-        self.seen.append(f"{self.name} after {command.code}: {response.code}")
+    def before_prepared(self, address: str, request: SendRequest) -> bytes:
+        self.seen.append(f"{self.name} before {request.code}")
+        return encode_ext_fields({self.name: address})
+
+    def after_response(self, address: str, code: int, response: RemotingCommand) -> None:
+        self.seen.append(f"{self.name} after {code}: {response.code}")
 
 
 async def test_hooks_see_and_change_every_request() -> None:
@@ -308,11 +320,12 @@ async def test_hooks_see_and_change_every_request() -> None:
     seen: list[str] = []
     async with world.server(), world.client(hooks=[Signing("one", seen), Signing("two", seen)]) as client:
         await client.request(ADDRESS, hello(), timeout=3)
-        await client.request_frame(ADDRESS, lambda opaque: encode_command(hello(), opaque), timeout=3)
+        await client.request_prepared(ADDRESS, prepared(), timeout=3)
         await client.send_oneway(ADDRESS, hello(), timeout=3)
         await settle()
     both = {"one": ADDRESS, "two": ADDRESS}
-    assert got == [both, both, both]
+    assert [{name: fields[name] for name in both} for fields in got] == [both, both, both]
+    assert [fields.get("b") for fields in got] == [None, "T", None]
     round_trip = ["one before 34", "two before 34", "one after 34: 17", "two after 34: 17"]
     assert seen == round_trip * 2 + ["one before 34", "two before 34"]
 
@@ -329,7 +342,7 @@ async def test_headers_are_json_by_setting_prepared_frames_too() -> None:
     options = RemotingOptions(serialization=SerializeType.JSON)
     async with world.server(), world.client(options=options) as client:
         await client.request(ADDRESS, hello(), timeout=3)
-        await client.request_frame(ADDRESS, lambda opaque: encode_command(hello(), opaque), timeout=3)
+        await client.request_prepared(ADDRESS, prepared(), timeout=3)
         await client.send_oneway(ADDRESS, hello(), timeout=3)
         await settle()
     assert kinds == [SerializeType.JSON] * 3

@@ -1,0 +1,156 @@
+"""Lanes: the queues that a producer may send a topic's messages to, each with its address and prepared header.
+
+Lanes are made from the topic's route (``route_table``) and stay right as long as its version is the same. A topic that
+no name server knows yet gets those that it will have once a first send has made it, from the template topic's route.
+
+Source: Apache RocketMQ 5.x ``TopicPublishInfo``, ``DefaultMQProducerImpl.tryToFindTopicPublishInfo``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rocketbox.client.options import ProducerOptions
+from rocketbox.client.routes import TopicRoute, default_route
+from rocketbox.errors import BrokerError, ClientError, InvalidMessageError, NoRouteError, NotStartedError, RemotingError
+from rocketbox.message import MessageQueue
+from rocketbox.protocol.prepared_sends import SendTemplate
+from rocketbox.protocol.tags import java_string_hash
+
+if TYPE_CHECKING:
+    from rocketbox.client.instance import MQClientInstance
+
+__all__ = ["Lane", "LaneTable", "Lanes"]
+
+FOR_A_TOPIC_TO_COME = -1  # a version that no route has, so that the tables are looked at before each send
+
+
+class Lane:
+    """One queue to send to: where it is, and what is the same in all sends to it."""
+
+    __slots__ = ("address", "broker_name", "queue", "template")
+
+    def __init__(self, queue: MessageQueue, address: str, template: SendTemplate) -> None:
+        self.queue = queue
+        self.broker_name = queue.broker_name
+        self.address = address
+        self.template = template
+
+
+class Lanes:
+    """The lanes of a topic, as of one version of its route. A topic to come has those of a template topic."""
+
+    __slots__ = ("all", "brokers", "by_queue", "sent_to", "template_topic", "template_version", "version")
+
+    def __init__(self, lanes: list[Lane], version: int, template: tuple[str, int] | None = None) -> None:
+        self.all = lanes
+        self.brokers = frozenset(lane.broker_name for lane in lanes)
+        self.by_queue = {lane.queue: lane for lane in lanes}
+        self.version = version if template is None else FOR_A_TOPIC_TO_COME
+        self.template_topic = None if template is None else template[0]
+        self.template_version = 0 if template is None else template[1]
+        self.sent_to = True
+
+    def queue_of(self, hash_key: str) -> MessageQueue:
+        """The queue that Java's clients choose for a key."""
+        return self.all[abs(java_string_hash(hash_key)) % len(self.all)].queue
+
+
+class LaneTable:
+    """The lanes of one producer group, by topic."""
+
+    def __init__(self, group: str, instance: MQClientInstance, options: ProducerOptions) -> None:
+        self._group = group
+        self._instance = instance
+        self._options = options
+        self._routes = instance.routes
+        self._lanes: dict[str, Lanes] = {}
+
+    def get(self, topic: str) -> Lanes | None:
+        """The topic's lanes, if they are still right; they count as sent to."""
+        lanes = self._lanes.get(topic)
+        if lanes is None or lanes.version != self._routes.version(topic):
+            return None
+        lanes.sent_to = True  # a mark instead of the time: it is set with each message
+        return lanes
+
+    async def find(self, topic: str, timeout: float) -> Lanes:
+        """The topic's lanes from the tables of the instance or, once, from a name server within timeout seconds.
+
+        Raises NoRouteError: there are none, or nobody told in time. Nothing was sent.
+        """
+        instance, routes = self._instance, self._routes
+        if not instance.running:
+            raise NotStartedError(f"producer {self._group}")
+        known = self._lanes.get(topic)
+        if (
+            known is not None
+            and known.template_topic is not None
+            and known.template_version == routes.version(known.template_topic)
+            and routes.get(topic) is None
+        ):
+            known.sent_to = True
+            return known
+        route: TopicRoute | None = None
+        with instance.clock.move_on_after(max(0.0, timeout)):
+            route, template = await self._publish_route(topic)
+        if route is None:
+            raise NoRouteError(
+                topic,
+                instance.name_servers,
+                f"no answer within {timeout:.3g} s, the time of the send; nothing was sent",
+            )
+        found = []
+        for queue in route.publish_queues:
+            try:
+                found.append(self.lane_of(queue, topic))
+            except ClientError:  # an order configuration may name a broker that has no master now
+                continue
+        if not found:
+            raise NoRouteError(topic, instance.name_servers, "none of its queues may be written to")
+        made_from = None if template is None else (template, routes.version(template))
+        lanes = self._lanes[topic] = Lanes(found, routes.version(topic), made_from)
+        return lanes
+
+    async def _publish_route(self, topic: str) -> tuple[TopicRoute, str | None]:
+        """The topic's route; or, for the first send to make it, a copy of the template topic's, and that one's name."""
+        instance, options = self._instance, self._options
+        try:
+            if (route := await instance.find_route(topic)) is not None:
+                return route, None
+            template = await instance.find_route(options.create_topic_key)
+        except (RemotingError, BrokerError) as error:
+            raise NoRouteError(topic, instance.name_servers, str(error)) from error
+        if template is None:
+            raise NoRouteError(topic, instance.name_servers)
+        return default_route(topic, template, options.default_topic_queue_nums), template.topic
+
+    def lane_of(self, queue: MessageQueue, topic: str) -> Lane:
+        """The lane to any queue of topic. Raises ClientError when no address of its broker is known."""
+        if not isinstance(queue, MessageQueue):
+            raise InvalidMessageError(f"queue={queue!r} is {type(queue).__name__}; it must be a MessageQueue")
+        if queue.topic != topic:
+            raise InvalidMessageError(f"a message to topic {topic!r} cannot go to a queue of {queue.topic!r}")
+        remoting = self._instance.options.remoting
+        template = SendTemplate(
+            self._group,
+            topic,
+            queue.queue_id,
+            queue.broker_name,
+            default_topic=self._options.create_topic_key,
+            default_topic_queue_nums=self._options.default_topic_queue_nums,
+            language=remoting.language,
+            version=remoting.version,
+        )
+        return Lane(queue, self._instance.broker_address(queue.broker_name), template)
+
+    def topics_in_use(self) -> set[str]:
+        """The topics that were sent to since this was asked last; what is prepared for forgotten ones goes."""
+        used: set[str] = set()
+        for topic, lanes in list(self._lanes.items()):
+            if lanes.sent_to:
+                lanes.sent_to = False
+                used.update((topic, lanes.template_topic or topic))
+            elif self._routes.get(topic) is None:
+                del self._lanes[topic]
+        return used
