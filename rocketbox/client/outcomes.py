@@ -14,11 +14,13 @@ from rocketbox.errors import BatchFailed, ClientError
 from rocketbox.message import DELAY_LEVEL_SECONDS, MessageExt
 
 __all__ = [
+    "AnyHandler",
     "BROKER_DECIDES",
     "DEAD_LETTER",
     "Failures",
     "MessageHandler",
     "Outcome",
+    "Outcomes",
     "delay_level_for",
     "failures_of_error",
     "failures_of_result",
@@ -27,8 +29,14 @@ __all__ = [
 Outcome = Exception | None
 """Of one message: None is consumed; Reject, RetryLater or any other exception as if the handler had raised it."""
 
-MessageHandler = Callable[[list[MessageExt]], Awaitable[Sequence[Outcome] | None]]
-"""Gets a batch; returns None (all consumed) or one outcome per message, or raises (see the signals)."""
+Outcomes = Sequence[Outcome] | None
+"""Of a batch: None (all consumed), or one outcome per message."""
+
+MessageHandler = Callable[[list[MessageExt]], Awaitable[Outcomes]]
+"""Gets a batch; returns its outcomes, or raises (see the signals)."""
+
+AnyHandler = MessageHandler | Callable[[list[MessageExt]], Outcomes]
+"""A handler as users write it: ``async def``, or ``def`` for one that blocks."""
 
 Failures = list[tuple[MessageExt, Exception]]
 

@@ -20,11 +20,13 @@ import anyio
 from rocketbox.client.assignment import PATIENCE, QueueAssignment
 from rocketbox.client.checks import check_group, check_topic
 from rocketbox.client.consume import ConcurrentConsumer, OrderlyConsumer
+from rocketbox.client.handler_threads import HandlerThreads
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.offset_store import LocalOffsetStore, OffsetStore, RemoteOffsetStore, default_offset_dir
 from rocketbox.client.options import ClientOptions, ConsumerOptions
-from rocketbox.client.outcomes import DEAD_LETTER, MessageHandler
+from rocketbox.client.outcomes import DEAD_LETTER, AnyHandler
 from rocketbox.client.process_queue import FlowLimits, ProcessQueue
+from rocketbox.client.pull_gate import PullGate
 from rocketbox.client.pull_loop import PullContext, PullLoop
 from rocketbox.client.queue_locks import QueueLocks
 from rocketbox.client.rebalance import Rebalancer
@@ -44,6 +46,8 @@ __all__ = ["ConsumerState", "PushConsumer", "QueueState"]
 _log = logging.getLogger(__name__)
 
 MAX_BATCH_SIZE = 1024
+PAUSED = "its user paused it"
+HUNG = "all threads of its def handlers hang"
 CANCELLED_HANDLERS_END = 1.0  # seconds for cancelled handlers to clear up before the queues are handed on
 STOP_TIMEOUT = 5.0  # seconds for the last commit and the unlocking, also when everything is being cancelled
 REMINDER_INTERVAL = 60.0  # seconds between two warnings of topics that do not exist
@@ -66,7 +70,10 @@ class QueueState:
 
 @dataclass(frozen=True)
 class ConsumerState:
-    """What health shows of a consumer. ``topics_without_route`` are subscribed, and no name server knows them."""
+    """What health shows of a consumer. ``topics_without_route`` are subscribed, and no name server knows them.
+
+    ``hung_handlers`` are the lines at which all threads of its def handlers hang, for which it does not pull.
+    """
 
     group: str
     running: bool
@@ -74,6 +81,7 @@ class ConsumerState:
     busy_workers: int
     queues: tuple[QueueState, ...]
     topics_without_route: tuple[str, ...]
+    hung_handlers: tuple[str, ...]
     tasks: tuple[TaskHealth, ...]
 
     @property
@@ -130,17 +138,18 @@ class PushConsumer:
         self._subscriptions = Subscriptions(group, instance, options)
         self._running = False
         self._closed = False
-        self._paused = False
         self._registered = False
         self._reminding = False
         self._told_of_late_handlers = False
-        self._gate = anyio.Event()
+        self._gate = PullGate()
         self._rounds: SupervisedTask | None = None
         self._stack = AsyncExitStack()
         self._tasks = Supervisor(f"consumer {group}", self._clock)
         self._rebalancer = Rebalancer(self._rebalance, self._options.rebalance_interval, self._clock)
         needs_locks = self._options.orderly and not self._options.broadcasting
         self._locks = QueueLocks(group, instance) if needs_locks else None
+        self.threads = HandlerThreads(options.concurrency, group, self._clock)
+        """Those of its def handlers."""
         self._send_back = None if self._options.broadcasting else SendBack(group, instance)
         kind = OrderlyConsumer if self._options.orderly else ConcurrentConsumer
         self._consumer = kind(
@@ -154,7 +163,7 @@ class PushConsumer:
         )  # fmt: skip
         self._pull_context = PullContext(
             group=group, instance=instance, options=self._options, subscriptions=self._subscriptions,
-            limits=self._limits, offer=self._consumer.offer, reset=self._queues.reset, gate=self._pass_gate,
+            limits=self._limits, offer=self._consumer.offer, reset=self._queues.reset, gate=self._gate.passed,
             may_pull=self._queues.may_commit, reject=self._reject,
         )  # fmt: skip
 
@@ -175,10 +184,13 @@ class PushConsumer:
         async with AsyncExitStack() as stack:
             if self._owns_instance:
                 await stack.enter_async_context(self._instance)
+            await stack.enter_async_context(self.threads)
             await stack.enter_async_context(self._tasks)
             self._running = True
             stack.push_async_exit(self._leave)
             self._consumer.start()
+            if self._options.consume_timeout != float("inf"):
+                self._tasks.start("def handlers", self.threads.watch, self._options.consume_timeout, self._on_hung)
             self._rounds = self._tasks.start("rebalance", self._rebalancer.run)
             if self._locks is not None:
                 self._tasks.start("queue locks", self._queues.keep_locks)
@@ -254,13 +266,14 @@ class PushConsumer:
         self,
         topic: str,
         expression: str,
-        handler: MessageHandler,
+        handler: AnyHandler,
         *,
         selector_type: SelectorType = SelectorType.TAG,
         batch_max_size: int = 1,
     ) -> None:
         """Have handler called with the messages of topic that expression selects (``"*"`` or ``"A || B"``).
 
+        A ``def`` handler runs in a thread, so it may block; at most ``concurrency`` of them run at once.
         On a running consumer this returns after the brokers know of it and this member has been given its queues as far
         as they can be had now: what is sent from then on is consumed. A topic that does not exist yet is asked for each
         second. Subscribing to a topic again replaces expression and handler.
@@ -273,7 +286,9 @@ class PushConsumer:
         check_topic(topic)
         if not 1 <= batch_max_size <= MAX_BATCH_SIZE:
             raise ClientError(f"batch_max_size of {topic!r} is {batch_max_size}; it must be from 1 to {MAX_BATCH_SIZE}")
-        before = self._subscriptions.put(topic, expression, handler, selector_type, batch_max_size)
+        before = self._subscriptions.put(
+            topic, expression, self.threads.handler(handler), selector_type, batch_max_size
+        )
         if not self._running:
             return
         try:
@@ -376,27 +391,23 @@ class PushConsumer:
 
     def pause(self) -> None:
         """Pull nothing and take no new queues until :meth:`resume`; what is held is still consumed."""
-        if not self._paused:
-            self._paused = True
-            self._gate = anyio.Event()
+        self._gate.close(PAUSED)
 
     def resume(self) -> None:
         """End a pause."""
-        if self._paused:
-            self._paused = False
-            self._gate.set()
+        if self.paused:
+            self._gate.open(PAUSED)
             self._rebalancer.wake()
 
     @property
     def paused(self) -> bool:
-        return self._paused
+        return self._gate.closed_by(PAUSED)
 
-    async def _pass_gate(self) -> bool:
-        """Return when the consumer is not paused; whether it had to be waited for."""
-        waited = self._paused
-        while self._paused:
-            await self._gate.wait()
-        return waited
+    def _on_hung(self) -> None:
+        if self.threads.hung:
+            self._gate.close(HUNG)
+        else:
+            self._gate.open(HUNG)
 
     def state(self) -> ConsumerState:
         """Queues with their lag, and what is in hand; cheap, and always there."""
@@ -404,7 +415,7 @@ class PushConsumer:
         return ConsumerState(
             group=self._group,
             running=self._running and not self._closed,
-            paused=self._paused,
+            paused=self.paused,
             busy_workers=self._consumer.workers.busy,
             queues=tuple(
                 QueueState(
@@ -421,6 +432,7 @@ class PushConsumer:
                 for held in sorted(self._queues.queues, key=lambda held: held.queue)
             ),
             topics_without_route=tuple(sorted(self.missing_topics)),
+            hung_handlers=self.threads.hung,
             tasks=tuple(self._tasks.health()) if self._running else (),
         )
 
@@ -429,7 +441,7 @@ class PushConsumer:
     async def _rebalance(self) -> bool:
         if self._closed or not self._registered:
             return True
-        return await self._queues.rebalance(paused=self._paused)
+        return await self._queues.rebalance(paused=self.paused)
 
     def _start_pulling(self, held: ProcessQueue) -> SupervisedTask:
         name = f"pull {held.queue.topic} {held.queue.broker_name}/{held.queue.queue_id}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
+from contextvars import ContextVar
 
 from anyio.lowlevel import checkpoint
 
@@ -22,7 +23,7 @@ from rocketbox.handoff import Waiter, make_waiter
 from rocketbox.message import MessageExt
 from rocketbox.tasks import SupervisedTask, Supervisor
 
-__all__ = ["Worker", "Workers"]
+__all__ = ["Worker", "Workers", "worker_in_hand"]
 
 SLICE = 0.005  # seconds of the loop that all workers together use before others get their turn
 SLICE_BATCHES = 32  # ends a slice as well
@@ -32,14 +33,36 @@ OTHERS_RAN = 0.0005  # seconds between two batches that must have gone to others
 class Worker:
     """One worker, and what it has in hand."""
 
-    __slots__ = ("batch", "queue", "replaced", "since", "task")
+    __slots__ = ("batch", "in_line_since", "queue", "replaced", "since", "task")
 
     def __init__(self) -> None:
         self.task: SupervisedTask | None = None
         self.queue: ProcessQueue | None = None
         self.batch: list[MessageExt] | None = None  # None: nothing in hand, or taken away because it took too long
-        self.since = 0.0
+        self.since = 0.0  # when the batch was taken; later by what it waited in line for a thread
+        self.in_line_since: float | None = None
         self.replaced = False
+
+    def wait_in_line(self, now: float) -> None:
+        """A part of the batch waits for a thread: its handler has not begun."""
+        self.in_line_since = now
+
+    def begin(self, now: float) -> None:
+        """The thread began. Called in it."""
+        self.leave_line(now)
+
+    def leave_line(self, now: float) -> None:
+        if self.in_line_since is not None:
+            self.since += now - self.in_line_since
+            self.in_line_since = None
+
+
+_in_hand: ContextVar[Worker | None] = ContextVar("worker", default=None)
+
+
+def worker_in_hand() -> Worker | None:
+    """The worker whose handler runs here; None outside of handlers."""
+    return _in_hand.get()
 
 
 class Workers:
@@ -115,9 +138,12 @@ class Workers:
         return self._busy
 
     def slower_than(self, seconds: float) -> Iterator[Worker]:
-        """Workers whose batch has been in hand for longer than seconds."""
+        """Workers whose batch has been with its handler for longer than seconds."""
         oldest = self._clock.monotonic() - seconds
-        return (worker for worker in list(self._workers) if worker.batch is not None and worker.since < oldest)
+        return (
+            worker for worker in list(self._workers)
+            if worker.batch is not None and worker.in_line_since is None and worker.since < oldest
+        )  # fmt: skip
 
     def replace(self, worker: Worker) -> None:
         """Take the batch out of worker's hands, cancel it, and start another in its place."""
@@ -131,6 +157,7 @@ class Workers:
     async def _run(self, worker: Worker) -> None:
         line = self._line
         clock = self._clock
+        _in_hand.set(worker)
         while not worker.replaced:  # a handler may have swallowed the cancellation that should have ended this
             if not line:
                 await self._wait_for_work()

@@ -9,19 +9,17 @@ Source: rocketmq-spring 2.3 ``DefaultRocketMQListenerContainer`` (there one cont
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 from typing import Any, Self
 
-import anyio
-
 from rocketbox.client import MQClientInstance, PushConsumer
+from rocketbox.client.handler_threads import HandlerThreads
 from rocketbox.clock import Clock
 from rocketbox.errors import NotStartedError
-from rocketbox.handoff import WorkerPool
 from rocketbox.listeners.binding import Beans, HandlerSignature
 from rocketbox.listeners.dispatch import HandlerDispatch, InvalidLimit
 from rocketbox.listeners.options import GroupOptions, OnInvalid, consumer_options
@@ -32,8 +30,6 @@ from rocketbox.template import MessageConverter, RocketMQTemplate
 __all__ = ["ContainerPlan", "ContainerState", "ContainerStatus", "ListenerContainer", "ListenerFunction"]
 
 _log = logging.getLogger(__name__)
-
-POOL_GRACE = 1.0  # seconds for threads whose handlers were not done when the drain ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,20 +74,6 @@ class ContainerState:
     status: ContainerStatus
     ready: bool
     reason: str | None
-
-
-@asynccontextmanager
-async def _bounded_pool(plan: ContainerPlan, clock: Clock) -> AsyncIterator[WorkerPool]:
-    """Threads for the group's def handlers. Its end waits for them, but not for one that has had its time already."""
-    pool = WorkerPool(plan.options.concurrency, plan.group)
-    await pool.__aenter__()
-    try:
-        yield pool
-    finally:
-        with anyio.CancelScope(shield=True), clock.move_on_after(POOL_GRACE) as scope:
-            await pool.__aexit__(None, None, None)
-        if scope.cancelled_caught:
-            _log.warning("group %s: a def handler still runs in its thread; it is left to itself", plan.group)
 
 
 class ListenerContainer:
@@ -147,16 +129,13 @@ class ListenerContainer:
         plan = self.plan
         async with AsyncExitStack() as stack:
             self._limit = InvalidLimit(plan.options.invalid_limit, self._clock, self._pause_for_invalid)
-            pool = None
-            if any(not function.signature.is_async for function in plan.functions):
-                pool = await stack.enter_async_context(_bounded_pool(plan, self._clock))
             options = consumer_options(plan.options, wait_for_servers=self._wait_for_servers)
             consumer = PushConsumer(plan.group, instance=self._instance, options=options)
             for function in plan.functions:  # before the consumer starts: the brokers hear of all topics together
                 await consumer.subscribe(
                     function.topic,
                     function.selector_expression,
-                    self._dispatch(function, pool, self._limit).handle,
+                    self._dispatch(function, consumer.threads, self._limit).handle,
                     selector_type=function.selector_type,
                     batch_max_size=function.batch_max_size,
                 )
@@ -209,6 +188,8 @@ class ListenerContainer:
         ready, reason = self._status is ContainerStatus.RUNNING, self._reason
         if ready and (missing := self.consumer.missing_topics):
             ready, reason = False, f"waits for topic {', '.join(missing)}, which no name server knows yet"
+        if ready and self.consumer.threads.hung:
+            ready, reason = False, f"all threads of its def handlers hang: {'; '.join(self.consumer.threads.hung)}"
         return ContainerState(self.cluster, self.group, self._status, ready, reason)
 
     def _pause_for_invalid(self) -> None:
@@ -223,14 +204,14 @@ class ListenerContainer:
             self.group,
         )
 
-    def _dispatch(self, function: ListenerFunction, pool: WorkerPool | None, limit: InvalidLimit) -> HandlerDispatch:
+    def _dispatch(self, function: ListenerFunction, threads: HandlerThreads, limit: InvalidLimit) -> HandlerDispatch:
         return HandlerDispatch(
             binding=function.signature.bind(self._beans.resolve, self._converter),
             limit=limit,
             on_invalid=function.on_invalid,
             consume_mode=self.plan.options.consume_mode,
             reply=self._replier(function.replies) if function.replies else None,
-            pool=pool,
+            threads=threads,
         )
 
     def _replier(self, replies: Sequence[send_to]) -> Callable[[list[Any]], Awaitable[None]]:

@@ -16,10 +16,10 @@ from typing import Any
 
 import anyio
 
+from rocketbox.client.handler_threads import HandlerThreads
 from rocketbox.client.outcomes import Outcome
 from rocketbox.clock import Clock
 from rocketbox.errors import BatchFailed, Reject, RetryLater
-from rocketbox.handoff import WorkerPool
 from rocketbox.listeners.binding import HandlerBinding
 from rocketbox.listeners.options import OnInvalid
 from rocketbox.message import ConsumeMode, MessageExt
@@ -93,7 +93,7 @@ class HandlerDispatch:
     on_invalid: OnInvalid = OnInvalid.DEAD_LETTER
     consume_mode: ConsumeMode = ConsumeMode.CONCURRENTLY
     reply: Callable[[list[Any]], Awaitable[None]] | None = None
-    pool: WorkerPool | None = None
+    threads: HandlerThreads | None = None
 
     async def handle(self, messages: Sequence[MessageExt]) -> list[Outcome] | None:
         """One outcome for each message, or None when all of them are consumed."""
@@ -167,8 +167,8 @@ class HandlerDispatch:
     async def _call(self, arguments: list[Any]) -> Any:
         if self.binding.signature.is_async:
             return await self.binding.call(arguments)
-        assert self.pool is not None, "a def handler has a pool"
-        return await self.pool.run(self.binding.call, arguments)
+        assert self.threads is not None, "a def handler has threads"
+        return await self.threads.run(self.binding.call, arguments)
 
     async def _invalid(self, message: MessageExt, error: PayloadError) -> Outcome:
         await self.limit.pass_one()

@@ -11,9 +11,9 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
+from rocketbox.client.handler_threads import HandlerThreads
 from rocketbox.clock import RealClock
 from rocketbox.errors import BatchFailed, Reject, RetryLater
-from rocketbox.handoff import WorkerPool
 from rocketbox.listeners.binding import Beans, read_signature
 from rocketbox.listeners.dispatch import HandlerDispatch, InvalidLimit
 from rocketbox.listeners.options import OnInvalid
@@ -57,7 +57,7 @@ def dispatch(
     on_invalid: OnInvalid = OnInvalid.DEAD_LETTER,
     consume_mode: ConsumeMode = ConsumeMode.CONCURRENTLY,
     sent: list[Any] | None = None,
-    pool: WorkerPool | None = None,
+    threads: HandlerThreads | None = None,
 ) -> HandlerDispatch:
     converter = JsonMessageConverter()
     beans = Beans(has=lambda hint: False, resolve=lambda hint: None)
@@ -73,7 +73,7 @@ def dispatch(
         on_invalid=on_invalid,
         consume_mode=consume_mode,
         reply=None if sent is None else reply,
-        pool=pool,
+        threads=threads,
     )
 
 
@@ -115,8 +115,8 @@ async def test_a_def_handler_runs_in_a_thread_of_the_pool() -> None:
     def handler(departures: list[Departure]) -> None:
         threads.append(threading.current_thread().name)
 
-    async with WorkerPool(1, "desk") as pool:
-        assert await dispatch(handler, pool=pool).handle(rows(1, 2)) is None
+    async with HandlerThreads(1, "desk", RealClock()) as pool:
+        assert await dispatch(handler, threads=pool).handle(rows(1, 2)) is None
     assert threads == ["desk-0"]
 
 
