@@ -121,6 +121,7 @@ class Broker:
             expiry,
             most_groups=options.max_groups_per_connection,
             most_subscriptions=options.max_subscriptions_per_group,
+            most_subscription_bytes=options.max_subscription_bytes,
         )
         self.producers: ProducerTable[Connection] = ProducerTable(
             clock, expiry, most=options.max_groups, most_groups=options.max_groups_per_connection

@@ -14,7 +14,12 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from rocketbox.broker.limits import LimitError
-from rocketbox.broker.options import MAX_GROUPS, MAX_GROUPS_PER_CONNECTION, MAX_SUBSCRIPTIONS_PER_GROUP
+from rocketbox.broker.options import (
+    MAX_GROUPS,
+    MAX_GROUPS_PER_CONNECTION,
+    MAX_SUBSCRIPTION_BYTES,
+    MAX_SUBSCRIPTIONS_PER_GROUP,
+)
 from rocketbox.clock import Clock
 from rocketbox.message import ConsumeFromWhere, MessageModel
 from rocketbox.protocol.tags import SubscriptionData
@@ -22,6 +27,10 @@ from rocketbox.protocol.tags import SubscriptionData
 __all__ = ["CLIENT_EXPIRY", "ClientChannel", "ConsumerGroup", "ConsumerTable", "ProducerTable"]
 
 CLIENT_EXPIRY = 120.0  # seconds without a heartbeat; Apache's channelExpiredTimeout
+
+SHARE_OF_A_GROUP = 64  # one of so many parts of the bytes of all subscriptions
+SUBSCRIPTION_BYTES = 300  # without its texts
+TAG_BYTES, CODE_BYTES = 60, 40
 
 ConnectionT = TypeVar("ConnectionT", bound=Hashable)
 
@@ -46,6 +55,8 @@ class ConsumerGroup(Generic[ConnectionT]):
     consume_from_where: ConsumeFromWhere | None
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     channels: dict[ConnectionT, ClientChannel] = field(default_factory=dict)
+    subscription_bytes: int = 0
+    """About how many bytes the subscriptions take."""
 
     def client_ids(self) -> list[str]:
         return list(dict.fromkeys(channel.client_id for channel in self.channels.values()))
@@ -67,6 +78,14 @@ class ConsumerGroup(Generic[ConnectionT]):
             if known is None or subscription.sub_version > known.sub_version:
                 self.subscriptions[topic] = subscription
         return changed
+
+
+def _subscription_bytes(data: SubscriptionData) -> int:
+    """About how many bytes a subscription takes."""
+    return (
+        SUBSCRIPTION_BYTES + len(data.topic) + len(data.sub_string) + len(data.expression_type) + sum(map(len, data.tags_set))
+        + TAG_BYTES * len(data.tags_set) + CODE_BYTES * len(data.code_set)
+    )  # fmt: skip
 
 
 class Memberships(Generic[ConnectionT]):
@@ -130,11 +149,15 @@ class ConsumerTable(Generic[ConnectionT]):
         *,
         most_groups: int = MAX_GROUPS_PER_CONNECTION,
         most_subscriptions: int = MAX_SUBSCRIPTIONS_PER_GROUP,
+        most_subscription_bytes: int = MAX_SUBSCRIPTION_BYTES,
     ) -> None:
         self._clock = clock
         self._on_change = on_change
         self._expiry = expiry
         self._most_subscriptions = most_subscriptions
+        self._most_subscription_bytes = most_subscription_bytes
+        self.subscription_bytes = 0
+        """About how many bytes the subscriptions of all groups take."""
         self._groups: dict[str, ConsumerGroup[ConnectionT]] = {}
         self.memberships: Memberships[ConnectionT] = Memberships("consumer", most_groups)
 
@@ -154,7 +177,8 @@ class ConsumerTable(Generic[ConnectionT]):
     ) -> bool:
         """Take a heartbeat in; whether members or topics changed. Subscriptions None: the beat did not carry them.
 
-        Raises LimitError when the connection is in too many groups, or the group has too many subscriptions.
+        Raises LimitError when the connection is in too many groups, or the group has too many subscriptions, or too
+        large ones.
         """
         if subscriptions is not None and len(subscriptions) > self._most_subscriptions:
             self.memberships.refused += 1
@@ -162,8 +186,11 @@ class ConsumerTable(Generic[ConnectionT]):
                 f"group {name} has {len(subscriptions)} subscriptions",
                 self._most_subscriptions, "max-subscriptions-per-group",
             )  # fmt: skip
-        self.memberships.note(connection, name, channel.last_update)
         group = self._groups.get(name)
+        size = None if subscriptions is None else sum(map(_subscription_bytes, subscriptions))
+        if size is not None:
+            self._check_bytes(name, size, 0 if group is None else group.subscription_bytes)
+        self.memberships.note(connection, name, channel.last_update)
         if group is None:
             group = self._groups[name] = ConsumerGroup(name, consume_type, message_model, consume_from_where)
         group.consume_type = consume_type
@@ -172,9 +199,28 @@ class ConsumerTable(Generic[ConnectionT]):
         changed = group.update_channel(connection, channel)
         if subscriptions is not None:
             changed = group.update_subscriptions(subscriptions) or changed
+            size = sum(map(_subscription_bytes, group.subscriptions.values()))  # some may be kept that were newer
+            self.subscription_bytes += size - group.subscription_bytes
+            group.subscription_bytes = size
         if changed:
             self._tell(group)
         return changed
+
+    def _check_bytes(self, name: str, size: int, before: int) -> None:
+        share = self._most_subscription_bytes // SHARE_OF_A_GROUP
+        limit: LimitError | None = None
+        if size > share:
+            setting = f"a {SHARE_OF_A_GROUP}th of max-subscription-bytes"
+            limit = LimitError(f"the subscriptions of group {name} have {size} bytes", share, setting)
+        elif size > before and self.subscription_bytes - before + size > self._most_subscription_bytes:
+            limit = LimitError(
+                f"with those of group {name} the subscriptions of all groups have "
+                f"{self.subscription_bytes - before + size} bytes",
+                self._most_subscription_bytes, "max-subscription-bytes",
+            )  # fmt: skip
+        if limit is not None:
+            self.memberships.refused += 1
+            raise limit
 
     def unregister(self, name: str, client_id: str, connection: ConnectionT) -> None:
         """A client leaves a group."""
@@ -205,6 +251,7 @@ class ConsumerTable(Generic[ConnectionT]):
             self.memberships.forget(connection, group.name)
         if not group.channels:
             del self._groups[group.name]
+            self.subscription_bytes -= group.subscription_bytes
         else:
             self._tell(group)
 

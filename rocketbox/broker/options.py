@@ -37,6 +37,7 @@ __all__ = [
 MAX_GROUPS = 100_000
 MAX_GROUPS_PER_CONNECTION = 1000
 MAX_SUBSCRIPTIONS_PER_GROUP = 1000
+MAX_SUBSCRIPTION_BYTES = 256 << 20
 MAX_OFFSETS = 500_000
 MAX_LOCKED_QUEUES = 100_000
 
@@ -118,6 +119,9 @@ class BrokerOptions:
     max_groups_per_connection: int = MAX_GROUPS_PER_CONNECTION
     """The most consumer groups, and the most producer groups, of the client at one connection."""
     max_subscriptions_per_group: int = MAX_SUBSCRIPTIONS_PER_GROUP
+    max_subscription_bytes: int = MAX_SUBSCRIPTION_BYTES
+    """The most bytes of what all groups are subscribed to, each subscription about 300 and 100 for a tag; one group has
+    a 64th of it."""
     max_locked_queues: int = MAX_LOCKED_QUEUES
     """The most queues that orderly consumers hold the locks of."""
     max_offsets: int = MAX_OFFSETS
@@ -149,6 +153,7 @@ _LEAST = {
     "max_offsets_per_address": 1,
     "max_groups_per_connection": 1,
     "max_subscriptions_per_group": 1,
+    "max_subscription_bytes": 1 << 20,
     "max_locked_queues": 1,
     "auto_create_names_per_minute": 1,
     "max_large_requests": 1,

@@ -58,7 +58,10 @@ class RareLog:
     def tell(
         self, level: int, now: float, kind: Any, text: str, *values: object, error: BaseException | None = None
     ) -> None:
-        """Log text % values, unless a line of this kind was written a moment ago. Kinds are few and ours."""
+        """Log text % values, unless a line of this kind was written a moment ago. Kinds are few and ours.
+
+        Nothing that a peer chooses may be part of one: each kind has a line, and is kept.
+        """
         entry = self._kinds.get(kind)
         if entry is not None and now - entry[0] < RARE_LOG_PERIOD:
             entry[1] += 1

@@ -368,7 +368,7 @@ class Connection:
             code = one.request.code
             self._role.counters.bodies_refused += 1
             self._role.log.tell(
-                logging.WARNING, self._monotonic(), ("body", code),
+                logging.WARNING, self._monotonic(), ("body", code if code in self._role.handlers else None),
                 "request %d of %s is refused: its body has %d bytes, %d is the most",
                 code, self.remote_address, one.size, one.limit,
             )  # fmt: skip

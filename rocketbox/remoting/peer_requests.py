@@ -201,6 +201,7 @@ class PeerRequests:
 
     def _handler_failed(self, request: RemotingCommand, error: Exception) -> None:
         connection, role, code = self._connection, self._role, request.code
+        kind = code if code in role.handlers else None  # a hook may fail for codes that nobody knows
         if isinstance(error, RemoteProtocolError) and request.raw_header is not None:
             try:
                 _ = request.ext_fields
@@ -211,13 +212,13 @@ class PeerRequests:
         if isinstance(error, HeaderError | RemoteProtocolError):  # the peer's fault, which it may repeat many times
             role.counters.unreadable_requests += 1
             role.log.tell(
-                logging.WARNING, now, ("unreadable", code), "request %d of %s cannot be read: %s",
+                logging.WARNING, now, ("unreadable", kind), "request %d of %s cannot be read: %s",
                 code, connection.remote_address, error,
             )  # fmt: skip
         else:
             role.counters.failed_requests += 1
             role.log.tell(
-                logging.ERROR, now, ("failed", code, type(error)), "the handler of request %d of %s failed",
+                logging.ERROR, now, ("failed", kind, type(error)), "the handler of request %d of %s failed",
                 code, connection.remote_address, error=error,
             )  # fmt: skip
         # Our own errors are written for who reads them; of others a peer sees neither text (paths, values of somebody

@@ -36,6 +36,8 @@ _FINGERPRINT = "broker.heartbeat_fingerprint"  # attribute of a connection
 GROUPS_OF_A_STEP = 20  # a new one takes some 50 us
 QUEUES_OF_A_STEP = 500
 LONGEST_SHOWN = 100  # characters of a name that an answer repeats
+LONGEST_NAME = 255  # characters of a name that is kept
+LONGEST_CLIENT_ID = 1024  # Java's have some 60: address, process and time
 
 
 class _Answer(NamedTuple):
@@ -84,6 +86,7 @@ class ClientHandler:
                 raise LimitError(
                     f"a heartbeat names {count} groups of a kind", self._most_groups, "max-groups-per-connection"
                 )
+        _check_beat(beat)
         channel = ClientChannel(beat.client_id, request.language, request.version, self._clock.monotonic())
         new_topics: list[str] = []
         refused: LimitError | None = None
@@ -155,9 +158,14 @@ class ClientHandler:
 
     def _lock(self, request: RemotingCommand) -> Steps[_Answer]:
         body = yield from lock_request_in_steps(request.body)
+        _check_length("client id", body.client_id, LONGEST_CLIENT_ID)
+        _check_length("name of a group", body.consumer_group)
         held: list[MessageQueue] = []
         for start in range(0, len(body.mq_set), QUEUES_OF_A_STEP):
             queues = body.mq_set[start : start + QUEUES_OF_A_STEP]
+            for queue in queues:
+                _check_length("name of a topic", queue.topic)
+                _check_length("name of a broker", queue.broker_name)
             held += self._locks.lock(body.consumer_group, body.client_id, queues)
             if start + QUEUES_OF_A_STEP < len(body.mq_set):
                 yield
@@ -225,6 +233,22 @@ class ClientHandler:
     async def _answer_when_known(self, topics: list[str], response: RemotingCommand) -> RemotingCommand:
         await self._registration.announced(*topics)
         return response
+
+
+def _check_beat(beat: HeartbeatData) -> None:
+    """Whether what would be kept of it has a length that it may have; subscriptions have a budget of their own."""
+    _check_length("client id", beat.client_id, LONGEST_CLIENT_ID)
+    for producer in beat.producer_data_set:
+        _check_length("name of a group", producer.group_name)
+    for consumer in beat.consumer_data_set:
+        _check_length("name of a group", consumer.group_name)
+        _check_length("consume type", consumer.consume_type)
+
+
+def _check_length(what: str, text: str, most: int = LONGEST_NAME) -> None:
+    """Raises RemoteProtocolError."""
+    if len(text) > most:
+        raise RemoteProtocolError(f"the {what} has {len(text)} characters; {most} is the most")
 
 
 def _beat_response(connection: Connection, beat: HeartbeatData) -> RemotingCommand:

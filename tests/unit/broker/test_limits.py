@@ -210,6 +210,29 @@ def test_a_group_has_so_many_subscriptions_and_no_more() -> None:
     assert len(group.subscriptions) == 3
 
 
+def test_subscriptions_of_all_groups_have_so_many_bytes_and_no_more() -> None:
+    consumers = Consumers(most_subscription_bytes=64_000)
+    consumers.beat("first", "one", 2)
+    bytes_of_one = consumers.table.subscription_bytes
+    assert 200 < bytes_of_one < 1_000
+    with pytest.raises(
+        LimitError, match=r"subscriptions of group large have \d+ bytes; 1000 is the most \(a 64th of max-subscr"
+    ):
+        consumers.beat("large", "one", 20)
+    number = 0
+    while consumers.table.subscription_bytes + bytes_of_one <= 64_000:
+        consumers.beat(f"group{number}", "one", 2)
+        number += 1
+    assert number >= 60_000 // bytes_of_one
+    with pytest.raises(LimitError, match=r"groups have \d+ bytes; 64000 is the most \(max-subscription-bytes\)"):
+        consumers.beat(f"group{number}", "one", 3)
+    consumers.beat("first", "one", 1)
+    assert consumers.table.group(f"group{number}") is None
+    assert consumers.table.subscription_bytes <= 64_000
+    consumers.table.on_close("one")
+    assert consumers.table.subscription_bytes == 0
+
+
 def test_producer_groups_are_limited_for_each_connection_and_in_all() -> None:
     clock = VirtualClock()
     producers: ProducerTable[str] = ProducerTable(clock, most=3, most_groups=2)
