@@ -82,10 +82,8 @@ class ConsumerGroup(Generic[ConnectionT]):
 
 def _subscription_bytes(data: SubscriptionData) -> int:
     """About how many bytes a subscription takes."""
-    return (
-        SUBSCRIPTION_BYTES + len(data.topic) + len(data.sub_string) + len(data.expression_type) + sum(map(len, data.tags_set))
-        + TAG_BYTES * len(data.tags_set) + CODE_BYTES * len(data.code_set)
-    )  # fmt: skip
+    texts = (data.topic, data.sub_string, data.expression_type, *data.tags_set)
+    return SUBSCRIPTION_BYTES + sum(map(len, texts)) + TAG_BYTES * len(data.tags_set) + CODE_BYTES * len(data.code_set)
 
 
 class Memberships(Generic[ConnectionT]):
