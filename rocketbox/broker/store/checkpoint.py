@@ -20,6 +20,9 @@ Behind them is ours, which Apache's broker neither reads nor writes:
                              where it did when only those records had entries (``Derived.queue_ends``)
    96 checksums_from         i64: records from here on bear a checksum; -1: they need not
   104 checksum               CRC-32 of the 104 bytes before
+  108 log_start              i64: the log begins here at the latest; what begins before was removed by retention
+  116 checksum               CRC-32 of the 116 bytes before; builds that did not know log_start leave another one, then
+                             it is not known
 
 The mark holds only while its checksum does and ``lock`` names its run, so it ends when another broker has used the
 directory. (``ROCKETBX`` was a mark without a run: it counts as none.) Written in place, all within one sector; after
@@ -46,6 +49,9 @@ _APACHE = struct.Struct(">6q")
 _OURS = struct.Struct(">8sQ3qQq")
 _CHECKSUM = struct.Struct(">I")
 _CHECKED = _APACHE.size + _OURS.size
+_START = struct.Struct(">q")
+_START_AT = _CHECKED + _CHECKSUM.size
+_START_CHECKED = _START_AT + _START.size
 
 
 @dataclass(frozen=True)
@@ -65,9 +71,11 @@ class Checkpoint:
     indexed_offset: int = 0
     queue_ends: int = 0
     checksums_from: int = -1
+    log_start: int = -1
+    """-1: not known."""
 
     def encode(self) -> bytes:
-        """The first 108 bytes of the file, with the mark."""
+        """The first 120 bytes of the file, with the mark."""
         data = _APACHE.pack(
             self.physic_msg_timestamp,
             self.logics_msg_timestamp,
@@ -84,6 +92,7 @@ class Checkpoint:
             self.queue_ends,
             self.checksums_from,
         )
+        data += _CHECKSUM.pack(zlib.crc32(data)) + _START.pack(self.log_start)
         return data + _CHECKSUM.pack(zlib.crc32(data))
 
     def without_mark(self) -> Checkpoint:
@@ -100,13 +109,15 @@ class Checkpoint:
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
         """Whatever the bytes are; what is missing counts as 0."""
-        data = data.ljust(_CHECKED + _CHECKSUM.size, b"\0")
+        data = data.ljust(_START_CHECKED + _CHECKSUM.size, b"\0")
         physic, logics, index, flushed, confirmed, logics_physical = _APACHE.unpack_from(data)
         apache = cls(physic, logics, index, flushed, confirmed, logics_physical)
         mark, run, synced, queued, indexed, queue_ends, checksums_from = _OURS.unpack_from(data, _APACHE.size)
         (checksum,) = _CHECKSUM.unpack_from(data, _CHECKED)
         if mark != MARK or checksum != zlib.crc32(data[:_CHECKED]):
             return apache
+        (log_start,) = _START.unpack_from(data, _START_AT)
+        (checksum,) = _CHECKSUM.unpack_from(data, _START_CHECKED)
         return replace(
             apache,
             marked=True,
@@ -116,7 +127,12 @@ class Checkpoint:
             indexed_offset=indexed,
             queue_ends=queue_ends,
             checksums_from=checksums_from,
+            log_start=log_start if checksum == zlib.crc32(data[:_START_CHECKED]) else -1,
         )
+
+    def missing_before(self, start: int) -> int | None:
+        """Where the log began, if its first file now begins behind that though retention has not removed others."""
+        return self.log_start if self.marked and 0 <= self.log_start < start else None
 
 
 class CheckpointFile:

@@ -265,11 +265,16 @@ class ConsumeQueue:
         """Add units that stand for no message up to ``offset``; an empty queue begins in the file of ``offset``."""
         per_file = self._run.file_size // UNIT
         if self.max_offset == self.first_offset and offset // per_file > self.max_offset // per_file:
-            self._run.remove_files()
-            self._set_end(offset - offset % per_file)
+            self.begin_again_at(offset)
         tail = self._tail[1]
         tail += FILLER_UNIT * (offset - self.max_offset)
         self.max_offset = offset
+
+    def begin_again_at(self, offset: int) -> None:
+        """Remove the files, which all lie behind, and go on in the file that holds ``offset``; the queue is empty."""
+        self._run.remove_files()
+        self._rewound = None
+        self._set_end(offset - offset % (self._run.file_size // UNIT))
 
     def unwritten(self) -> tuple[int, bytes]:
         """The first unit that is not in the files, and the bytes of all those."""

@@ -22,10 +22,13 @@ from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.recovery import RecoveryReport, recover, write_abort
 from rocketbox.broker.store.storage import LockHandle, Storage
 from rocketbox.clock import Clock
+from rocketbox.errors import StoreCorruptError
 
-__all__ = ["OpenedStore", "lock_directory", "open_store", "say_clean"]
+__all__ = ["FIRST_MISSING", "OpenedStore", "lock_directory", "open_store", "say_clean"]
 
 _log = logging.getLogger(__name__)
+
+FIRST_MISSING = "the file is missing; the log began there, and retention has not removed it"
 
 
 def lock_directory(storage: Storage, root: str) -> LockHandle:
@@ -54,6 +57,8 @@ def open_store(
             "read through", root,
         )  # fmt: skip
     log.run.load(lengthen=True)
+    if log.run.starts and (missing := known.missing_before(log.start)) is not None:
+        raise StoreCorruptError(log.run.path(missing), 0, FIRST_MISSING)
     misfits = derived.load()
     if misfits.queues is not None:
         if known.marked:  # ends that no queues have: all of them are built again, now or by the start after a crash
@@ -110,7 +115,10 @@ class OpenedStore:
         write_abort(self._storage, self._root)
         report = self.report
         self._derived.deleted.settle(self._log_start, report.end)
-        self._checkpoint.write(sync=False, run=self._run, checksums_from=self._checksums_from, synced_offset=report.end)
+        self._checkpoint.write(
+            sync=False, run=self._run, checksums_from=self._checksums_from, synced_offset=report.end,
+            log_start=self._log_start,
+        )  # fmt: skip
         changes = {}
         if not self._derived.unwritten and not self._derived.index.changed:  # else derived_writer says so later
             changes = checkpoint_changes(report.end, self.last_timestamp, report.last_record, self._queue_ends)

@@ -172,6 +172,7 @@ class _Recovery:
         self._now_ms = clock.time_ms()
         self._started = self._reported = clock.monotonic()
         self._all_queues = False  # are built again from the log's beginning
+        self._seen: set[ConsumeQueue] = set()  # the queues that had a record since
         self._rewound = False
         self._records = 0
         self._added = 0
@@ -359,6 +360,11 @@ class _Recovery:
             )
         if number < queue.max_offset and queue.is_new:  # of a broker that does not know which topics were deleted
             queue.begin_at(number)
+        if self._all_queues and queue not in self._seen:
+            self._seen.add(queue)
+            if number < queue.first_offset:
+                _log.warning("the first files of %s/%d are missing: all are made again", parsed.topic, parsed.queue_id)
+                queue.begin_again_at(number)
         if number == queue.max_offset:
             return queue
         if not self._all_queues:

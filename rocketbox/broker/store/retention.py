@@ -10,9 +10,10 @@ Other than Apache's, which goes by the file's time of change and above 85 % dele
 message is never removed, nor the last file, nor one that is being read, nor one whose records queues and index have not
 on the disk yet. And the clock is not trusted when it jumps forward (:class:`TrustedTime`).
 
-The order makes every state between two steps one that a start understands: a file of the log (its name is gone from the
-disk before the next one's), then the queues' first offsets, then their files that hold nothing else (but the last, from
-which a queue's next offset comes), then index files. Consumers that are below are told OFFSET_MOVED.
+The order makes every state between two steps one that a start understands: the checkpoint says where the log will
+begin, a file of the log goes (its name is gone from the disk before the next one's), then the queues' first offsets,
+then their files that hold nothing else (but the last, from which a queue's next offset comes), then index files.
+Consumers that are below are told OFFSET_MOVED.
 
 Source: Apache RocketMQ 5.5 ``DefaultMessageStore`` (``CleanCommitLogService``, ``CleanConsumeQueueService``),
 ``MappedFileQueue.deleteExpiredFileByTime``, ``deleteExpiredFileByOffset``, ``IndexService.deleteExpiredFile``.
@@ -196,7 +197,11 @@ class Retention:
             if stored is None:
                 return False
             self._newest[start] = stored
-        if stored + self._options.file_reserved_ms > now_ms or not run.remove_first():
+        if stored + self._options.file_reserved_ms > now_ms:
+            return False
+        if value.log_start < following:  # written before the file goes: one that is missing otherwise is missed
+            self._checkpoint.write(sync=True, log_start=following)
+        if not run.remove_first():
             return False
         del self._newest[start]
         return True

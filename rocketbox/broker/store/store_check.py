@@ -27,6 +27,7 @@ from rocketbox.broker.store.lock_file import decode_lock_file
 from rocketbox.broker.store.log_end import refuse_if_synced
 from rocketbox.broker.store.log_files import find_log_files
 from rocketbox.broker.store.misfits import main_cluster, queue_file_size
+from rocketbox.broker.store.opening import FIRST_MISSING
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT as UNIT
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.storage import Storage
@@ -76,6 +77,11 @@ def find_files(storage: Storage, root: str, options: StoreOptions, locked: bytes
     if locked is not None and checkpoint.marked and decode_lock_file(locked) != checkpoint.run:
         checkpoint = checkpoint.without_mark()  # another broker has used the directory since
     log = _log_run(files, f"{root}/commitlog", options.mapped_file_size_commit_log, findings)
+    if log.starts and (missing := checkpoint.missing_before(log.start)) is not None:
+        remedy = "restore it from a copy, or let rocketbox store repair go on without it"
+        findings.append(
+            StoreFinding(FindingKind.LOG, log.path(missing), 0, FIRST_MISSING, remedy, end=log.start)
+        )  # fmt: skip
     queues: dict[QueueName, FileRun] = {}
     directory = f"{root}/consumequeue"
     names = list(find_queues(storage, directory))
@@ -196,8 +202,10 @@ def check_store(store: StoreFiles, options: StoreOptions, *, running: bool = Fal
             yield step
     if checkpoint.marked and comparison.end < checkpoint.synced_offset:
         yield _lost(store, comparison.end, last)
+    elif until is None:
+        yield from _tail(store, comparison.end, last)
     elif last is not None:
-        yield _tail(store, comparison.end, last) if until is None else last
+        yield last
 
 
 def check_tables(storage: Storage, root: str) -> Iterator[StoreFinding]:
@@ -238,14 +246,23 @@ def units_backwards(run: FileRun) -> Iterator[tuple[int, int]]:
                 yield physical, size
 
 
-def _tail(store: StoreFiles, end: int, last: StoreFinding) -> StoreFinding:
-    """What could not be read at the log's end: cut off by the next start, or a proof makes it refuse."""
+def _tail(store: StoreFiles, end: int, last: StoreFinding | None) -> Iterator[StoreFinding]:
+    """What could not be read at the log's end: cut off by the next start, or a proof makes it refuse.
+
+    ``last`` is None where the log just ends; its last files may be missing.
+    """
     run, queues = store.log, _Entries(store.queues.values())
     try:
-        refuse_if_synced(run, end, last.what, store.checkpoint, queues, clean=store.clean)
+        refuse_if_synced(run, end, last.what if last is not None else None, store.checkpoint, queues, clean=store.clean)
     except StoreCorruptError as error:
-        return replace(last, what=error.reason, harmless=False, is_lost_tail=True)
-    return last
+        if last is None:
+            start = end - end % run.file_size
+            remedy = "restore the file from a copy, or let rocketbox store repair go on without what is lost"
+            last = StoreFinding(FindingKind.LOG, run.path(start), end - start, "", remedy, end=max(end, run.limit))
+        yield replace(last, what=error.reason, harmless=False, is_lost_tail=True)
+    else:
+        if last is not None:
+            yield last
 
 
 def _lost(store: StoreFiles, end: int, last: StoreFinding | None) -> StoreFinding:

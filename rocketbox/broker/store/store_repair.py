@@ -109,7 +109,13 @@ class _Plan:
     def _mend_log(self, finding: StoreFinding) -> None:
         run, path, size = self._store.log, finding.path, self._store.log.file_size
         offset, end = self._log_offset(finding), finding.end
-        if not self._storage.exists(path):
+        if offset < run.start:
+            self._add(
+                f"note in the checkpoint that the log begins at {run.start}: {path} is missing, and with it "
+                f"{run.start - offset} bytes",
+                self._begin_log_later,
+            )
+        elif not self._storage.exists(path):
             for start in range(offset, end, size):
                 self._add(
                     f"make {run.path(start)}, which is missing, as a file that holds nothing",
@@ -127,6 +133,14 @@ class _Plan:
                 f"by what stands for nothing: {finding.what}",
                 partial(self._replace, path, finding.position, offset, end),
             )
+
+    def _begin_log_later(self) -> None:
+        path = f"{self._store.root}/checkpoint"
+        self._aside.copy(path, self._aside.path_of(path))
+        file = self._storage.open(path)
+        value = Checkpoint.decode(file.read(0, CHECKPOINT_BYTES))
+        file.write(0, [replace(value, log_start=self._store.log.start).encode()])
+        file.sync()
 
     def _copy_and_resize(self, path: str, copy: str, size: int) -> None:
         self._aside.copy(path, copy)

@@ -26,7 +26,7 @@ ALL = os.environ.get("ROCKETBOX_TESTS") == "all"
 FILE = 4096
 OPTIONS = StoreOptions(
     mapped_file_size_commit_log=FILE,
-    mapped_file_size_consume_queue=400,
+    mapped_file_size_consume_queue=200,
     max_hash_slot_num=16,
     max_index_num=64,
     allocate_ahead=0,
@@ -158,6 +158,15 @@ CASES: dict[str, list[Callable[[Path], object]]] = {
         lambda root: shutil.copy(
             root / "consumequeue/orders/0" / f"{0:020d}", root / "consumequeue/orders/0" / f"{4 * 10**18:020d}"
         )
+    ],
+    "the first file of the log gone": [lambda root: log_file(root, 0).unlink()],
+    "the lock damaged and the last file of the log gone": [
+        lambda root: flip(root / "lock", 12),
+        lambda root: max((root / "commitlog").iterdir()).unlink(),
+    ],
+    "the checkpoint and a queue's first file gone": [
+        lambda root: (root / "checkpoint").unlink(),
+        lambda root: (root / "consumequeue/orders/1" / f"{0:020d}").unlink(),
     ],
     "two files of the log exchanged": [
         lambda root: log_file(root, 1).rename(root / "commitlog" / "x"),

@@ -11,12 +11,15 @@ from rocketbox.broker.store.finding import FindingKind, StoreFinding
 from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.store_check import check_store, find_files
+from rocketbox.errors import StoreCorruptError
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, MessageSysFlag
 from tests.unit.store.store_tools import (
+    CHECKPOINT,
     LOG,
     ROOT,
     SMALL,
     ManualClock,
+    SteppingStorage,
     contents,
     flip,
     killed,
@@ -30,6 +33,7 @@ from tests.unit.store.store_tools import (
 
 pytestmark = pytest.mark.anyio
 
+ANY_HOUR = ";".join(map(str, range(24)))
 SECOND = f"{ROOT}/commitlog/{4096:020d}"
 QUEUE = f"{ROOT}/consumequeue/orders/0/{0:020d}"
 MIXED = [
@@ -198,3 +202,44 @@ async def test_a_queue_file_of_another_size_than_those_of_other_queues_is_found(
     storage, _ = await stopped(*MIXED)
     storage.open(f"{ROOT}/consumequeue/orders/0/{0:020d}").truncate(size)
     assert any(f"has {size} bytes, the others 400" in finding.what for finding in wrong(storage))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_a_first_file_of_the_log_that_retention_did_not_remove_is_missed(clean: bool) -> None:
+    storage, _ = await (stopped if clean else killed)(*MIXED)
+    storage.remove(LOG)
+    assert next((finding.kind, finding.path) for finding in wrong(storage)) == (FindingKind.LOG, LOG)
+    with pytest.raises(StoreCorruptError, match=f"{LOG} is damaged at byte 0: the file is missing"):
+        async with opened(storage):
+            pass
+
+
+async def test_no_file_is_missed_that_retention_has_removed_nor_one_it_was_about_to() -> None:
+    clock = ManualClock()
+    options = dataclasses.replace(SMALL, file_reserved_time="3h", delete_when=ANY_HOUR, max_message_size=2048)
+    storage = SteppingStorage()
+    async with opened(storage, options, clock=clock) as store:
+        await put_all(store, *MIXED)
+        for _ in range(3):
+            await clock.advance(61)
+        storage.states.clear()
+        await clock.advance(4 * 3600)
+        for _ in range(20):
+            await clock.advance(10)
+        assert store.min_commit_log_offset > 0
+    removing = [state for state in storage.states if state.list_directory(f"{ROOT}/commitlog")[0] == LOG[-20:]]
+    assert len(removing) > 1
+    for state in [*removing, *storage.states[len(removing) :: 5], storage]:
+        assert [finding for finding in wrong(state) if finding.kind is FindingKind.LOG] == []
+        async with opened(state, options, clock=clock):
+            pass
+
+
+async def test_where_the_log_began_is_not_known_of_a_checkpoint_of_before() -> None:
+    storage, _ = await stopped(*MIXED)
+    overwrite(storage, CHECKPOINT, 108, bytes(12))
+    assert Checkpoint.decode(contents(storage, CHECKPOINT)).marked
+    storage.remove(LOG)
+    assert FindingKind.LOG not in {finding.kind for finding in found(storage)}
+    async with opened(storage):
+        pass
