@@ -6,6 +6,9 @@ above ``disk_max_used_space_ratio``; at most ten files a run, ``delete_commit_lo
 above ``disk_space_clean_forcibly_ratio``. While it is used above ``disk_space_warning_level_ratio``, and less than
 ``disk_space_warning_free_bytes`` are free, messages are refused.
 
+While the newest store time is still to come, as a message was stored when the clock was ahead, a file also goes when
+the store has run for ``file_reserved_time`` since it was full (``observed_age``), and a trouble says so.
+
 Other than Apache's, which goes by the file's time of change and above 85 % deletes what has not expired: an unexpired
 message is never removed, nor the last file, nor one that is being read, nor one whose records queues and index have not
 on the disk yet. And the clock is not trusted when it jumps forward (:class:`TrustedTime`).
@@ -23,19 +26,21 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime
+from itertools import pairwise
 
 from rocketbox.broker.store.checkpoint import CheckpointFile
 from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.dispatch import Derived
 from rocketbox.broker.store.index_feed import IndexFeed
 from rocketbox.broker.store.log_tail import newest_store_time
+from rocketbox.broker.store.observed_age import ObservedAges
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.records import MAGICS, store_timestamp_of
 from rocketbox.broker.store.state import StoreState
 from rocketbox.broker.store.storage import DiskUsage, Storage
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.clock import Clock
-from rocketbox.errors import StoreFullError
+from rocketbox.errors import StoreError, StoreFullError
 from rocketbox.handoff import WorkerPool
 
 __all__ = ["Retention", "TrustedTime"]
@@ -47,7 +52,10 @@ BELIEVED_AFTER = 3600.0  # seconds for which a jump of the clock must last
 LARGEST_STEP_MS = 24 * 3_600_000  # what counts as no jump; a third of file_reserved_time if that is less
 RECORD_OVERHEAD = 128 << 10  # more than a record has beside its body
 HEAD_BYTES = 76  # of a record, with its store time
+AHEAD_MS = 60_000  # store times that are ahead by less are no trouble
 MARKS = "looking at the disk's use"  # names of the troubles
+OBSERVING = "noting which files of the log are full"
+AHEAD = "judging the age of messages by their store times"
 REMOVING = "removing expired files"
 
 
@@ -60,7 +68,8 @@ class TrustedTime:
     def __init__(self, clock: Clock, newest_ms: int, largest_step_ms: int) -> None:
         self._clock = clock
         self._largest_step = largest_step_ms
-        self._base_ms = newest_ms or clock.time_ms()
+        wall = clock.time_ms()
+        self._base_ms = min(newest_ms, wall) if newest_ms else wall  # store times may be ahead themselves
         self._base = clock.monotonic()
         self._ahead_since: float | None = None
 
@@ -117,6 +126,7 @@ class Retention:
         reserved = options.file_reserved_ms
         self._time = TrustedTime(clock, newest_ms, min(LARGEST_STEP_MS, max(60_000, reserved // 3)))
         self._newest: dict[int, int] = {}  # store times of complete files' newest records
+        self._ages = ObservedAges(storage, root, clock)
 
     async def run(self, pool: WorkerPool) -> None:
         """Clean in intervals, for ever."""
@@ -127,6 +137,7 @@ class Retention:
     async def clean(self, pool: WorkerPool) -> int:
         """One run; returns how many files of the log were removed."""
         now = self._time.now_ms()
+        await self._look_at_store_times(pool, now)
         usage = await self._look_at_disk(pool)
         used = usage.used_ratio if usage is not None else 0.0
         options = self._options
@@ -153,6 +164,44 @@ class Retention:
                 removed, self._log.start, options.file_reserved_time,
             )  # fmt: skip
         return removed
+
+    # --- store times ahead of the clock ---
+
+    async def _look_at_store_times(self, pool: WorkerPool, now_ms: int) -> None:
+        """Note which files are full, as long as store times do not tell their age."""
+        ahead = self._checkpoint.value.physic_msg_timestamp - now_ms
+        if ahead > AHEAD_MS:
+            hours, reserved = ahead / 3_600_000, self._options.file_reserved_time
+            self._troubles.begin(
+                AHEAD,
+                f"the newest is {hours:.1f} hours ahead of the clock, which was set forward when a message was stored; "
+                f"until then a file of the log is removed when the broker has run for {reserved} since it was full",
+            )
+        else:
+            self._troubles.end(AHEAD)
+        try:
+            await pool.run(self._observe, now_ms, ahead > AHEAD_MS)
+        except (OSError, StoreError) as error:
+            self._troubles.begin(OBSERVING, error)
+        else:
+            self._troubles.end(OBSERVING)
+
+    def _observe(self, now_ms: int, is_ahead: bool) -> None:
+        """Blocks. The files that are not judged by their store time are the newest ones."""
+        self._ages.tick()
+        self._ages.forget_below(self._log.start)
+        if not is_ahead:
+            return
+        added = []
+        starts = self._log.run.starts
+        for start, following in reversed(list(pairwise(starts))):
+            if start in self._ages:
+                break
+            stored = self._newest_in(start, following)
+            if stored is not None and stored <= now_ms:
+                break
+            added.append(start)
+        self._ages.note(added)
 
     # --- the disk ---
 
@@ -190,21 +239,25 @@ class Retention:
             return False
         if self._derived.indexes and following > value.indexed_offset:
             return False
-        stored = self._newest.get(start)
-        if stored is None:
-            most = self._options.max_message_size + RECORD_OVERHEAD
-            stored = newest_store_time(run, start, self._first_store_time(following), most)
-            if stored is None:
-                return False
-            self._newest[start] = stored
-        if stored + self._options.file_reserved_ms > now_ms:
+        stored, reserved = self._newest_in(start, following), self._options.file_reserved_ms
+        if stored is None or (stored + reserved > now_ms and self._ages.age_ms(start) < reserved):
             return False
         if value.log_start < following:  # written before the file goes: one that is missing otherwise is missed
             self._checkpoint.write(sync=True, log_start=following)
         if not run.remove_first():
             return False
-        del self._newest[start]
+        self._newest.pop(start, None)
         return True
+
+    def _newest_in(self, start: int, following: int) -> int | None:
+        """Store time of the newest record of a file; None when nothing tells it yet. Blocks. Raises OSError."""
+        stored = self._newest.get(start)
+        if stored is None:
+            most = self._options.max_message_size + RECORD_OVERHEAD
+            stored = newest_store_time(self._log.run, start, self._first_store_time(following), most)
+            if stored is not None:
+                self._newest[start] = stored
+        return stored
 
     def _first_store_time(self, offset: int) -> int | None:
         """Store time of the record with which a file begins; None when it has none yet."""

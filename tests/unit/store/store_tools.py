@@ -93,6 +93,15 @@ class ManualClock(RealClock):
             await settle()
 
 
+class JumpingClock(ManualClock):
+    """Its wall clock is ``jump_ms`` ahead."""
+
+    jump_ms = 0
+
+    def time_ms(self) -> int:
+        return self.now_ms + self.jump_ms
+
+
 async def settle() -> None:
     """Let tasks that can go on do so, threads' work included."""
     for _ in range(20):
@@ -240,6 +249,13 @@ def forget_sync(storage: MemoryStorage, offset: int, options: StoreOptions = SMA
     overwrite(storage, CHECKPOINT, 0, value.encode())
 
 
+def expire_first_file(storage: MemoryStorage) -> None:
+    """Remove the first file of the log as retention does, with the place where it begins now in the checkpoint."""
+    value = Checkpoint.decode(contents(storage, CHECKPOINT))
+    overwrite(storage, CHECKPOINT, 0, dataclasses.replace(value, log_start=4096).encode())
+    storage.remove(LOG)
+
+
 def remove_tree(storage: MemoryStorage, path: str) -> None:
     """Remove all files below a directory."""
     for name in storage.list_directory(path):
@@ -347,11 +363,13 @@ __all__ = [
     "SMALL",
     "FailingStorage",
     "FaultyStorage",
+    "JumpingClock",
     "ManualClock",
     "SteppingStorage",
     "StorageFile",
     "check_index",
     "contents",
+    "expire_first_file",
     "flip",
     "forget_sync",
     "killed",

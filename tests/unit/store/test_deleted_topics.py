@@ -27,6 +27,7 @@ from tests.unit.store.store_tools import (
     ManualClock,
     SteppingStorage,
     contents,
+    expire_first_file,
     forget_sync,
     message,
     numbers,
@@ -210,7 +211,7 @@ async def test_what_retention_has_removed_need_not_be_known_any_more() -> None:
         await put_all(store, *[message(number, topic="other") for number in range(100)])
     (end,) = json.loads(contents(storage, TABLE))["deletedTopics"].values()
     assert 0 < end < SMALL.mapped_file_size_commit_log
-    storage.remove(f"{ROOT}/commitlog/{0:020d}")
+    expire_first_file(storage)
     async with opened(storage):
         pass
     table = json.loads(contents(storage, TABLE))
@@ -343,7 +344,7 @@ async def test_deleted_topics_are_kept_in_mind_up_to_a_number(monkeypatch: pytes
             await store.delete_topic("t5")
         assert numbers(store, "t5") == [5]
         await put_all(store, *[message(number, topic="other") for number in range(100)])
-    storage.remove(f"{ROOT}/commitlog/{0:020d}")
+    expire_first_file(storage)
     async with opened(storage) as store:
         await store.delete_topic("other")
         assert set(json.loads(contents(storage, TABLE))["queueBegins"]) == {"t2", "t0", "other"}

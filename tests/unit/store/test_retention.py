@@ -13,7 +13,17 @@ from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.reading import GetMessageStatus
 from rocketbox.broker.store.store_check import check_store, find_files
 from rocketbox.errors import ConfigurationError, StoreFullError
-from tests.unit.store.store_tools import ROOT, SMALL, ManualClock, message, number_of, numbers, opened, put_all
+from tests.unit.store.store_tools import (
+    ROOT,
+    SMALL,
+    JumpingClock,
+    ManualClock,
+    message,
+    number_of,
+    numbers,
+    opened,
+    put_all,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -221,6 +231,44 @@ async def test_a_clock_that_jumps_forward_removes_nothing_before_it_has_lasted_f
         assert numbers(store) == list(range(8, 12))
 
 
+async def test_a_message_stored_while_the_clock_was_far_ahead_does_not_keep_the_log_for_ever() -> None:
+    storage, clock = MemoryStorage(), JumpingClock()
+    async with opened(storage, KEEPS_3H, clock=clock) as store:
+        await fill(store, clock, 12)
+        clock.jump_ms = 10 * 365 * 24 * HOUR * 1000
+        await fill(store, clock, 1, first=12, seconds=10)
+        clock.jump_ms = 0
+        await fill(store, clock, 15, first=13)
+        (trouble,) = store.health().troubles
+        assert "87599.7 hours ahead of the clock" in trouble.error
+        assert "run for 3h since it was full" in trouble.error
+        await clock.advance(HOUR)
+        killed = storage.copy()
+    for state, ran in ((storage, 1.25), (killed, 1)):
+        later = JumpingClock()
+        later.now_ms = clock.now_ms + 30 * 24 * HOUR * 1000  # in which it did not run
+        async with opened(state, KEEPS_3H, clock=later) as store:
+            await later.advance(10)
+            await later.advance(HOUR)
+            await later.advance(20)
+            assert numbers(store)[-1] == 27
+            assert numbers(store)[0] <= 12  # those before the jump have expired
+            await later.advance((3 - ran - 1) * HOUR - 1200)
+            assert numbers(store)[0] <= 12
+            for _ in range(6):
+                await later.advance(600)
+            assert numbers(store) == list(range(24, 28))
+            for number in range(28, 40):
+                await put_all(store, message(number, size=700))
+            await later.advance(10)
+            await later.advance(3 * HOUR - 60)
+            assert numbers(store) == list(range(24, 40))
+            await later.advance(60)
+            await later.advance(10)
+            assert numbers(store) == list(range(36, 40))
+        assert sound(state)
+
+
 async def test_a_clock_that_was_set_forward_before_the_start_is_not_believed_either() -> None:
     storage, clock = MemoryStorage(), JumpingClock()
     async with opened(storage, KEEPS_3H, clock=clock) as store:
@@ -297,15 +345,6 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], says: 
 @pytest.mark.parametrize(("text", "hours"), [("72", 72), ("72h", 72), ("3d", 72), ("240m", 4)])
 def test_the_time_that_files_are_kept_is_hours_or_has_a_unit(text: str, hours: int) -> None:
     assert dataclasses.replace(SMALL, file_reserved_time=text).file_reserved_ms == hours * HOUR * 1000
-
-
-class JumpingClock(ManualClock):
-    """Its wall clock is ``jump_ms`` ahead."""
-
-    jump_ms = 0
-
-    def time_ms(self) -> int:
-        return self.now_ms + self.jump_ms
 
 
 class FullDisk(MemoryStorage):

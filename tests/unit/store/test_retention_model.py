@@ -1,4 +1,4 @@
-"""Random puts, times, disk marks, reads, stops and kills: nothing unexpired is removed, offsets have no gap."""
+"""Random puts, times, jumps of the clock, disk marks, stops and kills: nothing unexpired goes, offsets have no gap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rocketbox.broker.store.reading import GetMessageStatus
 from rocketbox.broker.store.store_check import check_store, find_files
 from rocketbox.errors import StoreFullError
 from tests.unit.store.crash_checks import inline_pools
-from tests.unit.store.store_tools import ROOT, SMALL, ManualClock, message, number_of, numbers, put_all
+from tests.unit.store.store_tools import ROOT, SMALL, JumpingClock, message, number_of, numbers, put_all
 
 RESERVED = 3 * 3600
 OPTIONS = dataclasses.replace(
@@ -34,6 +34,8 @@ STEPS = st.one_of(
     st.tuples(st.just("put"), st.sampled_from(QUEUES), st.integers(200, 1500)),
     st.tuples(st.just("wait"), st.sampled_from([10, 11, 600, 3600, 3 * 3600])),
     st.tuples(st.just("disk"), st.integers(0, 100)),
+    st.tuples(st.just("jump"), st.sampled_from([2 * 3600, 24 * 3600, 10 * 365 * 24 * 3600]), st.integers(0, 3000)),
+    st.tuples(st.just("jump"), st.sampled_from([-600, -24 * 3600]), st.integers(0, 3000)),
     st.tuples(st.sampled_from(["stop", "kill"])),
 )
 
@@ -45,6 +47,8 @@ class Model:
     put: dict[tuple[str, int], list[tuple[int, int]]]
     least: dict[tuple[str, int], int]
     count: int = 0
+    behind_ms: int = 0
+    """For so long the clock was behind: what is stored meanwhile has the store time of the message before."""
 
 
 @settings(max_examples=60, deadline=None)
@@ -55,7 +59,7 @@ def test_nothing_that_has_not_expired_is_removed(steps: list[Step]) -> None:
 
 
 async def run(steps: list[Step]) -> None:
-    storage, clock = MemoryStorage(), ManualClock(threads=False)
+    storage, clock = MemoryStorage(), JumpingClock(threads=False)
     model = Model({queue: [] for queue in QUEUES}, dict.fromkeys(QUEUES, 0))
     remaining = iter(steps)
     going_on = True
@@ -76,9 +80,17 @@ async def run(steps: list[Step]) -> None:
     assert [each for each in check_store(find_files(copy, ROOT, OPTIONS), OPTIONS) if not isinstance(each, int)] == []
 
 
-async def take(step: Step, store: MessageStore, clock: ManualClock, storage: MemoryStorage, model: Model) -> None:
+async def take(step: Step, store: MessageStore, clock: JumpingClock, storage: MemoryStorage, model: Model) -> None:
     if step[0] == "wait":
         await clock.advance(step[1])
+    elif step[0] == "jump":  # for less than an hour, after which it would be believed
+        clock.jump_ms = step[1] * 1000
+        await take(("put", QUEUES[0], 300), store, clock, storage, model)
+        await clock.advance(step[2])
+        await take(("put", QUEUES[0], 300), store, clock, storage, model)
+        clock.jump_ms = 0
+        if step[1] < 0:
+            model.behind_ms += step[2] * 1000
     elif step[0] == "disk":
         storage.used_space, storage.free_space = 10 * step[1], 10 * (100 - step[1])
     elif step[0] == "put":
@@ -91,12 +103,12 @@ async def take(step: Step, store: MessageStore, clock: ManualClock, storage: Mem
         model.count += 1
 
 
-def check(store: MessageStore, model: Model, clock: ManualClock) -> None:
+def check(store: MessageStore, model: Model, clock: JumpingClock) -> None:
     for queue, put in model.put.items():
         least = store.min_offset(*queue)
         assert store.max_offset(*queue) == len(put)
         assert least >= model.least[queue]
-        assert all(stored + RESERVED * 1000 <= clock.now_ms for _, stored in put[:least])
+        assert all(stored + RESERVED * 1000 <= clock.now_ms + model.behind_ms for _, stored in put[:least])
         model.least[queue] = least
         assert numbers(store, *queue) == [number for number, _ in put[least:]]
         if least:

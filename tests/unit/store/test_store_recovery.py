@@ -26,6 +26,7 @@ from tests.unit.store.store_tools import (
     ManualClock,
     check_index,
     contents,
+    expire_first_file,
     flip,
     forget_sync,
     killed,
@@ -441,7 +442,7 @@ async def test_a_queue_whose_first_records_are_gone_keeps_its_offsets() -> None:
     """As after retention: the first log file is removed with its part of the queue."""
     storage, places = await stopped(*[message(number, size=100) for number in range(60)])
     first = next(number for number, place in enumerate(places) if place >= 4096)
-    storage.remove(LOG)
+    expire_first_file(storage)
     complete, rebuilt = storage, storage.copy()
     remove_tree(rebuilt, f"{ROOT}/consumequeue")
     for copy in (complete, rebuilt):
