@@ -19,10 +19,10 @@ from rocketbox.client.api import group_configs as group_configs_api
 from rocketbox.client.api import offsets as offsets_api
 from rocketbox.client.api import topics as topics_api
 from rocketbox.client.api.pull import PullResult, pull_message
-from rocketbox.client.instance import MQClientInstance
+from rocketbox.client.instance import MQClientInstance, own_or_shared
 from rocketbox.client.options import ClientOptions
 from rocketbox.clock import Clock
-from rocketbox.errors import ClientError, ClientStateError, NotStartedError
+from rocketbox.errors import ClientError
 from rocketbox.message import MessageExt, MessageQueue, SelectorType
 from rocketbox.protocol.admin_bodies import ClusterInfo
 from rocketbox.protocol.bodies import TopicConfig
@@ -80,27 +80,22 @@ class Admin:
         clock: Clock | None = None,
         network: Network | None = None,
     ) -> None:
-        if (name_server is None) == (instance is None):
-            raise ClientStateError("Admin needs either name_server= or instance=")
-        self._own: MQClientInstance | None = None
-        if instance is None:
-            assert name_server is not None
-            instance = self._own = MQClientInstance(name_server, options=client_options, clock=clock, network=network)
-        self._instance = instance
-        self._timeout = instance.options.api_timeout
+        self._instance, self._owns_instance = own_or_shared(
+            "Admin", name_server, instance, client_options=client_options, clock=clock, network=network
+        )
+        self._timeout = self._instance.options.api_timeout
 
     async def __aenter__(self) -> Self:
-        if self._own is not None:
-            await self._own.__aenter__()
-        elif not self._instance.running:
-            raise NotStartedError("the client instance of Admin")
+        if self._owns_instance:
+            await self._instance.__aenter__()
+        self._instance.check_running("the client instance of Admin")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        if self._own is not None:
-            return await self._own.__aexit__(kind, error, trace)
+        if self._owns_instance:
+            return await self._instance.__aexit__(kind, error, trace)
         return None
 
     async def queues(self, topic: str) -> list[MessageQueue]:

@@ -1,4 +1,7 @@
-"""Who a client is to name servers and brokers: its address and its id.
+"""Who a client is to name servers and brokers: its address, its id, and the ids of its messages.
+
+All of it is made when the client starts, so that of a client which was made before a fork each process has its own; and
+a client that is running when its process forks is told of it in the child, where its connections are not its own.
 
 Source: Apache RocketMQ 5.x ``ClientConfig.buildMQClientId``, ``ClientConfig.changeInstanceNameToPID``,
 ``NetworkUtil``. The pid form ends in a random number where Java has its nano time.
@@ -8,11 +11,15 @@ from __future__ import annotations
 
 import os
 import socket
+import weakref
+from dataclasses import dataclass
+from typing import Protocol
 
 from rocketbox.client.options import DEFAULT_INSTANCE_NAME, ClientOptions
 from rocketbox.clock import Clock
+from rocketbox.protocol.ids import UniqIdGenerator
 
-__all__ = ["client_id", "ip_bytes", "local_ip"]
+__all__ = ["Identity", "call_in_forks", "local_ip", "make_identity"]
 
 # Addresses kept for documentation (RFC 5737, RFC 3849): connecting a datagram socket to one sends nothing, but tells
 # which of the machine's own addresses leads outside.
@@ -31,13 +38,51 @@ def local_ip() -> str:
     return "127.0.0.1"
 
 
-def ip_bytes(ip: str) -> bytes:
-    """The 4 or 16 bytes of an address, as message ids begin with them."""
-    return socket.inet_pton(socket.AF_INET6 if ":" in ip else socket.AF_INET, ip)
+@dataclass(frozen=True)
+class Identity:
+    """Of one run of a client. ``client_id`` is ``ip@instance`` and, with a unit, ``@unit``."""
+
+    process: int
+    client_id: str
+    unique_ids: UniqIdGenerator
 
 
-def client_id(ip: str, options: ClientOptions, clock: Clock) -> str:
-    """``ip@instance`` and, with a unit, ``@unit``; an IPv6 address is bracketed."""
+def make_identity(options: ClientOptions, clock: Clock) -> Identity:
+    """The identity of a client that starts now, in this process."""
+    ip = options.client_ip or local_ip()
+    ip_bytes = socket.inet_pton(socket.AF_INET6 if ":" in ip else socket.AF_INET, ip)
+    return Identity(os.getpid(), _client_id(ip, options, clock), UniqIdGenerator(clock.random, ip_bytes))
+
+
+class HasForked(Protocol):
+    """Something that does not outlive a fork of its process."""
+
+    def forked(self) -> None:
+        """Called in the child."""
+
+
+_in_forks: weakref.WeakSet[HasForked] = weakref.WeakSet()
+_registered = False
+
+
+def call_in_forks(running: HasForked) -> None:
+    """Tell running of each fork, in the child, for as long as somebody holds it.
+
+    A hook instead of a look at the process id with each message, which is a call of the system.
+    """
+    global _registered  # the interpreter keeps such hooks for good, so there is one for all
+    if not _registered:
+        _registered = True
+        os.register_at_fork(after_in_child=_after_fork)
+    _in_forks.add(running)
+
+
+def _after_fork() -> None:
+    for running in list(_in_forks):
+        running.forked()
+
+
+def _client_id(ip: str, options: ClientOptions, clock: Clock) -> str:
     instance = options.instance_name
     if instance == DEFAULT_INSTANCE_NAME:
         instance = f"{os.getpid()}#{clock.random.getrandbits(48)}"

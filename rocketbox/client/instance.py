@@ -22,17 +22,17 @@ import anyio
 from rocketbox.client.api import groups as groups_api
 from rocketbox.client.api import routes as routes_api
 from rocketbox.client.heartbeats import Heartbeats
-from rocketbox.client.identity import client_id, ip_bytes, local_ip
+from rocketbox.client.identity import Identity, call_in_forks, local_ip, make_identity
 from rocketbox.client.name_servers import NameServers, parse_name_servers
 from rocketbox.client.options import ClientOptions
 from rocketbox.client.route_table import RouteTable
 from rocketbox.client.routes import TopicRoute
-from rocketbox.client.sending import Sender
 from rocketbox.client.unbuilt import refuse_unbuilt
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import (
     ClientError,
     ClientStateError,
+    ForkedError,
     InvalidGroupError,
     NoRouteError,
     NotStartedError,
@@ -45,13 +45,12 @@ from rocketbox.protocol.admin_bodies import ClusterInfo
 from rocketbox.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, TopicRouteData
 from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER, MASTER_ID, RequestCode
 from rocketbox.protocol.command import RemotingCommand
-from rocketbox.protocol.ids import UniqIdGenerator
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import Network
 from rocketbox.tasks import Supervisor
 
-__all__ = ["ConsumerMember", "MQClientInstance", "ProducerMember"]
+__all__ = ["ConsumerMember", "MQClientInstance", "ProducerMember", "own_or_shared"]
 
 _log = logging.getLogger(__name__)
 
@@ -119,16 +118,15 @@ class MQClientInstance:
         self.options = options or ClientOptions()
         refuse_unbuilt(self.options)
         self.clock: Clock = clock or RealClock()
+        self._has_own_clock = clock is None
         self.remoting = RemotingClient(clock=self.clock, network=network, options=self.options.remoting)
         self._name_servers = NameServers(parse_name_servers(name_server), self.remoting, self.clock)
-        self.ip = self.options.client_ip or local_ip()
-        self.client_id = client_id(self.ip, self.options, self.clock)
-        self.tasks = Supervisor(f"client {self.client_id}", self.clock)
-        self.unique_ids = UniqIdGenerator(self.clock.random, ip_bytes(self.ip))
+        self.tasks = Supervisor("client", self.clock)
         self.routes = RouteTable()
-        self.inner_producer = Sender(CLIENT_INNER_PRODUCER, self)
         self.running = False
         """Between entering and leaving its ``async with``."""
+        self._identity: Identity | None = None
+        self._forked = False
         self._stack = AsyncExitStack()
         self._started = False
         self._suspected: set[str] = set()
@@ -144,8 +142,11 @@ class MQClientInstance:
 
     async def __aenter__(self) -> Self:
         if self._started:
-            raise ClientStateError(f"client {self.client_id} was started before; make a new MQClientInstance")
+            raise ClientStateError(f"{self!r} was started before; make a new MQClientInstance")
         self._started = True
+        if self._has_own_clock:
+            self.clock.random.seed()  # forks of the process that made it have the same random state until here
+        self._identity = make_identity(self.options, self.clock)
         self.remoting.register_handler(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._on_ids_changed)
         self.remoting.on_connected.append(self._on_connected)
         async with AsyncExitStack() as stack:
@@ -153,6 +154,7 @@ class MQClientInstance:
             await stack.enter_async_context(self.tasks)
             self._stack = stack.pop_all()
         self.running = True
+        call_in_forks(self)
         self.tasks.start("routes", self._keep_routes)
         self.tasks.start("heartbeats", self._heartbeats.keep)
         self.tasks.start("silent links", self._heartbeats.ask_silent_links)
@@ -173,7 +175,38 @@ class MQClientInstance:
     def __repr__(self) -> str:
         state = "running" if self.running else "closed" if self._started else "not started"
         tables = f"{len(self.routes)} routes, {len(self.routes.brokers)} brokers"
-        return f"MQClientInstance({self.client_id}, {state}, {tables})"
+        name = self._identity.client_id if self._identity else ", ".join(self.name_servers)
+        return f"MQClientInstance({name}, {state}, {tables})"
+
+    @property
+    def client_id(self) -> str:
+        """What servers call this client; made when it starts. Raises NotStartedError before."""
+        return self.identity.client_id
+
+    @property
+    def ip(self) -> str:
+        """This machine's address in what the client tells of itself."""
+        return self.options.client_ip or local_ip()
+
+    @property
+    def identity(self) -> Identity:
+        """Who this client is; made when it starts. Raises NotStartedError before."""
+        if self._identity is None:
+            raise NotStartedError(repr(self))
+        return self._identity
+
+    def check_running(self, user: str | None = None) -> None:
+        """Raise NotStartedError, naming who wants it to run, unless it does; ForkedError in a fork of its process."""
+        if self._forked:
+            raise ForkedError(user or "the RocketMQ client", self.identity.process)
+        if not self.running:
+            raise NotStartedError(user or repr(self))
+
+    def forked(self) -> None:
+        """This process is a fork of the one that started the client: its tasks and connections are not here."""
+        if self.running:
+            self.running, self._forked = False, True
+            self.remoting.forked(self.identity.process)
 
     # --- groups ------------------------------------------------------------------------------------------------------
 
@@ -266,6 +299,8 @@ class MQClientInstance:
 
         All that ask at the same time share one request. Raises RemotingError when no name server answers.
         """
+        if not self.running:
+            self.check_running()
         self.routes.use(topic, self.clock.monotonic())
         if not refresh and (known := self.routes.get(topic)) is not None:
             return known
@@ -283,7 +318,7 @@ class MQClientInstance:
         return lookup.route
 
     async def _look_up(self, topic: str, lookup: _Lookup) -> None:
-        lookup.error = ClientStateError(f"client {self.client_id} was closed while it asked for a route")
+        lookup.error = ClientStateError("the client was closed while it asked for a route")
         asked_at = self.clock.monotonic()
         try:
             data = await routes_api.fetch_route(self._name_servers, topic, timeout=self.options.api_timeout)
@@ -404,8 +439,7 @@ class MQClientInstance:
 
         Failures are logged only.
         """
-        if not self.running:
-            raise NotStartedError(f"client {self.client_id}")
+        self.check_running()
         addresses = self._beaten() if broker_name is None else self.routes.brokers.get(broker_name, {}).values()
         await self._heartbeats.now(addresses)
 
@@ -440,3 +474,28 @@ class MQClientInstance:
                     await member.persist_offsets()
                 except RocketBoxError as error:
                     _log.warning("offsets of group %s could not be persisted: %s", member.group, error)
+
+
+def own_or_shared(
+    user: str,
+    name_server: str | Sequence[str] | None,
+    instance: MQClientInstance | None,
+    *,
+    client_options: ClientOptions | None,
+    clock: Clock | None,
+    network: Network | None,
+) -> tuple[MQClientInstance, bool]:
+    """The instance that somebody sends or consumes over, and whether it is its own: made for ``name_server``.
+
+    Raises ClientStateError unless just one of ``name_server`` and ``instance`` is given, and for an instance together
+    with what only one of its own could be told.
+    """
+    if (name_server is None) == (instance is None):
+        raise ClientStateError(f"{user} needs either name_server= or instance=")
+    if instance is None:
+        assert name_server is not None
+        return MQClientInstance(name_server, options=client_options, clock=clock, network=network), True
+    for name, value in (("client_options", client_options), ("clock", clock), ("network", network)):
+        if value is not None:
+            raise ClientStateError(f"{user} shares an instance: give {name}= to that MQClientInstance instead")
+    return instance, False

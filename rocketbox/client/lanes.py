@@ -8,17 +8,13 @@ Source: Apache RocketMQ 5.x ``TopicPublishInfo``, ``DefaultMQProducerImpl.tryToF
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.options import ProducerOptions
 from rocketbox.client.routes import TopicRoute, default_route
-from rocketbox.errors import BrokerError, ClientError, InvalidMessageError, NoRouteError, NotStartedError, RemotingError
+from rocketbox.errors import BrokerError, ClientError, InvalidMessageError, NoRouteError, RemotingError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.prepared_sends import SendTemplate
 from rocketbox.protocol.tags import java_string_hash
-
-if TYPE_CHECKING:
-    from rocketbox.client.instance import MQClientInstance
 
 __all__ = ["Lane", "LaneTable", "Lanes"]
 
@@ -80,8 +76,7 @@ class LaneTable:
         Raises NoRouteError: there are none, or nobody told in time. Nothing was sent.
         """
         instance, routes = self._instance, self._routes
-        if not instance.running:
-            raise NotStartedError(f"producer {self._group}")
+        instance.check_running(f"producer {self._group}")
         known = self._lanes.get(topic)
         if (
             known is not None

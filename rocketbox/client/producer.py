@@ -10,12 +10,12 @@ from types import TracebackType
 from typing import Self
 
 from rocketbox.client.checks import check_group
-from rocketbox.client.instance import MQClientInstance
+from rocketbox.client.instance import MQClientInstance, own_or_shared
 from rocketbox.client.options import ClientOptions, ProducerOptions
 from rocketbox.client.sending import Sender
 from rocketbox.client.unbuilt import refuse_unbuilt
 from rocketbox.clock import Clock
-from rocketbox.errors import ClientStateError, NotStartedError
+from rocketbox.errors import ClientStateError
 from rocketbox.remoting.network import Network
 
 __all__ = ["Producer"]
@@ -44,14 +44,11 @@ class Producer(Sender):
         network: Network | None = None,
     ) -> None:
         check_group(group, "producer")
-        if (name_server is None) == (instance is None):
-            raise ClientStateError(f"producer {group} needs either name_server= or instance=")
         options = options or ProducerOptions()
         refuse_unbuilt(options)
-        self._own: MQClientInstance | None = None
-        if instance is None:
-            assert name_server is not None
-            instance = self._own = MQClientInstance(name_server, options=client_options, clock=clock, network=network)
+        instance, self._owns_instance = own_or_shared(
+            f"producer {group}", name_server, instance, client_options=client_options, clock=clock, network=network
+        )
         super().__init__(group, instance, options)
         self._open = False
         self._started = False
@@ -64,11 +61,11 @@ class Producer(Sender):
     async def __aenter__(self) -> Self:
         if self._started:
             raise ClientStateError(f"producer {self.group} was started before; make a new Producer")
-        if self._own is not None:
+        if self._owns_instance:
             self._started = True
-            await self._own.__aenter__()
-        elif not self._instance.running:
-            raise NotStartedError(f"the client instance of producer {self.group}")
+            await self._instance.__aenter__()
+        self._instance.check_running(f"the client instance of producer {self.group}")
+        self._turn = self._clock.random.getrandbits(31)
         self._instance.register_producer(self.group, self)
         self._started = self._open = True
         return self
@@ -78,8 +75,8 @@ class Producer(Sender):
     ) -> bool | None:
         self._open = False
         await self._instance.unregister_producer(self.group)
-        if self._own is not None:
-            return await self._own.__aexit__(kind, error, trace)
+        if self._owns_instance:
+            return await self._instance.__aexit__(kind, error, trace)
         return None
 
     def __repr__(self) -> str:

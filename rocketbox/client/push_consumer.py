@@ -21,7 +21,7 @@ from rocketbox.client.assignment import PATIENCE, QueueAssignment
 from rocketbox.client.checks import check_group, check_topic
 from rocketbox.client.consume import ConcurrentConsumer, OrderlyConsumer
 from rocketbox.client.handler_threads import HandlerThreads
-from rocketbox.client.instance import MQClientInstance
+from rocketbox.client.instance import MQClientInstance, own_or_shared
 from rocketbox.client.offset_store import LocalOffsetStore, OffsetStore, RemoteOffsetStore, default_offset_dir
 from rocketbox.client.options import ClientOptions, ConsumerOptions
 from rocketbox.client.outcomes import DEAD_LETTER, AnyHandler
@@ -124,13 +124,9 @@ class PushConsumer:
         check_group(group, "consumer")
         options = options or ConsumerOptions()
         refuse_unbuilt(options)
-        if instance is None:
-            if name_server is None:
-                raise ClientError(f"consumer {group!r} needs a name_server or an instance")
-            instance = MQClientInstance(name_server, options=client_options, clock=clock, network=network)
-            self._owns_instance = True
-        else:
-            self._owns_instance = False
+        instance, self._owns_instance = own_or_shared(
+            f"consumer {group}", name_server, instance, client_options=client_options, clock=clock, network=network
+        )
         self._group = group
         self._instance = instance
         self._options = options

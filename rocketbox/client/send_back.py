@@ -13,9 +13,10 @@ import logging
 from rocketbox.client.api.groups import send_message_back
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.outcomes import DEAD_LETTER
+from rocketbox.client.sending import Sender
 from rocketbox.errors import NotDurableError, RocketBoxError
 from rocketbox.message import MessageExt, Property
-from rocketbox.protocol.codes import retry_topic
+from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER, retry_topic
 
 __all__ = ["DEFAULT_MAX_RECONSUME_TIMES", "SendBack"]
 
@@ -32,6 +33,7 @@ class SendBack:
     def __init__(self, group: str, instance: MQClientInstance) -> None:
         self._group = group
         self._instance = instance
+        self._sender = Sender(CLIENT_INNER_PRODUCER, instance)
 
     async def send_back(self, message: MessageExt, delay_level: int, max_reconsume_times: int) -> bool:
         """Whether the message is safe at a broker again; False, after it was logged, when no broker took it.
@@ -70,7 +72,7 @@ class SendBack:
         level = delay_level if delay_level > 0 else FIRST_RETRY_LEVEL + message.reconsume_times
         properties[Property.DELAY] = str(level)
         try:
-            await self._instance.inner_producer.send_prepared(
+            await self._sender.send_prepared(
                 retry_topic(self._group), message.body, properties, flag=message.flag, timeout=SEND_BACK_TIMEOUT
             )
         except NotDurableError:

@@ -15,7 +15,6 @@ to a broker that cannot be reached goes to another one, or raises; a silent brok
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from rocketbox.client.api.send import send_result
 from rocketbox.client.broker_faults import BrokerFaults, LatencyTable, ShortMemory
@@ -28,6 +27,7 @@ from rocketbox.client.checks import (
     message_properties,
     wrong_message,
 )
+from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.lanes import Lane, Lanes, LaneTable
 from rocketbox.client.options import ProducerOptions
 from rocketbox.client.tries import RETRY_CODES, Tries
@@ -48,9 +48,6 @@ from rocketbox.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from rocketbox.protocol.prepared_sends import PLAIN_NUMBERS, SendRequest, encode_send_numbers
 from rocketbox.protocol.stored_message import encode_batch
 from rocketbox.tasks import Supervisor
-
-if TYPE_CHECKING:
-    from rocketbox.client.instance import MQClientInstance
 
 __all__ = ["Sender"]
 
@@ -77,7 +74,6 @@ class Sender:
         self._instance = instance
         self._clock = instance.clock
         self._remoting = instance.remoting
-        self._ids = instance.unique_ids
         self._lanes = LaneTable(group, instance, self.options)
         self._faults: BrokerFaults = LatencyTable() if self.options.send_latency_fault_enable else ShortMemory()
         self._turn = self._clock.random.getrandbits(31)
@@ -198,7 +194,7 @@ class Sender:
         """
         check_body(topic, body, self.options.max_message_size)
         born = self._clock.time_ms()
-        msg_id = properties.get(Property.UNIQ_KEY) or self._ids.next(born)
+        msg_id = properties.get(Property.UNIQ_KEY) or self._instance.identity.unique_ids.next(born)
         complete = {Property.WAIT: "true", **properties, Property.UNIQ_KEY: msg_id}
         reconsume, max_reconsume = 0, None
         if topic.startswith(RETRY_PREFIX):
@@ -223,12 +219,13 @@ class Sender:
     # --- from messages to requests -----------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
+        self._instance.check_running(f"producer {self.group}")
         if not self._open:
             raise NotStartedError(f"producer {self.group}")
 
     def _request(self, message: Message) -> SendRequest:
         """A checked message with an id of its own."""
-        if not self._open:
+        if not (self._open and self._instance.running):
             self._check_open()
         try:
             topic, body = message.topic, message.body
@@ -238,7 +235,7 @@ class Sender:
             if message.hash_key is not None:
                 check_hash_key(message.hash_key)
             born = self._clock.time_ms()
-            msg_id = self._ids.next(born)
+            msg_id = self._instance.identity.unique_ids.next(born)
             properties = message_properties(message, msg_id)
             flag = message.flag
             numbers = PLAIN_NUMBERS if flag == 0 else encode_send_numbers(flag=check_flag(flag))
@@ -254,7 +251,7 @@ class Sender:
         for message in batch:
             try:
                 check_body(message.topic, message.body, self.options.max_message_size)
-                msg_id = self._ids.next(born)
+                msg_id = self._instance.identity.unique_ids.next(born)
                 elements.append((check_flag(message.flag), message.body, message_properties(message, msg_id)))
             except (AttributeError, TypeError, UnicodeEncodeError) as error:
                 raise wrong_message(message, error) from error

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, Self
 import anyio
 
 from rocketbox.clock import Clock
-from rocketbox.errors import ConnectError, NotStartedError
+from rocketbox.errors import ConnectError, ForkedError, NotStartedError
 from rocketbox.handoff import Waiter, make_waiter
 from rocketbox.protocol.codes import ResponseCode, SerializeType
 from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command
@@ -99,6 +99,7 @@ class RemotingClient:
         self._others: set[Connection] = set()  # told to go away, or closed and not yet gone
         self._connecting: dict[str, _PendingConnect] = {}
         self._started = False
+        self._forked_from: int | None = None
         self._writes_binary = self.options.serialization is SerializeType.ROCKETMQ
 
     async def __aenter__(self) -> Self:
@@ -170,6 +171,12 @@ class RemotingClient:
         if self.hooks:
             self._ask_hooks(address, request)
         await self._write_oneway(address, request.encode, timeout, now)
+
+    def forked(self, process: int) -> None:
+        """This is a fork of that process, whose connections these are: nothing may be read or written here."""
+        self._started, self._forked_from = False, process
+        self._others.update(self._connections.values())  # held, so that no descriptor is closed with a warning
+        self._connections = {}
 
     def register_handler(self, code: int, handler: RequestHandler) -> None:
         """Let handler take requests of this code that servers send to us."""
@@ -254,6 +261,8 @@ class RemotingClient:
         return connection, now
 
     async def _connect_or_share(self, address: str, deadline: float) -> Connection:
+        if self._forked_from is not None:
+            raise ForkedError("the RocketMQ client", self._forked_from)
         if not self._started:
             raise NotStartedError("remoting client")
         pending = self._connecting.get(address)

@@ -259,7 +259,7 @@ def test_consumer_pull_simple_demo(service: ServiceMaker) -> None:
             "rocketmq.producer takes: accept-weak-ack, access-key, compress-message-body-threshold, "
             "customized-trace-topic, enable-msg-trace, group, instance-name, max-message-size, namespace, "
             "namespace-v2, retry-next-server, retry-times-when-send-async-failed, retry-times-when-send-failed, "
-            "secret-key, send-message-timeout, tls-enable",
+            "secret-key, send-latency-fault-enable, send-message-timeout, tls-enable",
         ),
     ],
 )

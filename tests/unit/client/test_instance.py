@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
+from rocketbox.client.admin import Admin
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.name_servers import parse_name_servers
 from rocketbox.client.options import ClientOptions
+from rocketbox.client.producer import Producer
+from rocketbox.client.push_consumer import PushConsumer
 from rocketbox.client.routes import TopicRoute
 from rocketbox.errors import (
     ClientError,
     ClientStateError,
     ConfigurationError,
+    ForkedError,
     InvalidGroupError,
     NoNameServerError,
     NoRouteError,
     NotStartedError,
     RemotingError,
 )
-from rocketbox.message import MessageQueue
+from rocketbox.message import Message, MessageQueue
 from rocketbox.protocol.bodies import ConsumerData
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
@@ -92,14 +98,98 @@ def heartbeats(cluster: ScriptedCluster, broker: str = "broker-a") -> list[Any]:
 
 async def test_client_ids_are_unique_and_name_address_process_and_unit() -> None:
     async with ScriptedCluster(VirtualClock()) as cluster:
-        one, other = instance_of(cluster), instance_of(cluster)
-        assert one.client_id != other.client_id
-        assert one.client_id.startswith("192.0.2.7@")
-        assert "#" in one.client_id
-        assert instance_of(cluster, instance_name="inst1", unit_name="unitX").client_id == "192.0.2.7@inst1@unitX"
-    bracketed = MQClientInstance("ns:1", options=ClientOptions(client_ip="2001:db8::7", instance_name="i"))
-    assert bracketed.client_id == "[2001:db8::7]@i"
-    assert len(bracketed.unique_ids.next(1_700_000_000_000)) == 56
+        async with instance_of(cluster) as one, instance_of(cluster) as other:
+            assert one.client_id != other.client_id
+            assert one.client_id.startswith("192.0.2.7@")
+            assert "#" in one.client_id
+        async with instance_of(cluster, instance_name="inst1", unit_name="unitX") as named:
+            assert named.client_id == "192.0.2.7@inst1@unitX"
+        bracketed = MQClientInstance("ns:1", options=ClientOptions(client_ip="2001:db8::7", instance_name="i"))
+        async with bracketed:
+            assert bracketed.client_id == "[2001:db8::7]@i"
+            assert len(bracketed.identity.unique_ids.next(1_700_000_000_000)) == 56
+
+
+def in_a_fork(act: Callable[[], str]) -> str:
+    """What act returns in a fork of this process."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, act().encode())
+        except BaseException as error:
+            os.write(writer, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        told = pipe.read().decode()
+    os.waitpid(child, 0)
+    return told
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_forks_that_start_what_was_made_before_have_ids_of_their_own() -> None:
+    producer = Producer("P", name_server="127.0.0.1:9", client_options=ClientOptions(client_ip="192.0.2.7"))
+
+    async def started() -> str:
+        async with producer:
+            identity = producer.instance.identity
+            chance = producer.instance.clock.random.getrandbits(64)
+            return f"{identity.client_id} {identity.unique_ids.next(1_700_000_000_000)} {chance}"
+
+    told = [in_a_fork(lambda: anyio.run(started)).split() for _ in range(2)]
+    for one, other in zip(*told, strict=True):
+        assert one != other
+    assert {client_id.partition("@")[0] for client_id, _, _ in told} == {"192.0.2.7"}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+async def test_client_that_was_started_before_a_fork_says_what_to_do_instead() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster, instance_of(cluster) as instance:
+        cluster.add_topic("T")
+        async with Producer("P", instance=instance) as producer:
+            await producer.send(Message("T", b"x"))
+            uses: list[Callable[[], Coroutine[Any, Any, object]]] = [
+                lambda: producer.send(Message("T", b"x")),
+                lambda: producer.send_one_way(Message("T", b"x")),
+                lambda: producer.send_many([Message("T", b"x")]),
+                lambda: producer.send_batch([Message("T", b"x")]),
+                lambda: instance.route("T", refresh=True),
+                lambda: instance.heartbeat_now(),
+                lambda: instance.remoting.request("broker-a:10911", RemotingCommand.request(34), timeout=1),
+            ]
+
+            def use_all() -> str:
+                told = []
+                for use in uses:
+                    try:
+                        use().send(None)  # raises before it waits for anything
+                    except ForkedError as error:
+                        told.append(str(error))
+                return "\n".join(told)
+
+            told = in_a_fork(use_all).splitlines()
+            assert len(told) == len(uses)
+            for each in told:
+                assert f"was started in process {os.getpid()}" in each
+                assert "start it after the fork" in each
+            assert (await producer.send(Message("T", b"x"))).queue_offset >= 0, "the parent goes on"
+
+
+def test_identity_is_asked_for_after_the_start() -> None:
+    with pytest.raises(NotStartedError, match=r"ns:1, not started"):
+        _ = MQClientInstance("ns:1").client_id
+
+
+@pytest.mark.parametrize("make", [partial(Producer, "P"), partial(PushConsumer, "G"), Admin])
+def test_name_server_or_instance_is_one_rule_for_all(make: Callable[..., object]) -> None:
+    with pytest.raises(ClientStateError, match="needs either name_server= or instance="):
+        make()
+    with pytest.raises(ClientStateError, match="needs either name_server= or instance="):
+        make(name_server="ns:1", instance=MQClientInstance("ns:1"))
+    with pytest.raises(ClientStateError, match="give clock= to that MQClientInstance"):
+        make(instance=MQClientInstance("ns:1"), clock=VirtualClock())
 
 
 async def test_instance_runs_once() -> None:

@@ -12,6 +12,7 @@ import pytest
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.options import ClientOptions, ProducerOptions
 from rocketbox.client.producer import Producer
+from rocketbox.client.sending import Sender
 from rocketbox.errors import (
     BrokerError,
     ClientError,
@@ -945,7 +946,7 @@ async def test_retry_send_keeps_its_id_and_moves_counts_into_the_header() -> Non
         cluster.add_topic("%RETRY%G")
         async with producer_of(cluster) as producer:
             properties = {"UNIQ_KEY": "ID1", "RECONSUME_TIME": "3", "MAX_RECONSUME_TIMES": "16", "DELAY": "6"}
-            inner = producer.instance.inner_producer
+            inner = Sender("CLIENT_INNER_PRODUCER", producer.instance)
             result = await inner.send_prepared("%RETRY%G", b"x", properties, flag=2)
         (request,) = cluster.broker.sends
     fields = request.ext_fields
