@@ -126,7 +126,7 @@ class Broker:
         self.producers: ProducerTable[Connection] = ProducerTable(
             clock, expiry, most=options.max_groups, most_groups=options.max_groups_per_connection
         )
-        self.client_requests = ClientRequests(self.groups, self.consumers)
+        self.client_requests = ClientRequests(self.groups, self.consumers, clock)
         self.locks = QueueLocks(clock, most=options.max_locked_queues)
         # In JSON, as Apache's brokers register: a binary header cannot say that there is no replication address.
         self._client = RemotingClient(
@@ -221,6 +221,7 @@ class Broker:
             self._publish(server.address, ip)  # no request is served before: nothing up to here gives way to others
             self.store.on_arrival += [self.held_pulls.on_arrival, self.delayed.on_arrival]
             tasks.start("pulls on hold", self.held_pulls.run)
+            tasks.start("tell large groups", self.client_requests.run)
             tasks.start("drop silent clients", self._housekeeping.run)
             self.persister.start(tasks)
             self.delayed.start(tasks)

@@ -13,17 +13,30 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import anyio
+import anyio.lowlevel
+
 from rocketbox.broker.clients import ConsumerGroup, ConsumerTable
 from rocketbox.broker.groups import GroupTable
+from rocketbox.clock import Clock
 from rocketbox.errors import BrokerError, ConnectionClosedError, RemotingError
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.connection import Connection
 
-__all__ = ["ClientNotOnlineError", "ClientNotice", "ClientRequest", "ClientRequests", "ConsumerIdsChanged"]
+__all__ = [
+    "TOLD_AT_ONCE",
+    "ClientNotOnlineError",
+    "ClientNotice",
+    "ClientRequest",
+    "ClientRequests",
+    "ConsumerIdsChanged",
+]
 
 _log = logging.getLogger(__name__)
 
+TOLD_AT_ONCE = 100  # members of a group, in one turn of the loop: about 0.5 ms
+NOTICE_PAUSE = 0.1  # seconds for which changes of a large group are gathered
 ANSWER_TIMEOUT = 5.0  # seconds; Apache's, of its admin's questions to consumers
 
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
@@ -64,22 +77,47 @@ class ConsumerIdsChanged:
 
 
 class ClientRequests:
-    """Requests from this broker to its clients."""
+    """Requests from this broker to its clients. :meth:`run` is its task, which tells large groups."""
 
-    def __init__(self, groups: GroupTable, consumers: ConsumerTable[Connection]) -> None:
+    def __init__(self, groups: GroupTable, consumers: ConsumerTable[Connection], clock: Clock) -> None:
         self._groups = groups
         self._consumers = consumers
+        self._clock = clock
+        self._changed: dict[str, None] = {}  # large groups whose members are to be told
+        self._signal = anyio.Event()
         self.dropped = 0
         """Notices that were not sent, because their clients did not take what they were sent before."""
 
     def consumer_ids_changed(self, group: ConsumerGroup[Connection]) -> None:
-        """Have the members of a group share the queues anew."""
+        """Have the members of a group share the queues anew.
+
+        Those of a large one are told a moment later, of all changes until then at once: thousands that come one after
+        another, or one that comes and goes, would have thousands of notices sent for each of them.
+        """
         config = self._groups.get(group.name)
         if config is not None and not config.notify_consumer_ids_changed_enable:
+            return
+        if len(group.channels) > TOLD_AT_ONCE:
+            self._changed[group.name] = None
+            self._signal.set()
             return
         notice = ConsumerIdsChanged(group.name)
         for connection in list(group.channels):
             self.tell(connection, notice)
+
+    async def run(self) -> None:
+        """Tell the members of large groups, few in a turn of the loop, for ever."""
+        while True:
+            await self._signal.wait()
+            self._signal = anyio.Event()
+            await self._clock.sleep(NOTICE_PAUSE)
+            changed, self._changed = self._changed, {}
+            for name in changed:
+                group, notice = self._consumers.group(name), ConsumerIdsChanged(name)
+                for number, connection in enumerate(list(group.channels) if group is not None else (), 1):
+                    self.tell(connection, notice)
+                    if number % TOLD_AT_ONCE == 0:
+                        await anyio.lowlevel.checkpoint()
 
     def tell(self, connection: Connection, notice: ClientNotice) -> None:
         """Send a notice, which is not answered; one to a client that is gone, or reads nothing, is dropped.

@@ -6,16 +6,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import anyio
+import anyio.lowlevel
 import pytest
 
-from rocketbox.broker.client_requests import ClientNotOnlineError
+from rocketbox.broker.client_requests import TOLD_AT_ONCE, ClientNotOnlineError, ClientRequests
+from rocketbox.broker.clients import ClientChannel, ConsumerGroup, ConsumerTable
+from rocketbox.broker.groups import GroupTable
 from rocketbox.clock import RealClock
 from rocketbox.errors import BrokerError, ConnectionClosedError, RemoteProtocolError, RequestTimeoutError
+from rocketbox.message import MessageModel
 from rocketbox.protocol.codes import RequestCode, SerializeType
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection, RemotingOptions, RequestHandler
+from rocketbox.remoting.server import RemotingServer
+from rocketbox.tasks import Supervisor
+from tests.clocks import VirtualClock, settle
 from tests.unit.broker.in_memory import BrokerWire, broker_in_memory
+from tests.unit.broker.table_tools import table_file
+from tests.unit.remoting.test_peer_budgets import Peer
 
 pytestmark = pytest.mark.anyio
 
@@ -157,3 +166,55 @@ async def test_notices_do_not_gather_for_a_client_that_reads_nothing() -> None:
         with anyio.fail_after(5):
             await heard.wait()
         assert wire.running.client_requests.dropped == 1
+
+
+async def test_members_of_a_large_group_are_told_of_many_changes_once_and_few_in_a_turn() -> None:
+    clock = VirtualClock()
+    groups = GroupTable(clock, table_file())
+    told = most = 0
+
+    def tell(group: ConsumerGroup[Connection]) -> None:
+        requests.consumer_ids_changed(group)
+
+    consumers: ConsumerTable[Connection] = ConsumerTable(clock, tell)
+    requests = ClientRequests(groups, consumers, clock)
+    server = RemotingServer({}, host="broker", port=0, clock=clock)
+    peers = [Peer(server, port) for port in range(1, 401)]
+
+    def beat(peer: Peer, client_id: str) -> None:
+        consumers.register(
+            "g", peer.connection, ClientChannel(client_id, 3, 479, clock.monotonic()), consume_type="",
+            message_model=MessageModel.CLUSTERING, consume_from_where=None, subscriptions=None,
+        )  # fmt: skip
+
+    def heard() -> int:
+        return sum(len(peer.read()) for peer in peers)
+
+    async with Supervisor("test", clock) as tasks:
+        tasks.start("notices", requests.run)
+        await settle()
+        for number, peer in enumerate(peers):
+            beat(peer, f"client{number}")
+        heard()
+        for number in range(200):  # one client changes its id again and again
+            beat(peers[0], f"other{number}")
+            told += heard()
+        assert told == 0
+        clock.now += 1
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
+            now = heard()
+            most = max(most, now)
+            told += now
+        await clock.advance(1)
+        told += heard()
+        assert told == 400, "each once"
+        assert most <= 2 * TOLD_AT_ONCE
+        for peer in peers[TOLD_AT_ONCE - 1 :]:
+            consumers.on_close(peer.connection)
+        await clock.advance(1)
+        heard()
+        beat(peers[0], "of a small group")
+        assert heard() == TOLD_AT_ONCE - 1, "a small one hears at once"
+        for peer in peers:
+            peer.connection.lost("the test is over")
