@@ -246,6 +246,9 @@ class _Lock:
     def release(self) -> None:
         self._storage.locked.discard(self._file.path)
 
+    def leave_to_parent(self) -> None:
+        self.release()
+
 
 class CrashableStorage:
     """The file system. ``before_call`` is called before each call, with its name, the path, and where and how much is

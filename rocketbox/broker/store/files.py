@@ -75,6 +75,11 @@ class OpenFiles:
         with self._guard:
             self._files.clear()
 
+    def leave_to_parent(self) -> None:
+        """In a child of fork: close all; whatever thread held the lock, it is not here."""
+        self._guard = threading.Lock()
+        self.close()
+
     def close(self) -> None:
         """Close all; nothing may use them any more."""
         with self._guard:

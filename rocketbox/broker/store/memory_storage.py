@@ -150,6 +150,10 @@ class _MemoryLock:
     def release(self) -> None:
         self._storage.locked.discard(self._file.path)
 
+    def leave_to_parent(self) -> None:
+        """In the child's copy of this file system nobody holds it."""
+        self.release()
+
 
 class MemoryStorage:
     """A file system in memory.

@@ -25,6 +25,7 @@ import os
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -38,6 +39,7 @@ from rocketbox.broker.store.derived_writer import SYNC_THREADS, DerivedWriter
 from rocketbox.broker.store.dispatch import Derived, is_queued
 from rocketbox.broker.store.dispatcher import ArrivalCallback, Dispatcher
 from rocketbox.broker.store.files import NO_ROOM, OpenFiles
+from rocketbox.broker.store.forks import forget_fork, on_fork
 from rocketbox.broker.store.index_feed import IndexFeed
 from rocketbox.broker.store.log_writer import LogWriter
 from rocketbox.broker.store.opening import OpenedStore, lock_directory, open_store, say_clean
@@ -47,7 +49,7 @@ from rocketbox.broker.store.records import seems_damaged
 from rocketbox.broker.store.recovery import RecoveryReport
 from rocketbox.broker.store.retention import Retention
 from rocketbox.broker.store.state import StoreHealth, StoreState
-from rocketbox.broker.store.storage import RealStorage, Storage
+from rocketbox.broker.store.storage import LockHandle, RealStorage, Storage
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.broker.store.upkeep import Upkeep
 from rocketbox.broker.store.waiting import DurableCallback, Told, call_each
@@ -142,6 +144,7 @@ class MessageStore:
         self.queues = self._reader.queues
         self._set_up()
         self._entered = False
+        self._is_parents = False
         self._open = False
         self._stopping = False
         self._pool = WorkerPool(THREADS, "store")
@@ -236,6 +239,7 @@ class MessageStore:
             with anyio.CancelScope(shield=True):  # a lock that a thread takes behind our back is never given back
                 lock = await pool.run(lock_directory, self._storage, self._root)
             stack.callback(lock.release)
+            on_fork(self, partial(self._leave_to_parent, lock, os.getpid()))
             with anyio.CancelScope(shield=True):  # half a recovery must not go on in its thread behind our back
                 opened = await pool.run(
                     open_store, self._storage, self._root, lock, self._log, self._derived, self._checkpoint,
@@ -282,6 +286,8 @@ class MessageStore:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
+        if self._is_parents:
+            return None
         return await self._stack.__aexit__(kind, error, trace)
 
     async def _finish_opening(self, pool: WorkerPool, opened: OpenedStore) -> None:
@@ -328,7 +334,22 @@ class MessageStore:
                 ", ".join([trouble.error for trouble in self.troubles.current]) or "the commit log is not synced",
             )  # fmt: skip
 
+    def _leave_to_parent(self, lock: LockHandle, parent: int) -> None:
+        """In a child of fork: nothing can be done with the store, and leaving it does nothing."""
+        self._is_parents = True
+        self._open = False
+        reason = f"this store was opened by process {parent}, which goes on with it; open another one in the child"
+        self._state.failure, self._state.refuses = reason, True  # nobody is told: who listens belongs to the parent
+        self._reader.refuse(reason)
+        self._pool = WorkerPool(THREADS, "store")
+        self._files.leave_to_parent()
+        self._checkpoint.close()
+        self._derived.close()
+        self._log.close()
+        lock.leave_to_parent()
+
     def _close_files(self) -> None:
+        forget_fork(self)
         self._open = self._entered = False
         self._checkpoint.close()
         self._derived.close()

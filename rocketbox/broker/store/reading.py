@@ -130,10 +130,16 @@ class StoreReader:
         self.options = options
         self._memory = _memory_bytes() * options.access_message_in_memory_max_ratio // 100
         self.pool = self.enter()
+        self._refusal: str | None = None
         self.on_wrong_entry: Callable[[WrongEntryError], None] | None = None
         """Called, in any thread, with what cannot be served."""
         self.is_damaged: Callable[[ConsumeQueue, int], bool] = _nothing_is
         """Whether a message that cannot be served is known to be damaged itself; called in any thread."""
+
+    def refuse(self, reason: str) -> None:
+        """Nothing is read any more, until :meth:`begin`."""
+        self._refusal = reason
+        self.enter()
 
     def enter(self) -> WorkerPool:
         """Its threads, to be entered by whoever runs the store."""
@@ -145,6 +151,7 @@ class StoreReader:
         self._log = log
         self._derived = derived
         self._feed = feed
+        self._refusal = None
         self.cache = RecordCache(self.options.read_cache_size)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -223,6 +230,8 @@ class StoreReader:
         *,
         disk: bool,
     ) -> GetResult:
+        if self._refusal is not None:
+            raise StoreError(self._refusal)
         queue = self._derived.find(topic, queue_id)
         if queue is None:
             least = end = self.first_offset(topic, queue_id)
@@ -414,6 +423,8 @@ class StoreReader:
 
     def read(self, commit_log_offset: int) -> bytes | None:
         """The record that begins at a commit-log offset; None if none does, or it is not whole. Blocks; any thread."""
+        if self._refusal is not None:
+            raise StoreError(self._refusal)
         record = self.read_from_memory(commit_log_offset)
         if record is not None:
             return record

@@ -85,6 +85,9 @@ class LockHandle(Protocol):
 
     def release(self) -> None: ...
 
+    def leave_to_parent(self) -> None:
+        """In a child of fork, which does not hold it: let go of the file, and do not stand in the way of the child."""
+
 
 class SharedLock(Protocol):
     """A lock of somebody who reads; brokers are kept out until :meth:`release`."""
@@ -233,6 +236,10 @@ class _RealLock:
                 os.close(self._fd)
                 self._fd = -1
                 self._held.discard(self._key)
+
+    def leave_to_parent(self) -> None:
+        _RealLock._guard = threading.Lock()  # whatever thread held it, it is not here
+        self.release()
 
 
 class _SharedLock:
