@@ -171,6 +171,16 @@ class CheckpointFile:
                 self._file.sync()
             self.value = value  # what could not be written is not known: it is written again
 
+    def mend(self) -> bool:
+        """Write again what the file should hold, if it holds something else; whether it did. Blocks. Raises OSError."""
+        with self._guard:
+            expected = self.value.encode()
+            if self._file is None or self._file.read(0, len(expected)) == expected:
+                return False
+            self._file.write(0, [expected])
+            self._file.sync()
+        return True
+
     def close(self) -> None:
         if self._file is not None:
             self._file.close()

@@ -211,6 +211,9 @@ class Upkeep:
             for queue in list(self._derived):
                 queue.set_min_offset(start)
         self.mended += mending.count
+        if self._checkpoint.mend():
+            self.mended += 1
+            _log.warning("the checkpoint differed from what was written to it, and was written anew")
         found += check_tables(self._files.storage, self._root)
 
     def _comparison(self, queued: int, indexed: int) -> LogComparison:
