@@ -52,6 +52,29 @@ async def test_a_topic_that_cannot_be_written_down_takes_no_message(tmp_path: Pa
         assert await wire.route("news") is not None
 
 
+@pytest.mark.parametrize(("level", "topic"), [(1, "%RETRY%g"), (-1, "%DLQ%g")], ids=["retry", "dead letter"])
+async def test_a_message_is_given_back_only_when_its_topic_is_written_down(
+    tmp_path: Path, level: int, topic: str
+) -> None:
+    disk = Disk()
+    async with embedded(tmp_path, disk, message_delay_level="1s") as wire:
+        assert (await wire.send("news", b"kept")).code == ResponseCode.SUCCESS
+        (message,) = await wire.messages("news")
+        back = {"offset": message.commit_log_offset, "group": "g", "delayLevel": level,
+                "originMsgId": message.msg_id, "originTopic": "news", "unitMode": "false"}  # fmt: skip
+        disk.full = True
+        for _ in range(2):
+            refused = await wire.broker(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+            assert refused.code != ResponseCode.SUCCESS  # the consumer keeps it, and tries again
+            assert "No space left" in (refused.remark or "")
+        disk.full = False
+        assert (await wire.broker(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == ResponseCode.SUCCESS
+        with anyio.fail_after(10):
+            while not (again := await wire.messages(topic)):
+                await anyio.sleep(0.05)
+        assert [each.body for each in again] == [b"kept"]
+
+
 async def test_a_change_that_could_not_be_written_is_not_confirmed_when_it_is_asked_for_again(tmp_path: Path) -> None:
     disk = Disk()
     topic = {"topic": "news", "defaultTopic": "TBW102", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6,

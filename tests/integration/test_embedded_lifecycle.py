@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 import socket
 import threading
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.clock import RealClock
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import ClientStateError, ConfigurationError, Finding, RemotingError, StoreLockedError
@@ -104,9 +107,9 @@ async def test_another_address_than_the_machines_own_must_be_allowed(tmp_path: P
         assert servers.broker_address.startswith("127.0.0.1:")
 
 
-async def finding(options: EmbeddedOptions) -> Finding:
+async def finding(options: EmbeddedOptions, storage: MemoryStorage | None = None) -> Finding:
     with pytest.raises(ConfigurationError) as caught:
-        async with EmbeddedServers(options):
+        async with EmbeddedServers(options, storage=storage):
             raise AssertionError("started")
     (found,) = caught.value.findings
     return found
@@ -119,6 +122,37 @@ async def test_a_directory_that_cannot_be_made_is_a_finding(tmp_path: Path) -> N
     assert "rocketbox.embedded.data-dir" in found.what
     assert "Not a directory" in found.what
     assert found.where == "a:3"
+    assert found.fix is not None
+    assert "write" in found.fix
+
+
+class ForbiddenStorage(MemoryStorage):
+    """Lets itself be read and nothing else: mounted read-only, or another user's."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def begin_call(self, name: str, path: str) -> None:
+        if name in {"create", "make_directories", "write", "rename", "remove", "lock"}:
+            raise OSError(self._number, os.strerror(self._number), path)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+@pytest.mark.parametrize("used", [True, False], ids=["store", "empty"])
+async def test_a_directory_that_must_not_be_written_is_a_finding(tmp_path: Path, number: int, used: bool) -> None:
+    options = dataclasses.replace(small_options(tmp_path / "store"), places={"data-dir": "a:3"})
+    storage = ForbiddenStorage(number)
+    if used:
+        there = MemoryStorage()
+        async with EmbeddedServers(options, storage=there):
+            pass
+        storage.take(there)
+    found = await finding(options, storage)
+    assert found.where == "a:3"
+    for word in ("rocketbox.embedded.data-dir", os.strerror(number), str(tmp_path / "store")):
+        assert word in found.what
     assert found.fix is not None
     assert "write" in found.fix
 
