@@ -19,7 +19,7 @@ from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.consume_queue import ConsumeQueue
 from rocketbox.broker.store.dispatch import Derived, is_queued
 from rocketbox.broker.store.index_feed import IndexFeed
-from rocketbox.broker.store.reading import RecordCache
+from rocketbox.broker.store.record_cache import RecordCache
 from rocketbox.broker.store.records import find_keys, parse_record
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.clock import Clock

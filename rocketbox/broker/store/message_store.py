@@ -135,9 +135,7 @@ class MessageStore:
         self.read_from_memory = self._reader.read_from_memory
         self.query = self._reader.query
         self.query_keys = self._reader.query_keys
-        self.offset_by_time = self._reader.offset_by_time
         self.find_offset_by_time = self._reader.find_offset_by_time
-        self.earliest_store_time = self._reader.earliest_store_time
         self.first_offset = self._reader.first_offset
         self.min_offset = self._reader.min_offset
         self.max_offset = self._reader.max_offset

@@ -31,11 +31,12 @@ from rocketbox.broker.store.index_feed import IndexFeed
 from rocketbox.broker.store.key_search import KeySearch
 from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT, StoreOptions
+from rocketbox.broker.store.record_cache import RecordCache
 from rocketbox.broker.store.records import MAGICS, MIN_RECORD_BYTES, check_record, parse_record, store_timestamp_of
 from rocketbox.errors import StoreError
 from rocketbox.handoff import WorkerPool
 
-__all__ = ["GetMessageStatus", "GetResult", "RecordCache", "StoreReader", "WrongEntryError"]
+__all__ = ["GetMessageStatus", "GetResult", "StoreReader", "WrongEntryError"]
 
 _log = logging.getLogger(__name__)
 
@@ -98,29 +99,6 @@ class GetResult:
     min_offset: int
     max_offset: int
     records: list[bytes] = field(default_factory=list)
-
-
-class RecordCache:
-    """The newest records by commit-log offset, up to about ``size`` bytes of them.
-
-    Two halves: when the newer one is full, the older one goes. So nothing has to be removed one by one.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._half = size // 2
-        self._newer: dict[int, bytes] = {}
-        self._older: dict[int, bytes] = {}
-        self._used = 0  # bytes in the newer half
-
-    def add(self, records: dict[int, bytes], size: int) -> None:
-        """Add records, which have ``size`` bytes in all."""
-        self._newer.update(records)
-        self._used += size
-        if self._used > self._half:
-            self._older, self._newer, self._used = self._newer, {}, 0
-
-    def get(self, offset: int) -> bytes | None:
-        return self._newer.get(offset) or self._older.get(offset)
 
 
 class StoreReader:
@@ -479,14 +457,13 @@ class StoreReader:
         return KeySearch(found, self._feed.guard, self.read, most, options.max_index_search_steps)
 
     async def find_offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
-        """As :meth:`offset_by_time`, by a thread."""
-        return await self.pool.run(lambda: self.offset_by_time(topic, queue_id, timestamp_ms, upper=upper))
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         """The first message of a queue stored at or after a time; with ``upper`` the last one stored at or before it.
 
-        Within min and max offset; 0 for a queue that is not there. Blocks; any thread.
+        Within min and max offset; 0 for a queue that is not there.
         """
+        return await self.pool.run(lambda: self._offset_by_time(topic, queue_id, timestamp_ms, upper=upper))
+
+    def _offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool) -> int:
         queue = self._derived.find(topic, queue_id)
         if queue is None:
             return 0
@@ -495,16 +472,6 @@ class StoreReader:
             return queue.search(low, high, lambda physical: self._stored_at(physical) >= timestamp_ms)
         behind = queue.search(low, high, lambda physical: self._stored_at(physical) > timestamp_ms)
         return max(low, behind - 1)
-
-    def earliest_store_time(self, topic: str | None = None, queue_id: int = 0) -> int:
-        """Store time (epoch ms) of the oldest message, of a queue if it is named; -1 without one."""
-        if topic is not None:
-            queue = self._derived.find(topic, queue_id)
-            if queue is None or queue.min_offset >= queue.max_offset:
-                return -1
-            return self._stored_at(queue.unit(queue.min_offset)[0])
-        record = self.read(self._log.start)
-        return -1 if record is None else store_timestamp_of(record)
 
     def _stored_at(self, physical: int) -> int:
         """Store time of a record; 0 of one that is gone."""

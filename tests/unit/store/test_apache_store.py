@@ -96,8 +96,10 @@ async def check_store(directory: Path) -> None:
             keys += [f"T#{expected['tags']}"] if expected["tags"] else []
             for key in filter(None, keys):
                 assert found.records[0] in store.query(topic, key, 64, *everything)
-            assert store.offset_by_time(topic, queue_id, expected["storeTimestamp"]) <= expected["queueOffset"]
-            assert store.offset_by_time(topic, queue_id, expected["storeTimestamp"] + 1) >= 0
+            assert (
+                await store.find_offset_by_time(topic, queue_id, expected["storeTimestamp"]) <= expected["queueOffset"]
+            )
+            assert await store.find_offset_by_time(topic, queue_id, expected["storeTimestamp"] + 1) >= 0
 
 
 async def test_every_record_is_read_by_queue_key_and_time(store_directory: Path) -> None:

@@ -130,5 +130,5 @@ async def test_entries_that_stand_for_no_message_do_not_hide_those_before_them()
         queue.set_min_offset(0)
         assert queue.min_offset == 0
         assert queue.offset_behind(1) == 1
-        assert store.offset_by_time("orders", 0, clock.now_ms - 1000) == 0
-        assert store.offset_by_time("orders", 0, clock.now_ms) == 5
+        assert await store.find_offset_by_time("orders", 0, clock.now_ms - 1000) == 0
+        assert await store.find_offset_by_time("orders", 0, clock.now_ms) == 5

@@ -78,7 +78,6 @@ async def test_files_whose_newest_message_has_expired_are_removed_with_what_queu
         assert store.get("orders", 0, 0).status is GetMessageStatus.OFFSET_TOO_SMALL
         assert [number_of(record) for record in store.query("orders", "all", 99, 0, 1 << 60)] == kept[::-1][:64]
         assert store.query("orders", "k0", 9, 0, 1 << 60) == []
-        assert store.earliest_store_time() == 1_700_000_000_000 + kept[0] * 60_000
     assert sound(storage)
     async with opened(storage, KEEPS_3H, clock=clock) as store:
         assert numbers(store) == kept

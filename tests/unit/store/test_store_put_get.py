@@ -275,21 +275,19 @@ async def test_more_keys_than_a_file_holds_go_to_the_next_file() -> None:
 async def test_an_offset_is_found_by_time() -> None:
     clock = ManualClock()
     async with opened(MemoryStorage(), clock=clock) as store:
-        assert store.offset_by_time("orders", 0, clock.now_ms) == 0
-        assert store.earliest_store_time() == store.earliest_store_time("orders") == -1
+        assert await store.find_offset_by_time("orders", 0, clock.now_ms) == 0
         start = clock.now_ms
         for number in range(50):  # at 0, 10, 20 ...
             await put_all(store, message(number))
             clock.now_ms += 10
-        assert store.offset_by_time("orders", 0, start - 5) == 0
-        assert store.offset_by_time("orders", 0, start + 100) == 10
-        assert store.offset_by_time("orders", 0, start + 101) == 11
-        assert store.offset_by_time("orders", 0, start + 10_000) == 50
-        assert store.offset_by_time("orders", 0, start + 100, upper=True) == 10
-        assert store.offset_by_time("orders", 0, start + 109, upper=True) == 10
-        assert store.offset_by_time("orders", 0, start - 5, upper=True) == 0
-        assert store.offset_by_time("orders", 0, start + 10_000, upper=True) == 49
-        assert store.earliest_store_time() == store.earliest_store_time("orders") == start
+        assert await store.find_offset_by_time("orders", 0, start - 5) == 0
+        assert await store.find_offset_by_time("orders", 0, start + 100) == 10
+        assert await store.find_offset_by_time("orders", 0, start + 101) == 11
+        assert await store.find_offset_by_time("orders", 0, start + 10_000) == 50
+        assert await store.find_offset_by_time("orders", 0, start + 100, upper=True) == 10
+        assert await store.find_offset_by_time("orders", 0, start + 109, upper=True) == 10
+        assert await store.find_offset_by_time("orders", 0, start - 5, upper=True) == 0
+        assert await store.find_offset_by_time("orders", 0, start + 10_000, upper=True) == 49
 
 
 async def test_only_the_start_of_a_record_can_be_read_by_its_offset() -> None:
