@@ -10,6 +10,14 @@ from __future__ import annotations
 from rocketbox.client.admin import Admin, GroupDescription, TopicDescription
 from rocketbox.client.api.pull import PullResult, PullStatus
 from rocketbox.client.instance import ConsumerMember, MQClientInstance
+from rocketbox.client.middleware import (
+    ConsumeContext,
+    ConsumeMiddleware,
+    ConsumeNext,
+    SendContext,
+    SendMiddleware,
+    SendNext,
+)
 from rocketbox.client.options import (
     AccessChannel,
     ClientOptions,
@@ -24,12 +32,17 @@ from rocketbox.protocol.admin_bodies import ClusterInfo
 from rocketbox.protocol.bodies import TopicConfig
 from rocketbox.protocol.codes import PermName
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
+from rocketbox.protocol.prepared_sends import SendRequest
+from rocketbox.remoting.client import RpcHook
 
 __all__ = [
     "AccessChannel",
     "Admin",
     "ClientOptions",
     "ClusterInfo",
+    "ConsumeContext",
+    "ConsumeMiddleware",
+    "ConsumeNext",
     "ConsumerMember",
     "ConsumerOptions",
     "GroupDescription",
@@ -41,6 +54,11 @@ __all__ = [
     "PullResult",
     "PullStatus",
     "PushConsumer",
+    "RpcHook",
+    "SendContext",
+    "SendMiddleware",
+    "SendNext",
+    "SendRequest",
     "SubscriptionGroupConfig",
     "TopicConfig",
     "TopicDescription",

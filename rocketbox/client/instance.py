@@ -119,7 +119,9 @@ class MQClientInstance:
         refuse_unbuilt(self.options)
         self.clock: Clock = clock or RealClock()
         self._has_own_clock = clock is None
-        self.remoting = RemotingClient(clock=self.clock, network=network, options=self.options.remoting)
+        self.remoting = RemotingClient(
+            clock=self.clock, network=network, options=self.options.remoting, hooks=self.options.hooks
+        )
         self._name_servers = NameServers(parse_name_servers(name_server), self.remoting, self.clock)
         self.tasks = Supervisor("client", self.clock)
         self.routes = RouteTable()

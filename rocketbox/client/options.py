@@ -15,10 +15,12 @@ from enum import Enum
 from pathlib import Path
 
 from rocketbox.client.allocation import AllocationStrategy, allocate_averagely
+from rocketbox.client.middleware import ConsumeMiddleware, SendMiddleware
 from rocketbox.client.outcomes import BROKER_DECIDES, DEAD_LETTER
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.message import DELAY_LEVEL_SECONDS, ConsumeFromWhere, ConsumeMode, MessageModel, SelectorType
 from rocketbox.protocol.codes import TBW102
+from rocketbox.remoting.client import RpcHook
 from rocketbox.remoting.options import RemotingOptions
 
 __all__ = [
@@ -115,7 +117,8 @@ class ClientOptions:
     ``instance_name`` DEFAULT becomes ``<pid>#<number>``, so that each instance is a client of its own; any other name
     stays, and two clients of one name on one machine are one to the broker. ``client_ip`` None: the address that the
     machine uses toward the outside. ``api_timeout`` bounds every small request (routes, offsets, heartbeats),
-    ``shutdown_timeout`` all requests that say goodbye together.
+    ``shutdown_timeout`` all requests that say goodbye together. ``hooks`` see every request, ``send_middleware`` wraps
+    every send and ``consume_middleware`` every call of a handler, of all producers and consumers of the instance.
     """
 
     instance_name: str = DEFAULT_INSTANCE_NAME
@@ -130,6 +133,9 @@ class ClientOptions:
     persist_consumer_offset_interval: float = 5.0
     shutdown_timeout: float = 3.0
     remoting: RemotingOptions = field(default_factory=RemotingOptions)
+    hooks: tuple[RpcHook, ...] = ()
+    send_middleware: tuple[SendMiddleware, ...] = ()
+    consume_middleware: tuple[ConsumeMiddleware, ...] = ()
 
     def __post_init__(self) -> None:
         times = (

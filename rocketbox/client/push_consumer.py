@@ -22,9 +22,10 @@ from rocketbox.client.checks import check_group, check_topic
 from rocketbox.client.consume import ConcurrentConsumer, OrderlyConsumer
 from rocketbox.client.handler_threads import HandlerThreads
 from rocketbox.client.instance import MQClientInstance, own_or_shared
+from rocketbox.client.middleware import wrap_handler
 from rocketbox.client.offset_store import LocalOffsetStore, OffsetStore, RemoteOffsetStore, default_offset_dir
 from rocketbox.client.options import ClientOptions, ConsumerOptions
-from rocketbox.client.outcomes import DEAD_LETTER, AnyHandler
+from rocketbox.client.outcomes import DEAD_LETTER, AnyHandler, MessageHandler
 from rocketbox.client.process_queue import FlowLimits, ProcessQueue
 from rocketbox.client.pull_gate import PullGate
 from rocketbox.client.pull_loop import PullContext, PullLoop
@@ -282,9 +283,7 @@ class PushConsumer:
         check_topic(topic)
         if not 1 <= batch_max_size <= MAX_BATCH_SIZE:
             raise ClientError(f"batch_max_size of {topic!r} is {batch_max_size}; it must be from 1 to {MAX_BATCH_SIZE}")
-        before = self._subscriptions.put(
-            topic, expression, self.threads.handler(handler), selector_type, batch_max_size
-        )
+        before = self._subscriptions.put(topic, expression, self._wrapped(handler), selector_type, batch_max_size)
         if not self._running:
             return
         try:
@@ -292,6 +291,10 @@ class PushConsumer:
         except BaseException:  # a cancellation, too, must not leave half a subscription
             self._take_back(topic, before)
             raise
+
+    def _wrapped(self, handler: AnyHandler) -> MessageHandler:
+        """The handler in its thread, if it needs one, and the client's middleware around it."""
+        return wrap_handler(self._group, self._instance.options.consume_middleware, self.threads.handler(handler))
 
     def _take_back(self, topic: str, before: Subscription | None) -> None:
         """Let topic be subscribed as it was before, newer than what brokers may have been told meanwhile."""

@@ -29,6 +29,7 @@ from rocketbox.client.checks import (
 )
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.lanes import Lane, Lanes, LaneTable
+from rocketbox.client.middleware import SendContext, chain
 from rocketbox.client.options import ProducerOptions
 from rocketbox.client.tries import RETRY_CODES, Tries
 from rocketbox.errors import (
@@ -78,6 +79,8 @@ class Sender:
         self._faults: BrokerFaults = LatencyTable() if self.options.send_latency_fault_enable else ShortMemory()
         self._turn = self._clock.random.getrandbits(31)
         self._topics: set[str] = set()
+        middlewares = instance.options.send_middleware
+        self._around = chain(middlewares, self._send_as_said) if middlewares else None
         self._open = True
 
     # --- what users call ---------------------------------------------------------------------------------------------
@@ -96,15 +99,11 @@ class Sender:
         again. BrokerError: the broker refused it. ClientError for a ``timeout`` of 0 or less.
         """
         options = self.options
-        result = await self._deliver(
-            self._request(message),
-            options.send_message_timeout if timeout is None else _seconds(timeout),
-            options.retry_times_when_send_failed,
-            queue,
-            message.hash_key,
-        )
-        assert result is not None  # only one-way sends have none
-        return result
+        seconds = options.send_message_timeout if timeout is None else _seconds(timeout)
+        retries = options.retry_times_when_send_failed
+        if self._around is not None:
+            return _result(await self._around(SendContext(self.group, [message], seconds, retries, queue)))
+        return _result(await self._deliver(self._request(message), seconds, retries, queue, message.hash_key))
 
     async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send one message without an answer: a broker that fails loses it, and nobody is told.
@@ -112,16 +111,14 @@ class Sender:
         A broker that cannot be connected is no loss: others are tried for ``send_message_timeout``, then ConnectError
         is raised.
         """
+        options = self.options
+        seconds, retries = options.send_message_timeout, options.retry_times_when_send_failed
+        if self._around is not None:
+            await self._around(SendContext(self.group, [message], seconds, retries, queue, one_way=True))
+            return
         request = self._request(message)
         request.one_way = True
-        options = self.options
-        await self._deliver(
-            request,
-            options.send_message_timeout,
-            options.retry_times_when_send_failed,
-            queue,
-            message.hash_key,
-        )
+        await self._deliver(request, seconds, retries, queue, message.hash_key)
 
     async def send_batch(
         self, messages: Iterable[Message], *, timeout: float | None = None, queue: MessageQueue | None = None
@@ -136,15 +133,11 @@ class Sender:
         self._check_open()
         batch = list(messages)
         options = self.options
-        result = await self._deliver(
-            self._batch_request(batch),
-            options.send_message_timeout if timeout is None else _seconds(timeout),
-            options.retry_times_when_send_failed,
-            queue,
-            batch[0].hash_key,
-        )
-        assert result is not None
-        return result
+        seconds = options.send_message_timeout if timeout is None else _seconds(timeout)
+        retries = options.retry_times_when_send_failed
+        if self._around is not None:
+            return _result(await self._around(SendContext(self.group, batch, seconds, retries, queue, batch=True)))
+        return _result(await self._deliver(self._batch_request(batch), seconds, retries, queue, batch[0].hash_key))
 
     async def send_many(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[SendResult]:
         """Send messages each on its own, up to ``send_many_window`` of them in flight, and return results in order.
@@ -165,8 +158,11 @@ class Sender:
             nonlocal failed
             for index, message in queue:
                 try:
-                    request = self._request(message)
-                    outcomes[index] = await self._deliver(request, seconds, retries, None, message.hash_key)
+                    if self._around is not None:
+                        outcome = await self._around(SendContext(self.group, [message], seconds, retries))
+                    else:
+                        outcome = await self._deliver(self._request(message), seconds, retries, None, message.hash_key)
+                    outcomes[index] = _result(outcome)
                 except Exception as error:  # whatever it is: a message without an outcome would be lost silently
                     outcomes[index] = error
                     failed = True
@@ -189,8 +185,8 @@ class Sender:
     ) -> SendResult:
         """Send a message whose properties are complete, RocketMQ's own among them: what a consumer sends back itself.
 
-        Nothing is checked but sizes. To a retry topic the header carries RECONSUME_TIME and MAX_RECONSUME_TIMES, which
-        are taken out of the properties (Apache's ``sendKernelImpl``).
+        Nothing is checked but sizes, and no middleware sees it. To a retry topic the header carries RECONSUME_TIME and
+        MAX_RECONSUME_TIMES, which are taken out of the properties (Apache's ``sendKernelImpl``).
         """
         check_body(topic, body, self.options.max_message_size)
         born = self._clock.time_ms()
@@ -204,17 +200,24 @@ class Sender:
         numbers = encode_send_numbers(flag=flag, reconsume_times=reconsume, max_reconsume_times=max_reconsume)
         request = SendRequest(topic, body, encode_checked(complete), msg_id, born, numbers=numbers)
         options = self.options
-        result = await self._deliver(
-            request,
-            options.send_message_timeout if timeout is None else _seconds(timeout),
-            options.retry_times_when_send_failed,
-        )
-        assert result is not None
-        return result
+        seconds = options.send_message_timeout if timeout is None else _seconds(timeout)
+        return _result(await self._deliver(request, seconds, options.retry_times_when_send_failed))
 
     def topics_in_use(self) -> set[str]:
         """The topics that it has sent to since this was asked last."""
         return self._lanes.topics_in_use()
+
+    async def _send_as_said(self, context: SendContext) -> SendResult | None:
+        """The innermost of the chain: send what the middlewares have left of a context."""
+        messages = list(context.messages)
+        if context.batch:
+            request = self._batch_request(messages)
+        else:
+            if len(messages) != 1:
+                raise ClientError(f"a send is of one message; a middleware left {len(messages)} in its context")
+            request = self._request(messages[0])
+            request.one_way = context.one_way
+        return await self._deliver(request, context.timeout, context.retries, context.queue, messages[0].hash_key)
 
     # --- from messages to requests -----------------------------------------------------------------------------------
 
@@ -418,6 +421,12 @@ class Sender:
         """The lane to a queue that is given, whether the topic's route names it now or not."""
         lane = lanes.by_queue.get(queue)
         return self._lanes.lane_of(queue, request.topic) if lane is None else lane
+
+
+def _result(result: SendResult | None) -> SendResult:
+    if result is None:
+        raise ClientError("a middleware returned None for a send; it must return what call_next returned")
+    return result
 
 
 def _seconds(timeout: float) -> float:

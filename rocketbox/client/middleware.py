@@ -1,0 +1,94 @@
+"""Middleware: what wraps every send and every call of a handler. Trace, metrics and users' own code stand on it.
+
+    async def middleware(context, call_next):
+        ...                                    # before; the context may be changed
+        result = await call_next(context)      # the next middleware, and at last the send or the handler
+        ...                                    # after; an exception passes through unless it is caught here
+        return result
+
+They are handed to the client (``ClientOptions.send_middleware``, ``.consume_middleware``), the outermost first. A chain
+is made once; without any there is none, and nothing is called. Requests and answers themselves, below all this, are
+seen by an ``RpcHook``.
+
+Source: design of rocketbox; the hooks of Apache RocketMQ 5.x are ``SendMessageHook``, ``ConsumeMessageHook``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from rocketbox.client.outcomes import MessageHandler, Outcomes
+from rocketbox.message import Message, MessageExt, MessageQueue, SendResult
+
+__all__ = [
+    "ConsumeContext",
+    "ConsumeMiddleware",
+    "ConsumeNext",
+    "SendContext",
+    "SendMiddleware",
+    "SendNext",
+    "chain",
+    "wrap_handler",
+]
+
+
+@dataclass(slots=True)
+class SendContext:
+    """One send: of one message, or of a batch in one request. Of ``send_many`` each message is a send."""
+
+    producer_group: str
+    messages: Sequence[Message]
+    timeout: float
+    retries: int
+    queue: MessageQueue | None = None
+    one_way: bool = False
+    batch: bool = False
+
+
+@dataclass(slots=True)
+class ConsumeContext:
+    """One call of a handler with messages of one topic."""
+
+    consumer_group: str
+    messages: list[MessageExt]
+
+
+SendNext = Callable[[SendContext], Awaitable[SendResult | None]]
+"""Sends; the result is None for one-way sends alone."""
+
+SendMiddleware = Callable[[SendContext, SendNext], Awaitable[SendResult | None]]
+
+ConsumeNext = Callable[[ConsumeContext], Awaitable[Outcomes]]
+"""Calls the handler; what it returns or raises is the outcome of the messages (``outcomes``)."""
+
+ConsumeMiddleware = Callable[[ConsumeContext, ConsumeNext], Awaitable[Outcomes]]
+
+ContextT = TypeVar("ContextT")
+ResultT = TypeVar("ResultT")
+
+
+def chain(
+    middlewares: Sequence[Callable[[ContextT, Callable[[ContextT], Awaitable[ResultT]]], Awaitable[ResultT]]],
+    last: Callable[[ContextT], Awaitable[ResultT]],
+) -> Callable[[ContextT], Awaitable[ResultT]]:
+    """A function that goes through all middlewares, the first one outermost, to last."""
+    for middleware in reversed(middlewares):
+        last = _around(middleware, last)
+    return last
+
+
+def _around(
+    middleware: Callable[[ContextT, Callable[[ContextT], Awaitable[ResultT]]], Awaitable[ResultT]],
+    call_next: Callable[[ContextT], Awaitable[ResultT]],
+) -> Callable[[ContextT], Awaitable[ResultT]]:
+    return lambda context: middleware(context, call_next)
+
+
+def wrap_handler(group: str, middlewares: Sequence[ConsumeMiddleware], handler: MessageHandler) -> MessageHandler:
+    """The handler with the middlewares around it; itself when there are none."""
+    if not middlewares:
+        return handler
+    around = chain(middlewares, lambda context: handler(context.messages))
+    return lambda messages: around(ConsumeContext(group, messages))
