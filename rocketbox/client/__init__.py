@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from rocketbox.client.admin import Admin, GroupDescription, TopicDescription
 from rocketbox.client.api.pull import PullResult, PullStatus
-from rocketbox.client.instance import ConsumerMember, MQClientInstance
+from rocketbox.client.instance import MQClientInstance
+from rocketbox.client.member_requests import ConsumerMember
 from rocketbox.client.middleware import (
     ConsumeContext,
     ConsumeMiddleware,

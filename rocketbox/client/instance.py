@@ -3,7 +3,8 @@
 Tables: routes of topics and addresses of brokers (``route_table``), groups. Timers: routes that somebody uses are asked
 for every 30 s (every second while a subscribed topic has none), offsets are persisted every 5 s; those of heartbeats
 are in ``heartbeats``. What a consumer does with a new route or with "the members of your group changed" is its own
-affair (``rebalance``, ``push_consumer``); how a message is sent is ``sending``'s.
+affair (``rebalance``, ``push_consumer``); how a message is sent is ``sending``'s, what brokers
+ask of members is in ``member_requests``.
 
 Source: Apache RocketMQ 5.x ``MQClientInstance``, ``ClientRemotingProcessor``. Unlike there: several tasks that need one
 route wait for one request.
@@ -15,7 +16,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import anyio
 
@@ -23,6 +24,13 @@ from rocketbox.client.api import groups as groups_api
 from rocketbox.client.api import routes as routes_api
 from rocketbox.client.heartbeats import Heartbeats
 from rocketbox.client.identity import Identity, call_in_forks, local_ip, make_identity
+from rocketbox.client.member_requests import (
+    CONSUMER_REQUESTS,
+    REFUSED_REQUESTS,
+    ConsumerMember,
+    ProducerMember,
+    refusal,
+)
 from rocketbox.client.name_servers import NameServers, parse_name_servers
 from rocketbox.client.options import ClientOptions
 from rocketbox.client.route_table import RouteTable
@@ -42,7 +50,7 @@ from rocketbox.errors import (
 )
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.admin_bodies import ClusterInfo
-from rocketbox.protocol.bodies import ConsumerData, HeartbeatData, ProducerData, TopicRouteData
+from rocketbox.protocol.bodies import HeartbeatData, ProducerData, TopicRouteData
 from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER, MASTER_ID, RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
@@ -50,45 +58,11 @@ from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import Network
 from rocketbox.tasks import Supervisor
 
-__all__ = ["ConsumerMember", "MQClientInstance", "ProducerMember", "own_or_shared"]
+__all__ = ["MQClientInstance", "own_or_shared"]
 
 _log = logging.getLogger(__name__)
 
 GOODBYE_TIMEOUT = 1.0  # seconds for each request at the end, so that one silent broker leaves time for the others
-
-
-class ConsumerMember(Protocol):
-    """What an instance wants to know from a consumer that is registered with it."""
-
-    @property
-    def group(self) -> str:
-        """The consumer group."""
-
-    def consumer_data(self) -> ConsumerData:
-        """What the heartbeat says of this consumer."""
-
-    def topics(self) -> set[str]:
-        """The topics whose routes are kept fresh, the retry topic among them."""
-
-    def on_route_changed(self, topic: str, route: TopicRoute) -> None:
-        """One of its topics has a route for the first time, or another one than before."""
-
-    def on_ids_changed(self) -> None:
-        """Members of the group came or went, or a broker has just come to know this one: rebalance now."""
-
-    async def persist_offsets(self) -> None:
-        """Tell the brokers, or write to disk, how far the group has consumed."""
-
-
-class ProducerMember(Protocol):
-    """What an instance wants to know from a producer that is registered with it."""
-
-    @property
-    def group(self) -> str:
-        """The producer group."""
-
-    def topics_in_use(self) -> set[str]:
-        """The topics that it has sent to since this was asked last: their routes are kept fresh."""
 
 
 class _Lookup:
@@ -149,7 +123,10 @@ class MQClientInstance:
         if self._has_own_clock:
             self.clock.random.seed()  # forks of the process that made it have the same random state until here
         self._identity = make_identity(self.options, self.clock)
-        self.remoting.register_handler(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._on_ids_changed)
+        for code in CONSUMER_REQUESTS:
+            self.remoting.register_handler(code, self._serve)
+        for code in REFUSED_REQUESTS:
+            self.remoting.register_handler(code, lambda _, request: refusal(RequestCode(request.code)))
         self.remoting.on_connected.append(self._on_connected)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.remoting)
@@ -261,11 +238,8 @@ class MQClientInstance:
             except RocketBoxError as error:
                 _log.debug("unregister %s at %s: %s", producer_group or consumer_group, address, error)
 
-    def _on_ids_changed(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        member = self._consumers.get(request.ext_fields.get("consumerGroup", ""))
-        if member is not None:
-            member.on_ids_changed()
-        return RemotingCommand.response()
+    def _serve(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        return CONSUMER_REQUESTS[RequestCode(request.code)].serve(self._consumers, request)
 
     # --- routes ------------------------------------------------------------------------------------------------------
 

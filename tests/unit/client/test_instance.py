@@ -755,6 +755,27 @@ async def test_members_are_told_when_others_come_or_go() -> None:
         assert (one.told, other.told) == (["ids"], [])
 
 
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(39, "no transactions"), (220, "stop the group"), (221, "ask the brokers"), (307, "health"), (309, "send it to"),
+     (326, "replies")],
+)  # fmt: skip
+async def test_what_no_member_does_yet_is_refused_with_what_to_do_instead(code: int, words: str) -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster, instance_of(cluster) as instance:
+        cluster.add_topic("T")
+        instance.register_consumer("G", Member("G", "T"))
+        await instance.route("T")
+        await settle(40)
+        (connection,) = cluster.broker.connections
+        answer = await connection.request(RemotingCommand.request(code, {"consumerGroup": "G"}), timeout=3)
+        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert answer.remark is not None
+        assert words in answer.remark
+        notice = RemotingCommand.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "nobody"})
+        answer = await connection.request(notice, timeout=3)
+        assert answer.remark == "no consumer of group 'nobody' runs here"
+
+
 async def test_offsets_are_persisted_every_5_seconds() -> None:
     clock = VirtualClock()
     async with ScriptedCluster(clock) as cluster, instance_of(cluster) as instance:
