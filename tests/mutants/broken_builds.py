@@ -278,4 +278,4 @@ def remove_unexpired() -> None:
     f"{STORE}/test_store_errors.py::test_who_does_not_wait_for_the_sync_is_told_when_it_is_written_and_never_before",
 )
 def answer_before_written() -> None:
-    replace(message_store.MessageStore, "tell_when_written", lambda self, told, end_offset, what: told([what], None))
+    replace(LogWriter, "tell_when_written", lambda self, told, end_offset, what: told([what], None))

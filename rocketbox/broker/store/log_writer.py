@@ -34,9 +34,9 @@ from rocketbox.broker.store.options import FlushDiskType, StoreOptions
 from rocketbox.broker.store.state import StoreState
 from rocketbox.broker.store.storage import Storage
 from rocketbox.broker.store.troubles import Troubles
-from rocketbox.broker.store.waiting import DurableWaiters
+from rocketbox.broker.store.waiting import DurableCallback, DurableWaiters, Told, call_each
 from rocketbox.clock import Clock
-from rocketbox.errors import StoreFailedError, StoreFullError, StoreStalledError
+from rocketbox.errors import NotStartedError, StoreFailedError, StoreFullError, StoreStalledError
 from rocketbox.handoff import Waiter, WorkerPool, call_soon_from_thread, make_waiter
 
 __all__ = ["LogWriter"]
@@ -78,6 +78,8 @@ class LogWriter:
         """All before is safe: synced, or with ASYNC_FLUSH written."""
         self.waiters = DurableWaiters(clock, options.sync_flush_timeout)
         self.written_waiters = DurableWaiters(clock, options.sync_flush_timeout)
+        self.is_open = False
+        """Whether anything is put, and may be waited for."""
         self.refused = 0
         """How many messages were taken back."""
         self.idle: Waiter | None = None
@@ -155,10 +157,71 @@ class LogWriter:
             self._drop(self._log.written, StoreFailedError(reason))
 
     def abandon(self, reason: str) -> None:
-        """Tell all who still wait that it is over."""
+        """Tell all who still wait that it is over, and all who would."""
+        self.is_open = False
         error = StoreFailedError(reason)
         self.waiters.fail(error)
         self.written_waiters.fail(error)
+
+    # --- who waits ---
+
+    def when_durable(self, end_offset: int, callback: DurableCallback) -> None:
+        """Have ``callback`` called when the log is safe up to ``end_offset``; at once if it is already.
+
+        Safe means synced, or written under ASYNC_FLUSH. It gets a TimeoutError when that takes longer than
+        ``sync_flush_timeout`` (the message is in the log and may yet be synced), StoreFullError when the message was
+        taken back because the disk has no room for it, StoreStalledError when it was not, and waits for room,
+        StoreFailedError if it never will be safe.
+
+        Ask in the same turn of the loop in which the message was put: one that is taken back leaves its offsets to
+        those that come later.
+        """
+        self.tell_when_durable(call_each, end_offset, callback)
+
+    def when_written(self, end_offset: int, callback: DurableCallback) -> None:
+        """As :meth:`when_durable`, but when the operating system has it, with no sync behind: for WAIT=false."""
+        self.tell_when_written(call_each, end_offset, callback)
+
+    def tell_when_durable(self, told: Told, end_offset: int, what: object) -> None:
+        """As :meth:`when_durable` for one of many: ``told`` is called with ``what`` and all else that it waits for."""
+        if end_offset <= self.durable:
+            told([what], None)
+        elif self._may_wait(end_offset):
+            self.waiters.add(told, end_offset, what)
+        else:
+            told([what], self._cannot_wait())
+
+    def tell_when_written(self, told: Told, end_offset: int, what: object) -> None:
+        """As :meth:`when_written` for one of many, see :meth:`tell_when_durable`."""
+        if end_offset <= self._log.written:
+            told([what], None)
+        elif self._may_wait(end_offset):
+            self.written_waiters.add(told, end_offset, what)
+        else:
+            told([what], self._cannot_wait())
+
+    def _may_wait(self, end_offset: int) -> bool:
+        return end_offset <= self._log.end and self.is_open and self._state.failure is None
+
+    def _cannot_wait(self) -> Exception:
+        return self._state.error() or NotStartedError("the message store")
+
+    async def durable_up_to(self, end_offset: int) -> None:
+        """Return when the log is safe up to ``end_offset``. Raises what :meth:`when_durable` calls back with."""
+        if end_offset <= self.durable:
+            return
+        waiter = make_waiter()
+
+        def done(error: BaseException | None) -> None:
+            if waiter.done():
+                return
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+        self.when_durable(end_offset, done)
+        await waiter
 
     # --- writing ---
 

@@ -11,8 +11,9 @@ acknowledged (:meth:`MessageStore.when_durable`) and dispatched (``dispatcher``)
 
     <root>/abort  checkpoint  lock  commitlog/  consumequeue/<topic>/<queue id>/  index/  config/
 
-Left to others: what follows from an error (``log_writer``), opening (``opening``), reading (``reading``, whose methods
-are offered here too), the layout of each file (its module), what may be put (``handlers``).
+Left to others: who waits for the disk, and what follows from an error (``log_writer``), opening (``opening``), deleting
+a topic (``topic_deletion``), reading (``reading``; its methods and those of the first are offered here too), the layout
+of each file (its module), what may be put (``handlers``).
 
 Source: Apache RocketMQ 5.5 ``DefaultMessageStore``, ``CommitLog`` (put).
 """
@@ -50,9 +51,9 @@ from rocketbox.broker.store.recovery import RecoveryReport
 from rocketbox.broker.store.retention import Retention
 from rocketbox.broker.store.state import StoreHealth, StoreState
 from rocketbox.broker.store.storage import LockHandle, RealStorage, Storage
+from rocketbox.broker.store.topic_deletion import TopicDeletion
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.broker.store.upkeep import Upkeep
-from rocketbox.broker.store.waiting import DurableCallback, Told, call_each
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import (
     InvalidMessageError,
@@ -62,7 +63,7 @@ from rocketbox.errors import (
     StoreFullError,
     StoreLockedError,
 )
-from rocketbox.handoff import WorkerPool, call_soon_from_thread, make_waiter
+from rocketbox.handoff import WorkerPool, call_soon_from_thread
 from rocketbox.message import format_offset_msg_id
 from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
 from rocketbox.tasks import SupervisedTask, Supervisor, TaskState
@@ -157,9 +158,7 @@ class MessageStore:
         self._state.begin()
         self._last_timestamp = 0  # of all that was put
         self._refused_busy = self._refused_full = 0
-        self._deleting: set[str] = set()  # topics
-        self._being_deleted: str | None = None  # by the call that has its turn
-        self._one_deletion = anyio.Lock()
+        self._deletion = TopicDeletion(self._log, self._derived, lambda end: self.durable(end))
         self._build()
 
     def _build(self) -> None:
@@ -174,9 +173,14 @@ class MessageStore:
             log, self._dispatcher, checkpoint, self.options, self._storage, clock, self._state, self.troubles,
             self.on_durable,
         )  # fmt: skip
+        self.when_durable = self._writer.when_durable
+        self.when_written = self._writer.when_written
+        self.tell_when_durable = self._writer.tell_when_durable
+        self.tell_when_written = self._writer.tell_when_written
+        self.durable = self._writer.durable_up_to
         self._derived_writer = DerivedWriter(
             log, self._writer, derived, self._feed, self._dispatcher, checkpoint, self.options, clock, self._state,
-            self.troubles, self._topic_deleted,
+            self.troubles, self._deletion.files_gone,
         )  # fmt: skip
 
     @property
@@ -257,7 +261,7 @@ class MessageStore:
                 self._dispatcher.begin(opened.last_timestamp, opened.report.last_record)
                 await self._finish_opening(pool, opened)
             tasks = await stack.enter_async_context(Supervisor("store", self._clock))
-            self._open = True
+            self._open = self._writer.is_open = True
             writing = tasks.start("write the commit log", self._writer.run, restart=False)
             others = [
                 tasks.start("dispatch what is behind", self._dispatcher.run, pool),
@@ -335,7 +339,7 @@ class MessageStore:
     def _leave_to_parent(self, lock: LockHandle, parent: int) -> None:
         """In a child of fork: nothing can be done with the store, and leaving it does nothing."""
         self._is_parents = True
-        self._open = False
+        self._open = self._writer.is_open = False
         reason = f"this store was opened by process {parent}, which goes on with it; open another one in the child"
         self._state.failure, self._state.refuses = reason, True  # nobody is told: who listens belongs to the parent
         self._reader.refuse(reason)
@@ -365,8 +369,8 @@ class MessageStore:
         when the store takes no more.
         """
         self._check_open(len(message.body))
-        if self._deleting:
-            self._check_topic(message.topic)
+        if self._deletion.topics:
+            self._deletion.check(message.topic)
         queue = self._derived.queue(message.topic, message.queue_id)
         if not accepted:
             self._check_size(message)
@@ -386,8 +390,8 @@ class MessageStore:
         if not messages:
             raise InvalidMessageError("a batch holds at least one message")
         first = messages[0]
-        if self._deleting:
-            self._check_topic(first.topic)
+        if self._deletion.topics:
+            self._deletion.check(first.topic)
         if any(message.topic != first.topic or message.queue_id != first.queue_id for message in messages):
             raise InvalidMessageError("the messages of a batch belong to one queue")
         for message in messages:
@@ -415,10 +419,6 @@ class MessageStore:
         if waiting and waiting + size > self._most_waiting:
             self._refused_busy += 1
             raise StoreBusyError(waiting, self._most_waiting, "max-waiting-bytes")
-
-    def _check_topic(self, topic: str) -> None:
-        if topic in self._deleting:
-            raise StoreError(f"topic {topic} is being deleted; send again when that is done")
 
     def _refused(self) -> StoreError:
         error = self._state.error()
@@ -480,87 +480,8 @@ class MessageStore:
         StoreError, OSError when it was not possible: then nothing is deleted, or puts to the topic wait until the store
         has removed its files.
         """
-        async with self._one_deletion:
-            self._check_open(0)
-            self._deleting.add(topic)
-            self._being_deleted = topic
-            end = self._log.end
-            try:
-                await self.durable(end)  # what is not may be taken back, and its place be given to another record
-                begins = self._derived.begins_after(topic)
-                with anyio.CancelScope(shield=True):
-                    await self._pool.run(self._derived.deleted.add, topic, end, begins, self._log.start)
-                await self._derived_writer.delete_queues(self._pool, topic)
-            finally:
-                self._being_deleted = None
-                if not self._derived_writer.is_deleting(topic):
-                    self._deleting.discard(topic)
+        await self._deletion.delete(topic, self._derived_writer, self._pool, lambda: self._check_open(0))
 
     def was_deleted(self, topic: str) -> bool:
         """Whether a topic of that name was deleted; another may have been made since."""
         return topic in self._derived.deleted
-
-    def _topic_deleted(self, topic: str) -> None:
-        """The files of a deleted topic are gone; it may be stored again, unless its next deletion has begun."""
-        if topic != self._being_deleted:
-            self._deleting.discard(topic)
-
-    # --- durable ---
-
-    def when_durable(self, end_offset: int, callback: DurableCallback) -> None:
-        """Have ``callback`` called when the log is safe up to ``end_offset``; at once if it is already.
-
-        Safe means synced, or written under ASYNC_FLUSH. It gets a TimeoutError when that takes longer than
-        ``sync_flush_timeout`` (the message is in the log and may yet be synced), StoreFullError when the message was
-        taken back because the disk has no room for it, StoreStalledError when it was not, and waits for room,
-        StoreFailedError if it never will be safe.
-
-        Ask in the same turn of the loop in which the message was put: one that is taken back leaves its offsets to
-        those that come later.
-        """
-        self.tell_when_durable(call_each, end_offset, callback)
-
-    def when_written(self, end_offset: int, callback: DurableCallback) -> None:
-        """As :meth:`when_durable`, but when the operating system has it, with no sync behind: for WAIT=false."""
-        self.tell_when_written(call_each, end_offset, callback)
-
-    def tell_when_durable(self, told: Told, end_offset: int, what: object) -> None:
-        """As :meth:`when_durable` for one of many: ``told`` is called with ``what`` and all else that it waits for."""
-        if end_offset <= self._writer.durable:
-            told([what], None)
-        elif self._may_wait(end_offset):
-            self._writer.waiters.add(told, end_offset, what)
-        else:
-            told([what], self._cannot_wait())
-
-    def tell_when_written(self, told: Told, end_offset: int, what: object) -> None:
-        """As :meth:`when_written` for one of many, see :meth:`tell_when_durable`."""
-        if end_offset <= self._log.written:
-            told([what], None)
-        elif self._may_wait(end_offset):
-            self._writer.written_waiters.add(told, end_offset, what)
-        else:
-            told([what], self._cannot_wait())
-
-    def _may_wait(self, end_offset: int) -> bool:
-        return end_offset <= self._log.end and self._open and self._state.failure is None
-
-    def _cannot_wait(self) -> Exception:
-        return self._state.error() or NotStartedError("the message store")
-
-    async def durable(self, end_offset: int) -> None:
-        """Return when the log is safe up to ``end_offset``. Raises what :meth:`when_durable` calls back with."""
-        if end_offset <= self._writer.durable:
-            return
-        waiter = make_waiter()
-
-        def done(error: BaseException | None) -> None:
-            if waiter.done():
-                return
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
-
-        self.when_durable(end_offset, done)
-        await waiter
