@@ -13,6 +13,7 @@ default); the short memory is our own.
 from __future__ import annotations
 
 import bisect
+from collections.abc import Sized
 from typing import Protocol
 
 __all__ = ["BrokerFaults", "LatencyTable", "ShortMemory"]
@@ -34,8 +35,9 @@ class BrokerFaults(Protocol):
     measures: bool
     """Whether it wants to know how long each send took."""
 
-    def __bool__(self) -> bool:
-        """Whether there may be a broker to be avoided."""
+    @property
+    def known(self) -> Sized:
+        """The brokers of which there is something to be known; asked for with each send, so it is no method."""
 
     def avoids(self, broker_name: str, now: float) -> bool:
         """Whether messages should go elsewhere now."""
@@ -65,26 +67,23 @@ class ShortMemory:
     measures = False
 
     def __init__(self) -> None:
-        self._faults: dict[str, _Fault] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._faults)
+        self.known: dict[str, _Fault] = {}
 
     def avoids(self, broker_name: str, now: float) -> bool:
-        fault = self._faults.get(broker_name)
+        fault = self.known.get(broker_name)
         return fault is not None and now < fault.until
 
     def chosen(self, broker_name: str, now: float) -> None:
-        fault = self._faults.get(broker_name)
+        fault = self.known.get(broker_name)
         if fault is not None and fault.until <= now:
             fault.on_trial = True
             fault.until = now + HOLD_DURING_A_TRIAL
 
     def succeeded(self, broker_name: str, now: float, seconds: float) -> None:
-        self._faults.pop(broker_name, None)
+        self.known.pop(broker_name, None)
 
     def failed(self, broker_name: str, now: float, seconds: float) -> None:
-        fault = self._faults.setdefault(broker_name, _Fault())
+        fault = self.known.setdefault(broker_name, _Fault())
         if not fault.on_trial:
             return  # one of many that were under way when it failed: all of them are one failure
         first, most = AWAY_AFTER_QUICK_FAILURE if seconds < QUICK else AWAY_AFTER_SLOW_FAILURE
@@ -99,13 +98,10 @@ class LatencyTable:
     measures = True
 
     def __init__(self) -> None:
-        self._until: dict[str, float] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._until)
+        self.known: dict[str, float] = {}
 
     def avoids(self, broker_name: str, now: float) -> bool:
-        return now < self._until.get(broker_name, 0.0)
+        return now < self.known.get(broker_name, 0.0)
 
     def chosen(self, broker_name: str, now: float) -> None:
         pass
@@ -119,4 +115,4 @@ class LatencyTable:
     def _update(self, broker_name: str, now: float, seconds: float) -> None:
         at = bisect.bisect_right(LATENCIES, seconds) - 1
         if at >= 0 and AWAY[at]:
-            self._until[broker_name] = max(now + AWAY[at], self._until.get(broker_name, 0.0))
+            self.known[broker_name] = max(now + AWAY[at], self.known.get(broker_name, 0.0))

@@ -322,9 +322,9 @@ class Sender:
             if queue is None and hash_key is not None:
                 queue = lanes.queue_of(hash_key)
             lane = self._next_lane(lanes, tries) if queue is None else self._lane_to(queue, lanes, request, tries)
-            share = tries.share(
-                1 if queue else self._places(lane, lanes, tries), options.send_msg_max_timeout_per_request
-            )
+            alone = queue is not None or len(lanes.brokers) == 1
+            places = 1 if alone else self._places(lane, lanes, tries)
+            share = tries.share(places, options.send_msg_max_timeout_per_request)
             request.template = lane.template
             try:
                 if request.one_way:
@@ -342,7 +342,7 @@ class Sender:
                 if accepted is not None:
                     return accepted
             else:
-                if self._faults or self._faults.measures:
+                if self._faults.known or self._faults.measures:
                     self._note_success(lane, tries)
                 return result
 
@@ -396,7 +396,7 @@ class Sender:
         everywhere, faults, now = lanes.all, self._faults, tries.now
         count = len(everywhere)
         self._turn = turn = (self._turn + 1) & MAX_TURN
-        if tries.error is None and not faults:
+        if tries.error is None and not faults.known:
             return everywhere[turn % count]
         tried = tries.tried if tries.error is not None else frozenset()
         in_turn = [everywhere[(turn + number) % count] for number in range(count)]
@@ -410,12 +410,10 @@ class Sender:
 
     def _places(self, lane: Lane, lanes: Lanes, tries: Tries) -> int:
         """How many brokers there are to turn to: that of this try, and those that are neither tried nor avoided."""
-        if len(lanes.brokers) == 1:
-            return 1
         tried = tries.tried if tries.error is not None else frozenset()
         faults, now = self._faults, tries.now
         others = lanes.brokers - tried - {lane.broker_name}
-        return 1 + (sum(not faults.avoids(name, now) for name in others) if faults else len(others))
+        return 1 + (sum(not faults.avoids(name, now) for name in others) if faults.known else len(others))
 
     def _lane_to(self, queue: MessageQueue, lanes: Lanes, request: SendRequest, tries: Tries) -> Lane:
         """The lane to a queue that is given, whether the topic's route names it now or not."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
@@ -137,14 +137,20 @@ class RemotingClient:
             hook.after_response(address, command.code, response)
         return response
 
-    async def request_prepared(
+    def request_prepared(
         self, address: str, request: SendRequest, *, timeout: float, now: float | None = None
-    ) -> RemotingCommand:
+    ) -> Coroutine[Any, Any, RemotingCommand]:
         """As :meth:`request`, for a send. Where headers are JSON it is read back into a command and goes their way."""
-        if not self._writes_binary:
-            return await self.request(address, decode_command(request.encode(0)[4:]), timeout=timeout, now=now)
-        if self.hooks:
-            self._ask_hooks(address, request)
+        if self.hooks and self._writes_binary:
+            return self._request_hooked(address, request, timeout, now)
+        if self._writes_binary:  # no step of our own: a coroutine that only forwards costs 0.2 us a send
+            return self._exchange(address, request.encode, request.code, timeout, now)
+        return self.request(address, decode_command(request.encode(0)[4:]), timeout=timeout, now=now)
+
+    async def _request_hooked(
+        self, address: str, request: SendRequest, timeout: float, now: float | None
+    ) -> RemotingCommand:
+        self._ask_hooks(address, request)
         response = await self._exchange(address, request.encode, request.code, timeout, now)
         for hook in self.hooks:
             hook.after_response(address, request.code, response)
