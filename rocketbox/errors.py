@@ -23,6 +23,7 @@ __all__ = [
     "BrokerError",
     "ClientError",
     "ClientStateError",
+    "CodecMissingError",
     "ConfigurationError",
     "ConnectError",
     "ConnectionClosedError",
@@ -135,6 +136,14 @@ class RemoteProtocolError(RemotingError):
 
 class LocalProtocolError(RemotingError):
     """What was to be sent does not fit the remoting protocol's limits; nothing was sent, and trying again is no use."""
+
+
+class CodecMissingError(RemoteProtocolError):
+    """A message is compressed in a way that this process cannot read; another one may, or this one when mended."""
+
+    def __init__(self, codec: str) -> None:
+        self.codec = codec
+        super().__init__(f"the body is compressed with {codec}, which cannot be read here; only ZLIB can")
 
 
 class TooManyRequestsError(RemotingError):

@@ -31,7 +31,7 @@ from pydantic import (
 from rocketbox.boot.shapes import key_text
 from rocketbox.boot.units import DataSize, Duration, DurationWithUnit, format_duration
 from rocketbox.client import AccessChannel, ClientOptions, LitePullConsumerOptions, ProducerOptions
-from rocketbox.client.options import SYSTEM_TRACE_TOPIC, MemberOptions
+from rocketbox.client.options import MAX_CACHED_BYTES, SYSTEM_TRACE_TOPIC, MemberOptions
 from rocketbox.client.unbuilt import UNBUILT
 from rocketbox.listeners.options import DEFAULTS, SECRET_OPTIONS, OnInvalid
 from rocketbox.marks import rocketmq_listener
@@ -438,6 +438,14 @@ class ShutdownProperties(Properties):
     timeout: Duration = Field(default=timedelta(seconds=20), gt=timedelta(0), description="for the whole stop")
 
 
+class OwnClientProperties(Properties):
+    """``rocketbox.client``: what all clients of the process share."""
+
+    max_cached_bytes: DataSize = Field(
+        default=MAX_CACHED_BYTES, gt=0, description="of messages that wait for their handlers, in all groups together"
+    )
+
+
 class AutoconfigureProperties(Properties):
     """``rocketbox.autoconfigure``: names of auto-configurations that are left out."""
 
@@ -451,4 +459,5 @@ class RocketBoxProperties(Properties):
     logging: LoggingProperties = Field(default_factory=LoggingProperties)
     spark: SparkProperties = Field(default_factory=SparkProperties)
     shutdown: ShutdownProperties = Field(default_factory=ShutdownProperties)
+    client: OwnClientProperties = Field(default_factory=OwnClientProperties)
     autoconfigure: AutoconfigureProperties = Field(default_factory=AutoconfigureProperties)

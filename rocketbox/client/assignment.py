@@ -399,7 +399,9 @@ class QueueAssignment:
         return True
 
     def _open(self, owned: OwnedQueue, offset: int) -> ProcessQueue:
-        owned.messages = ProcessQueue(owned.queue, offset, now=self._clock.monotonic())
+        owned.messages = ProcessQueue(
+            owned.queue, offset, now=self._clock.monotonic(), cached=self._instance.cached_bytes
+        )
         owned.messages.locked_at = owned.locked_at
         return owned.messages
 

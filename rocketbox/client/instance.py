@@ -22,6 +22,7 @@ import anyio
 
 from rocketbox.client.api import groups as groups_api
 from rocketbox.client.api import routes as routes_api
+from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.client.heartbeats import Heartbeats
 from rocketbox.client.identity import Identity, call_in_forks, local_ip, make_identity
 from rocketbox.client.member_requests import (
@@ -88,6 +89,7 @@ class MQClientInstance:
         options: ClientOptions | None = None,
         clock: Clock | None = None,
         network: Network | None = None,
+        cached_bytes: CachedBytes | None = None,
     ) -> None:
         self.options = options or ClientOptions()
         refuse_unbuilt(self.options)
@@ -99,6 +101,8 @@ class MQClientInstance:
         self._name_servers = NameServers(parse_name_servers(name_server), self.remoting, self.clock)
         self.tasks = Supervisor("client", self.clock)
         self.routes = RouteTable()
+        self.cached_bytes = cached_bytes or CachedBytes(self.options.max_cached_bytes)
+        """What consumers hold; one budget may be shared by several instances."""
         self.running = False
         """Between entering and leaving its ``async with``."""
         self._identity: Identity | None = None

@@ -31,6 +31,7 @@ __all__ = [
     "ClientOptions",
     "ConsumerOptions",
     "LitePullConsumerOptions",
+    "MAX_CACHED_BYTES",
     "MemberOptions",
     "Mismatch",
     "ProducerOptions",
@@ -42,6 +43,7 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 MIB = 1024 * 1024
 LONGEST_PAUSE = 30.0  # seconds an orderly queue may be suspended
 SHORTEST_PAUSE = 0.01
+MAX_CACHED_BYTES = 64 * MIB
 MAX_PULL_BATCH = 1024  # messages; what a broker gives at most
 SYSTEM_TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
@@ -119,6 +121,7 @@ class ClientOptions:
     machine uses toward the outside. ``api_timeout`` bounds every small request (routes, offsets, heartbeats),
     ``shutdown_timeout`` all requests that say goodbye together. ``hooks`` see every request, ``send_middleware`` wraps
     every send and ``consume_middleware`` every call of a handler, of all producers and consumers of the instance.
+    ``max_cached_bytes`` of messages may wait for the handlers of all its consumers together.
     """
 
     instance_name: str = DEFAULT_INSTANCE_NAME
@@ -132,6 +135,7 @@ class ClientOptions:
     heartbeat_broker_interval: float = 30.0
     persist_consumer_offset_interval: float = 5.0
     shutdown_timeout: float = 3.0
+    max_cached_bytes: int = MAX_CACHED_BYTES
     remoting: RemotingOptions = field(default_factory=RemotingOptions)
     hooks: tuple[RpcHook, ...] = ()
     send_middleware: tuple[SendMiddleware, ...] = ()
@@ -150,6 +154,7 @@ class ClientOptions:
             "ClientOptions",
             [
                 (bool(self.instance_name.strip()), "instance_name", self.instance_name, "a name"),
+                (self.max_cached_bytes > 0, "max_cached_bytes", self.max_cached_bytes, "more than 0 bytes"),
                 *((getattr(self, name) > 0, name, getattr(self, name), "more than 0 seconds") for name in times),
             ],
         )

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.client.options import MIB
 from rocketbox.handoff import Waiter, make_waiter
 from rocketbox.message import MessageExt, MessageQueue
@@ -40,6 +41,7 @@ class ProcessQueue:
     """
 
     __slots__ = (
+        "_cached",
         "_held",
         "_idle_waiters",
         "_limits",
@@ -59,8 +61,11 @@ class ProcessQueue:
         "waiting",
     )
 
-    def __init__(self, queue: MessageQueue, start_offset: int, *, now: float) -> None:
+    def __init__(
+        self, queue: MessageQueue, start_offset: int, *, now: float, cached: CachedBytes | None = None
+    ) -> None:
         self.queue = queue
+        self._cached = cached or CachedBytes()
         self.topic = queue.topic
         self.pulled_to = start_offset
         self.end_offset = start_offset  # the broker's end of the queue at the last pull
@@ -87,7 +92,7 @@ class ProcessQueue:
             return 0
         added = 0
         held, live, waiting = self._held, self._live, self.waiting
-        floor = self.pulled_to
+        floor, before = self.pulled_to, self.body_bytes
         for message in messages:
             offset = message.fields[OFFSET]
             if offset < floor:
@@ -99,6 +104,7 @@ class ProcessQueue:
             self.body_bytes += len(message.body)
             added += 1
         self.pulled_to = max(floor, next_offset)
+        self._cached.add(self.body_bytes - before)
         return added
 
     def take(self, limit: int, fits: Callable[[MessageExt], bool] | None = None) -> list[MessageExt]:
@@ -137,11 +143,14 @@ class ProcessQueue:
     def remove(self, messages: Iterable[MessageExt]) -> None:
         """These are consumed, or safe elsewhere: they no longer hold back the commit."""
         held, live = self._held, self._live
+        before = self.body_bytes
         for message in messages:
             offset = message.fields[OFFSET]
             if offset in live:
                 live.remove(offset)
                 self.body_bytes -= len(message.body)
+        if not self.dropped:
+            self._cached.free(before - self.body_bytes)
         while held and held[0] not in live:
             held.popleft()
         if self._room_waiter is not None and not self.full(self._limits):
@@ -171,24 +180,41 @@ class ProcessQueue:
         return max(0, self.end_offset - self.commit_offset)
 
     def full(self, limits: FlowLimits | None) -> bool:
-        """Whether one of limits is exceeded (as in Java, reaching one is allowed)."""
+        """Whether one of limits is exceeded (as in Java, reaching one is allowed), or the budget all queues share."""
         if limits is None:
             return False
         return (
-            len(self._live) > limits.messages
+            self.over_budget
+            or len(self._live) > limits.messages
             or self.body_bytes > limits.body_bytes
             or (limits.span is not None and self.span > limits.span)
         )
+
+    @property
+    def over_budget(self) -> bool:
+        """Whether the bytes of all queues are too many. A queue that holds nothing may have one message even then."""
+        return self._cached.full and bool(self._live)
+
+    @property
+    def only_one(self) -> bool:
+        """Whether no more than one message may be pulled."""
+        return self._cached.full
 
     async def room(self, limits: FlowLimits) -> None:
         """Return when the queue is within limits, or closed."""
         while not self.closed and self.full(limits):
             self._limits = limits
             self._room_waiter = make_waiter()
+            self._cached.wait(self, self._room_may_be)
             try:
                 await self._room_waiter
             finally:
                 self._room_waiter = None
+                self._cached.leave(self)
+
+    def _room_may_be(self) -> None:
+        if not self.full(self._limits):
+            self._wake_room()
 
     def _wake_room(self) -> None:
         waiter, self._room_waiter = self._room_waiter, None
@@ -213,6 +239,8 @@ class ProcessQueue:
 
     def drop(self) -> None:
         """The queue is no longer this consumer's: nothing of it counts any more."""
+        if not self.dropped:
+            self._cached.free(self.body_bytes)
         self.dropped = True
         self.close()
 

@@ -18,7 +18,7 @@ from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.options import ConsumerOptions
 from rocketbox.client.process_queue import FlowLimits, ProcessQueue
 from rocketbox.client.subscriptions import Subscriptions
-from rocketbox.errors import BrokerError, RemoteProtocolError, RocketBoxError
+from rocketbox.errors import BrokerError, CodecMissingError, RemoteProtocolError, RocketBoxError
 from rocketbox.message import MessageExt, Property
 from rocketbox.protocol.codes import MASTER_ID, PullSysFlag, ResponseCode, retry_topic
 from rocketbox.protocol.headers import PullMessageRequestHeader
@@ -54,8 +54,8 @@ class PullContext:
     """What all pull loops of a consumer share, and whom they tell.
 
     ``offer`` is called after messages were put, ``reset`` when the broker says that the queue goes on elsewhere;
-    ``gate`` returns when the consumer is not paused (and whether that had to be waited for); ``reject`` puts a message
-    into the dead-letter queue, if it can.
+    ``gate`` returns when the consumer is not paused (and whether that had to be waited for); ``set_aside`` gives a
+    message that cannot be read back to the broker, if it can.
     """
 
     group: str
@@ -67,7 +67,7 @@ class PullContext:
     reset: Callable[[ProcessQueue, int], Awaitable[None]]
     gate: Callable[[], Awaitable[bool]]
     may_pull: Callable[[ProcessQueue], bool]
-    reject: Callable[[MessageExt], Awaitable[bool]]
+    set_aside: Callable[[MessageExt, RemoteProtocolError], Awaitable[bool]]
 
 
 class PullLoop:
@@ -106,8 +106,8 @@ class PullLoop:
             if self._failing_since is not None:
                 _log.info("group %s: pulling %s works again", context.group, queue.queue)
                 self._failing_since = None
-            if result.status is PullStatus.FOUND and await context.gate():
-                continue  # paused meanwhile: what came is asked for again
+            if result.status is PullStatus.FOUND and (await context.gate() or queue.over_budget):
+                continue  # no longer wanted now: what came is asked for again
             await self._handle(result)
 
     async def _pull(self, subscription: SubscriptionData, *, decompress: bool = True) -> PullResult:
@@ -126,7 +126,7 @@ class PullLoop:
                 topic=queue.topic,
                 queue_id=queue.queue.queue_id,
                 queue_offset=queue.pulled_to,
-                max_msg_nums=1 if self._singly else options.pull_batch_size,
+                max_msg_nums=1 if self._singly or queue.only_one else options.pull_batch_size,
                 sys_flag=int(flags),
                 commit_offset=commit,
                 suspend_timeout_millis=BROKER_HOLD_MS,
@@ -140,7 +140,7 @@ class PullLoop:
         )
 
     async def _pass_unreadable(self, subscription: SubscriptionData, error: RemoteProtocolError) -> None:
-        """Find the message that cannot be read (as one compressed with LZ4) and set it aside, so that others come."""
+        """Find the message that cannot be read and set it aside, so that others come."""
         if not self._singly:
             self._singly = self._context.options.pull_batch_size
             return
@@ -150,9 +150,14 @@ class PullLoop:
             await self._recover(worse)
             return
         for message in result.messages:
-            _log.error("group %s: message %s at offset %d of %s cannot be read, it goes to the dead-letter queue: %s",
-                       self._context.group, message.msg_id, message.queue_offset, self._queue.queue, error)  # fmt: skip
-            if not await self._context.reject(message):
+            if self._may_log():
+                what_now = (
+                    "comes back later" if isinstance(error, CodecMissingError) else "goes to the dead-letter queue"
+                )
+                _log.error("group %s: message %s at offset %d of %s cannot be read, it %s: %s",
+                           self._context.group, message.msg_id, message.queue_offset, self._queue.queue, what_now,
+                           error)  # fmt: skip
+            if not await self._context.set_aside(message, error):
                 await self._pause()
                 return
         self._queue.put((), result.next_begin_offset)
@@ -169,7 +174,10 @@ class PullLoop:
         messages = self._selected(result.messages)
         if self._is_retry:
             _restore_topics(messages)
-        if queue.put(messages, result.next_begin_offset):
+        next_offset = result.next_begin_offset
+        if queue.only_one and len(messages) > 1:  # other queues have used the room up while this was on its way
+            messages, next_offset = messages[:1], messages[0].queue_offset + 1
+        if queue.put(messages, next_offset):
             context.offer(queue)
         if result.status is not PullStatus.NO_NEW_MSG and queue.pulled_to == before:
             if self._may_log():

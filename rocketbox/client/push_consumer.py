@@ -25,7 +25,7 @@ from rocketbox.client.instance import MQClientInstance, own_or_shared
 from rocketbox.client.middleware import wrap_handler
 from rocketbox.client.offset_store import LocalOffsetStore, OffsetStore, RemoteOffsetStore, default_offset_dir
 from rocketbox.client.options import ClientOptions, ConsumerOptions
-from rocketbox.client.outcomes import DEAD_LETTER, AnyHandler, MessageHandler
+from rocketbox.client.outcomes import BROKER_DECIDES, DEAD_LETTER, AnyHandler, MessageHandler
 from rocketbox.client.process_queue import FlowLimits, ProcessQueue
 from rocketbox.client.pull_gate import PullGate
 from rocketbox.client.pull_loop import PullContext, PullLoop
@@ -36,7 +36,7 @@ from rocketbox.client.send_back import SendBack
 from rocketbox.client.subscriptions import Subscription, Subscriptions
 from rocketbox.client.unbuilt import refuse_unbuilt
 from rocketbox.clock import Clock
-from rocketbox.errors import ClientError, ClientStateError, RocketBoxError
+from rocketbox.errors import ClientError, ClientStateError, CodecMissingError, RemoteProtocolError, RocketBoxError
 from rocketbox.message import MessageExt, MessageQueue, SelectorType
 from rocketbox.protocol.bodies import ConsumerData
 from rocketbox.remoting.network import Network
@@ -74,6 +74,7 @@ class ConsumerState:
     """What health shows of a consumer. ``topics_without_route`` are subscribed, and no name server knows them.
 
     ``hung_handlers`` are the lines at which all threads of its def handlers hang, for which it does not pull.
+    ``missing_codecs`` are those with which messages came that cannot be read here; they come back later.
     """
 
     group: str
@@ -83,6 +84,7 @@ class ConsumerState:
     queues: tuple[QueueState, ...]
     topics_without_route: tuple[str, ...]
     hung_handlers: tuple[str, ...]
+    missing_codecs: tuple[str, ...]
     tasks: tuple[TaskHealth, ...]
 
     @property
@@ -139,6 +141,7 @@ class PushConsumer:
         self._reminding = False
         self._told_of_late_handlers = False
         self._gate = PullGate()
+        self._missing_codecs: set[str] = set()
         self._rounds: SupervisedTask | None = None
         self._stack = AsyncExitStack()
         self._tasks = Supervisor(f"consumer {group}", self._clock)
@@ -161,7 +164,7 @@ class PushConsumer:
         self._pull_context = PullContext(
             group=group, instance=instance, options=self._options, subscriptions=self._subscriptions,
             limits=self._limits, offer=self._consumer.offer, reset=self._queues.reset, gate=self._gate.passed,
-            may_pull=self._queues.may_commit, reject=self._reject,
+            may_pull=self._queues.may_commit, set_aside=self._set_aside,
         )  # fmt: skip
 
     def _make_offset_store(self) -> OffsetStore:
@@ -347,6 +350,11 @@ class PushConsumer:
         """The subscribed topics that no name server has known yet: nothing of them is consumed."""
         return tuple(t for t in self._subscriptions.subscribed if self._instance.cached_route(t) is None)
 
+    @property
+    def missing_codecs(self) -> tuple[str, ...]:
+        """The codecs of messages that came and cannot be read here."""
+        return tuple(sorted(self._missing_codecs))
+
     async def _remind_of_missing_topics(self) -> None:
         """Warn each minute, until they are there: the instance asks for them each second."""
         while True:
@@ -432,6 +440,7 @@ class PushConsumer:
             ),
             topics_without_route=tuple(sorted(self.missing_topics)),
             hung_handlers=self.threads.hung,
+            missing_codecs=self.missing_codecs,
             tasks=tuple(self._tasks.health()) if self._running else (),
         )
 
@@ -446,10 +455,15 @@ class PushConsumer:
         name = f"pull {held.queue.topic} {held.queue.broker_name}/{held.queue.queue_id}"
         return self._tasks.start(name, PullLoop(held, self._pull_context).run)
 
-    async def _reject(self, message: MessageExt) -> bool:
+    async def _set_aside(self, message: MessageExt, error: RemoteProtocolError) -> bool:
+        """A message that cannot be read goes to the dead-letter queue; if only a codec is missing it is tried again."""
+        level = DEAD_LETTER
+        if isinstance(error, CodecMissingError):
+            self._missing_codecs.add(error.codec)
+            level = BROKER_DECIDES
         if self._send_back is None:
-            return True  # broadcasting has no dead-letter queue; it has been logged
-        return await self._send_back.send_back(message, DEAD_LETTER, self._options.max_reconsume_times)
+            return True  # broadcasting has neither retries nor a dead-letter queue; it has been logged
+        return await self._send_back.send_back(message, level, self._options.max_reconsume_times)
 
     def _limits(self, topic: str) -> FlowLimits:
         """The limits of one queue of topic; those of the topic are shared among the queues held of it."""

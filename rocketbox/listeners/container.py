@@ -190,6 +190,8 @@ class ListenerContainer:
             ready, reason = False, f"waits for topic {', '.join(missing)}, which no name server knows yet"
         if ready and self.consumer.threads.hung:
             ready, reason = False, f"all threads of its def handlers hang: {'; '.join(self.consumer.threads.hung)}"
+        if ready and (codecs := self.consumer.missing_codecs):
+            ready, reason = False, f"messages came that are compressed with {', '.join(codecs)}, which cannot be read"
         return ContainerState(self.cluster, self.group, self._status, ready, reason)
 
     def _pause_for_invalid(self) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from rocketbox.errors import InvalidMessageError, RemoteProtocolError
+from rocketbox.errors import CodecMissingError, InvalidMessageError, RemoteProtocolError
 from rocketbox.message import MAX_PROPERTIES_BYTES, MessageExt
 from rocketbox.protocol.codes import MessageSysFlag
 
@@ -287,7 +287,7 @@ def _decompress(body: bytes, sys_flag: int) -> bytes:
     kind = sys_flag & COMPRESSION_MASK
     if kind not in ZLIB_TYPES:
         name = {0x100: "LZ4", 0x200: "ZSTD"}.get(kind, f"type {kind >> 8}")
-        raise RemoteProtocolError(f"the body is compressed with {name}; only ZLIB can be read")
+        raise CodecMissingError(name)
     unpacker = zlib.decompressobj()
     try:
         data = unpacker.decompress(body, MAX_BODY_BYTES)

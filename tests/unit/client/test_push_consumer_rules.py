@@ -393,18 +393,26 @@ async def test_what_a_handler_raises_to_end_its_task_or_the_process_is_its_failu
         assert broker.committed["T", 0] == 2
 
 
-async def test_a_message_that_cannot_be_read_does_not_hold_up_the_others(setting: Setting, anyio_backend: str) -> None:
+@pytest.mark.parametrize(
+    ("body", "sys_flag", "level", "codecs"),
+    [(b"compressed with LZ4", 0x101, "0", ("LZ4",)), (b"no zlib at all", 0x301, "-1", ())],
+    ids=["a codec that is missing", "poison"],
+)
+async def test_a_message_that_cannot_be_read_does_not_hold_up_the_others(
+    setting: Setting, body: bytes, sys_flag: int, level: str, codecs: tuple[str, ...], anyio_backend: str
+) -> None:
     broker, seen = setting.broker, Recorder()
     async with setting.consumer() as consumer:
         broker.store("T", b"0", b"1")
         broker.committed["T", 0] = 0
-        broker.store("T", b"compressed with LZ4", sys_flag=0x101)
+        broker.store("T", body, sys_flag=sys_flag)
         broker.store("T", b"3", b"4")
         await consumer.subscribe("T", "*", seen)
         await setting.advance(6)
         assert sorted(seen.bodies) == [b"0", b"1", b"3", b"4"]
-        assert broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset", "delayLevel") == [("1002", "-1")]
+        assert broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset", "delayLevel") == [("1002", level)]
         assert broker.committed["T", 0] == 5
+        assert consumer.state().missing_codecs == codecs
 
 
 # --- offsets, flow, pause ------------------------------------------------------------------------------------------
@@ -500,6 +508,44 @@ async def test_a_full_queue_is_not_pulled_until_there_is_room(setting: Setting, 
         release.set()
         await setting.advance(1)
         assert sorted(seen.bodies, key=int) == [str(number).encode() for number in range(40)]
+
+
+@pytest.mark.parametrize("queues", [1, 8])
+async def test_what_waits_for_handlers_has_one_budget_and_no_queue_starves(
+    setting: Setting, queues: int, anyio_backend: str
+) -> None:
+    broker, release = setting.broker, anyio.Event()
+    broker.topics |= {"T": queues, "U": 1}
+
+    async def slow(batch: list[MessageExt]) -> Result:
+        await release.wait()
+        return None
+
+    budget = 10_000
+    client = ClientOptions(client_ip="10.0.0.9", instance_name="c1", max_cached_bytes=budget)
+    options = ConsumerOptions(pull_batch_size=8, consume_from_where=ConsumeFromWhere.FIRST_OFFSET, concurrency=99)
+    network, address = broker.network, broker.address
+    async with (
+        broker,
+        PushConsumer("g", name_server=address, options=options, client_options=client,
+                     clock=setting.clock, network=network) as consumer,
+    ):  # fmt: skip
+        seen = Recorder()
+        await consumer.subscribe("T", "*", Recorder(slow))
+        for queue_id in range(queues):
+            broker.store("T", *[b"x" * 1000] * 60, queue_id=queue_id)
+        await setting.advance(3)
+        one_batch, one_message = 8 * 1000, 1000
+        assert consumer._instance.cached_bytes.total <= budget + one_batch + queues * one_message
+        await consumer.subscribe("U", "*", seen)
+        broker.store("U", *[b"y" * 1000] * 5)
+        await setting.advance(1)
+        assert len(seen.messages) == 5, "another group of handlers goes on, one message at a time"
+        release.set()
+        for _ in range(40):
+            await setting.advance(0.5)
+        assert consumer._instance.cached_bytes.total == 0
+        assert sum(state.commit_offset for state in consumer.state().queues if state.queue.topic == "T") == 60 * queues
 
 
 async def test_the_broker_may_move_the_offset_and_what_was_held_no_longer_counts(
