@@ -58,6 +58,7 @@ from enum import Enum
 
 import anyio
 
+from rocketbox.client.failure_log import SeldomLog
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.members import GroupMembers
 from rocketbox.client.offset_store import OffsetStore
@@ -160,6 +161,7 @@ class QueueAssignment:
         self._hand_ons: dict[MessageQueue, SupervisedTask] = {}
         self._refreshes: dict[str, SupervisedTask] = {}  # by broker name
         self._closed = False
+        self._told = SeldomLog(self._clock)
         self.starts = StartOffsets(group, instance, options, offsets)
 
     # --- what others see ---------------------------------------------------------------------------------------------
@@ -264,7 +266,8 @@ class QueueAssignment:
             if not self._closed and topic in self._subscriptions.topics:
                 self._decide(topic, queues, members, share)
         except RocketBoxError as error:
-            _log.warning("group %s: rebalance of %s failed, it is tried again: %s", self._group, topic, error)
+            if self._told.due(("rebalance", topic)):
+                _log.warning("group %s: rebalance of %s failed, it is tried again: %s", self._group, topic, error)
             self._again()
         finally:
             del self._inquiries[topic]
@@ -342,7 +345,9 @@ class QueueAssignment:
         try:
             await self._lock(broker_name, wanted)
         except RocketBoxError as error:
-            _log.warning("group %s: cannot lock queues at %s: %s", self._group, broker_name, error)
+            if self._told.due(("lock", broker_name)):
+                _log.warning("group %s: cannot lock queues at %s, it is tried again: %s",
+                             self._group, broker_name, error)  # fmt: skip
             return False
         queues = iter([owned for owned in wanted if owned.state is Ownership.LOCKED])
         failed: list[OwnedQueue] = []
@@ -382,7 +387,8 @@ class QueueAssignment:
         try:
             start, stored = await self.starts.find(queue)
         except RocketBoxError as error:
-            _log.warning("group %s: no start offset for %s, it is tried again: %s", self._group, queue, error)
+            if self._told.due(("start", queue)):
+                _log.warning("group %s: no start offset for %s, it is tried again: %s", self._group, queue, error)
             if owned.state is Ownership.LOCKED:
                 owned.state = Ownership.WANTED
             return not isinstance(error, RemotingError)
@@ -496,8 +502,9 @@ class QueueAssignment:
                 try:
                     given = await locks.lock(broker_name, [owned.queue for owned in open_])
                 except RocketBoxError as error:
-                    _log.warning("group %s: %s did not confirm locks, it is asked again: %s",
-                                 self._group, broker_name, error)  # fmt: skip
+                    if self._told.due(("refresh", broker_name)):
+                        _log.warning("group %s: %s did not confirm locks, it is asked again: %s",
+                                     self._group, broker_name, error)  # fmt: skip
                     await self._clock.sleep(REFRESH_AGAIN)
                     continue
                 self._confirm(open_, given, now)

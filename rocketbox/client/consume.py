@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
+from rocketbox.client.failure_log import FailureLog, describe_message
 from rocketbox.client.options import LONGEST_PAUSE, SHORTEST_PAUSE, ConsumerOptions
 from rocketbox.client.outcomes import (
     BROKER_DECIDES,
@@ -24,13 +25,13 @@ from rocketbox.client.outcomes import (
     failures_of_result,
 )
 from rocketbox.client.process_queue import ProcessQueue
-from rocketbox.client.send_back import DEFAULT_MAX_RECONSUME_TIMES, SendBack
+from rocketbox.client.send_back import DEFAULT_MAX_RECONSUME_TIMES, FIRST_RETRY_LEVEL, SendBack
 from rocketbox.client.subscriptions import Subscription, Subscriptions
 from rocketbox.client.workers import Worker, Workers
 from rocketbox.clock import Clock
 from rocketbox.errors import BatchFailed, ClientError, Reject, RetryLater
 from rocketbox.message import DELAY_LEVEL_SECONDS, MessageExt
-from rocketbox.protocol.codes import retry_topic
+from rocketbox.protocol.codes import dlq_topic, retry_topic
 from rocketbox.tasks import Supervisor
 
 __all__ = ["ConcurrentConsumer", "OrderlyConsumer"]
@@ -56,11 +57,6 @@ class HandlerEndedError(ClientError):
         super().__init__(f"the handler of {topic} raised {error!r}; the message has failed, the service goes on")
 
 
-def _describe(message: MessageExt) -> str:
-    place = f"offset {message.queue_offset} of {message.broker_name}/{message.queue_id}"
-    return f"message {message.msg_id} of {message.topic} ({place})"
-
-
 class _Consumer(ABC):
     """What both ways of consuming share: workers, and the call of a handler."""
 
@@ -81,6 +77,8 @@ class _Consumer(ABC):
         self._send_back = send_back  # None: broadcasting, which has no retries
         self._tasks = tasks
         self._clock = clock
+        self._dead_letters = f"it goes to the dead-letter queue {dlq_topic(group)}"
+        self._failures = FailureLog(group, clock, tasks)
         self.workers = Workers(group, options.concurrency, self.run, tasks, clock)
 
     @abstractmethod
@@ -121,16 +119,12 @@ class _Consumer(ABC):
             return failures_of_error(batch, ended)
         return failures_of_result(batch, result) if result is not None else []
 
-    def _log_failure(self, message: MessageExt, error: Exception, what_now: str) -> None:
-        expected = isinstance(error, Reject | RetryLater)
-        _log.warning(
-            "group %s: %s failed: %s; %s",
-            self._group,
-            _describe(message),
-            error if expected else repr(error),
-            what_now,
-            exc_info=None if expected else error,
-        )
+    def _tell(self, message: MessageExt, error: Exception, retries: int, what_now: str) -> None:
+        """Log a failed message; ``retries`` below 0: without limit."""
+        if self._send_back is None:
+            retries = 0  # broadcasting
+        end = 0 <= retries <= message.reconsume_times and not isinstance(error, Reject)
+        self._failures.tell(message, error, retries + 1 if retries >= 0 else None, what_now, end=end)
 
 
 class ConcurrentConsumer(_Consumer):
@@ -173,7 +167,7 @@ class ConcurrentConsumer(_Consumer):
         kept = []
         for message, error in failures:
             if self._send_back is None:
-                self._log_failure(message, error, "it is dropped, for broadcasting has no retries")
+                self._tell(message, error, 0, "it is dropped, for broadcasting has no retries")
                 queue.remove((message,))
                 continue
             level = self._delay_level(message, error)
@@ -186,19 +180,25 @@ class ConcurrentConsumer(_Consumer):
             self._resubmit_later(queue, kept)
 
     def _delay_level(self, message: MessageExt, error: Exception) -> int:
-        if isinstance(error, Reject):
-            self._log_failure(message, error, "it goes to the dead-letter queue")
-            return DEAD_LETTER
+        """How a failed message is sent back; it is logged."""
+        retries = self._options.max_reconsume_times
+        retries = DEFAULT_MAX_RECONSUME_TIMES if retries < 0 else retries
+        level = self._options.delay_level_when_next_consume
+        remark = ""
         if isinstance(error, RetryLater):
-            level = delay_level_for(error.delay)
-            if level is None:
-                longest = f"the longest delay level is {DELAY_LEVEL_SECONDS[-1]} s"
-                self._log_failure(message, error, f"{longest}, so the broker decides when it comes back")
-                return BROKER_DECIDES
-            self._log_failure(message, error, f"it comes back after {DELAY_LEVEL_SECONDS[level - 1]} s (level {level})")
-            return level
-        self._log_failure(message, error, "it comes back later")
-        return self._options.delay_level_when_next_consume
+            wanted = delay_level_for(error.delay)
+            level = BROKER_DECIDES if wanted is None else wanted
+            if wanted is None:
+                remark = f" (the longest delay is {DELAY_LEVEL_SECONDS[-1]} s)"
+        elif isinstance(error, Reject):
+            level = DEAD_LETTER
+        if level == DEAD_LETTER or message.reconsume_times >= retries:
+            what_now = self._dead_letters
+        else:
+            real = level or min(FIRST_RETRY_LEVEL + message.reconsume_times, len(DELAY_LEVEL_SECONDS))
+            what_now = f"it comes back after {DELAY_LEVEL_SECONDS[real - 1]} s{remark}"
+        self._tell(message, error, retries, what_now)
+        return level
 
     def _resubmit_later(self, queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         self._tasks.start("resubmit", self._resubmit, queue, tuple(messages))
@@ -220,7 +220,7 @@ class ConcurrentConsumer(_Consumer):
                     "group %s: the handler of %s has run for longer than consume_timeout (%g s); it is cancelled, "
                     "the messages come back",
                     self._group,
-                    _describe(batch[0]),
+                    describe_message(batch[0]),
                     limit,
                 )
                 self.workers.replace(worker)
@@ -300,7 +300,7 @@ class OrderlyConsumer(_Consumer):
                 again.append(message)
                 continue
             if isinstance(error, Reject) or self._tried_enough(message, error):
-                self._log_failure(message, error, "it goes to the dead-letter queue")
+                self._tell(message, error, self._options.max_reconsume_times, self._dead_letters)
                 if await self._bury(message):
                     continue
                 pause = max(pause, self._options.suspend_current_queue_time)
@@ -308,7 +308,8 @@ class OrderlyConsumer(_Consumer):
                 wanted = self._options.suspend_current_queue_time
                 if isinstance(error, RetryLater):
                     wanted = min(max(error.delay.total_seconds(), SHORTEST_PAUSE), LONGEST_PAUSE)
-                self._log_failure(message, error, f"its queue is suspended for {wanted:g} s")
+                what_now = f"its queue is suspended for {wanted:g} s"
+                self._tell(message, error, self._options.max_reconsume_times, what_now)
                 pause = max(pause, wanted)
                 message.reconsume_times += 1
             again.append(message)

@@ -21,6 +21,7 @@ import anyio
 from anyio.to_thread import run_sync
 
 from rocketbox.client.api.offsets import query_consumer_offset, update_consumer_offset
+from rocketbox.client.failure_log import SeldomLog
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.errors import ClientError, RemoteProtocolError, RemotingError, RocketBoxError
@@ -65,6 +66,7 @@ class RemoteOffsetStore:
         self._group = group
         self._instance = instance
         self._acknowledged: dict[MessageQueue, int] = {}
+        self._told = SeldomLog(instance.clock)
 
     async def read(self, queue: MessageQueue) -> int | None:
         instance = self._instance
@@ -107,11 +109,14 @@ class RemoteOffsetStore:
                     timeout=OFFSET_TIMEOUT,
                 )
             except RocketBoxError as error:
-                _log.warning("group %s: offset %d of %s is not committed yet: %s", self._group, offset, queue, error)
+                if self._told.due(queue.broker_name):
+                    _log.warning("group %s: offset %d of %s is not committed yet: %s",
+                                 self._group, offset, queue, error)  # fmt: skip
                 if isinstance(error, RemotingError):
                     return  # its other queues would only wait as long
             else:
                 self._acknowledged[queue] = offset
+                self._told.over(queue.broker_name)
 
     def forget(self, queue: MessageQueue) -> None:
         self._acknowledged.pop(queue, None)

@@ -18,7 +18,7 @@ from rocketbox.errors import NotDurableError, RocketBoxError
 from rocketbox.message import MessageExt, Property
 from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER, retry_topic
 
-__all__ = ["DEFAULT_MAX_RECONSUME_TIMES", "SendBack"]
+__all__ = ["DEFAULT_MAX_RECONSUME_TIMES", "FIRST_RETRY_LEVEL", "SendBack"]
 
 _log = logging.getLogger(__name__)
 

@@ -117,12 +117,16 @@ class ScriptedBroker:
         tag: str | None = None,
         retry_topic: str | None = None,
         sys_flag: int = 0,
+        reconsume_times: int = 0,
+        keys: str | None = None,
     ) -> None:
         """Put messages into a queue and answer the pulls that wait for them."""
         place = (topic, queue_id)
         for body in bodies:
             offset = self.first_offset[place] + len(self.records[place])
             properties = {Property.UNIQ_KEY: f"ID-{topic}-{queue_id}-{offset}"} | ({Property.TAGS: tag} if tag else {})
+            if keys:
+                properties[Property.KEYS] = keys
             if retry_topic:
                 properties[Property.RETRY_TOPIC] = retry_topic
             self.records[place].append(
@@ -130,6 +134,7 @@ class ScriptedBroker:
                     StoredMessage(
                         topic, queue_id, body, encode_properties(properties),
                         sys_flag=sys_flag, queue_offset=offset, commit_log_offset=1000 + offset,
+                        reconsume_times=reconsume_times,
                     )
                 )
             )  # fmt: skip

@@ -1,0 +1,101 @@
+"""What is logged of failures that may come in thousands: one of a kind in full, then how many more there were.
+
+Source: own design; Apache RocketMQ 5.x logs each failed batch with its stack trace.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable
+
+from rocketbox.clock import Clock
+from rocketbox.errors import Reject, RetryLater
+from rocketbox.message import MessageExt
+from rocketbox.tasks import Supervisor
+
+__all__ = ["FailureLog", "SeldomLog", "describe_message"]
+
+_log = logging.getLogger(__name__)
+
+PERIOD = 60.0  # seconds in which failures of one kind are one line, and one with their number
+
+
+def describe_message(message: MessageExt) -> str:
+    """Which message it is, as a log names it: id, topic, keys, and where it is stored."""
+    keys = f", KEYS {' '.join(message.keys)}" if message.keys else ""
+    place = f"offset {message.queue_offset} of {message.broker_name}/{message.queue_id}"
+    return f"message {message.msg_id} of {message.topic} ({place}{keys})"
+
+
+class SeldomLog:
+    """Says for each kind of event whether a minute has passed since it was last told."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._told: dict[Hashable, float] = {}
+
+    def due(self, kind: Hashable) -> bool:
+        """Whether an event of this kind may be told now. Kinds are few: brokers, topics."""
+        now = self._clock.monotonic()
+        told = self._told.get(kind)
+        if told is not None and now - told < PERIOD:
+            return False
+        self._told[kind] = now
+        return True
+
+    def over(self, kind: Hashable) -> None:
+        """It is well again: the next event of this kind is told at once."""
+        self._told.pop(kind, None)
+
+
+class _Kind:
+    """The failures of one listener with one type of error, in the minute that runs."""
+
+    def __init__(self) -> None:
+        self.more = 0
+        self.last = ""
+
+
+class FailureLog:
+    """Logs the messages whose handlers failed, for one group."""
+
+    def __init__(self, group: str, clock: Clock, tasks: Supervisor) -> None:
+        self._group = group
+        self._clock = clock
+        self._tasks = tasks
+        self._kinds: dict[tuple[str, type[Exception]], _Kind] = {}  # by topic, which is a listener, and type of error
+
+    def tell(self, message: MessageExt, error: Exception, attempts: int | None, what_now: str, *, end: bool) -> None:
+        """message has failed with error; ``attempts`` is how many it has in all (None: no limit).
+
+        ``end``: they are used up. That is told of each message, whatever was told of others.
+        """
+        expected = isinstance(error, Reject | RetryLater)
+        of = "" if attempts is None else f" of {attempts}"
+        text = (
+            f"group {self._group}: {describe_message(message)} failed, attempt {message.reconsume_times + 1}{of}: "
+            f"{error if expected else repr(error)}; {what_now}"
+        )
+        key = (message.topic, type(error))
+        kind = self._kinds.get(key)
+        if kind is None:
+            self._kinds[key] = kind = _Kind()
+            self._tasks.start(f"failures of {message.topic}", self._count, key, kind, restart=False)
+            _log.log(logging.ERROR if end else logging.WARNING, "%s", text, exc_info=None if expected else error)
+        elif end:
+            _log.error("%s", text)
+        else:
+            kind.more += 1
+            kind.last = text
+
+    async def _count(self, key: tuple[str, type[Exception]], kind: _Kind) -> None:
+        topic, error = key
+        try:
+            await self._clock.sleep(PERIOD)
+        finally:
+            del self._kinds[key]
+            if kind.more:
+                _log.warning(
+                    "group %s: %d more messages of %s failed with %s within a minute; the last one: %s",
+                    self._group, kind.more, topic, error.__qualname__, kind.last,
+                )  # fmt: skip
