@@ -55,6 +55,22 @@ LADDER: dict[str, str] = {
     "": "errors clock tasks message marks client template listeners spark boot application",  # rocketbox/__init__.py
 }
 
+# Inside the client: a module may import those of lower rungs, and no other.
+CLIENT_RUNGS = (
+    "api allocation broker_faults checks failure_log name_servers outcomes pull_gate rebalance routes",
+    "middleware route_table",
+    "options",
+    "cached_bytes heartbeats identity unbuilt",
+    "instance process_queue",
+    "lanes offset_store queue_locks subscriptions workers",
+    "handler_threads members pull_loop start_offsets tries",
+    "sending",
+    "admin producer send_back",
+    "consume",
+    "assignment",
+    "push_consumer",
+)
+
 MAY_IMPORT_A_LOOP = {"handoff.py", "remoting/asyncio_driver.py"}
 ONLY_IN = {
     "dependency_injector": {"boot/beans.py"},
@@ -104,6 +120,21 @@ def test_imports_go_up_the_ladder_only() -> None:
                 part = part_of(target.removeprefix("rocketbox").removeprefix("."))
                 if part not in allowed:
                     wrong.append(f"rocketbox/{name}:{line} imports {target}")
+    assert wrong == []
+
+
+def test_imports_inside_the_client_go_up_its_rungs_only() -> None:
+    rung_of = {name: number for number, names in enumerate(CLIENT_RUNGS) for name in names.split()}
+    wrong = []
+    for path, tree in modules():
+        parts = path.removesuffix(".py").split("/")
+        if parts[0] != "client" or parts[1] in {"__init__", "api"}:
+            continue
+        assert parts[1] in rung_of, f"rocketbox/{path} stands on no rung of CLIENT_RUNGS"
+        for target, line in imports(tree):
+            other = target.removeprefix("rocketbox.client.").split(".")[0]
+            if target.startswith("rocketbox.client.") and other in rung_of and rung_of[other] >= rung_of[parts[1]]:
+                wrong.append(f"rocketbox/{path}:{line} imports {target}")
     assert wrong == []
 
 

@@ -318,6 +318,43 @@ async def test_a_reset_while_queues_are_handed_on_is_neither_overwritten_nor_unl
         ] == []
 
 
+async def test_a_reset_of_a_queue_that_is_being_given_up_brings_it_back_to_nobody(anyio_backend: str) -> None:
+    """A round gives both queues up; while the batch of one still runs, the broker resets the other."""
+    group = Group(queues=2)
+    broker, reset_to = group.broker, dict[int, int]()
+
+    def pull(request: RemotingCommand) -> RemotingCommand | None:
+        queue_id = int(request.ext_fields["queueId"])
+        if request.ext_fields["topic"] == "T" and queue_id in reset_to:
+            return broker.pulled(ResponseCode.PULL_OFFSET_MOVED, reset_to.pop(queue_id), ("T", queue_id))
+        return None
+
+    broker.overrides[RequestCode.PULL_MESSAGE] = pull
+    member = group.member("c1", consume_mode=ConsumeMode.ORDERLY, seconds=lambda body: 0.4 if body == b"long" else 0)
+    async with broker, member as one:
+        await group.until(lambda: len(one.state().queues) == 3, 3)
+        await group.clock.advance(1)
+        broker.store("T", *[b"x"] * 9, queue_id=1)
+        broker.store("T", b"long", queue_id=0)
+        await group.clock.advance(0.1)
+        broker.other_members = ["10.0.0.9@c0", "10.0.0.9@b"]  # sort before: they take both queues
+        broker.requests.clear()
+        broker.notify("g")
+        await group.clock.advance(0.05)
+        reset_to[1] = 4
+        broker.store("T", b"y", queue_id=1)
+        await group.clock.advance(0.1)
+        await group.clock.advance(2)
+        assert queues_of(one) == []
+        codes = (RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.UNLOCK_BATCH_MQ)
+        of_one = [
+            request for request in broker.asked(*codes)
+            if b'"queueId":1' in request.body or request.ext_fields.get("queueId") == "1"
+        ]  # fmt: skip
+        assert [request.code for request in of_one][-1] == RequestCode.UNLOCK_BATCH_MQ, "nothing after the unlocking"
+        assert len([request for request in of_one if request.code == RequestCode.UNLOCK_BATCH_MQ]) == 1
+
+
 async def test_a_queue_that_is_reset_and_then_given_up_is_committed_where_the_reset_said(anyio_backend: str) -> None:
     group = Group(queues=2)
     broker, reset_to = group.broker, dict[int, int]()
