@@ -34,6 +34,7 @@ from rocketbox.boot.settings import Settings, SettingsError
 from rocketbox.boot.shapes import uniform
 from rocketbox.boot.wanted import Wanted
 from rocketbox.client import MQClientInstance, Producer
+from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.clock import Clock
 from rocketbox.embedded import ServersInThread
 from rocketbox.errors import ConfigurationError, Finding
@@ -139,9 +140,10 @@ def assemble(
         if error.settings is None:
             raise
         settings, wrong_settings = error.settings, error.findings
-    service = Service(name, clock, lambda key: _where(settings, key))
     properties: RocketMQProperties = settings.get("rocketmq")
     own: RocketBoxProperties = settings.get("rocketbox")
+    cached_bytes = CachedBytes(own.client.max_cached_bytes)
+    service = Service(name, clock, lambda key: _where(settings, key), cached_bytes)
     prefixes = {cluster: cluster_prefix(cluster) for cluster in properties.clusters}
     container = BeanContainer(settings, clock, prefix="rocketmq", clusters=prefixes)
     producers = ProducerLookup(lambda cluster: container.get(Producer, cluster))

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties
+from rocketbox.autoconfigure.properties import RocketMQProperties
 from rocketbox.autoconfigure.service import ProducerLookup, Service
 from rocketbox.boot.conditions import Condition, ConditionContext, Verdict, on_bean, on_missing_bean, on_property
 from rocketbox.boot.marks import Cluster, Phase, bean
 from rocketbox.client import LitePullConsumerOptions, MQClientInstance, Producer
-from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.embedded import ServersInThread
 from rocketbox.errors import (
     ConfigurationError,
@@ -26,7 +25,6 @@ from rocketbox.protocol.codes import TBW102
 from rocketbox.template import JsonMessageConverter, MessageConverter, RocketMQTemplate
 
 __all__ = [
-    "cached_bytes",
     "client_instance",
     "message_converter",
     "producer",
@@ -58,12 +56,6 @@ def message_converter() -> MessageConverter:
     return JsonMessageConverter()
 
 
-@bean(on_missing_bean(CachedBytes), before=["client_instance"])
-def cached_bytes(properties: RocketBoxProperties) -> CachedBytes:
-    """What the consumers of all clusters may hold together."""
-    return CachedBytes(properties.client.max_cached_bytes)
-
-
 @bean(
     SWITCHED_ON,
     NAME_SERVER,
@@ -76,7 +68,6 @@ async def client_instance(
     cluster: Cluster,
     servers: ServersInThread | None,
     service: Service,
-    cached: CachedBytes,
 ) -> AsyncIterator[MQClientInstance]:
     """The cluster's one client, shared by its producer and consumers.
 
@@ -90,7 +81,9 @@ async def client_instance(
         assert servers is not None, "assembly finds it before the start"
         address = servers.name_server_address
     try:
-        instance = MQClientInstance(address, options=own.client_options(), clock=service.clock, cached_bytes=cached)
+        instance = MQClientInstance(
+            address, options=own.client_options(), clock=service.clock, cached_bytes=service.cached_bytes
+        )
     except ConfigurationError as error:
         place = service.where(key)
         raise ConfigurationError(

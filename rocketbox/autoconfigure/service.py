@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rocketbox.client import Producer
+from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.clock import Clock
 
 __all__ = ["ProducerLookup", "Service"]
@@ -14,11 +15,15 @@ __all__ = ["ProducerLookup", "Service"]
 
 @dataclass(frozen=True)
 class Service:
-    """The application's name and clock; ``where(key)`` says where a setting was written (None: it is a default)."""
+    """The application's name and clock, and what its clients may hold together.
+
+    ``where(key)`` says where a setting was written (None: it is a default).
+    """
 
     name: str
     clock: Clock
     where: Callable[[str], str | None]
+    cached_bytes: CachedBytes
 
     @property
     def folder(self) -> Path:
