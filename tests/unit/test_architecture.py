@@ -60,7 +60,7 @@ CLIENT_RUNGS = (
     "api allocation broker_faults checks failure_log name_servers outcomes pull_gate rebalance routes",
     "middleware route_table",
     "options",
-    "cached_bytes heartbeats identity unbuilt",
+    "cached_bytes heartbeats identity member_requests unbuilt",
     "instance process_queue",
     "lanes offset_store queue_locks subscriptions workers",
     "handler_threads members pull_loop start_offsets tries",
