@@ -156,11 +156,12 @@ class CheckpointFile:
     def write(self, *, sync: bool, **changes: int) -> None:
         """Change some of the numbers; the mark is set.
 
-        What is said of the commit log only grows: the two threads may come in either order.
+        What is said of the commit log only grows: the two threads may come in either order, and retention may come
+        before a start on a full disk can say that the store is in use.
         """
         with self._guard:
-            for name in ("synced_offset", "physic_msg_timestamp") if self.value.marked else ():
-                changes[name] = max(changes.get(name, 0), getattr(self.value, name))
+            for name in ("synced_offset", "physic_msg_timestamp", "log_start") if self.value.marked else ():
+                changes[name] = max(changes.get(name, -1), getattr(self.value, name))
             value = replace(self.value, marked=True, **changes)
             if self._file is None:
                 self._file = self._storage.open(self._path, create=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from typing import Any
 
 import pytest
@@ -16,13 +17,16 @@ from rocketbox.errors import ConfigurationError, StoreFullError
 from tests.unit.store.store_tools import (
     ROOT,
     SMALL,
+    FaultyStorage,
     JumpingClock,
     ManualClock,
     message,
     number_of,
     numbers,
     opened,
+    os_error,
     put_all,
+    until,
 )
 
 pytestmark = pytest.mark.anyio
@@ -321,6 +325,28 @@ async def test_a_crash_between_any_two_steps_leaves_a_store_that_opens_and_goes_
             assert numbers(store) == expected
             await put_all(store, message(50))
         assert sound(state)
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+async def test_what_is_removed_while_a_start_waits_for_room_is_not_missed_by_the_next_start(clean: bool) -> None:
+    storage, clock = FaultyStorage(), ManualClock()
+    async with opened(storage, KEEPS_3H, clock=clock) as store:
+        await fill(store, clock, 100)
+        killed = storage.copy()
+    if not clean:
+        storage.take(killed)
+    storage.full = True
+    storage.fail(os_error(errno.ENOSPC), "create", "sync", where="abort")  # it cannot be said that the store is in use
+    async with opened(storage, KEEPS_3H, clock=clock) as store:
+        assert store.refusal is not None
+        for _ in range(5):
+            await clock.advance(HOUR)
+        assert store.min_commit_log_offset > 0
+        storage.heal()
+        await until(lambda: store.refusal is None, clock)
+        await put_all(store, message(100))
+    async with opened(storage, KEEPS_3H, clock=clock) as store:
+        assert numbers(store)[-1] == 100
 
 
 @pytest.mark.parametrize(
