@@ -144,8 +144,11 @@ class Derived:
 
     @property
     def queue_ends(self) -> int:
-        """A number below 2**64 that is most likely another one when any queue has another end, or is not there."""
-        return sum(queue.max_offset * queue.weight for queue in self) % (1 << 64)
+        """A number below 2**64 that is most likely another one when any queue has another end, or is not there.
+
+        A queue that has had no message is not there for the next start, wherever it would begin.
+        """
+        return sum([queue.max_offset * queue.weight for queue in self if not queue.is_new]) % (1 << 64)
 
     def rewind(self, physical_end: int) -> None:
         """Let the queues go on behind the units of records below ``physical_end``, which are known to be whole."""

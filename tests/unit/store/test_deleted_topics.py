@@ -17,7 +17,7 @@ from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.options import FlushDiskType
 from rocketbox.broker.store.reading import GetMessageStatus
 from rocketbox.broker.store.store_check import check_store, find_files
-from rocketbox.errors import StoreError
+from rocketbox.errors import InvalidMessageError, StoreError
 from tests.unit.store.store_tools import (
     CHECKPOINT,
     LOG,
@@ -94,6 +94,20 @@ async def test_its_files_are_gone_and_a_new_one_begins() -> None:
         assert numbers(store) == [100, 101]
         await put_all(store, message(102))
         assert numbers(store) == [100, 101, 102]
+
+
+async def test_a_message_that_is_refused_when_the_topic_is_made_again_has_no_queue_built_again() -> None:
+    storage = MemoryStorage()
+    async with opened(storage) as store:
+        await put_all(store, message(0))
+        await store.delete_topic("orders")
+        with pytest.raises(InvalidMessageError):
+            store.put(message(100, size=store.options.max_message_size + 1))
+    async with opened(storage) as store:
+        assert store.report is not None
+        assert store.report.records == 0  # nothing of the log was read
+        await put_all(store, message(100))
+        assert numbers(store) == [100]
 
 
 @pytest.mark.parametrize("again", [0, 2])
