@@ -26,6 +26,7 @@ from rocketbox.broker.store.index_sizes import found_sizes, length_of, other_siz
 from rocketbox.broker.store.lock_file import decode_lock_file
 from rocketbox.broker.store.log_end import refuse_if_synced
 from rocketbox.broker.store.log_files import find_log_files
+from rocketbox.broker.store.log_scan import LogScan
 from rocketbox.broker.store.misfits import main_cluster, queue_file_size
 from rocketbox.broker.store.opening import FIRST_MISSING
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT as UNIT
@@ -200,10 +201,11 @@ def check_store(store: StoreFiles, options: StoreOptions, *, running: bool = Fal
             last = step  # at the log's end: whether it was synced is known only then
         else:
             yield step
-    if checkpoint.marked and comparison.end < checkpoint.synced_offset:
-        yield _lost(store, comparison.end, last)
+    end = _behind_blank(store.log, comparison.end)
+    if checkpoint.marked and end < checkpoint.synced_offset:
+        yield _lost(store, end, last)
     elif until is None:
-        yield from _tail(store, comparison.end, last)
+        yield from _tail(store, end, last)
     elif last is not None:
         yield last
 
@@ -244,6 +246,18 @@ def units_backwards(run: FileRun) -> Iterator[tuple[int, int]]:
             physical, size, _ = _UNIT.unpack_from(data, at)
             if 0 < size < FILLER_SIZE:
                 yield physical, size
+
+
+def _behind_blank(log: FileRun, end: int) -> int:
+    """Where a log goes on whose newest record ends at ``end``, as a start finds it.
+
+    That is in the next file when its own is closed, whether that file was made before its disk was full, or not.
+    """
+    scan = LogScan(log, end)
+    with suppress(FileNotFoundError):  # retention of a running broker has removed it meanwhile
+        for offset, _ in scan:
+            return offset
+    return scan.end
 
 
 def _tail(store: StoreFiles, end: int, last: StoreFinding | None) -> Iterator[StoreFinding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 
 import pytest
 
@@ -11,13 +12,14 @@ from rocketbox.broker.store.finding import FindingKind, StoreFinding
 from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.store_check import check_store, find_files
-from rocketbox.errors import StoreCorruptError
+from rocketbox.errors import StoreCorruptError, StoreFullError
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, MessageSysFlag
 from tests.unit.store.store_tools import (
     CHECKPOINT,
     LOG,
     ROOT,
     SMALL,
+    FaultyStorage,
     ManualClock,
     SteppingStorage,
     contents,
@@ -25,6 +27,7 @@ from tests.unit.store.store_tools import (
     killed,
     message,
     opened,
+    os_error,
     overwrite,
     put_all,
     remove_tree,
@@ -76,6 +79,26 @@ async def test_nothing_is_found_in_one_that_runs() -> None:
         await clock.advance(11)
         await put_all(store, *MIXED[40:])
         assert found(storage, running=True) == []
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+async def test_nothing_is_found_in_one_whose_disk_was_full_when_a_new_file_was_needed(clean: bool) -> None:
+    storage, clock = FaultyStorage(), ManualClock()
+    async with opened(storage, clock=clock) as store:
+        await put_all(store, *[message(number, size=1000) for number in range(3)])
+        await clock.advance(70)
+        storage.fail(os_error(errno.ENOSPC), "create", where="commitlog")
+        with pytest.raises(StoreFullError):
+            await put_all(store, message(3, size=1000))  # its file is closed, the next one cannot be made
+        assert storage.list_directory(f"{ROOT}/commitlog") == [LOG.rpartition("/")[2]]
+        assert found(storage, running=True) == []
+        left = storage.copy()
+    if not clean:
+        storage.take(left)
+    assert wrong(storage) == []
+    async with opened(storage):  # which notes that the log goes on behind that file
+        pass
+    assert wrong(storage) == []
 
 
 async def test_an_empty_directory_is_sound() -> None:
