@@ -189,6 +189,8 @@ class EmbeddedServers:
                     routes=RouteLimits(
                         max_brokers=broker_options.max_registered_brokers,
                         max_topics=broker_options.max_registered_topics,
+                        max_entries=broker_options.max_registered_entries,
+                        max_entries_per_connection=broker_options.max_registered_entries_per_connection,
                     ),
                 ),
                 clock=self._clock,

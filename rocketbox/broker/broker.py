@@ -33,7 +33,7 @@ from rocketbox.broker.handlers.query import QueryHandler
 from rocketbox.broker.handlers.send import SendHandler
 from rocketbox.broker.handlers.send_back import SendBackHandler
 from rocketbox.broker.handlers.topics import TopicHandler
-from rocketbox.broker.limits import NameBudget
+from rocketbox.broker.limits import NameBudget, too_many_large_requests
 from rocketbox.broker.locks import QueueLocks
 from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.options import BrokerOptions
@@ -46,7 +46,6 @@ from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import FlushDiskType
 from rocketbox.broker.store.storage import RealStorage, Storage
 from rocketbox.broker.topics import TopicTable
-from rocketbox.broker.turns import Turns
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import NotStartedError
 from rocketbox.protocol.bodies import TopicConfig
@@ -56,6 +55,7 @@ from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import Network, TcpNetwork
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.server import RemotingServer
+from rocketbox.remoting.turns import Turns
 from rocketbox.tasks import Supervisor
 
 __all__ = ["Broker"]
@@ -159,7 +159,7 @@ class Broker:
             filters=filters_by_kind(extensions.filters),
             requests=self.client_requests,
             persister=self.persister,
-            turns=Turns(options.max_large_requests),
+            turns=Turns(options.max_large_requests, too_many_large_requests),
         )
         self._handlers = join_codes(
             [

@@ -24,9 +24,9 @@ from rocketbox.broker.put_stage import PutStage
 from rocketbox.broker.registration import Registration
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.topics import TopicTable
-from rocketbox.broker.turns import Turns
 from rocketbox.clock import Clock
 from rocketbox.remoting.connection import Connection, RequestHandler
+from rocketbox.remoting.turns import Turns
 
 __all__ = ["BrokerContext", "Handlers", "join_codes"]
 

@@ -11,7 +11,7 @@ from rocketbox.clock import Clock
 from rocketbox.errors import RocketBoxError
 from rocketbox.protocol.codes import ResponseCode
 
-__all__ = ["LimitError", "NameBudget", "host_of"]
+__all__ = ["LimitError", "NameBudget", "host_of", "too_many_large_requests"]
 
 MOST_ADDRESSES = 10_000  # whose budgets are known; of more, the one not seen for the longest begins anew
 MINUTE = 60.0
@@ -31,6 +31,11 @@ class LimitError(RocketBoxError):
     def code(self) -> ResponseCode:
         """What a peer is answered: a busy broker may be asked again."""
         return ResponseCode.SYSTEM_BUSY if self.soon else ResponseCode.NO_PERMISSION
+
+
+def too_many_large_requests(waiting: int, most: int) -> LimitError:
+    """One more request waits for its turn than may."""
+    return LimitError(f"{waiting} large requests wait", most, "max-large-requests", soon=True)
 
 
 def host_of(address: str) -> str:

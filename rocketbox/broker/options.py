@@ -82,7 +82,7 @@ class BrokerOptions:
     20,000); one connection has a sixteenth of it. Not Apache's."""
     max_connections: int = 10_000
     """Of broker and name server each; never more than half of the descriptors the process may have, less some for
-    files. Further ones are closed at once. Not Apache's, as the nine that follow."""
+    files. Further ones are closed at once. Not Apache's, as the eleven that follow."""
     header_timeout: int = 10_000
     """A connection whose next header takes longer to come is closed."""
     frame_timeout: int = 60_000
@@ -105,6 +105,10 @@ class BrokerOptions:
     """Of the name server: addresses of brokers, slaves included."""
     max_registered_topics: int = 100_000
     """Of the name server: names of topics, of all brokers together."""
+    max_registered_entries: int = 1_000_000
+    """Of the name server: topics at brokers, so that one which ten brokers have is ten."""
+    max_registered_entries_per_connection: int = 100_000
+    """The most of them that brokers register over one connection, as a broker does with all of its topics."""
     register_name_server_period: int = 30_000
     flush_consumer_offset_interval: int = 5_000
     flush_delay_offset_interval: int = 10_000
@@ -173,6 +177,8 @@ _LEAST = {
     "max_registration_bytes": 1 << 10,
     "max_registered_brokers": 1,
     "max_registered_topics": 1,
+    "max_registered_entries": 1,
+    "max_registered_entries_per_connection": 1,
     "register_name_server_period": 1000,
     "flush_consumer_offset_interval": 1,
     "flush_delay_offset_interval": 1,

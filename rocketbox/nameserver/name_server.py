@@ -12,7 +12,7 @@ import dataclasses
 import ipaddress
 import logging
 import zlib
-from collections.abc import Hashable, Mapping
+from collections.abc import Awaitable, Hashable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -22,7 +22,7 @@ from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import NotStartedError
 from rocketbox.nameserver.route_info import RegistrationRefusedError, RouteInfoManager, RouteLimits
 from rocketbox.protocol.admin_bodies import encode_cluster_info, encode_topic_list
-from rocketbox.protocol.bodies import decode_register_broker, encode_topic_route
+from rocketbox.protocol.bodies import encode_topic_route, registration_in_steps
 from rocketbox.protocol.codes import VERSION_4_9_4, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import (
@@ -31,11 +31,13 @@ from rocketbox.protocol.headers import (
     RegisterBrokerRequestHeader,
     UnregisterBrokerRequestHeader,
 )
+from rocketbox.protocol.loose_json import Steps
 from rocketbox.remoting.budgets import RareLog
 from rocketbox.remoting.connection import Connection, RequestHandler
 from rocketbox.remoting.network import Network, parse_address
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.server import RemotingServer
+from rocketbox.remoting.turns import Turns
 from rocketbox.tasks import Supervisor
 
 __all__ = ["NameServer", "NameServerOptions"]
@@ -43,6 +45,8 @@ __all__ = ["NameServer", "NameServerOptions"]
 _log = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 128 << 10  # of the bodies of other requests than registrations
+MAX_LARGE_REGISTRATIONS = 64  # that wait for their turn
+_UNDER_WAY = "nameserver.registrations_under_way"  # attribute of a connection
 SCAN_INTERVAL = 5.0  # seconds between two looks for silent brokers
 
 
@@ -74,6 +78,7 @@ class NameServer:
         self._clock = clock or RealClock()
         self._network = network
         self._rare_log = RareLog(_log)
+        self._turns = Turns(MAX_LARGE_REGISTRATIONS, _too_many_registrations)
         self._server: RemotingServer | None = None
         self._stack = AsyncExitStack()
 
@@ -132,13 +137,35 @@ class NameServer:
                 if isinstance(connection, Connection):
                     connection.close("the broker behind it is silent")
 
-    def _register(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def _register(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
+        return self._in_turns(connection, self._register_in_steps(connection, request))
+
+    def _unregister(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
+        return self._in_turns(connection, self._unregister_in_steps(connection, request))
+
+    def _in_turns(
+        self, connection: Connection, steps: Steps[RemotingCommand]
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
+        """The answer; of a large registration, and of what comes behind one on its connection, later."""
+        try:
+            return self._turns.run(_one_after_another(connection, steps))
+        except RegistrationRefusedError as error:
+            return self._refuse(connection, error)
+
+    def _register_in_steps(self, connection: Connection, request: RemotingCommand) -> Steps[RemotingCommand]:
         header = RegisterBrokerRequestHeader.decode(request.ext_fields)
         if header.body_crc32 and header.body_crc32 != zlib.crc32(request.body) & 0x7FFF_FFFF:
             return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        body = decode_register_broker(request.body, compressed=header.compressed, version=request.version)
+        body = yield from registration_in_steps(request.body, compressed=header.compressed, version=request.version)
         try:
-            result = self.routes.register(header, body, connection)
+            queues = yield from self.routes.prepare(header, body)
+            if connection.closed:  # it was forgotten, which must not come before what would be noted here
+                raise RegistrationRefusedError("the connection was closed meanwhile")
+            result = self.routes.register(header, body, connection, queues)
         except RegistrationRefusedError as error:
             return self._refuse(connection, error)
         if result is None:
@@ -150,7 +177,8 @@ class NameServer:
             fields["haServerAddr"] = result.ha_address
         return RemotingCommand.response(ext_fields=fields)
 
-    def _unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def _unregister_in_steps(self, connection: Connection, request: RemotingCommand) -> Steps[RemotingCommand]:
+        yield from ()
         try:
             self.routes.unregister(UnregisterBrokerRequestHeader.decode(request.ext_fields), connection)
         except RegistrationRefusedError as error:
@@ -189,6 +217,26 @@ class NameServer:
         header = DeleteTopicRequestHeader.decode(request.ext_fields)
         self.routes.delete_topic(header.topic, header.cluster_name)
         return RemotingCommand.response()
+
+
+def _one_after_another(connection: Connection, steps: Steps[RemotingCommand]) -> Steps[RemotingCommand]:
+    """Steps that begin when those are done which came before them on the same connection.
+
+    A broker that says goodbye behind a large registration must not be registered by it afterwards.
+    """
+    attributes = connection.attributes
+    under_way = attributes.get(_UNDER_WAY, 0)
+    attributes[_UNDER_WAY] = under_way + 1
+    try:
+        if under_way:
+            yield  # large work is done in its order
+        return (yield from steps)
+    finally:
+        attributes[_UNDER_WAY] -= 1
+
+
+def _too_many_registrations(waiting: int, most: int) -> RegistrationRefusedError:
+    return RegistrationRefusedError(f"{waiting} large registrations wait for their turn; {most} is the most")
 
 
 def _may_take_over(holder: Hashable, newcomer: Hashable) -> bool:

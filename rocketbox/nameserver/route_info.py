@@ -13,7 +13,7 @@ Source: Apache RocketMQ 5.x ``RouteInfoManager``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 
 from rocketbox.clock import Clock
@@ -24,17 +24,21 @@ from rocketbox.protocol.bodies import (
     DataVersion,
     QueueData,
     RegisterBrokerBody,
-    TopicConfig,
     TopicRouteData,
 )
 from rocketbox.protocol.codes import MASTER_ID
 from rocketbox.protocol.headers import RegisterBrokerRequestHeader, UnregisterBrokerRequestHeader
+from rocketbox.protocol.loose_json import Steps, finish
 
 __all__ = ["BROKER_EXPIRY_MS", "RegisterResult", "RegistrationRefusedError", "RouteInfoManager", "RouteLimits"]
 
 _log = logging.getLogger(__name__)
 
 BROKER_EXPIRY_MS = 120_000  # a broker silent for so long is dropped, unless it named a time of its own
+Queues = tuple[int, int, int, int]
+"""What a broker has of a topic: queues to read and to write, PermName, flags. There may be very many: the collector of
+garbage does not look at plain tuples of numbers."""
+TOPICS_OF_A_STEP = 200  # one takes some 3 us
 
 
 class RegistrationRefusedError(RemotingError):
@@ -53,6 +57,10 @@ class RouteLimits:
     """Of the name of a topic, broker or cluster, and of an address."""
     max_queues: int = 65_536
     """Of one topic at one broker: a client asks for each of them."""
+    max_entries: int = 1_000_000
+    """Topics at brokers: one that ten brokers have is ten. About 300 bytes each."""
+    max_entries_per_connection: int = 100_000
+    """Of the brokers that registered over one connection: closing it forgets all of them at once."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +101,11 @@ class RouteInfoManager:
         self.limits = limits or RouteLimits()
         self._clock = clock
         self._may_take_over = may_take_over
-        self._topics: dict[str, dict[str, QueueData]] = {}
+        # By broker, not by topic: a broker that comes or goes with all its topics is then one change of the table.
+        self._queues: dict[str, dict[str, Queues]] = {}  # by broker name and topic
+        self._topics: dict[str, int] = {}  # how many brokers have each topic
+        self.entries = 0
+        """How many topics at brokers are registered."""
         self._brokers: dict[str, _Broker] = {}
         self._clusters: dict[str, set[str]] = {}
         self._live: dict[tuple[str, str], _LiveBroker] = {}
@@ -102,9 +114,9 @@ class RouteInfoManager:
 
     def route(self, topic: str) -> TopicRouteData | None:
         """The brokers and queues of a topic; None when no live broker has it."""
-        queues = self._topics.get(topic)
-        if not queues:
+        if topic not in self._topics:
             return None
+        queues = {name: of_broker[topic] for name, of_broker in self._queues.items() if topic in of_broker}
         brokers = tuple(
             _data_of(name, broker)
             for name in sorted(queues)
@@ -112,7 +124,9 @@ class RouteInfoManager:
         )
         if not brokers:
             return None
-        return TopicRouteData(queue_datas=tuple(queues[name] for name in sorted(queues)), broker_datas=brokers)
+        return TopicRouteData(
+            queue_datas=tuple(QueueData(name, *queues[name]) for name in sorted(queues)), broker_datas=brokers
+        )
 
     def clusters(self) -> dict[str, set[str]]:
         """Broker names by cluster (a copy)."""
@@ -133,16 +147,39 @@ class RouteInfoManager:
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
         """Forget where a topic is: on the brokers of a cluster, or everywhere."""
-        queues = self._topics.get(topic, {})
-        for name in list(queues) if cluster is None else self._clusters.get(cluster, ()):
-            queues.pop(name, None)
-        if not queues:
-            self._topics.pop(topic, None)
+        for name in list(self._queues) if cluster is None else self._clusters.get(cluster, ()):
+            if self._queues.get(name, {}).pop(topic, None) is not None:
+                self._forget([topic])
+
+    def prepare(self, header: RegisterBrokerRequestHeader, body: RegisterBrokerBody) -> Steps[dict[str, Queues]]:
+        """The queues of all topics of a registration, for :meth:`register`; nothing is changed.
+
+        Raises RegistrationRefusedError.
+        """
+        limits, queues = self.limits, dict[str, Queues]()
+        topics = body.topic_config_serialize_wrapper.topic_config_table
+        for number, topic in enumerate(topics.values(), 1):
+            if len(topic.topic_name.encode("utf-8", "replace")) > limits.max_name_bytes:
+                raise RegistrationRefusedError(f"the name of a topic has more than {limits.max_name_bytes} bytes")
+            numbers = (topic.read_queue_nums, topic.write_queue_nums)
+            if min(numbers) < 0 or max(numbers) > limits.max_queues:
+                raise RegistrationRefusedError(
+                    f"topic {topic.topic_name} has {numbers[0]} queues to read and {numbers[1]} to write; "
+                    f"0 to {limits.max_queues} are allowed"
+                )
+            queues[topic.topic_name] = (*numbers, topic.perm, topic.topic_sys_flag)
+            if number % TOPICS_OF_A_STEP == 0 and number < len(topics):
+                yield
+        return queues
 
     def register(
-        self, header: RegisterBrokerRequestHeader, body: RegisterBrokerBody, connection: Hashable
+        self,
+        header: RegisterBrokerRequestHeader,
+        body: RegisterBrokerBody,
+        connection: Hashable,
+        prepared: Mapping[str, Queues] | None = None,
     ) -> RegisterResult | None:
-        """Take a broker's registration in; None when it is refused.
+        """Take a broker's registration in; None when it is refused. ``prepared``: what :meth:`prepare` made of it.
 
         Refused is a broker's first registration that holds a single topic: it is a change whose whole got lost.
         Topics that a broker no longer lists stay. Raises RegistrationRefusedError when the name or the address belongs
@@ -150,8 +187,8 @@ class RouteInfoManager:
         """
         name, address, broker_id = header.broker_name, header.broker_addr, header.broker_id
         wrapper = body.topic_config_serialize_wrapper
-        topics = wrapper.topic_config_table
-        self._check_limits(header, topics)
+        topics = finish(self.prepare(header, body)) if prepared is None else prepared
+        self._check_limits(header, topics, connection)
         self._check_holders(header, connection)
         self._leave_other_places(header)
         first_of_name = name not in self._brokers
@@ -181,9 +218,7 @@ class RouteInfoManager:
         known_version = self._live.get((header.cluster_name, address))
         if broker_id == MASTER_ID:
             changed = old is None or known_version is None or known_version.version != wrapper.data_version
-            for topic in topics.values():
-                if changed or name not in self._topics.get(topic.topic_name, {}):
-                    self._put_queues(name, topic)
+            self._put_queues(name, topics, changed=changed)
         if known_version is None:
             _log.info("broker %s registered at %s", name, address)
         expiry = header.heartbeat_timeout_millis
@@ -202,7 +237,9 @@ class RouteInfoManager:
             return RegisterResult(master, live.ha_address if live is not None else None)
         return RegisterResult()
 
-    def _check_limits(self, header: RegisterBrokerRequestHeader, topics: Mapping[str, TopicConfig]) -> None:
+    def _check_limits(
+        self, header: RegisterBrokerRequestHeader, topics: Mapping[str, Queues], connection: Hashable
+    ) -> None:
         limits = self.limits
         for what, text in (
             ("name of a broker", header.broker_name),
@@ -212,23 +249,34 @@ class RouteInfoManager:
         ):
             if len(text.encode("utf-8", "replace")) > limits.max_name_bytes:
                 raise RegistrationRefusedError(f"the {what} has more than {limits.max_name_bytes} bytes")
-        for topic in topics.values():
-            if len(topic.topic_name.encode("utf-8", "replace")) > limits.max_name_bytes:
-                raise RegistrationRefusedError(f"the name of a topic has more than {limits.max_name_bytes} bytes")
-            queues = (topic.read_queue_nums, topic.write_queue_nums)
-            if min(queues) < 0 or max(queues) > limits.max_queues:
-                raise RegistrationRefusedError(
-                    f"topic {topic.topic_name} has {queues[0]} queues to read and {queues[1]} to write; "
-                    f"0 to {limits.max_queues} are allowed"
-                )
         if (header.cluster_name, header.broker_addr) not in self._live and len(self._live) >= limits.max_brokers:
             raise RegistrationRefusedError(f"{limits.max_brokers} brokers are registered, which is the most here")
         if len(self._topics) + len(topics) > limits.max_topics:  # only then is it worth counting the new ones
-            new = sum(topic.topic_name not in self._topics for topic in topics.values())
+            new = sum(topic not in self._topics for topic in topics)
             if len(self._topics) + new > limits.max_topics:
                 raise RegistrationRefusedError(
                     f"{len(self._topics)} topics are registered and {new} more would be; "
                     f"{limits.max_topics} are the most"
+                )
+        if header.broker_id == MASTER_ID:
+            self._check_entries(header.broker_name, topics, connection)
+
+    def _check_entries(self, name: str, topics: Mapping[str, Queues], connection: Hashable) -> None:
+        """Whether so many topics may be registered for a broker, of all brokers and of those of one connection."""
+        limits, known = self.limits, self._queues.get(name, {})
+        own = {live.broker_name for live in self._live.values() if live.connection == connection}
+        of_connection = sum(len(self._queues.get(other, ())) for other in own | {name})
+        if max(self.entries - limits.max_entries, of_connection - limits.max_entries_per_connection) + len(topics) <= 0:
+            return
+        new = sum(topic not in known for topic in topics)
+        for what, entries, most in (
+            ("all brokers", self.entries, limits.max_entries),
+            ("the brokers of this connection", of_connection, limits.max_entries_per_connection),
+        ):
+            if new and entries + new > most:
+                raise RegistrationRefusedError(
+                    f"{what} have {entries} topics registered, counted for each broker, and {new} more would be; "
+                    f"{most} are the most"
                 )
 
     def _check_holders(self, header: RegisterBrokerRequestHeader, connection: Hashable) -> None:
@@ -292,15 +340,6 @@ class RouteInfoManager:
         if not names:
             self._clusters.pop(cluster, None)
 
-    def _put_queues(self, broker_name: str, topic: TopicConfig) -> None:
-        self._topics.setdefault(topic.topic_name, {})[broker_name] = QueueData(
-            broker_name=broker_name,
-            read_queue_nums=topic.read_queue_nums,
-            write_queue_nums=topic.write_queue_nums,
-            perm=topic.perm,
-            topic_sys_flag=topic.topic_sys_flag,
-        )
-
     def _remove(self, cluster: str, name: str, address: str, broker_id: int) -> None:
         self._live.pop((cluster, address), None)
         broker = self._brokers.get(name)
@@ -312,10 +351,27 @@ class RouteInfoManager:
             return
         del self._brokers[name]
         self._leave_cluster(broker.cluster, name)
-        for topic, queues in list(self._topics.items()):
-            queues.pop(name, None)
-            if not queues:
-                del self._topics[topic]
+        self._forget(self._queues.pop(name, {}))
+
+    def _put_queues(self, name: str, queues: Mapping[str, Queues], *, changed: bool) -> None:
+        """Note a broker's topics; if its table is not a changed one, those alone that are not known."""
+        known, topics = self._queues.setdefault(name, {}), self._topics
+        new = [topic for topic in queues if topic not in known]
+        for topic in new:
+            topics[topic] = topics.get(topic, 0) + 1
+        self.entries += len(new)
+        known.update(queues if changed else {topic: queues[topic] for topic in new})
+
+    def _forget(self, topics: Collection[str]) -> None:
+        """A broker has them no more."""
+        self.entries -= len(topics)
+        holders = self._topics
+        for topic in topics:
+            left = holders[topic] - 1
+            if left:
+                holders[topic] = left
+            else:
+                del holders[topic]
 
 
 def _data_of(name: str, broker: _Broker) -> BrokerData:

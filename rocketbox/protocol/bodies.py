@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 from rocketbox.message import ConsumeFromWhere, MessageModel, MessageQueue
 from rocketbox.protocol.codes import PermName
 from rocketbox.protocol.json_values import BareKeys, as_int, as_list, as_object, as_text, dumps, dumps_bare, reading
-from rocketbox.protocol.loose_json import Steps, finish, loads_in_steps, loads_loose
+from rocketbox.protocol.loose_json import LARGE, MAX_CONTAINERS, Steps, finish, loads_in_steps, loads_loose
 from rocketbox.protocol.tags import SubscriptionData
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "lock_request_in_steps",
     "lock_response_in_steps",
     "loads_loose",
+    "registration_in_steps",
 ]
 
 ResultT = TypeVar("ResultT")
@@ -63,6 +64,11 @@ READ_WRITE = int(PermName.READ | PermName.WRITE)
 GROUPS_OF_A_STEP = 100  # and subscriptions; one takes some 5 us
 QUEUES_OF_A_STEP = 300
 TEXTS_OF_A_STEP = 3000
+TOPICS_OF_A_STEP = 200  # one takes some 4 us
+TOPIC_BYTES = 40  # of one with its attributes, at the very least, for each of its two objects
+MAX_TOPIC_ATTRIBUTES = 1000
+PACKED_OF_A_STEP = 16 << 10
+UNPACKED_OF_A_STEP = 512 << 10
 MAX_UNPACKED_BYTES = 64 * 1024 * 1024
 VERSION_5_0_0 = 413  # from here a compressed registration holds static-topic mappings as well
 VERSION_3_0_11 = 37  # brokers before it sent the wrapper alone
@@ -525,51 +531,94 @@ def decode_register_broker(
     body: bytes, *, compressed: bool = False, version: int = VERSION_5_0_0
 ) -> RegisterBrokerBody:
     """What code 103 registers; ``version`` is the sender's, by which the forms differ."""
+    return finish(registration_in_steps(body, compressed=compressed, version=version))
+
+
+def registration_in_steps(
+    body: bytes, *, compressed: bool = False, version: int = VERSION_5_0_0
+) -> Steps[RegisterBrokerBody]:
+    """As :func:`decode_register_broker`; a large body in several steps."""
     with reading("a broker's registration"):
         if compressed:
-            return _decode_compressed(body)
-        values = as_object(loads_loose(body)) if body else {}
+            return (yield from _compressed_in_steps(body))
+        most = max(MAX_CONTAINERS, len(body) // TOPIC_BYTES)
+        values = as_object((yield from loads_in_steps(body, most))) if body else {}
         if version < VERSION_3_0_11:
             values = {"topicConfigSerializeWrapper": values}
         wrapper = as_object(values.get("topicConfigSerializeWrapper") or {})
+        table = as_object(wrapper.get("topicConfigTable") or {})
+        topics = yield from _each(list(table.items()), _named_topic, TOPICS_OF_A_STEP)
         return RegisterBrokerBody(
             TopicConfigSerializeWrapper(
-                {
-                    name: TopicConfig.from_json({"topicName": name, **as_object(topic)})
-                    for name, topic in as_object(wrapper.get("topicConfigTable") or {}).items()
-                },
+                dict(zip(table, topics, strict=True)),
                 DataVersion.from_json(as_object(wrapper.get("dataVersion") or {})),
             ),
-            tuple(map(as_text, as_list(values.get("filterServerList")))),
+            (yield from _each(as_list(values.get("filterServerList")), as_text, TEXTS_OF_A_STEP)),
         )
 
 
-def _decode_compressed(body: bytes) -> RegisterBrokerBody:
+def _named_topic(entry: tuple[str, Any]) -> TopicConfig:
+    name, topic = entry
+    _check_attributes(as_object(topic).get("attributes") or {})
+    return TopicConfig.from_json({"topicName": name, **topic})
+
+
+def _check_attributes(attributes: Any) -> None:
+    """Topics have a handful; very many would be read in one step."""
+    if len(as_object(attributes)) > MAX_TOPIC_ATTRIBUTES:
+        raise ValueError(f"a topic has {len(attributes)} attributes; {MAX_TOPIC_ATTRIBUTES} are the most")
+
+
+def _compressed_in_steps(body: bytes) -> Steps[RegisterBrokerBody]:
     """Layout: i32 + DataVersion JSON, i32 n, n x (i32 + "name read write perm filter attributes"), i32 + servers JSON.
 
     From 5.0 mappings of static topics follow, which are not read.
     """
-    unpacker = zlib.decompressobj()
-    data = unpacker.decompress(body, MAX_UNPACKED_BYTES)
-    if not unpacker.eof:
-        raise ValueError(f"it is cut off, or larger than {MAX_UNPACKED_BYTES} bytes")
+    data = yield from _unpack_in_steps(body)
     position = 0
 
-    def take(read: Callable[[bytes], ResultT]) -> ResultT:
+    def part() -> bytes:
         nonlocal position
         (size,) = struct.unpack_from(">i", data, position)
         position += 4 + size
         if size < 0 or position > len(data):
             raise ValueError(f"a part of {size} bytes does not fit")
-        return read(data[position - size : position])
+        return bytes(data[position - size : position])
 
-    version = take(lambda part: DataVersion.from_json(as_object(loads_loose(part))))
+    version = DataVersion.from_json(as_object((yield from loads_in_steps(part()))))
     (count,) = struct.unpack_from(">i", data, position)
     position += 4
-    topics = [take(lambda part: _topic_from_text(part.decode())) for _ in range(count)]
-    servers = take(lambda part: tuple(map(as_text, as_list(loads_loose(part)))))
-    wrapper = TopicConfigSerializeWrapper({topic.topic_name: topic for topic in topics}, version)
-    return RegisterBrokerBody(wrapper, servers)
+    topics: dict[str, TopicConfig] = {}
+    for number in range(1, count + 1):
+        text = part()
+        if len(text) > LARGE:
+            raise ValueError(f"a topic has {len(text)} bytes; {LARGE} are the most")
+        topic = _topic_from_text(text.decode())
+        topics[topic.topic_name] = topic
+        if number % TOPICS_OF_A_STEP == 0:
+            yield
+    servers = as_list((yield from loads_in_steps(part())))
+    return RegisterBrokerBody(
+        TopicConfigSerializeWrapper(topics, version), (yield from _each(servers, as_text, TEXTS_OF_A_STEP))
+    )
+
+
+def _unpack_in_steps(body: bytes) -> Steps[bytearray]:
+    """What is compressed in a body, so many bytes in a step."""
+    unpacker = zlib.decompressobj()
+    data = bytearray()
+    for start in range(0, len(body), PACKED_OF_A_STEP):
+        packed = body[start : start + PACKED_OF_A_STEP]
+        while packed and not unpacker.eof:
+            data += unpacker.decompress(packed, UNPACKED_OF_A_STEP)
+            if len(data) > MAX_UNPACKED_BYTES:
+                raise ValueError(f"it is larger than {MAX_UNPACKED_BYTES} bytes")
+            packed = unpacker.unconsumed_tail
+            if len(data) > UNPACKED_OF_A_STEP:
+                yield
+    if not unpacker.eof:
+        raise ValueError("it is cut off")
+    return data
 
 
 def _topic_from_text(text: str) -> TopicConfig:

@@ -65,16 +65,16 @@ def loads_loose(data: str | bytes) -> Any:
         return finish(_Reader(text, windows=False).document())
 
 
-def loads_in_steps(data: str | bytes) -> Steps[Any]:
+def loads_in_steps(data: str | bytes, most: int = MAX_CONTAINERS) -> Steps[Any]:
     """As :func:`loads_loose`, but a text of more than :data:`LARGE` characters in steps; a smaller one in one.
 
-    A large text may hold :data:`MAX_CONTAINERS` objects and lists, strings of :data:`LONGEST_STRING` characters, and
+    A large text may hold ``most`` objects and lists, strings of :data:`LONGEST_STRING` characters, and
     be nested a hundred deep.
     """
     text = _text(data)
     if len(text) <= LARGE:
         return loads_loose(text)
-    return (yield from _Reader(text, windows=True).document())
+    return (yield from _Reader(text, windows=True, most=most).document())
 
 
 def _text(data: str | bytes) -> str:
@@ -82,7 +82,7 @@ def _text(data: str | bytes) -> str:
 
 
 class _Reader:
-    def __init__(self, text: str, *, windows: bool) -> None:
+    def __init__(self, text: str, *, windows: bool, most: int = MAX_CONTAINERS) -> None:
         self._text = text
         self._at = 0
         self._windows = windows  # whether Python's own reader is tried: the text may be ordinary JSON
@@ -91,6 +91,7 @@ class _Reader:
         self._window_start = 0
         self._work = 0
         self._containers = 0
+        self._most = most
 
     def document(self) -> Steps[Any]:
         value = yield from self._value(0)
@@ -136,8 +137,8 @@ class _Reader:
 
     def _count(self, containers: int) -> None:
         self._containers += containers
-        if self._limited and self._containers > MAX_CONTAINERS:
-            raise self._wrong(f"more than {MAX_CONTAINERS} objects and lists")
+        if self._limited and self._containers > self._most:
+            raise self._wrong(f"more than {self._most} objects and lists")
 
     def _ordinary(self) -> Any:
         """What Python's own reader makes of an object or list, if it ends in the window; missing if not."""

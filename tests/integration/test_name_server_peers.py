@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+import anyio
 import pytest
 
 from rocketbox.clock import RealClock
@@ -17,7 +19,7 @@ from rocketbox.protocol.bodies import (
 )
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
-from rocketbox.protocol.headers import RegisterBrokerRequestHeader
+from rocketbox.protocol.headers import RegisterBrokerRequestHeader, UnregisterBrokerRequestHeader
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import MemoryNetwork
@@ -56,14 +58,23 @@ async def test_a_stranger_neither_redirects_nor_removes_the_embedded_broker(tmp_
 
 
 async def test_the_settings_of_the_embedded_servers_reach_the_name_server(tmp_path: Path) -> None:
-    async with embedded(tmp_path, max_registered_topics=20, max_registered_brokers=1, max_connections=7) as wire:
+    async with embedded(
+        tmp_path,
+        max_registered_topics=20,
+        max_registered_brokers=1,
+        max_connections=7,
+        max_registered_entries=50,
+        max_registered_entries_per_connection=40,
+    ) as wire:
         other = RegisterBrokerRequestHeader(
             broker_name="broker-b", broker_addr="10.0.0.2:10911", cluster_name="C", broker_id=0
         )
         answer = await wire.name_server(RequestCode.REGISTER_BROKER, other.encode(), registration("", "t", "u").body)
         assert answer.remark == "1 brokers are registered, which is the most here"
         names = wire.servers.name_server
-        assert (names.server.connection_limit, names.routes.limits.max_topics) == (7, 20)
+        limits = names.routes.limits
+        assert (names.server.connection_limit, limits.max_topics) == (7, 20)
+        assert (limits.max_entries, limits.max_entries_per_connection) == (50, 40)
 
 
 async def test_a_broker_of_a_closed_connection_may_come_back_from_anywhere() -> None:
@@ -91,3 +102,79 @@ async def test_a_machine_that_was_started_again_takes_its_brokers_place() -> Non
     assert not _may_take_over(local, connection("127.0.0.1")), "of a process of this machine we hear when it ends"
     local.abort()
     assert _may_take_over(local, connection("127.0.0.1"))
+
+
+TOPICS = [f"topic-{number:05}" for number in range(5_000)]
+
+
+async def test_others_are_answered_while_a_large_registration_is_taken_in() -> None:
+    clock, network = VirtualClock(), MemoryNetwork()
+    order: list[str] = []
+    async with (
+        NameServer(NameServerOptions(host="names", port=0), clock=clock, network=network) as names,
+        RemotingClient(clock=clock, network=network) as broker,
+        RemotingClient(clock=clock, network=network) as client,
+    ):
+        question = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPICS[-1]})
+        await client.request(names.address, question, timeout=5)
+
+        async def register() -> None:
+            answer = await broker.request(names.address, registration("10.0.0.1:10911", *TOPICS), timeout=5)
+            order.append(f"registered {answer.code}")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(register)
+            answered = 0
+            while not order:
+                await client.request(names.address, question, timeout=5)
+                answered += 1
+        assert order == ["registered 0"]
+        assert answered > 5, answered
+        route = names.routes.route(TOPICS[-1])
+        assert route is not None
+        assert route.queue_datas[0].write_queue_nums == 1
+
+
+async def test_a_goodbye_behind_a_large_registration_is_the_last_word() -> None:
+    clock, network = VirtualClock(), MemoryNetwork()
+    goodbye = UnregisterBrokerRequestHeader(
+        broker_name="broker-a", broker_addr="10.0.0.1:10911", cluster_name="DefaultCluster", broker_id=0
+    )
+    async with (
+        NameServer(NameServerOptions(host="names", port=0), clock=clock, network=network) as names,
+        RemotingClient(clock=clock, network=network) as broker,
+    ):
+        answers: list[int] = []
+
+        async def ask(request: RemotingCommand) -> None:
+            answers.append((await broker.request(names.address, request, timeout=5)).code)
+
+        async with anyio.create_task_group() as group:
+            for request in (
+                registration("10.0.0.1:10911", *TOPICS),
+                RemotingCommand.request(RequestCode.UNREGISTER_BROKER, goodbye.encode()),
+            ):
+                group.start_soon(ask, request)
+                for _ in range(20):  # so that it is sent before the next
+                    await anyio.lowlevel.checkpoint()
+        assert answers == [0, 0]
+        assert names.routes.route(TOPICS[0]) is None
+        assert names.routes.clusters() == {}
+
+
+async def test_a_broker_that_leaves_while_its_large_registration_is_taken_in_is_not_registered() -> None:
+    clock, network = VirtualClock(), MemoryNetwork()
+    async with (
+        NameServer(NameServerOptions(host="names", port=0), clock=clock, network=network) as names,
+        RemotingClient(clock=clock, network=network) as client,
+    ):
+        async with RemotingClient(clock=clock, network=network) as broker, anyio.create_task_group() as group:
+            group.start_soon(partial(broker.request, names.address, registration("10.0.0.1:10911", *TOPICS), timeout=5))
+            with anyio.fail_after(5):
+                while not any(connection.attributes for connection in names.server.connections):
+                    await anyio.lowlevel.checkpoint()
+            group.cancel_scope.cancel()
+        question = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPICS[0]})
+        for _ in range(300):
+            assert (await client.request(names.address, question, timeout=5)).code == 17
+        assert (names.routes.clusters(), names.routes.entries) == ({}, 0)

@@ -295,3 +295,21 @@ def test_a_broker_that_leaves_under_another_name_leaves_nothing_behind(routes: R
     assert routes.route("t") is None
     assert routes.clusters() == {}
     assert routes.topics() == []
+
+
+def test_topics_at_brokers_are_limited_for_all_and_for_each_connection(clock: VirtualClock) -> None:
+    routes = RouteInfoManager(clock, RouteLimits(max_entries=6, max_entries_per_connection=4))
+    routes.register(header("a"), body("t", "u"), "one")
+    routes.register(header("b", "10.0.0.2:10911"), body("t", "u"), "one")
+    with pytest.raises(RegistrationRefusedError, match=r"brokers of this connection have 4 topics .* 1 more .* 4 are"):
+        routes.register(header("b", "10.0.0.2:10911"), body("t", "u", "v", version=2), "one")
+    routes.register(header("b", "10.0.0.2:10911"), body("t", "u", version=3, queues=2), "one")
+    routes.register(header("c", "10.0.0.3:10911"), body("t", "u"), "two")
+    with pytest.raises(RegistrationRefusedError, match=r"all brokers have 6 topics registered, counted .* 2 more"):
+        routes.register(header("d", "10.0.0.4:10911"), body("t", "u"), "three")
+    assert queues_of(routes, "t") == {"a": 4, "b": 2, "c": 4}
+    routes.on_close("one")
+    assert (routes.entries, queues_of(routes, "t"), routes.topics()) == (2, {"c": 4}, ["t", "u"])
+    routes.delete_topic("t", None)
+    routes.on_close("two")
+    assert (routes.entries, routes.topics()) == (0, [])

@@ -8,10 +8,10 @@ from typing import Any
 import anyio
 import pytest
 
-from rocketbox.broker.limits import LimitError
-from rocketbox.broker.turns import Turns
+from rocketbox.broker.limits import LimitError, too_many_large_requests
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.loose_json import Steps
+from rocketbox.remoting.turns import Turns
 from tests.clocks import settle
 
 pytestmark = pytest.mark.anyio
@@ -29,11 +29,11 @@ async def done(result: Any) -> Any:
 
 
 async def test_what_takes_one_step_is_done_at_once() -> None:
-    assert Turns(1).run(work("a", 1, [])) == "a"
+    assert Turns(1, too_many_large_requests).run(work("a", 1, [])) == "a"
 
 
 async def test_others_have_their_turn_between_the_steps() -> None:
-    turns, log = Turns(5), list[str]()
+    turns, log = Turns(5, too_many_large_requests), list[str]()
 
     async def other() -> None:
         for number in range(3):
@@ -47,7 +47,7 @@ async def test_others_have_their_turn_between_the_steps() -> None:
 
 
 async def test_large_requests_go_one_at_a_time_each_to_its_end() -> None:
-    turns, log = Turns(5), list[str]()
+    turns, log = Turns(5, too_many_large_requests), list[str]()
     async with anyio.create_task_group() as group:
         for name in "abc":
             group.start_soon(done, turns.run(work(name, 4, log)))
@@ -58,7 +58,7 @@ async def test_large_requests_go_one_at_a_time_each_to_its_end() -> None:
 
 
 async def test_too_many_large_requests_are_refused() -> None:
-    turns, log = Turns(2), list[str]()
+    turns, log = Turns(2, too_many_large_requests), list[str]()
     async with anyio.create_task_group() as group:
         for name in "ab":
             group.start_soon(done, turns.run(work(name, 4, log)))
@@ -70,7 +70,7 @@ async def test_too_many_large_requests_are_refused() -> None:
 
 
 async def test_one_that_fails_or_is_given_up_leaves_its_place() -> None:
-    turns = Turns(1)
+    turns = Turns(1, too_many_large_requests)
 
     def failing() -> Iterator[None]:
         yield
