@@ -157,6 +157,18 @@ class FrameReader:
         finally:
             self._pool.give_back(buffer)
 
+    def drop(self) -> None:
+        """Hold nothing any more of what has come: no more frames are wanted."""
+        self._rest = b""
+        self._long = None
+        self.refused = []
+
+    def release(self) -> None:
+        """Give the buffer back that :meth:`get_buffer` has handed out: nothing is received into it any more."""
+        buffer, self._buffer = self._buffer, None
+        if buffer is not None:
+            self._pool.give_back(buffer)
+
     def _split(self, data: bytes, commands: list[RemotingCommand]) -> int:
         """Decode all whole frames at the start of data; return how many bytes need no longer be held here."""
         at, size = 0, len(data)

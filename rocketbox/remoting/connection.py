@@ -436,6 +436,8 @@ class Connection:
     def lost(self, reason: str) -> None:
         """The driver has closed, or found closed, what it drives. Every pending request fails at once."""
         self._end(reason)
+        self._output = []
+        self._intake.reader.release()
         self._gone.set()
 
     # --- for the owner ---------------------------------------------------------------------------------------------

@@ -78,7 +78,11 @@ class Intake:
         self._budget.set(self._connection, held)
 
     def forget(self) -> None:
-        """The connection is closed: it holds nothing any more."""
+        """The connection is closed: it holds nothing any more.
+
+        The connection itself may stay for long: it is part of cycles, and full collections of garbage are rare.
+        """
+        self.reader.drop()
         if self._budget is not None:
             self._budget.set(self._connection, 0)
 

@@ -697,6 +697,24 @@ async def test_a_closed_connection_whose_peer_does_not_read_is_aborted() -> None
         assert bench.driver.state == "aborted"
 
 
+async def test_a_connection_that_is_gone_holds_none_of_its_bytes_any_more() -> None:
+    """Nothing but a collection of garbage ends the connection itself, and full ones are rare."""
+    frame = encode_command(RemotingCommand.request(10, body=b"x" * 200_000), 1)
+    async with benches() as (make, _):
+        for half in (frame[:20], frame[:150_000]):
+            bench = make(accepted=True)
+            connection, reader = bench.connection, bench.connection._intake.reader
+            connection.received(half)
+            buffer = connection.get_buffer(-1)
+            connection.send_oneway(RemotingCommand.request(40, body=b"y" * 1000))
+            assert reader.buffered_bytes > 0
+            connection.abort()
+            assert reader.buffered_bytes == 0
+            connection.lost("aborted")
+            assert reader._pool.take() is buffer
+            assert connection.take_output() == b""
+
+
 async def test_many_failures_of_all_kinds_leave_nothing_behind() -> None:
     async with benches() as (make, group):
         bench = make(options=RemotingOptions(max_requests_in_flight=10))
