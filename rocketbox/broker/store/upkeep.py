@@ -43,6 +43,7 @@ __all__ = ["Upkeep"]
 _log = logging.getLogger(__name__)
 
 FIRST_PASS = 3600.0  # seconds after a start behind a clean stop, if verify_interval is not less
+FIRST_BACKOFF = 60.0  # seconds until a pass that an error cut short is made again; doubles up to verify_interval
 CHECKING = "comparing queues and index with the log"  # names of the troubles
 REBUILDING = "rebuilding a queue"
 
@@ -167,21 +168,27 @@ class Upkeep:
             return
         if not self._at_once:
             await self._clock.sleep(min(interval, FIRST_PASS))
+        backoff = FIRST_BACKOFF
         while True:
-            await self.check(pool)
-            await self._clock.sleep(interval)
+            if await self.check(pool):
+                backoff = FIRST_BACKOFF
+                await self._clock.sleep(interval)
+            else:
+                await self._clock.sleep(min(backoff, interval))
+                backoff *= 2
 
-    async def check(self, pool: WorkerPool) -> None:
-        """One pass. What it finds in queues and index is right in the end."""
+    async def check(self, pool: WorkerPool) -> bool:
+        """One pass. What it finds in queues and index is right in the end. False if an error cut it short."""
         found: list[StoreFinding] = []
         try:
             await self._walk(self._steps(found), pool)
         except (OSError, StoreError) as error:
             self._troubles.begin(CHECKING, error)
-            return
+            return False
         self._troubles.end(CHECKING)
         self.passes += 1
         self._tell(found)
+        return True
 
     def _steps(self, found: list[StoreFinding]) -> Iterator[int]:
         """Blocks. Appends what is found."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from tests.unit.store.store_tools import (
     LOG,
     ROOT,
     SMALL,
+    FaultyStorage,
     ManualClock,
     contents,
     flip,
@@ -26,15 +28,18 @@ from tests.unit.store.store_tools import (
     number_of,
     numbers,
     opened,
+    os_error,
     put_all,
     settle,
     stopped,
+    until,
 )
 
 pytestmark = pytest.mark.anyio
 
 QUEUE = f"{ROOT}/consumequeue/orders/0/{0:020d}"
 HOURLY = dataclasses.replace(SMALL, verify_interval=3_600_000)
+DAILY = dataclasses.replace(SMALL, verify_interval=24 * 3_600_000)
 
 
 async def passed(store: MessageStore, clock: ManualClock) -> None:
@@ -61,6 +66,23 @@ async def test_a_tags_code_that_was_damaged_is_mended_in_the_background(caplog: 
         assert contents(storage, QUEUE) == sound
         assert store.upkeep.mended == 3
         assert [record.message[:40] for record in caplog.records] == ["3 entries of queues and index differed f"]
+        assert store.troubles.current == []
+
+
+async def test_a_pass_that_an_error_cut_short_is_made_again_soon() -> None:
+    storage, clock = FaultyStorage(), ManualClock()
+    async with opened(storage, DAILY, clock=clock) as store:
+        await put_all(store, *[message(number) for number in range(30)])
+    async with opened(storage, DAILY, clock=clock) as store:
+        storage.fail(os_error(errno.EMFILE), "read", where="consumequeue", times=2)
+        await settle()
+        await clock.advance(3600)
+        for minutes in (1, 2):
+            await until(lambda failed=minutes: storage.failed == failed)
+            await settle()
+            assert [trouble.what for trouble in store.troubles.current] == [CHECKING]
+            await clock.advance(60 * minutes)
+        await until(lambda: store.upkeep.passes == 1)
         assert store.troubles.current == []
 
 
