@@ -20,6 +20,7 @@ Source: rocketbox' own; compare Apache RocketMQ 5.x ``DefaultMessageStore.delete
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from rocketbox.broker.store.config_file import ConfigFile
@@ -108,7 +109,12 @@ class DeletedTopics:
             self._replace(ends, self._begins)
 
     def _replace(self, ends: dict[str, int], begins: dict[str, dict[int, int]]) -> None:
-        self._file.persist(list(_pieces(ends, begins)))
+        try:
+            self._file.persist(list(_pieces(ends, begins)))
+        except OSError:
+            with suppress(OSError):  # its last step may have failed: the next start must not do what is told as failed
+                self._file.persist(list(_pieces(self._ends, self._begins)))
+            raise
         self._ends, self._begins = ends, begins
 
 

@@ -110,6 +110,19 @@ async def test_a_message_that_is_refused_when_the_topic_is_made_again_has_no_que
         assert numbers(store) == [100]
 
 
+async def test_a_deletion_that_could_not_be_noted_for_certain_is_not_done_by_the_next_start() -> None:
+    storage = FaultyStorage()
+    async with opened(storage) as store:
+        await put_all(store, *[message(number) for number in range(50)])
+        storage.fail(os_error(errno.EIO), "sync_directory", where="config", times=1)  # its new table is there
+        with pytest.raises(OSError, match="Input/output"):
+            await store.delete_topic("orders")
+        assert numbers(store) == list(range(50))
+        await put_all(store, message(50))
+    async with opened(storage) as store:
+        assert numbers(store) == list(range(51))
+
+
 @pytest.mark.parametrize("again", [0, 2])
 async def test_a_crash_brings_nothing_back(again: int) -> None:
     storage = await filled(MemoryStorage())
