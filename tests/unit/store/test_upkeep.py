@@ -77,11 +77,14 @@ async def test_a_pass_that_an_error_cut_short_is_made_again_soon() -> None:
         storage.fail(os_error(errno.EMFILE), "read", where="consumequeue", times=2)
         await settle()
         await clock.advance(3600)
-        for minutes in (1, 2):
-            await until(lambda failed=minutes: storage.failed == failed)
-            await settle()
-            assert [trouble.what for trouble in store.troubles.current] == [CHECKING]
-            await clock.advance(60 * minutes)
+        await until(lambda: storage.failed == 1)
+        await settle()
+        assert [trouble.what for trouble in store.troubles.current] == [CHECKING]
+        await clock.advance(60)
+        await until(lambda: storage.failed == 2)
+        await settle()
+        assert [trouble.what for trouble in store.troubles.current] == [CHECKING]
+        await clock.advance(120)
         await until(lambda: store.upkeep.passes == 1)
         assert store.troubles.current == []
 
