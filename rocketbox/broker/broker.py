@@ -200,6 +200,9 @@ class Broker:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.store)
             self.persister.load(topics=self.topics, groups=self.groups, offsets=self.offsets, delays=self.delayed)
+            crashed = self.store.report is not None and not self.store.report.clean
+            if crashed and self.offsets.bring_back(self.store.max_offset):
+                await self.persister.finish()  # before the queues grow again: the next start must see it too
             stack.push_async_callback(self.persister.finish)
             await stack.enter_async_context(self._client)
             tasks = await stack.enter_async_context(Supervisor("broker", self._clock))

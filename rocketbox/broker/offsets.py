@@ -2,15 +2,17 @@
 
 Holds the table and its form on disk (``consumerOffset.json``); when it is written is the persister's part, which queues
 there are, the handlers'. Any offset is kept, as by Apache's brokers: pull consumers commit what their application says,
-and a group may be reset to before or behind what there is. How many are kept is limited, and how many of them one
-address has made: a peer with many groups and topics must not take the room of all others.
+and a group may be reset to before or behind what there is. Only where messages may have been lost, after a crash, those
+behind the end of their queue are brought back to it (:meth:`OffsetTable.bring_back`). How many are kept is limited, and
+how many of them one address has made: a peer with many groups and topics must not take the room of all others.
 
 Source: Apache RocketMQ 5.x ``ConsumerOffsetManager``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rocketbox.broker.limits import LimitError, host_of
@@ -22,6 +24,8 @@ from rocketbox.errors import StoreCorruptError
 from rocketbox.protocol.bodies import DataVersion, loads_loose
 
 __all__ = ["OffsetTable"]
+
+_log = logging.getLogger(__name__)
 
 SEPARATOR = "@"  # between topic and group in Apache's keys
 COMMITS_FOR_EACH_VERSION = 500  # Apache's consumerOffsetUpdateVersionStep
@@ -79,6 +83,32 @@ class OffsetTable:
     def topics(self, group: str) -> list[str]:
         """The topics of which a group has consumed something."""
         return list(self._topics.get(group, ()))
+
+    def bring_back(self, end_of: Callable[[str, int], int]) -> bool:
+        """Bring offsets behind the end of their queue back to it; whether there were any.
+
+        ``end_of`` says where a queue (topic, id) ends.
+
+        With ASYNC_FLUSH a group may have consumed, and committed, what a power failure took from the log. Its next
+        messages get these offsets again: a group that goes on behind them would never see them.
+        """
+        count, first = 0, ""
+        for key, queues in self._offsets.items():
+            topic, _, group = key.partition(SEPARATOR)
+            for queue_id, offset in queues.items():
+                end = end_of(topic, queue_id)
+                if offset > end:
+                    count += 1
+                    first = first or f"group {group} was at {offset} of {topic}/{queue_id}, which ends at {end}"
+                    queues[queue_id] = end
+        if count:
+            self._texts.clear()
+            self._file.mark()
+            _log.warning(
+                "%d committed offsets were behind the ends of their queues, whose last messages were lost in a crash, "
+                "and are brought back to them: %s", count, first,
+            )  # fmt: skip
+        return count > 0
 
     def delete_group(self, group: str) -> None:
         """Forget how far a group is."""
