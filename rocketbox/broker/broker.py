@@ -127,7 +127,9 @@ class Broker:
             clock, expiry, most=options.max_groups, most_groups=options.max_groups_per_connection
         )
         self.client_requests = ClientRequests(self.groups, self.consumers, clock)
-        self.locks = QueueLocks(clock, most=options.max_locked_queues)
+        self.locks = QueueLocks(
+            clock, most=options.max_locked_queues, most_for_each_address=options.max_locked_queues_per_address
+        )
         # In JSON, as Apache's brokers register: a binary header cannot say that there is no replication address.
         self._client = RemotingClient(
             clock=clock, network=network, options=RemotingOptions(serialization=SerializeType.JSON)

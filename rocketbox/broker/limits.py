@@ -33,9 +33,9 @@ class LimitError(RocketBoxError):
         return ResponseCode.SYSTEM_BUSY if self.soon else ResponseCode.NO_PERMISSION
 
 
-def too_many_large_requests(waiting: int, most: int) -> LimitError:
-    """One more request waits for its turn than may."""
-    return LimitError(f"{waiting} large requests wait", most, "max-large-requests", soon=True)
+def too_many_large_requests(what: str, most: int) -> LimitError:
+    """One more request waits for its turn than may, of all connections or of one, which may have an eighth of them."""
+    return LimitError(what, most, "max-large-requests", soon=True)
 
 
 def host_of(address: str) -> str:

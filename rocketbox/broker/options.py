@@ -128,12 +128,15 @@ class BrokerOptions:
     a 64th of it."""
     max_locked_queues: int = MAX_LOCKED_QUEUES
     """The most queues that orderly consumers hold the locks of."""
+    max_locked_queues_per_address: int = MAX_LOCKED_QUEUES // 2
+    """The most of them that clients at one address hold, so that others find room."""
     max_offsets: int = MAX_OFFSETS
     """The most committed offsets, one for each queue of a topic that a group consumes; no further one is kept."""
     max_offsets_per_address: int = MAX_OFFSETS // 2
     """The most of them that clients at one address have made since the start, so that others find room."""
     max_large_requests: int = 64
-    """The most heartbeats and lock requests that wait for their turn because they are large (megabytes each)."""
+    """The most heartbeats and lock requests that wait for their turn because they are large (megabytes each);
+    of one connection an eighth of them."""
     auto_create_names_per_minute: int = 1000
     """The most topics and groups that are made in a minute because one address names them ..."""
     auto_create_names_burst: int = 5000
@@ -159,6 +162,7 @@ _LEAST = {
     "max_subscriptions_per_group": 1,
     "max_subscription_bytes": 1 << 20,
     "max_locked_queues": 1,
+    "max_locked_queues_per_address": 1,
     "auto_create_names_per_minute": 1,
     "max_large_requests": 1,
     "auto_create_names_burst": 1,

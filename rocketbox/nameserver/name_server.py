@@ -152,7 +152,7 @@ class NameServer:
     ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
         """The answer; of a large registration, and of what comes behind one on its connection, later."""
         try:
-            return self._turns.run(_one_after_another(connection, steps))
+            return self._turns.run(_one_after_another(connection, steps), connection)
         except RegistrationRefusedError as error:
             return self._refuse(connection, error)
 
@@ -229,14 +229,14 @@ def _one_after_another(connection: Connection, steps: Steps[RemotingCommand]) ->
     attributes[_UNDER_WAY] = under_way + 1
     try:
         if under_way:
-            yield  # large work is done in its order
+            yield  # large work of a connection is done in its order
         return (yield from steps)
     finally:
         attributes[_UNDER_WAY] -= 1
 
 
-def _too_many_registrations(waiting: int, most: int) -> RegistrationRefusedError:
-    return RegistrationRefusedError(f"{waiting} large registrations wait for their turn; {most} is the most")
+def _too_many_registrations(what: str, most: int) -> RegistrationRefusedError:
+    return RegistrationRefusedError(f"{what}; {most} is the most")
 
 
 def _may_take_over(holder: Hashable, newcomer: Hashable) -> bool:

@@ -76,7 +76,7 @@ class ClientHandler:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
         """Take a client's groups in; before the answer the name servers know each group's retry topic."""
-        return self._in_turns(self._take_beat(connection, request))
+        return self._in_turns(connection, self._take_beat(connection, request))
 
     def _take_beat(self, connection: Connection, request: RemotingCommand) -> Steps[_Answer]:
         beat = yield from heartbeat_in_steps(request.body)
@@ -130,19 +130,19 @@ class ClientHandler:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
         """Whether a subscription could be served: what the broker has no filter for, it could not."""
-        return self._in_turns(self._check_config(request))
+        return self._in_turns(connection, self._check_config(request))
 
     def lock(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
         """Lock queues for a client; which of them it holds now."""
-        return self._in_turns(self._lock(request))
+        return self._in_turns(connection, self._lock(connection, request))
 
     def unlock(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
         """Give a client's locks back."""
-        return self._in_turns(self._unlock(request))
+        return self._in_turns(connection, self._unlock(request))
 
     def _check_config(self, request: RemotingCommand) -> Steps[_Answer]:
         try:
@@ -156,7 +156,7 @@ class ClientHandler:
         remark = f"The broker does not support consumer to filter message by {str(kind)[:LONGEST_SHOWN]}"
         return _Answer(RemotingCommand.response(ResponseCode.SYSTEM_ERROR, remark), [])
 
-    def _lock(self, request: RemotingCommand) -> Steps[_Answer]:
+    def _lock(self, connection: Connection, request: RemotingCommand) -> Steps[_Answer]:
         body = yield from lock_request_in_steps(request.body)
         _check_length("client id", body.client_id, LONGEST_CLIENT_ID)
         _check_length("name of a group", body.consumer_group)
@@ -166,7 +166,7 @@ class ClientHandler:
             for queue in queues:
                 _check_length("name of a topic", queue.topic)
                 _check_length("name of a broker", queue.broker_name)
-            held += self._locks.lock(body.consumer_group, body.client_id, queues)
+            held += self._locks.lock(body.consumer_group, body.client_id, queues, connection.remote_address)
             if start + QUEUES_OF_A_STEP < len(body.mq_set):
                 yield
         return _Answer(RemotingCommand.response(body=(yield from lock_response_in_steps(held))), [])
@@ -182,10 +182,12 @@ class ClientHandler:
 
     # --- large requests ---
 
-    def _in_turns(self, steps: Steps[_Answer]) -> RemotingCommand | Awaitable[RemotingCommand | None]:
+    def _in_turns(
+        self, connection: Connection, steps: Steps[_Answer]
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
         """The answer; of a large request later, done in turns with everybody else."""
         try:
-            answer = self._turns.run(steps)
+            answer = self._turns.run(steps, connection)
         except LimitError as error:
             return RemotingCommand.response(error.code, str(error))
         if isinstance(answer, _Answer):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from rocketbox.broker.limits import LimitError
 from rocketbox.broker.locks import QueueLocks
 from rocketbox.message import MessageQueue
 from tests.clocks import VirtualClock
@@ -63,3 +66,20 @@ def test_what_nobody_renews_is_not_kept() -> None:
     locks.expire()
     assert len(locks) == 0
     assert "0 groups" in repr(locks)
+
+
+def test_one_address_leaves_room_for_others() -> None:
+    clock = VirtualClock()
+    locks = QueueLocks(clock, most=4, most_for_each_address=2)
+    queues = [MessageQueue("t", "b", number) for number in range(5)]
+    with pytest.raises(LimitError, match=r"10\.0\.0\.1 have locked 2 queues; 2 is .*max-locked-queues-per-address"):
+        locks.lock("g", "a", queues[:3], "10.0.0.1:1000")
+    assert locks.lock("g", "b", queues[2:4], "10.0.0.2:1000") == queues[2:4]
+    locks.unlock("g", "a", queues[:1])
+    assert locks.lock("g", "c", queues[:1], "10.0.0.1:2000") == queues[:1]
+    clock.now = 61
+    assert locks.lock("g", "c", queues[:1], "10.0.0.3:1") == queues[:1], "who takes a lock over counts it"
+    locks.expire()
+    assert len(locks) == 1
+    assert locks.lock("g", "a", queues[1:3], "10.0.0.1:1") == queues[1:3]
+    assert locks.refused == 1
