@@ -29,6 +29,7 @@ __all__ = [
     "ConnectionClosedError",
     "Finding",
     "ForkedError",
+    "HookFailedError",
     "InvalidGroupError",
     "InvalidMessageError",
     "LocalProtocolError",
@@ -183,6 +184,14 @@ class InvalidGroupError(ClientError):
         self.group = group
         self.role = role
         super().__init__(f"{role} group {group!r} {reason}")
+
+
+class HookFailedError(ClientError):
+    """An RPC hook of the client raised what is no RocketBoxError before a request; that is the cause of this one."""
+
+    def __init__(self, hook: object, error: Exception) -> None:
+        self.hook = hook
+        super().__init__(f"the hook {type(hook).__name__} failed with {error!r} before a request; nothing was sent")
 
 
 class NoRouteError(ClientError):

@@ -78,7 +78,7 @@ class ProcessQueue:
         self.in_process = 0  # batches with handlers
         self.body_bytes = 0
         self._held: deque[int] = deque()  # offsets, going up; those not in _live are done and wait for earlier ones
-        self._live: set[int] = set()
+        self._live: dict[int, int] = {}  # offset: bytes of the body as it came, for a handler may replace it
         self._limits: FlowLimits | None = None
         self._room_waiter: Waiter | None = None
         self._idle_waiters: list[Waiter] = []
@@ -99,9 +99,9 @@ class ProcessQueue:
                 continue
             floor = offset + 1
             held.append(offset)
-            live.add(offset)
+            live[offset] = size = len(message.body)
             waiting.append(message)
-            self.body_bytes += len(message.body)
+            self.body_bytes += size
             added += 1
         self.pulled_to = max(floor, next_offset)
         self._cached.add(self.body_bytes - before)
@@ -145,10 +145,7 @@ class ProcessQueue:
         held, live = self._held, self._live
         before = self.body_bytes
         for message in messages:
-            offset = message.fields[OFFSET]
-            if offset in live:
-                live.remove(offset)
-                self.body_bytes -= len(message.body)
+            self.body_bytes -= live.pop(message.fields[OFFSET], 0)
         if not self.dropped:
             self._cached.free(before - self.body_bytes)
         while held and held[0] not in live:

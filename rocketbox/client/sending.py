@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from anyio.lowlevel import checkpoint_if_cancelled
+
 from rocketbox.client.api.send import send_result
 from rocketbox.client.broker_faults import BrokerFaults, LatencyTable, ShortMemory
 from rocketbox.client.checks import (
@@ -166,6 +168,14 @@ class Sender:
                 except Exception as error:  # whatever it is: a message without an outcome would be lost silently
                     outcomes[index] = error
                     failed = True
+                except (KeyboardInterrupt, SystemExit):
+                    raise
+                except BaseException as error:
+                    await checkpoint_if_cancelled()  # this send_many is cancelled; else a middleware was, by its own
+                    ended = ClientError(f"the send ended with {error!r}, raised inside a middleware")
+                    ended.__cause__ = error
+                    outcomes[index] = ended
+                    failed = True
 
         async with Supervisor(f"send_many of {self.group}", self._clock) as workers:
             # Workers instead of a task a message: a task costs as much as the send (performance notes).
@@ -315,13 +325,14 @@ class Sender:
         """
         options, topic = self.options, request.topic
         tries = Tries(self._clock.monotonic(), timeout, retries)
+        lane: Lane | None = None
         while True:
             lanes = self._lanes.get(topic)
             if lanes is None:
                 lanes = await self._find_lanes(request, tries)
             if queue is None and hash_key is not None:
                 queue = lanes.queue_of(hash_key)
-            lane = self._next_lane(lanes, tries) if queue is None else self._lane_to(queue, lanes, request, tries)
+            lane = self._next_lane(lanes, tries) if queue is None else self._lane_to(queue, topic, lanes, lane)
             alone = queue is not None or len(lanes.brokers) == 1
             places = 1 if alone else self._places(lane, lanes, tries)
             share = tries.share(places, options.send_msg_max_timeout_per_request)
@@ -354,14 +365,16 @@ class Sender:
         Raises the error of the send where no other try follows.
         """
         options, clock = self.options, self._clock
-        if isinstance(error, BrokerError) and error.code not in RETRY_CODES:
+        for_good = isinstance(error, BrokerError) and error.code not in RETRY_CODES
+        if for_good and tries.error is None:
             raise error
         began, tries.now = tries.now, clock.monotonic()
         if isinstance(error, RemotingError):
             self._instance.suspect_route(request.topic)
         if isinstance(error, RemotingError) or (isinstance(error, BrokerError) and error.code in BUSY_CODES):
             self._faults.failed(lane.broker_name, tries.now, tries.now - began)
-        if tries.goes_on_after(lane, error, weak_is_final=not options.retry_another_broker_when_not_store_ok):
+        weak_is_final = not options.retry_another_broker_when_not_store_ok
+        if tries.goes_on_after(lane, error, weak_is_final=weak_is_final) and not for_good:
             others = not fixed and not lanes.brokers <= tries.tried
             if pause := tries.pause(others=others):
                 await clock.sleep(pause)
@@ -415,10 +428,20 @@ class Sender:
         others = lanes.brokers - tried - {lane.broker_name}
         return 1 + (sum(not faults.avoids(name, now) for name in others) if faults.known else len(others))
 
-    def _lane_to(self, queue: MessageQueue, lanes: Lanes, request: SendRequest, tries: Tries) -> Lane:
-        """The lane to a queue that is given, whether the topic's route names it now or not."""
+    def _lane_to(self, queue: MessageQueue, topic: str, lanes: Lanes, last: Lane | None) -> Lane:
+        """The lane to a queue that is given, whether the topic's route names it now or not.
+
+        ``last`` is that of the try before: a broker that stops takes itself out of the routes, and may come back there.
+        """
         lane = lanes.by_queue.get(queue)
-        return self._lanes.lane_of(queue, request.topic) if lane is None else lane
+        if lane is not None:
+            return lane
+        try:
+            return self._lanes.lane_of(queue, topic)
+        except ClientError:
+            if last is None:
+                raise
+            return last
 
 
 def _result(result: SendResult | None) -> SendResult:

@@ -6,7 +6,8 @@
     no answer, or the connection broke          | another try, while there are any; it may be stored twice then
     a refusal that may pass (RETRY_CODES)       | another try, while there are any
     a weak acknowledgement                      | NotDurableError; another try where that is wanted
-    any other refusal                           | BrokerError, at once
+    any other refusal                           | no other try: BrokerError, or what an earlier try came to, if it may
+                                                | have stored the message
 
 A try has its share of the time that is left: as many parts as there are tries and brokers to turn to, so that a silent
 broker leaves time for another one. Where there is no other, it has all.
@@ -84,7 +85,8 @@ class Tries:
         self._story[told] = self._story.get(told, 0) + 1
         self.tried.add(lane.broker_name)
         unsent = isinstance(error, ConnectError | TooManyRequestsError)
-        if not (unsent and self.maybe_stored):
+        maybe = isinstance(error, ConnectionClosedError | RequestTimeoutError)
+        if maybe or not self.maybe_stored:
             self.error = error
         if unsent:
             return True
@@ -92,7 +94,7 @@ class Tries:
             self.weak = error.result
             if weak_is_final:
                 return False
-        self.maybe_stored |= isinstance(error, ConnectionClosedError | RequestTimeoutError)
+        self.maybe_stored |= maybe
         self.left -= 1
         return self.left >= 0
 

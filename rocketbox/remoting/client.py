@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, Self
 import anyio
 
 from rocketbox.clock import Clock
-from rocketbox.errors import ConnectError, ForkedError, NotStartedError
+from rocketbox.errors import ConnectError, ForkedError, HookFailedError, NotStartedError, RocketBoxError
 from rocketbox.handoff import Waiter, make_waiter
 from rocketbox.protocol.codes import ResponseCode, SerializeType
 from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command
@@ -39,7 +39,10 @@ class RpcHook(Protocol):
     """Sees every request with its answer; signs requests, changes names in commands. In the loop: it must not block."""
 
     def before_request(self, address: str, command: RemotingCommand) -> None:
-        """May change the command, whose ext fields it replaces; what it raises is the request's failure."""
+        """May change the command, whose ext fields it replaces.
+
+        What it raises is the request's failure: as it is when it is a RocketBoxError, else in a HookFailedError.
+        """
 
     def before_prepared(self, address: str, request: SendRequest) -> bytes:
         """The same for a send, of which nothing is decoded or encoded again.
@@ -50,7 +53,10 @@ class RpcHook(Protocol):
         """
 
     def after_response(self, address: str, code: int, response: RemotingCommand) -> None:
-        """Called with the answer to a request of that code, not for one-way requests and failures."""
+        """Called with the answer to a request of that code, not for one-way requests and failures.
+
+        What it raises is logged and changes nothing: the server has acted.
+        """
 
 
 class _PendingConnect:
@@ -130,11 +136,11 @@ class RemotingClient:
         ConnectionClosedError (the server may have acted), TooManyRequestsError and LocalProtocolError (nothing was
         sent). An error code in the response is the caller's to judge.
         """
-        for hook in self.hooks:
-            hook.before_request(address, command)
+        if not self.hooks:
+            return await self._exchange(address, self._encoder(command), command.code, timeout, now)
+        self._show_to_hooks(address, command)
         response = await self._exchange(address, self._encoder(command), command.code, timeout, now)
-        for hook in self.hooks:
-            hook.after_response(address, command.code, response)
+        self._show_answer(address, command.code, response)
         return response
 
     def request_prepared(
@@ -152,8 +158,7 @@ class RemotingClient:
     ) -> RemotingCommand:
         self._ask_hooks(address, request)
         response = await self._exchange(address, request.encode, request.code, timeout, now)
-        for hook in self.hooks:
-            hook.after_response(address, request.code, response)
+        self._show_answer(address, request.code, response)
         return response
 
     async def send_oneway(
@@ -163,8 +168,7 @@ class RemotingClient:
 
         Raises ConnectError, TooManyRequestsError, LocalProtocolError: nothing was sent. ConnectionClosedError.
         """
-        for hook in self.hooks:
-            hook.before_request(address, command)
+        self._show_to_hooks(address, command)
         await self._write_oneway(address, self._encoder(command, oneway=True), timeout, now)
 
     async def send_prepared_oneway(
@@ -221,7 +225,32 @@ class RemotingClient:
     def _ask_hooks(self, address: str, request: SendRequest) -> None:
         request.added = b""
         for hook in self.hooks:
-            request.added += hook.before_prepared(address, request)
+            try:
+                request.added += hook.before_prepared(address, request)
+            except RocketBoxError:
+                raise
+            except Exception as error:
+                raise HookFailedError(hook, error) from error
+
+    def _show_to_hooks(self, address: str, command: RemotingCommand) -> None:
+        for hook in self.hooks:
+            try:
+                hook.before_request(address, command)
+            except RocketBoxError:
+                raise
+            except Exception as error:
+                raise HookFailedError(hook, error) from error
+
+    def _show_answer(self, address: str, code: int, response: RemotingCommand) -> None:
+        for hook in self.hooks:
+            try:
+                hook.after_response(address, code, response)
+            except Exception as error:
+                self._role.log.tell(
+                    logging.ERROR, self._clock.monotonic(), ("hook", type(hook), type(error)),
+                    "the hook %s failed behind the answer of %s to request %d",
+                    type(hook).__name__, address, code, error=error,
+                )  # fmt: skip
 
     async def _exchange(
         self, address: str, encode: Callable[[int], bytes], what: int, timeout: float, now: float | None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.client.process_queue import FlowLimits, ProcessQueue
 from rocketbox.message import MessageExt, MessageQueue
 
@@ -115,6 +118,19 @@ def test_removing_twice_changes_nothing() -> None:
     queue.remove(batch)
     queue.remove(batch)
     assert (queue.commit_offset, queue.count, queue.body_bytes) == (1, 1, 4)
+
+
+@pytest.mark.parametrize("body", [b"", b"a longer body than came", {"decoded": "by a middleware"}, None])
+def test_what_a_handler_makes_of_a_body_does_not_change_what_is_counted(body: Any) -> None:
+    budget = CachedBytes(100)
+    queue = ProcessQueue(QUEUE, 0, now=0.0, cached=budget)
+    for offset in range(3):
+        queue.put([message(offset, b"12345678")], offset + 1)
+        batch = queue.take(1)
+        batch[0].body = body
+        queue.remove(batch)
+        queue.finish()
+    assert (queue.body_bytes, budget.total, queue.count) == (0, 0, 0)
 
 
 def test_a_dropped_queue_takes_nothing_in_and_gives_nothing_out() -> None:

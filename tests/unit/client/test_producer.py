@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from rocketbox.client.instance import MQClientInstance
+from rocketbox.client.middleware import SendContext, SendNext
 from rocketbox.client.options import ClientOptions, ProducerOptions
 from rocketbox.client.producer import Producer
 from rocketbox.client.sending import Sender
@@ -469,6 +470,63 @@ async def test_latency_table_stays_away_from_a_broker_that_was_slow() -> None:
             assert len(slow.sends) >= 5, "and then it has its share again"
 
 
+@pytest.mark.parametrize("keyed", [True, False])
+async def test_send_to_one_queue_goes_on_while_no_route_names_its_broker(keyed: bool) -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, TWO) as cluster:
+        cluster.add_topic("T", queues=1)
+        async with producer_of(cluster) as producer:
+            first = (await producer.send(message(hash_key="k"))).queue
+            broker = cluster.brokers[first.broker_name]
+            await broker.stop()
+            results: list[SendResult] = []
+
+            async def send() -> None:
+                chosen = {"hash_key": "k"} if keyed else {}
+                results.append(await producer.send(message(**chosen), queue=None if keyed else first, timeout=5))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send)
+                await settle(40)
+                cluster.add_topic("T", queues=1, brokers=[name for name in TWO if name != first.broker_name])
+                await producer.instance.route("T", refresh=True)
+                await clock.advance(2)
+                await cluster.restart(broker)
+                await clock.advance(1)
+            assert results[0].queue == first
+
+
+async def test_refusal_does_not_hide_that_an_earlier_try_may_have_stored_the_message() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, TWO) as cluster:
+        cluster.add_topic("T", queues=1)
+        answers: list[int | None] = [None, 13]
+
+        def answer(_: RemotingCommand) -> RemotingCommand | None:
+            code = answers.pop(0)
+            return None if code is None else RemotingCommand.response(code, "illegal")
+
+        for broker in cluster.brokers.values():
+            broker.on_send = answer
+        async with producer_of(cluster) as producer:
+            with pytest.raises(SendTimeoutError, match="may have been stored") as caught:
+                await in_time(clock, 4, lambda: producer.send(message()))
+        assert "illegal" in str(caught.value)
+
+
+async def test_refusal_for_good_behind_a_weak_acknowledgement_still_says_that_it_is_stored() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, TWO) as cluster:
+        cluster.add_topic("T", queues=1)
+        codes = [10, 13]
+        for broker in cluster.brokers.values():
+            broker.on_send = lambda request: broker.store(request, codes.pop(0))  # noqa: B023 - any of the two will do
+        async with producer_of(cluster, retry_another_broker_when_not_store_ok=True) as producer:
+            with pytest.raises(NotDurableError, match="is stored with FLUSH_DISK_TIMEOUT"):
+                await in_time(clock, 4, lambda: producer.send(message()))
+        assert not codes
+
+
 async def test_keyed_send_stays_on_its_queue_when_the_route_changes_between_its_tries() -> None:
     clock = VirtualClock()
     async with ScriptedCluster(clock, TWO) as cluster:
@@ -835,6 +893,22 @@ async def test_many_tells_of_a_message_that_is_no_message_at_all() -> None:
         async with producer_of(cluster, send_many_window=1) as producer:
             with pytest.raises(SendManyError, match="1 of 3 messages failed; message 0") as caught:
                 await producer.send_many([message(tag=7), message(), message()])
+        assert len(cluster.broker.sends) == 2
+    assert list(caught.value.errors) == [0]
+
+
+async def test_many_gives_an_error_to_a_message_whose_middleware_was_cancelled_from_outside() -> None:
+    async def cancelled(context: SendContext, call_next: SendNext) -> SendResult | None:
+        if context.messages[0].tag == "doomed":
+            raise anyio.get_cancelled_exc_class()
+        return await call_next(context)
+
+    client = ClientOptions(client_ip="192.0.2.7", send_middleware=(cancelled,))
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster, client, send_many_window=1) as producer:
+            with pytest.raises(SendManyError, match="1 of 3 messages failed; message 0") as caught:
+                await producer.send_many([message(tag="doomed"), message(), message()])
         assert len(cluster.broker.sends) == 2
     assert list(caught.value.errors) == [0]
 

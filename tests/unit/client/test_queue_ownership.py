@@ -14,6 +14,8 @@ from rocketbox.client import ClientOptions, ConsumerOptions, PushConsumer
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageExt, MessageQueue
 from rocketbox.protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.prepared_sends import SendRequest
+from rocketbox.remoting.client import RpcHook
 from rocketbox.tasks import Supervisor, ended_most
 from tests.clocks import VirtualClock, idle
 from tests.unit.client.scripted_broker import BROKER, ScriptedBroker
@@ -35,6 +37,7 @@ class Group:
         self.broker.topics = {"T": queues, "%RETRY%g": 1}
         self.broker.announces = True
         self.came: list[tuple[str, bytes]] = []  # member, body
+        self.hooks: tuple[RpcHook, ...] = ()
 
     @asynccontextmanager
     async def member(
@@ -46,7 +49,7 @@ class Group:
             "g",
             name_server=self.broker.address,
             options=ConsumerOptions(**options),  # type: ignore[arg-type] # options of many types
-            client_options=ClientOptions(client_ip="10.0.0.9", instance_name=name),
+            client_options=ClientOptions(client_ip="10.0.0.9", instance_name=name, hooks=self.hooks),
             clock=self.clock,
             network=self.broker.network,
         )
@@ -436,6 +439,57 @@ async def test_offsets_go_to_the_master_while_there_is_one_and_pulls_to_whom_it_
         await group.clock.advance(6)
         assert broker.committed["T", 0] == 3
         assert not slave.committed
+
+
+class Failing:
+    """A hook that fails before requests of some codes, so often."""
+
+    def __init__(self, times: int, *codes: int) -> None:
+        self.times = times
+        self.codes = codes
+
+    def before_request(self, address: str, command: RemotingCommand) -> None:
+        if command.code in self.codes and self.times:
+            self.times -= 1
+            raise ValueError("no token now")
+
+    def before_prepared(self, address: str, request: SendRequest) -> bytes:
+        return b""
+
+    def after_response(self, address: str, code: int, response: RemotingCommand) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+        RequestCode.HEART_BEAT,
+        RequestCode.PULL_MESSAGE,
+    ],
+)
+async def test_hook_that_fails_for_a_while_costs_no_queue_for_longer(code: RequestCode, anyio_backend: str) -> None:
+    group = Group(queues=2)
+    group.hooks = (Failing(3, code),)
+    for queue_id in range(2):
+        group.broker.store("T", b"%d" % queue_id, queue_id=queue_id)
+    async with group.broker, group.member(consume_mode=ConsumeMode.ORDERLY):
+        await group.until(lambda: sorted(group.bodies) == [b"0", b"1"], 6)
+
+
+async def test_hook_that_fails_at_the_end_keeps_neither_locks_nor_membership(anyio_backend: str) -> None:
+    group = Group()
+    async with group.broker:
+        group.broker.store("T", b"0")
+        failing = Failing(0, RequestCode.UPDATE_CONSUMER_OFFSET)
+        group.hooks = (failing,)
+        async with group.member(consume_mode=ConsumeMode.ORDERLY):
+            await group.until(lambda: group.bodies == [b"0"], 3)
+            failing.times = 1000
+        assert group.broker.asked(RequestCode.UNLOCK_BATCH_MQ)
+        assert group.broker.asked(RequestCode.UNREGISTER_CLIENT)
 
 
 # --- waiting for most ----------------------------------------------------------------------------------------------

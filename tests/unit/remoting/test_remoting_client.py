@@ -12,6 +12,7 @@ import pytest
 from rocketbox.errors import (
     ConnectError,
     ConnectionClosedError,
+    HookFailedError,
     NotStartedError,
     RequestTimeoutError,
     RocketBoxError,
@@ -328,6 +329,56 @@ async def test_hooks_see_and_change_every_request() -> None:
     assert [fields.get("b") for fields in got] == [None, "T", None]
     round_trip = ["one before 34", "two before 34", "one after 34: 17", "two after 34: 17"]
     assert seen == round_trip * 2 + ["one before 34", "two before 34"]
+
+
+class Faulty(Signing):
+    """A hook that fails in one place."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__("faulty", [])
+        self.place = place
+
+    def before_request(self, address: str, command: RemotingCommand) -> None:
+        self.fail("before")
+
+    def before_prepared(self, address: str, request: SendRequest) -> bytes:
+        self.fail("before")
+        return b""
+
+    def after_response(self, address: str, code: int, response: RemotingCommand) -> None:
+        self.fail("after")
+
+    def fail(self, place: str) -> None:
+        if place == self.place:
+            raise KeyError("token")
+
+
+async def test_hook_that_fails_before_a_request_is_named_and_nothing_is_sent() -> None:
+    world = World()
+    world.handlers[34] = lambda _, request: RemotingCommand.response(17)
+    async with world.server(), world.client(hooks=[Faulty("before")]) as client:
+        for ask in (
+            lambda: client.request(ADDRESS, hello(), timeout=3),
+            lambda: client.request_prepared(ADDRESS, prepared(), timeout=3),
+            lambda: client.send_oneway(ADDRESS, hello(), timeout=3),
+            lambda: client.send_prepared_oneway(ADDRESS, prepared(), timeout=3),
+        ):
+            with pytest.raises(HookFailedError, match=r"Faulty.*KeyError.*token.*nothing was sent") as caught:
+                await ask()
+            assert isinstance(caught.value.__cause__, KeyError)
+        assert not client.connected(ADDRESS)
+
+
+async def test_hook_that_fails_behind_an_answer_takes_nothing_from_it(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.handlers[34] = lambda _, request: RemotingCommand.response(17)
+    seen: list[str] = []
+    async with world.server(), world.client(hooks=[Faulty("after"), Signing("two", seen)]) as client:
+        for _ in range(5):
+            assert (await client.request(ADDRESS, hello(), timeout=3)).code == 17
+            assert (await client.request_prepared(ADDRESS, prepared(), timeout=3)).code == 17
+    assert seen.count("two after 34: 17") == 10
+    assert len([record for record in caplog.records if "Faulty" in record.getMessage()]) == 1
 
 
 async def test_headers_are_json_by_setting_prepared_frames_too() -> None:
