@@ -125,7 +125,7 @@ class Ledger:
 
     def watch(self, store: MessageStore) -> None:
         """Note what is put into the store, by whomever, and what it says is durable."""
-        put, put_batch, tell, durable = store.put, store.put_batch, store.tell_when_durable, store.durable
+        put, put_batch, tell = store.put, store.put_batch, store.tell_when_durable
 
         def watched_put(message: StoredMessage, accepted: bool = False) -> PutResult:
             result = put(message, accepted)
@@ -145,13 +145,10 @@ class Ledger:
 
             tell(noted, end_offset, what)
 
-        async def watched_durable(end_offset: int) -> None:
-            await durable(end_offset)
-            self.acknowledged = max(self.acknowledged, end_offset)
-
         replaced: Any = store
         replaced.put, replaced.put_batch = watched_put, watched_batch
-        replaced.tell_when_durable, replaced.durable = watched_tell, watched_durable
+        # Whoever waits comes by this, in the call in which he is told: a turn later the disk may have what it had not.
+        replaced.tell_when_durable = replaced._writer.tell_when_durable = watched_tell
 
     def _note(self, messages: Sequence[StoredMessage], result: PutResult) -> None:
         while self.sent and self.sent[-1].place >= result.commit_log_offset:
