@@ -63,8 +63,8 @@ class Machine:
 
     async def open(self) -> None:
         self.store = make_store(self.options, self.storage, self.clock)
-        self.ledger.watch(self.store)
         await self._stack.enter_async_context(self.store)
+        self.ledger.watch(self.store)
         self.ledger.reopened(self.store.max_commit_log_offset)
 
     async def close(self) -> None:
