@@ -364,3 +364,12 @@ async def test_admin_knows_the_cluster_and_asks_which_one_is_meant(tmp_path: Pat
         assert cluster.masters() == {"broker-a": wire.servers.broker_address}
         with pytest.raises(ClientError, match="no cluster 'Other'; the name server knows DefaultCluster"):
             await admin.topics(cluster="Other")
+
+
+async def test_deleting_topics_that_never_were_leaves_nothing_in_the_store(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as wire:
+        await wire.send("orders")
+        for topic in ("misspelt", "never-there", "orders", "orders"):
+            assert (await wire.broker(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})).code == 0
+        store = wire.servers.broker.store
+        assert [topic for topic in ("misspelt", "never-there", "orders") if store.was_deleted(topic)] == ["orders"]

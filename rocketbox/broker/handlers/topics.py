@@ -40,6 +40,7 @@ class TopicHandler:
         self._offsets = context.offsets
         self._held_pulls = context.held_pulls
         self._registration = context.registration
+        self._half_deleted: set[str] = set()  # which are not in the table any more, and could not be deleted whole
 
     def codes(self) -> Mapping[int, RequestHandler]:
         return {
@@ -139,9 +140,14 @@ class TopicHandler:
         return self._delete(name, connection.remote_address)
 
     async def _delete(self, name: str, peer: str) -> RemotingCommand:
+        was_there = self._was_there(name)
         change = self._topics.delete(name)
+        if was_there:
+            self._half_deleted.add(name)
         try:
-            await self._store.delete_topic(name)
+            if was_there:  # the store keeps the names of deleted topics, and can keep so many of them
+                await self._store.delete_topic(name)
+                self._half_deleted.discard(name)
             self._offsets.delete_topic(name)
             self._held_pulls.wake_topic(name)
             await self._topics.change_written(change)
@@ -152,6 +158,14 @@ class TopicHandler:
             )
         _log.info("topic %s was deleted by %s", name, peer)
         return RemotingCommand.response()
+
+    def _was_there(self, name: str) -> bool:
+        """Whether there is anything of a topic: that it is in the table, messages, or what a deletion left."""
+        return (
+            self._topics.get(name) is not None
+            or name in self._half_deleted
+            or any(topic == name for topic, _ in self._store.queues())
+        )
 
 
 def check_deletable(name: str, *, built_in: bool) -> None:
