@@ -1,9 +1,10 @@
 """Opening a store's directory, and leaving it: lock, recovery, ``abort``, checkpoint.
 
-A full disk does not prevent it. What is there can be read; ``abort`` and checkpoint are overwritten in place, and
-where one of them cannot be made, or a torn tail cannot be copied before it is cut off, the store takes no messages
-until it can (:meth:`OpenedStore.finish`). In which order they are written, and why, stands in ``lock_file``; what
-recovery does in its own module.
+A full disk does not prevent it, but where files of queues or index do not fit (``misfits``): there must be room for
+copies of them. What is there can be read; ``abort`` and checkpoint are overwritten in place, and where one of them
+cannot be made, or a torn tail cannot be copied before it is cut off, the store takes no messages until it can
+(:meth:`OpenedStore.finish`). In which order they are written, and why, stands in ``lock_file``; what recovery does in
+its own module.
 
 Source: Apache RocketMQ 5.x ``DefaultMessageStore`` (``load``, ``start``, ``shutdown``).
 """
@@ -17,12 +18,13 @@ from rocketbox.broker.store.checkpoint import Checkpoint, CheckpointFile
 from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.derived_writer import checkpoint_changes
 from rocketbox.broker.store.dispatch import Derived, Misfits
+from rocketbox.broker.store.files import NO_ROOM
 from rocketbox.broker.store.lock_file import decode_lock_file, encode_lock_file
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.recovery import RecoveryReport, recover, write_abort
 from rocketbox.broker.store.storage import LockHandle, Storage
 from rocketbox.clock import Clock
-from rocketbox.errors import StoreCorruptError
+from rocketbox.errors import StoreCorruptError, StoreError
 
 __all__ = ["FIRST_MISSING", "OpenedStore", "lock_directory", "open_store", "say_clean"]
 
@@ -68,9 +70,21 @@ def open_store(
             write_abort(storage, root)
             clean = False
     if misfits != Misfits():
-        derived.mend(misfits, Aside(storage, root, stamp_of(clock.time_ms())))
+        _mend(derived, misfits, Aside(storage, root, stamp_of(clock.time_ms())))
     report = recover(log, derived, checkpoint, storage=storage, root=root, options=options, clean=clean, clock=clock)
     return OpenedStore(storage, root, lock, derived, checkpoint, known, report, options, clock, log.start)
+
+
+def _mend(derived: Derived, misfits: Misfits, aside: Aside) -> None:
+    try:
+        derived.mend(misfits, aside)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise StoreError(
+            f"{misfits.queues or misfits.index}. It would be built again from the log, but there is no room for what "
+            f"has to be kept of it in {aside.directory} ({error.strerror}). No message is lost: make room, start again"
+        ) from error
 
 
 class OpenedStore:

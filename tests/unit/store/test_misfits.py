@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
 from collections.abc import Callable
 
@@ -10,16 +11,19 @@ import pytest
 
 from rocketbox.broker.store.checkpoint import Checkpoint
 from rocketbox.broker.store.memory_storage import MemoryStorage
+from rocketbox.errors import StoreError
 from tests.unit.store.store_tools import (
     CHECKPOINT,
     ROOT,
     SMALL,
+    FaultyStorage,
     ManualClock,
     check_index,
     contents,
     message,
     numbers,
     opened,
+    os_error,
     overwrite,
     put_all,
     states_of_a_start,
@@ -152,3 +156,18 @@ async def test_a_queue_whose_messages_have_expired_keeps_its_numbers_when_a_file
     storage.open(f"{ROOT}/consumequeue/once/0/{first:020d}").truncate(401)
     async with opened(storage, options, clock=clock) as store:
         assert (store.min_offset("once", 0), store.max_offset("once", 0)) == (45, 45)
+
+
+async def test_without_room_for_what_is_put_aside_a_start_says_what_to_do() -> None:
+    stopped, _ = await filled()
+    storage = FaultyStorage()
+    storage.take(stopped)
+    resized(f"{QUEUE}/{400:020d}", 279)(storage)
+    storage.fail(os_error(errno.ENOSPC), "create", where="/torn/")
+    with pytest.raises(StoreError, match=r"No message is lost: make room, start again") as caught:
+        async with opened(storage):
+            pass
+    assert f"{ROOT}/torn" in str(caught.value)
+    storage.heal()
+    async with opened(storage) as store:
+        assert numbers(store) == list(range(COUNT))
