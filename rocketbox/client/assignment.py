@@ -210,13 +210,16 @@ class QueueAssignment:
         await _cancel([*self._inquiries.values(), *self._turns.values(), *pulls])
 
     async def release(self, timeout: float) -> None:
-        """Commit for the last time and give locks back, within timeout seconds; then forget all queues."""
+        """Commit for the last time and give locks back, within timeout seconds; :meth:`forget_all` is to follow."""
         await _cancel([*self._hand_ons.values(), *self._refreshes.values()])
         with self._clock.move_on_after(timeout * COMMIT_SHARE):  # a silent broker leaves time for the locks of others
             await self.persist()
         with self._clock.move_on_after(timeout * (1 - COMMIT_SHARE)):
             if self._locks is not None:
                 await self._locks.unlock_all()
+
+    def forget_all(self) -> None:
+        """All queues leave the table, and what is held of them no longer counts against the budget of bytes."""
         for owned in list(self._table.values()):
             self._out(owned, Ownership.HANDED_ON)
 

@@ -147,13 +147,16 @@ class MQClientInstance:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        with anyio.CancelScope(shield=True), self.clock.move_on_after(self.options.shutdown_timeout):
-            for group in sorted(self._consumers):
-                await self._say_goodbye(consumer_group=group)
-            for group in (*sorted(self._producers), CLIENT_INNER_PRODUCER):
-                await self._say_goodbye(producer_group=group)
-        self.running = False
-        return await self._stack.__aexit__(kind, error, trace)
+        try:
+            with anyio.CancelScope(shield=True), self.clock.move_on_after(self.options.shutdown_timeout):
+                for group in sorted(self._consumers):
+                    await self._say_goodbye(consumer_group=group)
+                for group in (*sorted(self._producers), CLIENT_INNER_PRODUCER):
+                    await self._say_goodbye(producer_group=group)
+        finally:  # a task's own cancel(), as asyncio.timeout() calls it, comes through the shield
+            self.running = False
+            handled = await self._stack.__aexit__(kind, error, trace)
+        return handled
 
     def __repr__(self) -> str:
         state = "running" if self.running else "closed" if self._started else "not started"

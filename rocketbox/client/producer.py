@@ -74,10 +74,11 @@ class Producer(Sender):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         self._open = False
-        await self._instance.unregister_producer(self.group)
-        if self._owns_instance:
-            return await self._instance.__aexit__(kind, error, trace)
-        return None
+        try:
+            await self._instance.unregister_producer(self.group)
+        finally:  # a task's own cancel() comes through the shield of the goodbye
+            handled = await self._instance.__aexit__(kind, error, trace) if self._owns_instance else None
+        return handled
 
     def __repr__(self) -> str:
         state = "running" if self._open else "closed" if self._started else "not started"

@@ -245,15 +245,18 @@ class PushConsumer:
 
     async def _say_goodbye(self) -> None:
         with anyio.CancelScope(shield=True):
-            await self.stop_pulling()
-            self._consumer.workers.cancel()
-            with self._clock.move_on_after(CANCELLED_HANDLERS_END):
-                await self._consumer.workers.drained()
-            await self._queues.release(STOP_TIMEOUT)
-            self._running = False
-            if self._registered:
-                await self._instance.unregister_consumer(self._group)
-                self._registered = False
+            try:
+                await self.stop_pulling()
+                self._consumer.workers.cancel()
+                with self._clock.move_on_after(CANCELLED_HANDLERS_END):
+                    await self._consumer.workers.drained()
+                await self._queues.release(STOP_TIMEOUT)
+            finally:  # a task's own cancel(), as asyncio.timeout() calls it, comes through the shield
+                self._queues.forget_all()
+                self._running = False
+                if self._registered:
+                    self._registered = False
+                    await self._instance.unregister_consumer(self._group)
 
     def __repr__(self) -> str:
         state = "running" if self._running else "closed" if self._closed else "not started"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -989,6 +990,32 @@ async def test_leaving_says_goodbye_for_the_group_and_last_for_the_inner_produce
         goodbyes = cluster.broker.requested(RequestCode.UNREGISTER_CLIENT)
     assert [request.ext_fields["producerGroup"] for request in goodbyes] == ["PG1", "CLIENT_INNER_PRODUCER"]
     assert {request.ext_fields["clientID"] for request in goodbyes} == {client_id}
+
+
+@pytest.mark.parametrize("moment", [0.1, 1.1])
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_leaving_that_asyncio_cancels_leaves_no_task(moment: float, anyio_backend: str) -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        before = asyncio.all_tasks()
+        entered, leave = asyncio.Event(), asyncio.Event()
+
+        async def use() -> None:
+            async with producer_of(cluster) as producer:
+                await producer.send(message())
+                entered.set()
+                await leave.wait()
+
+        task = asyncio.ensure_future(use())
+        await entered.wait()
+        cluster.broker.scripts[RequestCode.UNREGISTER_CLIENT] = lambda *_: None
+        leave.set()
+        await clock.advance(moment)
+        task.cancel()
+        await clock.advance(5)
+        assert task.cancelled()
+        assert not [one for one in asyncio.all_tasks() - before if one.get_name().startswith("client")]
 
 
 async def test_leaving_while_cancelled_is_bounded_by_a_silent_broker() -> None:

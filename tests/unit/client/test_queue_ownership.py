@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ from functools import partial
 import anyio
 import pytest
 
-from rocketbox.client import ClientOptions, ConsumerOptions, PushConsumer
+from rocketbox.client import ClientOptions, ConsumerOptions, MQClientInstance, PushConsumer
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageExt, MessageQueue
 from rocketbox.protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
@@ -490,6 +491,58 @@ async def test_hook_that_fails_at_the_end_keeps_neither_locks_nor_membership(any
             failing.times = 1000
         assert group.broker.asked(RequestCode.UNLOCK_BATCH_MQ)
         assert group.broker.asked(RequestCode.UNREGISTER_CLIENT)
+
+
+# --- a stop that is cut short --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", [0.05, 0.5, 1.5, 2.5, 3.5, 4.5])
+@pytest.mark.parametrize("consume_mode", list(ConsumeMode))
+async def test_stop_that_asyncio_cancels_leaves_no_member_no_bytes_and_no_task_behind(
+    consume_mode: ConsumeMode, moment: float, anyio_backend: str
+) -> None:
+    """A task's own cancel(), which is what asyncio.timeout() calls, comes through anyio's shields."""
+    group = Group()
+    clock, broker = group.clock, group.broker
+    begun, leave = asyncio.Event(), asyncio.Event()
+    left: list[tuple[bool, int]] = []
+    options = ConsumerOptions(
+        consume_from_where=ConsumeFromWhere.FIRST_OFFSET, consume_mode=consume_mode, await_termination=0.1
+    )
+
+    async def handle(batch: list[MessageExt]) -> None:
+        begun.set()
+        await clock.sleep(1000)
+
+    async def use() -> None:
+        async with MQClientInstance(
+            broker.address, options=ClientOptions(client_ip="10.0.0.9"), clock=clock, network=broker.network
+        ) as instance:
+            consumer = PushConsumer("g", instance=instance, options=options)
+            try:
+                async with consumer:
+                    await consumer.subscribe("T", "*", handle)
+                    await leave.wait()
+            finally:
+                left.append((consumer.state().running, instance.cached_bytes.total))
+                instance.register_consumer("g", consumer)  # raises where the group is in use still
+                await instance.unregister_consumer("g")
+
+    async with broker:
+        before = asyncio.all_tasks()
+        broker.store("T", b"0", b"1")
+        task = asyncio.ensure_future(use())
+        await group.until(begun.is_set, 5)
+        broker.silent = True
+        leave.set()
+        await clock.advance(moment)
+        task.cancel()
+        await clock.advance(30)
+        assert task.done()
+        assert left == [(False, 0)]
+        await clock.advance(30)
+        remaining = [one.get_name() for one in asyncio.all_tasks() - before]
+        assert all(name.startswith("remoting server") for name in remaining), "what is left is the broker's"
 
 
 # --- waiting for most ----------------------------------------------------------------------------------------------
