@@ -5,6 +5,9 @@ other backend. An ``anyio.Event`` for each request would cost 3 us, a Future 1 u
 
 The worker pool runs blocking functions on threads of its own. Completions are collected and brought back into the
 loop by one wake-up for many of them; ``anyio.to_thread.run_sync`` costs about 43 us a call, this under 1 us.
+
+:func:`blocking_in_loop` has all blocking functions run in the loop instead, each when its argument says: a simulation
+has no threads, whose order no seed decides.
 """
 
 from __future__ import annotations
@@ -18,12 +21,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 
 from rocketbox.errors import NotStartedError
 
@@ -38,16 +43,21 @@ else:
 __all__ = [
     "Waiter",
     "WorkerPool",
+    "blocking_in_loop",
     "call_soon_from_thread",
     "callbacks_in_asyncio",
     "in_event_loop",
     "loop_name",
     "loop_options",
     "make_waiter",
+    "run_blocking",
 ]
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
+Later = Callable[[Callable[[], object]], object]
+
+_later: contextvars.ContextVar[Later | None] = contextvars.ContextVar("later", default=None)
 
 
 class Waiter(Protocol):
@@ -152,6 +162,34 @@ def call_soon_from_thread() -> Callable[[Callable[[], object]], object]:
         return trio.lowlevel.current_trio_token().run_sync_soon
 
 
+@contextmanager
+def blocking_in_loop(later: Later) -> Iterator[None]:
+    """Blocking functions of the tasks and pools that are started inside run in the loop, each as ``later`` calls it.
+
+    ``later(call)`` is to return at once and to have ``call`` called in the loop after the time that it is to take.
+    """
+    token = _later.set(later)
+    try:
+        yield
+    finally:
+        _later.reset(token)
+
+
+async def run_blocking(function: Callable[..., ResultT], *args: Any) -> ResultT:
+    """The result of ``function(*args)``, which runs in one of anyio's threads; for what is called seldom.
+
+    A cancellation waits for its end, so that nothing is written behind the back of who cancelled it.
+    """
+    later = _later.get()
+    if later is None:
+        return await anyio.to_thread.run_sync(function, *args)
+    waiter = make_waiter()
+    later(lambda: _hand_over(waiter, *_outcome(partial(function, *args))))
+    with anyio.CancelScope(shield=True):
+        result: ResultT = await waiter
+    return result
+
+
 class _Job:
     """One function in the pool's line. Its thread looks at ``given_up`` before it begins."""
 
@@ -181,12 +219,14 @@ class WorkerPool:
         self._wake_pending = False
         self._threads: list[threading.Thread] = []
         self._call_soon: Callable[[Callable[[], object]], object] | None = None
+        self._later: Later | None = None
         self._stopping = False
         self._alive = 0
         self._ended = anyio.Event()
 
     async def __aenter__(self) -> Self:
         self._call_soon = call_soon_from_thread()
+        self._later = _later.get()
         return self
 
     async def __aexit__(
@@ -195,6 +235,7 @@ class WorkerPool:
         self._stopping = True
         for _ in self._threads:
             self._jobs.put(None)
+        self._begin_in_loop()  # drops what waits
         while self._alive:  # not by joining: a thread that waits in join() would itself keep the process alive
             self._ended = anyio.Event()
             await self._ended.wait()
@@ -209,7 +250,9 @@ class WorkerPool:
             context.run(_library.set, None)  # no loop runs in the thread: a function may start one of its own
         job = _Job(waiter, lambda: context.run(function, *args))
         self._jobs.put(job)
-        if len(self._threads) < self._count:
+        if self._later is not None:
+            self._begin_in_loop()
+        elif len(self._threads) < self._count:
             self._start_thread()
         try:
             result: ResultT = await waiter
@@ -241,6 +284,23 @@ class WorkerPool:
                     return
         self._tell_loop(self._thread_ended)
 
+    def _begin_in_loop(self) -> None:
+        """Without threads: as many functions are under way as there would be threads."""
+        while self._later is not None and self._alive < self._count and not self._jobs.empty():
+            job = self._jobs.get_nowait()
+            if job is None or job.given_up:
+                continue
+            if self._stopping:
+                _hand_over(job.waiter, None, self._closed())
+                continue
+            self._alive += 1
+            self._later(partial(self._end_in_loop, job))
+
+    def _end_in_loop(self, job: _Job) -> None:
+        _hand_over(job.waiter, *_outcome(job.call))
+        self._thread_ended()
+        self._begin_in_loop()
+
     def _tell_loop(self, callback: Callable[[], object]) -> bool:
         assert self._call_soon is not None
         try:
@@ -257,13 +317,16 @@ class WorkerPool:
     def _deliver(self) -> None:
         self._wake_pending = False  # before emptying, so that a completion added meanwhile wakes again
         while self._finished:
-            waiter, result, error = self._finished.popleft()
-            if waiter.done():  # cancelled meanwhile
-                continue
-            if error is not None:
-                waiter.set_exception(error)
-            else:
-                waiter.set_result(result)
+            _hand_over(*self._finished.popleft())
+
+
+def _hand_over(waiter: Waiter, result: Any, error: BaseException | None) -> None:
+    if waiter.done():  # cancelled meanwhile
+        return
+    if error is not None:
+        waiter.set_exception(error)
+    else:
+        waiter.set_result(result)
 
 
 def _outcome(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:

@@ -17,13 +17,13 @@ from typing import Protocol
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 
 from rocketbox.broker.store.config_file import ConfigFile
 from rocketbox.broker.store.storage import Storage
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.clock import Clock
 from rocketbox.errors import StoreError
+from rocketbox.handoff import run_blocking
 from rocketbox.tasks import Supervisor
 
 __all__ = ["Persister", "Table", "TableFile"]
@@ -183,7 +183,7 @@ class Persister:
             for piece in table.pieces():
                 pieces.append(piece)
                 await anyio.lowlevel.checkpoint()  # others have their turn between the pieces
-            await anyio.to_thread.run_sync(file.file.persist, pieces)
+            await run_blocking(file.file.persist, pieces)
         except Exception as error:
             file.attempted(change, str(error) or repr(error))
             raise

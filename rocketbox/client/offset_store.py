@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Protocol
 
 import anyio
-from anyio.to_thread import run_sync
 
 from rocketbox.client.api.offsets import query_consumer_offset, update_consumer_offset
 from rocketbox.client.failure_log import SeldomLog
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.errors import ClientError, RemoteProtocolError, RemotingError, RocketBoxError
+from rocketbox.handoff import run_blocking
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.loose_json import loads_loose
 from rocketbox.tasks import Supervisor
@@ -180,7 +180,7 @@ class LocalOffsetStore:
             if merged == known:
                 return
             try:
-                await run_sync(self._write, merged)
+                await run_blocking(self._write, merged)
             except OSError as error:
                 _log.warning("cannot write offsets to %s, they are written again later: %s", self.path, error)
             else:
@@ -191,7 +191,7 @@ class LocalOffsetStore:
 
     async def _loaded(self) -> dict[MessageQueue, int]:
         if self._offsets is None:
-            self._offsets = await run_sync(self._load)
+            self._offsets = await run_blocking(self._load)
         return self._offsets
 
     def _load(self) -> dict[MessageQueue, int]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from collections.abc import Callable
 from importlib.util import find_spec
 
 import anyio
 import pytest
 
 from rocketbox.errors import NotStartedError
-from rocketbox.handoff import WorkerPool, loop_name, loop_options, make_waiter
+from rocketbox.handoff import WorkerPool, blocking_in_loop, loop_name, loop_options, make_waiter, run_blocking
+from tests.clocks import settle
 from tests.loops import UVLOOP
 from tests.loops import anyio_backend as anyio_backend
 
@@ -161,3 +163,55 @@ async def test_uvloop_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPa
     assert await anyio.to_thread.run_sync(run_in_thread) == ("uvloop" if installed else "asyncio")
     monkeypatch.setattr("rocketbox.handoff.find_spec", lambda name: None)
     assert await anyio.to_thread.run_sync(run_in_thread) == "asyncio"
+
+
+async def test_blocking_functions_run_in_the_loop_when_it_is_said_and_no_thread_starts() -> None:
+    later: list[Callable[[], object]] = []
+    ended: list[str] = []
+    here = threading.get_ident()
+
+    def work(name: str) -> None:
+        assert threading.get_ident() == here
+        ended.append(name)
+
+    async with anyio.create_task_group() as group:
+        with blocking_in_loop(later.append):
+            pool = await WorkerPool(2, "test").__aenter__()
+            for name in "abc":
+                group.start_soon(pool.run, work, name)
+            await settle()
+            assert (len(later), ended) == (2, []), "as many as there would be threads"
+            later.pop()()
+            await settle()
+            assert len(later) == 2, "the next in line"
+            group.start_soon(run_blocking, work, "d")
+            await settle()
+        for call in later:
+            call()
+        later.clear()
+    assert sorted(ended) == ["a", "b", "c", "d"]
+    await pool.__aexit__(None, None, None)
+
+
+async def test_what_waits_in_line_in_the_loop_is_dropped_at_the_end() -> None:
+    later: list[Callable[[], object]] = []
+    ended: list[str] = []
+
+    async def refused(pool: WorkerPool) -> None:
+        with pytest.raises(NotStartedError):
+            await pool.run(ended.append, "second")
+
+    with blocking_in_loop(later.append):
+        async with anyio.create_task_group() as group, WorkerPool(1, "test") as pool:
+            group.start_soon(pool.run, ended.append, "first")
+            await settle()
+            group.start_soon(refused, pool)
+            await settle()
+            group.start_soon(anyio.lowlevel.checkpoint)
+
+            async def let_it_end() -> None:
+                await settle()
+                later.pop()()
+
+            group.start_soon(let_it_end)
+    assert ended == ["first"]

@@ -9,13 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Mapping
 
-import anyio.to_thread
-
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.handlers.refused import Refused
 from rocketbox.broker.limits import LimitError
 from rocketbox.broker.names import group_name_problem
 from rocketbox.errors import StoreError
+from rocketbox.handoff import run_blocking
 from rocketbox.protocol.admin_bodies import decode_group_config, encode_group_configs
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
@@ -87,7 +86,7 @@ class GroupHandler:
         groups = list(self._groups.all().values())
         first, most = header.group_seq, header.max_group_num
         page = groups[first:] if most is None else groups[first : first + most]
-        body = await anyio.to_thread.run_sync(encode_group_configs, page, self._groups.version)
+        body = await run_blocking(encode_group_configs, page, self._groups.version)
         return RemotingCommand.response(ext_fields={"totalGroupNum": str(len(groups))}, body=body)
 
     def delete(

@@ -9,14 +9,13 @@ import json
 import logging
 from collections.abc import Awaitable, Mapping
 
-import anyio.to_thread
-
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.handlers.refused import Refused
 from rocketbox.broker.limits import LimitError
 from rocketbox.broker.names import topic_name_problem
 from rocketbox.broker.topic_attributes import change_attributes
 from rocketbox.errors import StoreError
+from rocketbox.handoff import run_blocking
 from rocketbox.protocol.admin_bodies import encode_topic_configs
 from rocketbox.protocol.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from rocketbox.protocol.codes import PermName, RequestCode, ResponseCode, is_system_topic
@@ -121,7 +120,7 @@ class TopicHandler:
         first = header.topic_seq if header.data_version and _version_of(header.data_version) == version else 0
         page = topics[first:] if header.max_topic_num is None else topics[first : first + header.max_topic_num]
         wrapper = TopicConfigSerializeWrapper({topic.topic_name: topic for topic in page}, version)
-        body = await anyio.to_thread.run_sync(encode_topic_configs, wrapper)
+        body = await run_blocking(encode_topic_configs, wrapper)
         return RemotingCommand.response(ext_fields={"totalTopicNum": str(len(topics))}, body=body)
 
     def delete(

@@ -1,0 +1,1 @@
+"""A seeded simulation of clients and servers: `make simulate`. See docs/reference/reliability.md."""

@@ -1,0 +1,71 @@
+"""``python -m tests.simulation 100`` runs seeds 0 to 99, ``--only 17`` one of them, with all that happens to read.
+
+Each block of seeds runs in a child process, whose hash seed is the block's number: so a seed is always run with the
+same one. A seed that fails is printed with the command that runs it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.simulation.loop import hash_by_order
+from tests.simulation.run import simulate
+
+BLOCK = 25
+CHILD = "ROCKETBOX_SIMULATION_CHILD"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("seeds", nargs="?", type=int, default=100, help="how many seeds (100)")
+    parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
+    parser.add_argument("--only", type=int, help="this seed alone, with everything that happens")
+    parser.add_argument("--quiet", action="store_true", help="with --only: only how it ends")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="that run at once")
+    arguments = parser.parse_args()
+    if arguments.only is not None:
+        arguments.first, arguments.seeds = arguments.only, 1
+    end = arguments.first + arguments.seeds
+    if CHILD in os.environ:
+        return _run_here(arguments.first, end, talk=arguments.only is not None and not arguments.quiet)
+    blocks = [
+        (max(arguments.first, block * BLOCK), min(end, (block + 1) * BLOCK))
+        for block in range(arguments.first // BLOCK, (end - 1) // BLOCK + 1)
+    ]
+    began = time.monotonic()
+    with ThreadPoolExecutor(arguments.processes) as children:
+        codes = list(children.map(lambda block: _run_child(*block, sys.argv[1:]), blocks))
+    print(f"{arguments.seeds} seeds in {time.monotonic() - began:.0f} s", flush=True)
+    return max(codes)
+
+
+def _run_child(first: int, end: int, given: list[str]) -> int:
+    command = [sys.executable, "-m", "tests.simulation", *given]
+    if "--only" not in given:
+        command = [sys.executable, "-m", "tests.simulation", str(end - first), "--first", str(first)]
+    environment = {**os.environ, CHILD: "1", "PYTHONHASHSEED": str(first // BLOCK)}
+    return subprocess.run(command, env=environment, check=False).returncode
+
+
+def _run_here(first: int, end: int, *, talk: bool) -> int:
+    hash_by_order()
+    logging.getLogger("rocketbox").propagate = False
+    failed = 0
+    for seed in range(first, end):
+        outcome = simulate(seed, talk=print if talk else None)
+        print(f"seed {seed}: {outcome.digest} {outcome.acknowledged} acknowledged, {outcome.handled} handled", flush=True)
+        if outcome.violations:
+            failed = 1
+            told = "\n".join(f"  {text}" for text in [*outcome.faults, "VIOLATED", *outcome.violations[:20]])
+            print(f"FAILED seed {seed}; again with: python -m tests.simulation --only {seed}\n{told}", flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
