@@ -12,7 +12,7 @@ from typing import Any
 
 from rocketbox.client import ClientOptions, ConsumerOptions, Producer, PushConsumer
 from rocketbox.errors import RocketBoxError
-from rocketbox.handoff import blocking_in_loop
+from rocketbox.handoff import blocking_in_loop, callbacks_in_asyncio
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, Message, MessageExt, MessageQueue
 from tests.simulation.cluster import HostClock, Process, SimulatedBroker, SimulatedNameServer
 from tests.simulation.history import History
@@ -67,7 +67,12 @@ def simulate(seed: int, *, talk: Callable[[str], object] | None = None) -> Outco
 
 
 async def _run(seed: int, loop: SeededLoop, history: History) -> None:
-    await _Run(seed, loop, history).run()
+    def failed(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        history.violate(f"{context['message'].partition('<')[0]}: {context.get('exception')!r}")
+
+    loop.set_exception_handler(failed)
+    with callbacks_in_asyncio():
+        await _Run(seed, loop, history).run()
 
 
 class _Failures(logging.Handler):
