@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+SEEDS ?= 200
 
 # Java 17+ on this machine? Then Spark uses it; otherwise the extra spark-jre brings one into the environment.
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
@@ -15,7 +16,7 @@ EXTRAS := spark,dev$(if $(HAS_JAVA),,$(comma)spark-jre)
 # The stamp is named by what decides the content of the environment.
 STAMP := $(VENV)/.stamp-$(shell cat pyproject.toml | cksum | tr -dc '0-9')-$(if $(HAS_JAVA),java,jre)
 
-.PHONY: demo test check bench conformance chaos mutants env clean help
+.PHONY: demo test check bench conformance chaos mutants simulate env clean help
 
 help: ## show these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
@@ -36,7 +37,7 @@ demo: $(STAMP) ## run the flight desk on the embedded broker (ARGS="--help")
 	@$(BIN)/python -m starter_examples.flight_desk $(ARGS)
 
 test: $(STAMP) ## run the tests (ARGS="-k name")
-	@$(BIN)/python -m pytest tests/unit tests/integration tests/examples tests/docs $(ARGS)
+	@$(BIN)/python -m pytest tests/unit tests/integration tests/examples tests/docs tests/simulation $(ARGS)
 
 check: $(STAMP) ## ruff and mypy --strict
 	@$(BIN)/ruff check .
@@ -54,6 +55,9 @@ chaos: $(STAMP) ## kill the broker 100 times with clients at work (ARGS="--java"
 
 mutants: $(STAMP) ## break one promise after the other and show which test notices (ARGS="fsync")
 	@$(BIN)/python -m tests.mutants $(ARGS)
+
+simulate: $(STAMP) ## run clients and servers on virtual time, as seeds decide (SEEDS=100000)
+	@$(BIN)/python -m tests.simulation $(SEEDS) $(ARGS)
 
 clean: ## remove the environment and what runs have left
 	rm -rf $(VENV) .rocketbox .pytest_cache .mypy_cache .ruff_cache spark-warehouse

@@ -15,6 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.simulation.loop import hash_by_order
+from tests.simulation.plants import PLANTS
 from tests.simulation.run import simulate
 
 BLOCK = 25
@@ -27,12 +28,15 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--only", type=int, help="this seed alone, with everything that happens")
     parser.add_argument("--quiet", action="store_true", help="with --only: only how it ends")
+    parser.add_argument("--plant", choices=sorted(PLANTS), help="break the product so; the seeds are to find it")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="that run at once")
     arguments = parser.parse_args()
     if arguments.only is not None:
         arguments.first, arguments.seeds = arguments.only, 1
     end = arguments.first + arguments.seeds
     if CHILD in os.environ:
+        if arguments.plant:
+            PLANTS[arguments.plant]()
         return _run_here(arguments.first, end, talk=arguments.only is not None and not arguments.quiet)
     blocks = [
         (max(arguments.first, block * BLOCK), min(end, (block + 1) * BLOCK))
@@ -40,15 +44,16 @@ def main() -> int:
     ]
     began = time.monotonic()
     with ThreadPoolExecutor(arguments.processes) as children:
-        codes = list(children.map(lambda block: _run_child(*block, sys.argv[1:]), blocks))
+        codes = list(children.map(lambda block: _run_child(block[0], block[1], arguments), blocks))
     print(f"{arguments.seeds} seeds in {time.monotonic() - began:.0f} s", flush=True)
     return max(codes)
 
 
-def _run_child(first: int, end: int, given: list[str]) -> int:
-    command = [sys.executable, "-m", "tests.simulation", *given]
-    if "--only" not in given:
-        command = [sys.executable, "-m", "tests.simulation", str(end - first), "--first", str(first)]
+def _run_child(first: int, end: int, given: argparse.Namespace) -> int:
+    command = [sys.executable, "-m", "tests.simulation", str(end - first), "--first", str(first)]
+    command += ["--plant", given.plant] if given.plant else []
+    command += ["--only", str(given.only)] if given.only is not None else []
+    command += ["--quiet"] if given.quiet else []
     environment = {**os.environ, CHILD: "1", "PYTHONHASHSEED": str(first // BLOCK)}
     return subprocess.run(command, env=environment, check=False).returncode
 
@@ -59,7 +64,9 @@ def _run_here(first: int, end: int, *, talk: bool) -> int:
     failed = 0
     for seed in range(first, end):
         outcome = simulate(seed, talk=print if talk else None)
-        print(f"seed {seed}: {outcome.digest} {outcome.acknowledged} acknowledged, {outcome.handled} handled", flush=True)
+        print(
+            f"seed {seed}: {outcome.digest} {outcome.acknowledged} acknowledged, {outcome.handled} handled", flush=True
+        )
         if outcome.violations:
             failed = 1
             told = "\n".join(f"  {text}" for text in [*outcome.faults, "VIOLATED", *outcome.violations[:20]])

@@ -102,9 +102,8 @@ class History:
         if well:
             self._got.setdefault((group, body), self.now())
             self._highest[group, place] = max(self._highest[group, place], _number(body)) if orderly else -1
-        if well or not orderly:  # a concurrent group sends it back, and it comes again as another message
-            if message.reconsume_times == 0 or orderly:
-                self._done[group, place].add(message.fields[5])
+        if well if orderly else message.reconsume_times == 0:  # a concurrent group sends it back, as another message
+            self._done[group, place].add(message.fields[5])
 
     def _check_order(self, group: str, place: Place, body: str) -> None:
         highest = self._highest[group, place]

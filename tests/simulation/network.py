@@ -177,7 +177,10 @@ class SimulatedNetwork:
 @dataclass(frozen=True)
 class _Listener:
     address: tuple[str, int]
-    aclose: Callable[[], object]
+    close: Callable[[], object]
+
+    async def aclose(self) -> None:
+        self.close()
 
 
 class Host:
@@ -229,7 +232,7 @@ class Host:
         self.network.listeners[address] = (opened, tasks)
         self._listening.append(address)
 
-        async def close() -> None:
+        def close() -> None:
             if address in self._listening:  # not any more those of another process, which came after this one's death
                 self._listening.remove(address)
                 del self.network.listeners[address]
