@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rocketbox.client.process_queue import ProcessQueue
-from rocketbox.client.queue_locks import QueueLocks
-from rocketbox.message import MessageQueue
+from rocketbox.message import MessageExt
 
 __all__ = ["PLANTS"]
 
@@ -17,15 +16,14 @@ def _commit_ahead() -> None:
     ProcessQueue.commit_offset = property(lambda self: self.pulled_to)  # type: ignore[method-assign, assignment]
 
 
-def _refused_lock() -> None:
-    """A member takes a queue whose lock another one has."""
-    lock = QueueLocks.lock
+def _skipped_message() -> None:
+    """Of what a pull brings every tenth message is passed over."""
+    put = ProcessQueue.put
 
-    async def take_all(self: QueueLocks, broker_name: str, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
-        await lock(self, broker_name, queues)
-        return set(queues)
+    def put_some(self: ProcessQueue, messages: Iterable[MessageExt], next_offset: int) -> int:
+        return put(self, [message for message in messages if message.fields[5] % 10 != 9], next_offset)
 
-    QueueLocks.lock = take_all  # type: ignore[method-assign]
+    ProcessQueue.put = put_some  # type: ignore[method-assign]
 
 
-PLANTS: dict[str, Callable[[], Any]] = {"commit ahead": _commit_ahead, "refused lock": _refused_lock}
+PLANTS: dict[str, Callable[[], Any]] = {"commit ahead": _commit_ahead, "skipped message": _skipped_message}

@@ -84,7 +84,9 @@ class _Failures(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        self._history.trace(f"log {text}")
+        self._history.trace(f"log {record.msg}")  # without its values: message ids hold the number of the process
+        if self._history.talk is not None:
+            self._history.talk(text)
         if record.name == "rocketbox.tasks":
             error = record.exc_info[1] if record.exc_info else None
             self._history.violate(f"{text}: {error!r}")
