@@ -28,6 +28,7 @@ lock given              locked        -             (confirmed)                (
 lock refused            -             -             dropped                    (lock is gone)         -
 lock not confirmed      -             wanted        dropped                    (lock is gone)         -
 for 30 s
+connection lost         -             wanted        (lock is doubted)          (lock is doubted)      -
 start offset known      -             pulled        -                          -                      -
 broker failed           -             wanted        -                          -                      -
 reset to an offset      -             -             pulled, with a fresh       -                      -
@@ -37,7 +38,9 @@ time for it is over
 ======================  ============  ============  =========================  =====================  ================
 
 Brokers are dealt with side by side, each in one *turn* at a time, so one that is silent delays no queue of another;
-each queue is pulled as soon as it is had. A lock is confirmed every 20 s, and every second when that failed.
+each queue is pulled as soon as it is had. A lock is confirmed every 20 s, and every second when that failed. A broker
+keeps locks in its memory only: when its connection is lost it may have none of them when it is back, so a lock that is
+doubted is confirmed at once, and until then nothing more of its queue is begun or committed.
 
 A graceful hand-over gives handlers ``HANDOVER`` seconds: the old owner ends what is in hand and commits, the new one
 waits as long before it reads the offset. Of an orderly queue the lock is the proof, however long its batch takes.
@@ -63,12 +66,13 @@ from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.members import GroupMembers
 from rocketbox.client.offset_store import OffsetStore
 from rocketbox.client.options import ConsumerOptions
-from rocketbox.client.process_queue import ProcessQueue
+from rocketbox.client.process_queue import LOCK_EXPIRY, ProcessQueue
 from rocketbox.client.queue_locks import QueueLocks
 from rocketbox.client.start_offsets import StartOffsets
 from rocketbox.client.subscriptions import Subscriptions
 from rocketbox.errors import RemotingError, RocketBoxError
 from rocketbox.message import MessageQueue
+from rocketbox.protocol.codes import MASTER_ID
 from rocketbox.tasks import SupervisedTask, Supervisor, ended_most
 
 __all__ = ["OwnedQueue", "Ownership", "QueueAssignment"]
@@ -112,6 +116,13 @@ class OwnedQueue:
         self.locked_at = now
         if self.messages is not None:
             self.messages.locked_at = now
+            self.messages.lock_doubted = False
+
+    def must_confirm(self, since: float) -> bool:
+        """Whether it has a lock that was not confirmed at ``since`` or later, or is doubted."""
+        if self.locked_at is None or self.messages is None:
+            return False
+        return self.locked_at < since or self.messages.lock_doubted
 
     async def idle(self) -> None:
         """Return when nothing of it is in hand."""
@@ -160,6 +171,7 @@ class QueueAssignment:
         self._pokes: dict[str, anyio.Event] = {}  # by broker name: its turn has more to do
         self._hand_ons: dict[MessageQueue, SupervisedTask] = {}
         self._refreshes: dict[str, SupervisedTask] = {}  # by broker name
+        self._losses = 0  # of connections to brokers
         self._closed = False
         self._told = SeldomLog(self._clock)
         self.starts = StartOffsets(group, instance, options, offsets)
@@ -412,6 +424,7 @@ class QueueAssignment:
             owned.queue, offset, now=self._clock.monotonic(), cached=self._instance.cached_bytes
         )
         owned.messages.locked_at = owned.locked_at
+        owned.messages.lock_doubted = owned.before_reset is not None and owned.before_reset.lock_doubted
         return owned.messages
 
     def _start_pull(self, owned: OwnedQueue) -> None:
@@ -479,12 +492,34 @@ class QueueAssignment:
 
     async def keep_locks(self) -> None:
         """Have the locks confirmed, for ever."""
-        while True:
-            await self._clock.sleep(REFRESH_INTERVAL)
-            for broker_name in {owned.queue.broker_name for owned in self._counting()}:
-                if broker_name not in self._refreshes:
-                    name = f"locks at {broker_name}"
-                    self._refreshes[broker_name] = self._tasks.start(name, self._refresh_at, broker_name, restart=False)
+        lost = self._instance.remoting.on_disconnected
+        lost.append(self._connection_lost)
+        try:
+            while True:
+                await self._clock.sleep(REFRESH_INTERVAL)
+                for broker_name in {owned.queue.broker_name for owned in self._counting()}:
+                    self._refresh(broker_name)
+        finally:
+            lost.remove(self._connection_lost)
+
+    def _refresh(self, broker_name: str) -> None:
+        if broker_name not in self._refreshes:
+            name = f"locks at {broker_name}"
+            self._refreshes[broker_name] = self._tasks.start(name, self._refresh_at, broker_name, restart=False)
+
+    def _connection_lost(self, address: str) -> None:
+        """The event of a connection lost: its broker may have been started anew, without any locks."""
+        self._losses += 1
+        for owned in list(self._table.values()):
+            broker_name = owned.queue.broker_name
+            if self._instance.routes.brokers.get(broker_name, {}).get(MASTER_ID) != address:
+                continue
+            if owned.state is Ownership.LOCKED:
+                owned.state = Ownership.WANTED
+                self._again()
+            elif owned.messages is not None and owned.locked_at is not None:
+                owned.messages.lock_doubted = True
+                self._refresh(broker_name)
 
     async def _refresh_at(self, broker_name: str) -> None:
         """Have a broker's locks confirmed: asked again each second, until it answers or they have really ended."""
@@ -494,14 +529,15 @@ class QueueAssignment:
             while True:
                 now = self._clock.monotonic()
                 open_ = [owned for owned in self._counting() if owned.queue.broker_name == broker_name]
-                open_ = [owned for owned in open_ if owned.locked_at is not None and owned.locked_at < begun]
+                open_ = [owned for owned in open_ if owned.must_confirm(begun)]
                 for owned in open_:
-                    assert owned.messages is not None
-                    if not owned.messages.lock_holds(now):
+                    assert owned.locked_at is not None
+                    if now - owned.locked_at >= LOCK_EXPIRY:
                         self._drop(owned, "its lock was not confirmed in time")
                 open_ = [owned for owned in open_ if owned.locked_at is not None]
                 if not open_:
                     return
+                losses = self._losses
                 try:
                     given = await locks.lock(broker_name, [owned.queue for owned in open_])
                 except RocketBoxError as error:
@@ -510,8 +546,8 @@ class QueueAssignment:
                                      self._group, broker_name, error)  # fmt: skip
                     await self._clock.sleep(REFRESH_AGAIN)
                     continue
-                self._confirm(open_, given, now)
-                return
+                if losses == self._losses:  # else the broker may have forgotten what it just said
+                    self._confirm(open_, given, now)
         finally:
             del self._refreshes[broker_name]
 

@@ -53,6 +53,7 @@ class ProcessQueue:
         "end_offset",
         "in_process",
         "last_pull_at",
+        "lock_doubted",
         "locked_at",
         "pulled_to",
         "queue",
@@ -71,6 +72,7 @@ class ProcessQueue:
         self.end_offset = start_offset  # the broker's end of the queue at the last pull
         self.last_pull_at = now
         self.locked_at: float | None = None  # when the broker's lock was last confirmed (orderly only)
+        self.lock_doubted = False  # the connection to the broker was lost since
         self.closed = False  # takes nothing in and gives nothing out; what is in hand still counts
         self.dropped = False  # closed, and what is in hand no longer counts
         self.scheduled = False  # stands in the workers' line, is being worked on in order, or waits for its time
@@ -242,8 +244,8 @@ class ProcessQueue:
         self.close()
 
     def lock_holds(self, now: float) -> bool:
-        """Whether the broker's lock was confirmed less than 30 s ago."""
-        return self.locked_at is not None and now - self.locked_at < LOCK_EXPIRY
+        """Whether the broker's lock was confirmed less than 30 s ago, and its connection not lost since."""
+        return not self.lock_doubted and self.locked_at is not None and now - self.locked_at < LOCK_EXPIRY
 
     def __repr__(self) -> str:
         return (

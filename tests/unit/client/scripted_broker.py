@@ -150,6 +150,13 @@ class ScriptedBroker:
         for connection in list(self._members):
             connection.send_oneway(RemotingCommand.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header.encode()))
 
+    def drop_connections(self) -> None:
+        """Break all connections, as a broker does that dies; new ones are taken."""
+        for connection in list(self._server.connections):
+            connection.abort()
+        self._members.clear()
+        self._parked.clear()
+
     def asked(self, *codes: RequestCode) -> list[RemotingCommand]:
         """The requests of these codes, in the order they came."""
         return [request for request in self.requests if request.code in codes]

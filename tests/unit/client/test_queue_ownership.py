@@ -194,6 +194,51 @@ async def test_a_lock_that_another_member_has_ends_the_queue_at_once(anyio_backe
         assert queues_of(consumer) == []
 
 
+async def test_nothing_of_an_orderly_queue_is_begun_behind_a_lost_connection_until_its_lock_is_confirmed(
+    anyio_backend: str,
+) -> None:
+    """The broker may have been started anew: it has no locks then, and may have given them to others."""
+    group = Group()
+    broker = group.broker
+    async with (
+        broker,
+        group.member(consume_mode=ConsumeMode.ORDERLY, seconds=lambda body: 1.0 if body == b"0" else 0.0) as consumer,
+    ):
+        await group.until(lambda: len(queues_of(consumer)) == 1, 2)
+        broker.store("T", b"0", b"1", b"2")
+        await group.until(lambda: group.bodies == [b"0"], 2)
+        broker.overrides[RequestCode.LOCK_BATCH_MQ] = busy
+        broker.drop_connections()
+        await group.clock.advance(3)
+        assert group.bodies == [b"0"], "what was in hand ended, nothing more began"
+        assert not any(state.locked for state in consumer.state().queues)
+        del broker.overrides[RequestCode.LOCK_BATCH_MQ]
+        await group.until(lambda: len(group.bodies) == 3, 2)
+        await group.clock.advance(30)
+        assert group.bodies == [b"0", b"1", b"2"]
+
+
+async def test_an_orderly_queue_that_another_member_has_when_its_broker_is_back_is_given_up_untouched(
+    anyio_backend: str,
+) -> None:
+    group = Group()
+    broker = group.broker
+    async with (
+        broker,
+        group.member(consume_mode=ConsumeMode.ORDERLY, seconds=lambda body: 1.0 if body == b"0" else 0.0) as consumer,
+    ):
+        await group.until(lambda: len(queues_of(consumer)) == 1, 2)
+        broker.store("T", b"0", b"1", b"2")
+        await group.until(lambda: group.bodies == [b"0"], 2)
+        broker.foreign_locks = {MessageQueue("T", BROKER, 0)}
+        broker.requests.clear()
+        broker.drop_connections()
+        await group.clock.advance(3)
+        assert group.bodies == [b"0"]
+        assert queues_of(consumer) == []
+        assert not [place for place in broker.fields(RequestCode.UPDATE_CONSUMER_OFFSET, "topic") if place == ("T",)]
+
+
 async def test_a_silent_broker_keeps_no_lock_of_another_from_being_refreshed(anyio_backend: str) -> None:
     group = Group()
     dead = ScriptedBroker(group.clock, group.broker, name="broker-b", host="10.0.0.2")
