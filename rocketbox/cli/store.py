@@ -23,7 +23,7 @@ from rocketbox.broker.store.export import Export, ExportFilter
 from rocketbox.broker.store.finding import FindingKind, StoreFinding
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
-from rocketbox.broker.store.storage import RealStorage
+from rocketbox.broker.store.storage import LockHandle, RealStorage, SharedLock
 from rocketbox.broker.store.store_check import StoreFiles, check_store, check_tables, find_files
 from rocketbox.broker.store.store_repair import plan_repair
 from rocketbox.cli.broker import CONTEXT_SETTINGS, read_arguments
@@ -97,24 +97,23 @@ def repair(
         refused: StoreError | None = None
         for attempt in range(ROUNDS):
             storage = RealStorage(read_only=True)
-            with _kept_from_brokers(storage, data_dir, read_only=False) as (running, locked):
+            with _kept_from_brokers(storage, data_dir, read_only=False, alone=yes) as (running, locked):
                 files, findings = _findings(storage, root, options, running=running, locked=locked)
-            wrong = [finding for finding in findings if not finding.harmless]
-            if not wrong:
-                _say("sound: there is nothing to do" if attempt == 0 else "sound")
-                return
-            files = find_files(RealStorage(), root, options, locked)  # the same, to be written
-            time = datetime.fromtimestamp(RealClock().time_ms() / 1000, UTC)
-            steps = plan_repair(files, wrong, f"{time:%Y%m%dT%H%M%S.%f}Z")
-            for number, step in enumerate(steps, 1):
-                _say(f"{number}. {step.what}")
-            opens = all(finding.kind is not FindingKind.DIRECTORY for finding in wrong)
-            last = "open the store once, which completes queues and index, and stop it in order"
-            _say(f"{len(steps) + 1}. {last if opens else 'check again: what is missing is seen only then'}")
-            if not yes:
-                _say("nothing was changed; rocketbox store repair --yes does all of this")
-                raise typer.Exit(1)
-            with _locked(root):
+                wrong = [finding for finding in findings if not finding.harmless]
+                if not wrong:
+                    _say("sound: there is nothing to do" if attempt == 0 else "sound")
+                    return
+                files = find_files(RealStorage(), root, options, locked)  # the same, to be written
+                time = datetime.fromtimestamp(RealClock().time_ms() / 1000, UTC)
+                steps = plan_repair(files, wrong, f"{time:%Y%m%dT%H%M%S.%f}Z")
+                for number, step in enumerate(steps, 1):
+                    _say(f"{number}. {step.what}")
+                opens = all(finding.kind is not FindingKind.DIRECTORY for finding in wrong)
+                last = "open the store once, which completes queues and index, and stop it in order"
+                _say(f"{len(steps) + 1}. {last if opens else 'check again: what is missing is seen only then'}")
+                if not yes:
+                    _say("nothing was changed; rocketbox store repair --yes does all of this")
+                    raise typer.Exit(1)
                 for step in steps:
                     step.do()
             if opens:
@@ -209,25 +208,19 @@ def _open_once(root: str, options: StoreOptions) -> StoreError | None:
 
 
 @contextmanager
-def _locked(root: str) -> Iterator[None]:
-    lock = RealStorage().lock(f"{root}/lock")
-    try:
-        yield
-    finally:
-        lock.release()
+def _kept_from_brokers(
+    storage: RealStorage, data_dir: Path, *, read_only: bool, alone: bool = False
+) -> Iterator[tuple[bool, bytes | None]]:
+    """No broker can start in the directory meanwhile; with ``alone``, for who writes, no other command looks at it.
 
-
-@contextmanager
-def _kept_from_brokers(storage: RealStorage, data_dir: Path, *, read_only: bool) -> Iterator[tuple[bool, bytes | None]]:
-    """No broker can start in the directory meanwhile.
-
-    Yields whether one runs there, which ``read_only`` allows, and else what the file ``lock`` holds.
+    Yields whether a broker runs there, which ``read_only`` allows, and else what the file ``lock`` holds.
     """
     if not (data_dir / "commitlog").is_dir():
         raise StoreError(f"{data_dir} holds no store: there is no directory commitlog in it")
-    lock = None
+    lock: LockHandle | SharedLock | None = None
+    path = str(data_dir.absolute() / "lock")
     try:
-        lock = storage.lock_shared(str(data_dir.absolute() / "lock"))
+        lock = RealStorage().lock(path) if alone else storage.lock_shared(path)
     except StoreLockedError as error:
         if not read_only:
             raise StoreError(

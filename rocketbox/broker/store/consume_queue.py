@@ -64,8 +64,6 @@ class ConsumeQueue:
         """Whether its topic was deleted; another queue may stand in its place by now."""
         self.files_guard = threading.Lock()
         """Held while its files are removed, or written by others than ``derived_writer``."""
-        self.deleted_below = 0
-        """Records below this offset of the log belong to a deleted topic of the same name."""
         self.next_offset = 0
         self.max_offset = 0
         self.min_offset = 0

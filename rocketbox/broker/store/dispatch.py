@@ -176,7 +176,6 @@ class Derived:
             raise InvalidMessageError(f"{queue_id} cannot be a queue's id: it is negative")
         directory = f"{self._directory}/{topic}/{queue_id}"
         queue = ConsumeQueue(self._files, directory, self.queue_file_size, topic, queue_id)
-        queue.deleted_below = self.deleted.end_of(topic)
         self._begin(queue)
         self._queues[topic, queue_id] = queue
         return queue

@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator
 
 from rocketbox.broker.store.consume_queue import FILLER_UNIT, ConsumeQueue
+from rocketbox.broker.store.deleted_topics import DeletedTopics
 from rocketbox.broker.store.files import FileRun, OpenFiles
 from rocketbox.broker.store.finding import FindingKind, StoreFinding
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT
@@ -69,11 +70,18 @@ class QueueRebuild:
     No entry is made to stand for no message: what seems to lack its record may only lack it because the record is
     damaged, and readers would skip it without a word.
 
-    ``until``: where the log ends for now. Only entries that are in the queue's files are looked at.
+    ``until``: where the log ends for now. Only entries that are in the queue's files are looked at. Records of a
+    ``deleted`` topic have none.
     """
 
     def __init__(
-        self, files: OpenFiles, log: FileRun, queue: ConsumeQueue, delays: tuple[int, ...], until: int
+        self,
+        files: OpenFiles,
+        log: FileRun,
+        queue: ConsumeQueue,
+        deleted: DeletedTopics,
+        delays: tuple[int, ...],
+        until: int,
     ) -> None:
         self.queue = queue
         self.changed = 0
@@ -93,7 +101,7 @@ class QueueRebuild:
             queued=until,
             only=name,
             at_rest=False,
-            is_gone=lambda _, physical: physical < queue.deleted_below,
+            is_gone=deleted.is_gone,
         )
         self._name = name
 
@@ -124,10 +132,10 @@ class QueueRebuild:
 
 
 def rebuild_queue(
-    files: OpenFiles, log: FileRun, queue: ConsumeQueue, delays: tuple[int, ...], until: int
+    files: OpenFiles, log: FileRun, queue: ConsumeQueue, deleted: DeletedTopics, delays: tuple[int, ...], until: int
 ) -> QueueRebuild:
     """All steps of a rebuild; blocks, and may run in a thread. Call ``finish`` of what is returned in the loop."""
-    rebuild = QueueRebuild(files, log, queue, delays, until)
+    rebuild = QueueRebuild(files, log, queue, deleted, delays, until)
     for _ in rebuild.steps():
         pass
     return rebuild

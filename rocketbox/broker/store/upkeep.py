@@ -103,7 +103,9 @@ class Upkeep:
                 await self._rebuild(queue, self._asked.pop(queue), pool)
 
     async def _rebuild(self, queue: ConsumeQueue, numbers: set[int], pool: WorkerPool) -> None:
-        rebuild = QueueRebuild(self._files, self._log.run, queue, self._options.delay_level_ms, self._log.written)
+        rebuild = QueueRebuild(
+            self._files, self._log.run, queue, self._derived.deleted, self._options.delay_level_ms, self._log.written
+        )
         try:
             await self._walk(rebuild.steps(), pool)
         except (OSError, StoreError) as error:

@@ -6,8 +6,11 @@ import os
 import random
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -18,6 +21,7 @@ from rocketbox.broker.store.log_walk import Gap, walk_log
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.storage import RealStorage
+from rocketbox.broker.store.store_repair import RepairStep, plan_repair
 from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
 from tests.unit.cli.test_store_command import rocketbox
 from tests.unit.store.store_tools import ManualClock, message, number_of, put_all
@@ -199,6 +203,29 @@ def test_a_renamed_file_of_the_log_is_put_back_and_nothing_is_lost(stores: list[
     log_file(root, 1).rename(stray)
     assert f"rename {stray} to {log_file(root, 1)}" in check_repair(root, mended=True)
     assert set(range(COUNT)) <= served(root)
+
+
+def test_from_its_check_to_its_last_step_a_repair_has_the_directory_for_itself(
+    stores: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a broker stored between the two would be cut off by a plan that does not know of it."""
+    root = tmp_path / "store"
+    shutil.copytree(stores[0], root)
+    flip(log_file(root, 1), 700)
+    others: list[str] = []
+    open_it = "import sys; from rocketbox.broker.store.storage import RealStorage; RealStorage().lock(sys.argv[1])"
+
+    def plan_while_a_broker_starts(*arguments: Any) -> list[RepairStep]:
+        started = subprocess.run(
+            [sys.executable, "-c", open_it, str(root / "lock")], capture_output=True, text=True, check=False
+        )
+        others.append(started.stderr)
+        return plan_repair(*arguments)
+
+    monkeypatch.setattr("rocketbox.cli.store.plan_repair", plan_while_a_broker_starts)
+    check_repair(root, mended=True)
+    assert others
+    assert all("StoreLockedError" in other for other in others)
 
 
 def test_files_of_two_stores_are_refused_naming_both(stores: list[Path], tmp_path: Path) -> None:

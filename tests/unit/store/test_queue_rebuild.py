@@ -32,7 +32,8 @@ SECOND = f"{ROOT}/consumequeue/orders/0/{400:020d}"
 def rebuild_of(store: MessageStore, options: StoreOptions = SMALL) -> QueueRebuild:
     queue = store._derived.find("orders", 0)
     assert queue is not None
-    return QueueRebuild(store._files, store._log.run, queue, options.delay_level_ms, store.max_commit_log_offset)
+    deleted, end = store._derived.deleted, store.max_commit_log_offset
+    return QueueRebuild(store._files, store._log.run, queue, deleted, options.delay_level_ms, end)
 
 
 async def rebuilt(store: MessageStore) -> QueueRebuild:
@@ -114,7 +115,12 @@ async def test_it_is_done_in_one_call_too() -> None:
         assert queue is not None
         flip(storage, QUEUE, 27)
         end = store.max_commit_log_offset
-        assert rebuild_queue(store._files, store._log.run, queue, SMALL.delay_level_ms, end).changed == 1
+        assert (
+            rebuild_queue(
+                store._files, store._log.run, queue, store._derived.deleted, SMALL.delay_level_ms, end
+            ).changed
+            == 1
+        )
 
 
 async def test_entries_that_stand_for_no_message_do_not_hide_those_before_them() -> None:
