@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from rocketbox.errors import ClientStateError, StoreBusyError, StoreError, StoreFullError, StoreStalledError
@@ -28,6 +30,7 @@ _log = logging.getLogger(__name__)
 FRAME_LENGTH_BYTES = 4
 
 _Answer = tuple["Connection", RemotingCommand, bytes]  # who asked, what, and the whole frame
+_connection_of: Callable[[_Answer], Connection] = itemgetter(0)
 
 
 class DurableReplies:
@@ -72,18 +75,13 @@ class DurableReplies:
     def _give_all(self, answers: list[_Answer], error: BaseException | None) -> None:
         """Answer those of one group commit: one write for each connection."""
         self.waiting -= len(answers)
-        start = 0
-        while start < len(answers):
-            connection, end = answers[start][0], start + 1
-            while end < len(answers) and answers[end][0] is connection:
-                end += 1
+        for connection, some in groupby(answers, _connection_of):
             if error is None:
-                connection.reply_frames(answers[start:end])
-            else:
-                for _, request, frame in answers[start:end]:
-                    if not request.is_oneway:
-                        connection.reply(request, flush_failed(error, decode_command(frame[FRAME_LENGTH_BYTES:])))
-            start = end
+                connection.reply_frames(list(some))
+                continue
+            for _, request, frame in some:
+                if not request.is_oneway:
+                    connection.reply(request, flush_failed(error, decode_command(frame[FRAME_LENGTH_BYTES:])))
 
     async def again_when_written(
         self,

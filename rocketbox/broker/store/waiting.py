@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right, insort
 from collections.abc import Callable
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
@@ -28,6 +29,7 @@ Told = Callable[[list[Any], BaseException | None], None]
 """Called with what was given for each message, in the order of the log, and None or what prevents it."""
 
 _Entry = tuple[int, float, Told, Any]  # end, deadline, who is told, what
+_told_of: Callable[[_Entry], Told] = itemgetter(2)
 
 
 class DurableWaiters:
@@ -87,16 +89,11 @@ class DurableWaiters:
 
 def _tell(ready: list[_Entry], error: BaseException | None) -> None:
     """Tell each its own; what one raises is logged and keeps nobody else from being told."""
-    start = 0
-    while start < len(ready):
-        told, end = ready[start][2], start + 1
-        while end < len(ready) and ready[end][2] is told:
-            end += 1
+    for told, entries in groupby(ready, _told_of):
         try:
-            told([entry[3] for entry in ready[start:end]], error)
+            told([entry[3] for entry in entries], error)
         except Exception:
             _log.exception("telling senders of their flush failed")
-        start = end
 
 
 def call_each(callbacks: list[DurableCallback], error: BaseException | None) -> None:

@@ -329,10 +329,9 @@ async def test_a_long_batch_of_an_orderly_queue_delays_no_other_queue(anyio_back
 # --- resets --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_reset_while_queues_are_handed_on_is_neither_overwritten_nor_unlocked(anyio_backend: str) -> None:
-    """The round gives queue 0 up, whose batch runs on; meanwhile the broker resets queue 1, which stays here."""
-    group = Group(queues=2)
-    broker, reset_to = group.broker, dict[int, int]()
+def resets_of(broker: ScriptedBroker) -> dict[int, int]:
+    """Offsets by queue of T; what a test puts in is answered to the next pull of that queue."""
+    reset_to: dict[int, int] = {}
 
     def pull(request: RemotingCommand) -> RemotingCommand | None:
         queue_id = int(request.ext_fields["queueId"])
@@ -341,6 +340,13 @@ async def test_a_reset_while_queues_are_handed_on_is_neither_overwritten_nor_unl
         return None
 
     broker.overrides[RequestCode.PULL_MESSAGE] = pull
+    return reset_to
+
+
+async def test_a_reset_while_queues_are_handed_on_is_neither_overwritten_nor_unlocked(anyio_backend: str) -> None:
+    """The round gives queue 0 up, whose batch runs on; meanwhile the broker resets queue 1, which stays here."""
+    group = Group(queues=2)
+    broker, reset_to = group.broker, resets_of(group.broker)
     member = group.member("c1", consume_mode=ConsumeMode.ORDERLY, seconds=lambda body: 4.0 if body == b"long" else 0)
     async with broker, member as one:
         await group.until(lambda: len(queues_of(one)) == 2, 3)
@@ -370,15 +376,7 @@ async def test_a_reset_while_queues_are_handed_on_is_neither_overwritten_nor_unl
 async def test_a_reset_of_a_queue_that_is_being_given_up_brings_it_back_to_nobody(anyio_backend: str) -> None:
     """A round gives both queues up; while the batch of one still runs, the broker resets the other."""
     group = Group(queues=2)
-    broker, reset_to = group.broker, dict[int, int]()
-
-    def pull(request: RemotingCommand) -> RemotingCommand | None:
-        queue_id = int(request.ext_fields["queueId"])
-        if request.ext_fields["topic"] == "T" and queue_id in reset_to:
-            return broker.pulled(ResponseCode.PULL_OFFSET_MOVED, reset_to.pop(queue_id), ("T", queue_id))
-        return None
-
-    broker.overrides[RequestCode.PULL_MESSAGE] = pull
+    broker, reset_to = group.broker, resets_of(group.broker)
     member = group.member("c1", consume_mode=ConsumeMode.ORDERLY, seconds=lambda body: 0.4 if body == b"long" else 0)
     async with broker, member as one:
         await group.until(lambda: len(one.state().queues) == 3, 3)
@@ -406,15 +404,7 @@ async def test_a_reset_of_a_queue_that_is_being_given_up_brings_it_back_to_nobod
 
 async def test_a_queue_that_is_reset_and_then_given_up_is_committed_where_the_reset_said(anyio_backend: str) -> None:
     group = Group(queues=2)
-    broker, reset_to = group.broker, dict[int, int]()
-
-    def pull(request: RemotingCommand) -> RemotingCommand | None:
-        queue_id = int(request.ext_fields["queueId"])
-        if request.ext_fields["topic"] == "T" and queue_id in reset_to:
-            return broker.pulled(ResponseCode.PULL_OFFSET_MOVED, reset_to.pop(queue_id), ("T", queue_id))
-        return None
-
-    broker.overrides[RequestCode.PULL_MESSAGE] = pull
+    broker, reset_to = group.broker, resets_of(group.broker)
     async with broker, group.member("c1", seconds=lambda body: 0.8, concurrency=1) as one:
         await group.until(lambda: len(one.state().queues) == 3, 3)
         await group.clock.advance(1)
