@@ -25,7 +25,6 @@ from rocketbox.broker.broker import Broker
 from rocketbox.broker.options import BrokerOptions, read_broker_options
 from rocketbox.broker.peer_limits import remoting_options
 from rocketbox.broker.store.options import FlushDiskType
-from rocketbox.broker.store.storage import Storage
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import ClientStateError, ConfigurationError, Finding, NotStartedError
 from rocketbox.handoff import call_soon_from_thread
@@ -33,6 +32,7 @@ from rocketbox.nameserver.name_server import NameServer, NameServerOptions
 from rocketbox.nameserver.route_info import RouteLimits
 from rocketbox.remoting.network import Network
 from rocketbox.remoting.server import ListenError
+from rocketbox.storage.file_system import Storage
 
 __all__ = ["EmbeddedOptions", "EmbeddedServers", "ServersHealth", "ServersInThread"]
 

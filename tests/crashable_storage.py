@@ -25,8 +25,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rocketbox.broker.store.storage import DiskUsage
 from rocketbox.errors import StoreLockedError
+from rocketbox.storage.file_system import DiskUsage
 
 __all__ = ["CrashableStorage", "Image"]
 

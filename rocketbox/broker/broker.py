@@ -44,7 +44,6 @@ from rocketbox.broker.put_stage import PutStage
 from rocketbox.broker.registration import UNREGISTER_TIMEOUT, Registration
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import FlushDiskType
-from rocketbox.broker.store.storage import RealStorage, Storage
 from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import NotStartedError
@@ -56,6 +55,7 @@ from rocketbox.remoting.network import Network, TcpNetwork
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.server import RemotingServer
 from rocketbox.remoting.turns import Turns
+from rocketbox.storage.file_system import RealStorage, Storage
 from rocketbox.tasks import Supervisor
 
 __all__ = ["Broker"]

@@ -23,12 +23,12 @@ from rocketbox.broker.store.export import Export, ExportFilter
 from rocketbox.broker.store.finding import FindingKind, StoreFinding
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
-from rocketbox.broker.store.storage import LockHandle, RealStorage, SharedLock
 from rocketbox.broker.store.store_check import StoreFiles, check_store, check_tables, find_files
 from rocketbox.broker.store.store_repair import plan_repair
 from rocketbox.cli.broker import CONTEXT_SETTINGS, read_arguments
 from rocketbox.clock import RealClock
 from rocketbox.errors import ConfigurationError, Finding, RocketBoxError, StoreError, StoreLockedError
+from rocketbox.storage.file_system import LockHandle, RealStorage, SharedLock
 
 __all__ = ["store"]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.clock import RealClock
 from rocketbox.embedded import EmbeddedServers
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.integration.wire import Wire, embedded, small_options
 
 pytestmark = pytest.mark.anyio

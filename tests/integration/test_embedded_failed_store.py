@@ -13,14 +13,14 @@ from typing import Any
 import anyio
 import pytest
 
-from rocketbox.broker.store.memory_storage import MemoryStorage
-from rocketbox.broker.store.storage import _RealFile
 from rocketbox.clock import RealClock
 from rocketbox.embedded import EmbeddedServers, ServersHealth
 from rocketbox.errors import RocketBoxError
 from rocketbox.protocol.codes import PermName, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
+from rocketbox.storage.file_system import _RealFile
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.broker_process import BrokerProcess
 from tests.integration.wire import Wire, embedded, small_options
 from tests.loops import anyio_backend as anyio_backend
@@ -149,17 +149,17 @@ BREAKING = """
 import errno, os, sys
 from pathlib import Path
 from typing import Any
-from rocketbox.broker.store import storage
+from rocketbox.storage import file_system
 from rocketbox.cli.app import app
 
-original = storage._RealFile.sync
+original = file_system._RealFile.sync
 
 def sync(file):
     if "commitlog" in file.path and Path(sys.argv[1]).exists():
         raise OSError(errno.EIO, "the disk is broken")
     original(file)
 
-storage._RealFile.sync = sync
+file_system._RealFile.sync = sync
 app(sys.argv[2:])
 """
 

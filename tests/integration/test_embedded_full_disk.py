@@ -11,9 +11,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.integration.wire import embedded
 
 pytestmark = pytest.mark.anyio

@@ -13,13 +13,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.clock import RealClock
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import ClientStateError, ConfigurationError, Finding, RemotingError, StoreLockedError
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.integration.wire import SMALL_FILES, embedded, small_options
 
 

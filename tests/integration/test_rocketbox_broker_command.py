@@ -96,7 +96,7 @@ def test_wrong_settings_are_named(tmp_path: Path) -> None:
 
 HANGING = """
 import sys, threading
-from rocketbox.broker.store import storage
+from rocketbox.storage import file_system
 def hang(file):
     print("the disk hangs", file=sys.stderr, flush=True)
     threading.Event().wait()
@@ -104,12 +104,12 @@ from rocketbox.cli.app import main
 {when}
 main()
 """
-AT_THE_START = "storage._RealFile.sync = hang"
+AT_THE_START = "file_system._RealFile.sync = hang"
 WHEN_IT_STOPS = """
 import rocketbox.cli.broker as command
 class Servers(command.EmbeddedServers):
     async def __aexit__(self, *error):
-        storage._RealFile.sync = hang
+        file_system._RealFile.sync = hang
         return await super().__aexit__(*error)
 command.EmbeddedServers = Servers
 """

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from rocketbox.broker.store.storage import Storage
 from rocketbox.clock import RealClock
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.message import MessageExt
@@ -16,6 +15,7 @@ from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.stored_message import decode_messages
 from rocketbox.remoting.client import RemotingClient
+from rocketbox.storage.file_system import Storage
 
 SMALL_FILES: Mapping[str, object] = {
     "mapped-file-size-commit-log": "4MB",

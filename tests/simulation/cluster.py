@@ -11,9 +11,9 @@ from typing import Any
 
 from rocketbox.broker.broker import Broker
 from rocketbox.broker.options import read_broker_options
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.clock import RealClock
 from rocketbox.nameserver.name_server import NameServer, NameServerOptions
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.clocks import START_MS
 from tests.integration.wire import SMALL_FILES
 from tests.simulation.network import Host, SimulatedNetwork

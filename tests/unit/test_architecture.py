@@ -23,15 +23,16 @@ LADDER: dict[str, str] = {
     "tasks": "errors clock",
     "handoff": "errors",
     "message": "errors",
+    "storage": "errors",
     "marks": "errors message",
     "protocol": "errors message",
     "remoting": "errors clock tasks handoff message protocol",
-    "client": "errors clock tasks handoff message protocol remoting",
+    "client": "errors clock tasks handoff message storage protocol remoting",
     "template": "errors clock tasks handoff message protocol remoting client",
     "listeners": "errors clock tasks hints handoff message marks protocol remoting client template",
     "nameserver": "errors clock tasks handoff message protocol remoting",
-    "broker": "errors clock tasks handoff message protocol remoting",
-    "embedded": "errors clock tasks handoff message protocol remoting nameserver broker",
+    "broker": "errors clock tasks handoff message storage protocol remoting",
+    "embedded": "errors clock tasks handoff message storage protocol remoting nameserver broker",
     "spark.offsets": "message",
     "spark.options": "spark.offsets",
     "spark.worker_client": "errors clock client",
@@ -49,8 +50,8 @@ LADDER: dict[str, str] = {
     "boot autoconfigure watchdog",
     "application": "errors clock tasks hints handoff message marks protocol remoting client template listeners spark "
     "boot autoconfigure background running watchdog",
-    "cli": "errors clock tasks handoff message marks protocol remoting client template listeners spark boot embedded "
-    "autoconfigure application broker nameserver",
+    "cli": "errors clock tasks handoff message storage marks protocol remoting client template listeners spark boot "
+    "embedded autoconfigure application broker nameserver",
     "__main__": "cli",
     "": "errors clock tasks message marks client template listeners spark boot application",  # rocketbox/__init__.py
 }

@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from rocketbox.broker.store.files import read_data
-from rocketbox.broker.store.storage import Storage
+from rocketbox.storage.file_system import Storage
 
 __all__ = ["Aside", "stamp_of"]
 

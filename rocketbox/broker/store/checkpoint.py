@@ -39,7 +39,7 @@ import threading
 import zlib
 from dataclasses import dataclass, replace
 
-from rocketbox.broker.store.storage import Storage, StorageFile
+from rocketbox.storage.file_system import Storage, StorageFile
 
 __all__ = ["Checkpoint", "CheckpointFile"]
 

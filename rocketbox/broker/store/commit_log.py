@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from rocketbox.broker.store.files import NO_ROOM, FileRun, OpenFiles, SyncFailedError
 from rocketbox.broker.store.options import BLANK_BYTES, StoreOptions
 from rocketbox.broker.store.records import BLANK_MAGIC, MAGICS, MIN_RECORD_BYTES, check_record
-from rocketbox.broker.store.storage import StorageFile
 from rocketbox.errors import InvalidMessageError, StoreCorruptError, StoreError
+from rocketbox.storage.file_system import StorageFile
 
 __all__ = ["CommitLog", "NotPreparedError", "Segment", "WriteFullError"]
 

@@ -18,9 +18,9 @@ import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rocketbox.broker.store.storage import Storage
 from rocketbox.errors import StoreError
 from rocketbox.protocol.loose_json import loads_loose
+from rocketbox.storage.file_system import Storage
 
 __all__ = ["ConfigFile"]
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 
 from rocketbox.broker.store.files import FileRun, OpenFiles
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT as UNIT
-from rocketbox.broker.store.storage import Storage
+from rocketbox.storage.file_system import Storage
 
 __all__ = ["FILLER_SIZE", "FILLER_UNIT", "ConsumeQueue", "find_queues"]
 

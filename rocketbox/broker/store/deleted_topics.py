@@ -24,10 +24,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from rocketbox.broker.store.config_file import ConfigFile
-from rocketbox.broker.store.storage import Storage
 from rocketbox.errors import StoreCorruptError, StoreError
 from rocketbox.protocol.json_values import dumps
 from rocketbox.protocol.loose_json import loads_loose
+from rocketbox.storage.file_system import Storage
 
 __all__ = ["MOST_DELETED_TOPICS", "DeletedTopics"]
 

@@ -16,8 +16,8 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
-from rocketbox.broker.store.storage import Storage, StorageFile
 from rocketbox.errors import StoreCorruptError, StoreError
+from rocketbox.storage.file_system import Storage, StorageFile
 
 __all__ = ["NO_ROOM", "FileRun", "OpenFiles", "SyncFailedError", "is_shortage", "read_data"]
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from rocketbox.broker.store.files import read_data
 from rocketbox.broker.store.finding import FindingKind, StoreFinding
 from rocketbox.broker.store.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
-from rocketbox.broker.store.storage import Storage, StorageFile
+from rocketbox.storage.file_system import Storage, StorageFile
 
 __all__ = ["IndexComparison"]
 

@@ -28,7 +28,7 @@ from datetime import UTC, datetime, timedelta
 
 from rocketbox.broker.store.files import read_data
 from rocketbox.broker.store.index_sizes import found_sizes, other_size
-from rocketbox.broker.store.storage import Storage, StorageFile
+from rocketbox.storage.file_system import Storage, StorageFile
 
 __all__ = ["REST", "IndexFile", "IndexSnapshot", "MessageIndex", "hash_key", "hash_prefix"]
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import struct
 
 from rocketbox.broker.store.files import read_data
-from rocketbox.broker.store.storage import StorageFile
 from rocketbox.errors import StoreError
+from rocketbox.storage.file_system import StorageFile
 
 __all__ = ["found_sizes", "other_size"]
 

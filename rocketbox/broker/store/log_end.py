@@ -48,8 +48,8 @@ from rocketbox.broker.store.checkpoint import Checkpoint
 from rocketbox.broker.store.files import NO_ROOM, FileRun
 from rocketbox.broker.store.log_scan import LogScan, intact_behind
 from rocketbox.broker.store.records import store_timestamp_of
-from rocketbox.broker.store.storage import Storage
 from rocketbox.errors import StoreCorruptError, StoreError
+from rocketbox.storage.file_system import Storage
 
 __all__ = ["QueueEntries", "TornTail", "cut_torn_tail", "refuse_if_synced"]
 

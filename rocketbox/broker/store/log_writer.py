@@ -32,12 +32,12 @@ from rocketbox.broker.store.commit_log import CommitLog, NotPreparedError, Segme
 from rocketbox.broker.store.dispatcher import Appended, Dispatcher
 from rocketbox.broker.store.options import FlushDiskType, StoreOptions
 from rocketbox.broker.store.state import StoreState
-from rocketbox.broker.store.storage import Storage
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.broker.store.waiting import DurableCallback, DurableWaiters, Told, call_each
 from rocketbox.clock import Clock
 from rocketbox.errors import NotStartedError, StoreFailedError, StoreFullError, StoreStalledError
 from rocketbox.handoff import Waiter, WorkerPool, call_soon_from_thread, make_waiter
+from rocketbox.storage.file_system import Storage
 
 __all__ = ["LogWriter"]
 

@@ -50,7 +50,6 @@ from rocketbox.broker.store.records import seems_damaged
 from rocketbox.broker.store.recovery import RecoveryReport
 from rocketbox.broker.store.retention import Retention
 from rocketbox.broker.store.state import StoreHealth, StoreState
-from rocketbox.broker.store.storage import LockHandle, RealStorage, Storage
 from rocketbox.broker.store.topic_deletion import TopicDeletion
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.broker.store.upkeep import Upkeep
@@ -66,6 +65,7 @@ from rocketbox.errors import (
 from rocketbox.handoff import WorkerPool, call_soon_from_thread
 from rocketbox.message import format_offset_msg_id
 from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
+from rocketbox.storage.file_system import LockHandle, RealStorage, Storage
 from rocketbox.tasks import SupervisedTask, Supervisor, TaskState
 
 __all__ = ["ArrivalCallback", "MessageStore", "PutResult"]

@@ -20,7 +20,7 @@ from rocketbox.broker.store.aside import Aside
 from rocketbox.broker.store.consume_queue import FILLER_UNIT
 from rocketbox.broker.store.files import read_data
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT
-from rocketbox.broker.store.storage import Storage
+from rocketbox.storage.file_system import Storage
 
 __all__ = ["LARGEST_GAP", "main_cluster", "mend_queue_files", "queue_file_size", "set_index_aside"]
 

@@ -19,11 +19,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rocketbox.broker.store.config_file import ConfigFile
-from rocketbox.broker.store.storage import Storage
 from rocketbox.clock import Clock
 from rocketbox.errors import StoreCorruptError
 from rocketbox.protocol.json_values import dumps
 from rocketbox.protocol.loose_json import loads_loose
+from rocketbox.storage.file_system import Storage
 
 __all__ = ["ObservedAges"]
 

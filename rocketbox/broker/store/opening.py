@@ -22,9 +22,9 @@ from rocketbox.broker.store.files import NO_ROOM
 from rocketbox.broker.store.lock_file import decode_lock_file, encode_lock_file
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.recovery import RecoveryReport, recover, write_abort
-from rocketbox.broker.store.storage import LockHandle, Storage
 from rocketbox.clock import Clock
 from rocketbox.errors import StoreCorruptError, StoreError
+from rocketbox.storage.file_system import LockHandle, Storage
 
 __all__ = ["FIRST_MISSING", "OpenedStore", "lock_directory", "open_store", "say_clean"]
 

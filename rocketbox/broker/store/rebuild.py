@@ -18,8 +18,8 @@ from rocketbox.broker.store.deleted_topics import DeletedTopics
 from rocketbox.broker.store.files import FileRun, OpenFiles
 from rocketbox.broker.store.finding import FindingKind, StoreFinding
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT
-from rocketbox.broker.store.storage import StorageFile
 from rocketbox.broker.store.verify import LogComparison
+from rocketbox.storage.file_system import StorageFile
 
 __all__ = ["Mending", "QueueRebuild", "rebuild_queue"]
 

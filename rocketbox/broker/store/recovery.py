@@ -48,9 +48,9 @@ from rocketbox.broker.store.log_end import TornTail, cut_torn_tail, place_of, re
 from rocketbox.broker.store.log_scan import LogScan
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.records import NO_CHECKSUM, ParsedRecord, has_whole_properties, parse_record
-from rocketbox.broker.store.storage import Storage
 from rocketbox.clock import Clock
 from rocketbox.errors import InvalidMessageError, StoreCorruptError
+from rocketbox.storage.file_system import Storage
 
 __all__ = ["RecoveryReport", "recover", "write_abort"]
 

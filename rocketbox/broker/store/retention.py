@@ -37,11 +37,11 @@ from rocketbox.broker.store.observed_age import ObservedAges
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.records import MAGICS, store_timestamp_of
 from rocketbox.broker.store.state import StoreState
-from rocketbox.broker.store.storage import DiskUsage, Storage
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.clock import Clock
 from rocketbox.errors import StoreError, StoreFullError
 from rocketbox.handoff import WorkerPool
+from rocketbox.storage.file_system import DiskUsage, Storage
 
 __all__ = ["Retention", "TrustedTime"]
 

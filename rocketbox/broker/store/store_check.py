@@ -31,9 +31,9 @@ from rocketbox.broker.store.misfits import main_cluster, queue_file_size
 from rocketbox.broker.store.opening import FIRST_MISSING
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT as UNIT
 from rocketbox.broker.store.options import StoreOptions
-from rocketbox.broker.store.storage import Storage
 from rocketbox.broker.store.verify import LogComparison, QueueName
 from rocketbox.errors import StoreCorruptError, StoreError
+from rocketbox.storage.file_system import Storage
 
 __all__ = ["StoreFiles", "check_store", "check_tables", "find_files"]
 

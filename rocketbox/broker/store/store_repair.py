@@ -25,9 +25,9 @@ from rocketbox.broker.store.filler import SMALLEST_FILLER, blank, filler_record
 from rocketbox.broker.store.finding import FindingKind, StoreFinding
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT as UNIT
 from rocketbox.broker.store.records import store_timestamp_of
-from rocketbox.broker.store.storage import Storage
 from rocketbox.broker.store.store_check import StoreFiles
 from rocketbox.errors import StoreError
+from rocketbox.storage.file_system import Storage
 
 __all__ = ["RepairStep", "plan_repair"]
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from rocketbox.broker.broker import Broker
 from rocketbox.broker.options import read_broker_options
-from rocketbox.broker.store.memory_storage import MemoryStorage
-from rocketbox.broker.store.storage import Storage
 from rocketbox.clock import Clock, RealClock
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.network import MemoryNetwork
+from rocketbox.storage.file_system import Storage
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.clocks import START_MS
 from tests.integration.wire import SMALL_FILES, Wire
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from rocketbox.broker.persister import Table, TableFile
 from rocketbox.broker.store.config_file import ConfigFile
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.clock import Clock
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.clocks import VirtualClock
 
 __all__ = ["saved", "table_file", "text_of"]

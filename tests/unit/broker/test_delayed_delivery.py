@@ -17,13 +17,13 @@ from rocketbox.broker.delay_levels import DelayLevels, park
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.persister import TableFile
 from rocketbox.broker.put_stage import PutOrigin, PutStage, PutTransform
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.topics import TopicTable
 from rocketbox.errors import StoreCorruptError
 from rocketbox.protocol.bodies import TopicConfig
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
+from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.tasks import Supervisor
 from tests.clocks import VirtualClock, settle
 from tests.unit.broker.table_tools import saved, table_file, text_of

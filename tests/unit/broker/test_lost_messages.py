@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rocketbox.broker.broker import Broker
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.protocol.stored_message import StoredMessage
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.broker.in_memory import broker_in_memory
 from tests.unit.store.store_tools import contents, overwrite
 

@@ -10,7 +10,6 @@ import pytest
 from rocketbox.broker.broker import Broker
 from rocketbox.broker.extensions import BrokerExtensions
 from rocketbox.broker.property_text import find_property
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.reading import FILTERED_BYTES, GetMessageStatus
@@ -19,6 +18,7 @@ from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.stored_message import StoredMessage, decode_message, decode_messages
 from rocketbox.protocol.tags import SubscriptionData
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.broker.in_memory import BrokerWire, broker_in_memory
 
 pytestmark = pytest.mark.anyio

@@ -16,11 +16,11 @@ from rocketbox.broker.groups import GroupTable
 from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.persister import LONGEST_BACKOFF, WRITE_TIMEOUT, Persister, TableFile
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.broker.topics import TopicTable
 from rocketbox.errors import StoreError
 from rocketbox.protocol.bodies import TopicConfig
+from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.tasks import Supervisor
 from tests.clocks import VirtualClock, settle
 from tests.unit.broker.table_tools import text_of

@@ -20,9 +20,9 @@ from rocketbox.broker.store.files import FileRun, OpenFiles
 from rocketbox.broker.store.log_walk import Gap, walk_log
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
-from rocketbox.broker.store.storage import RealStorage
 from rocketbox.broker.store.store_repair import RepairStep, plan_repair
 from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
+from rocketbox.storage.file_system import RealStorage
 from tests.unit.cli.test_store_command import rocketbox
 from tests.unit.store.store_tools import ManualClock, message, number_of, put_all
 
@@ -213,7 +213,7 @@ def test_from_its_check_to_its_last_step_a_repair_has_the_directory_for_itself(
     shutil.copytree(stores[0], root)
     flip(log_file(root, 1), 700)
     others: list[str] = []
-    open_it = "import sys; from rocketbox.broker.store.storage import RealStorage; RealStorage().lock(sys.argv[1])"
+    open_it = "import sys; from rocketbox.storage.file_system import RealStorage; RealStorage().lock(sys.argv[1])"
 
     def plan_while_a_broker_starts(*arguments: Any) -> list[RepairStep]:
         started = subprocess.run(

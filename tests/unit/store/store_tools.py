@@ -19,15 +19,15 @@ from rocketbox.broker.store.checkpoint import Checkpoint
 from rocketbox.broker.store.dispatch import Derived
 from rocketbox.broker.store.files import FileRun, OpenFiles
 from rocketbox.broker.store.log_scan import LogScan
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.records import parse_record
-from rocketbox.broker.store.storage import Storage, StorageFile
 from rocketbox.clock import RealClock
 from rocketbox.message import decode_properties
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.protocol.tags import tags_code
+from rocketbox.storage.file_system import Storage, StorageFile
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.clocks import idle
 
 ROOT = "/store"

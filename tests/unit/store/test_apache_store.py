@@ -13,11 +13,11 @@ from rocketbox.broker.store.config_file import ConfigFile
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.reading import GetMessageStatus
-from rocketbox.broker.store.storage import RealStorage
 from rocketbox.errors import StoreCorruptError
 from rocketbox.message import MessageExt, decode_properties
 from rocketbox.protocol.bodies import loads_loose
 from rocketbox.protocol.stored_message import StoredMessage, decode_message, encode_stored_message
+from rocketbox.storage.file_system import RealStorage
 from tests.archives import unpack
 from tests.unit.store.store_tools import ManualClock, message, put_all
 

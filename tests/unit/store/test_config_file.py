@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rocketbox.broker.store.config_file import ConfigFile
-from rocketbox.broker.store.memory_storage import MemoryStorage
-from rocketbox.broker.store.storage import RealStorage, Storage
 from rocketbox.errors import StoreError
+from rocketbox.storage.file_system import RealStorage, Storage
+from rocketbox.storage.memory_storage import MemoryStorage
 
 PATH = Path("/config/topics.json")
 APACHES = b'{\n\t"dataVersion":{"counter":1},\n\t"topicConfigTable":{}\n}'

@@ -13,11 +13,11 @@ import anyio.lowlevel
 import pytest
 
 from rocketbox.broker.store import deleted_topics
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.options import FlushDiskType
 from rocketbox.broker.store.reading import GetMessageStatus
 from rocketbox.broker.store.store_check import check_store, find_files
 from rocketbox.errors import InvalidMessageError, StoreError
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.store_tools import (
     CHECKPOINT,
     LOG,

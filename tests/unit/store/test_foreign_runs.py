@@ -12,9 +12,9 @@ import dataclasses
 import pytest
 
 from rocketbox.broker.store.checkpoint import Checkpoint
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.errors import StoreCorruptError
 from rocketbox.protocol.stored_message import StoredMessage
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.store_tools import (
     CHECKPOINT,
     LOG,

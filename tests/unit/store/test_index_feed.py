@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from rocketbox.broker.store import index_feed
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.store_tools import SMALL, check_index, message, opened, put_all, settle
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from rocketbox.broker.store.index_file import MessageIndex
-from rocketbox.broker.store.memory_storage import MemoryStorage
+from rocketbox.storage.memory_storage import MemoryStorage
 
 
 @pytest.fixture

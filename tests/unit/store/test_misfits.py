@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from rocketbox.broker.store.checkpoint import Checkpoint
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.errors import StoreError
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.store_tools import (
     CHECKPOINT,
     ROOT,

@@ -10,12 +10,12 @@ import anyio
 import pytest
 
 from rocketbox.broker.store.checkpoint import Checkpoint
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.reading import WrongEntryError
-from rocketbox.broker.store.storage import LockHandle, RealStorage
 from rocketbox.protocol.codes import SCHEDULE_TOPIC
 from rocketbox.protocol.stored_message import StoredMessage
+from rocketbox.storage.file_system import LockHandle, RealStorage
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.store_tools import (
     CHECKPOINT,
     SMALL,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.rebuild import QueueRebuild, rebuild_queue
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.store_tools import (
     ROOT,
     SMALL,

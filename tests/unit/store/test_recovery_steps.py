@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from rocketbox.broker.store import recovery
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.records import CHECKSUM_BYTES, CHECKSUM_NAME
 from rocketbox.errors import StoreCorruptError
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.crash_checks import inline_pools
 from tests.unit.store.store_tools import (
     CHECKPOINT,

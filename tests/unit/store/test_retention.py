@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.reading import GetMessageStatus
 from rocketbox.broker.store.store_check import check_store, find_files
 from rocketbox.errors import ConfigurationError, StoreFullError
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.store_tools import (
     ROOT,
     SMALL,

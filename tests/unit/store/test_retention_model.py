@@ -9,11 +9,11 @@ import anyio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.reading import GetMessageStatus
 from rocketbox.broker.store.store_check import check_store, find_files
 from rocketbox.errors import StoreFullError
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.crash_checks import inline_pools
 from tests.unit.store.store_tools import ROOT, SMALL, JumpingClock, message, number_of, numbers, put_all
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.errors import InvalidMessageError
 from rocketbox.message import MessageExt
 from rocketbox.protocol.stored_message import decode_message, encode_stored_message
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.crash_checks import observe
 from tests.unit.store.store_tools import LOG, ROOT, SMALL, ManualClock, message, numbers, opened, put_all
 

@@ -9,11 +9,11 @@ import pytest
 
 from rocketbox.broker.store.checkpoint import Checkpoint
 from rocketbox.broker.store.finding import FindingKind, StoreFinding
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.store_check import check_store, find_files
 from rocketbox.errors import StoreCorruptError, StoreFullError
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, MessageSysFlag
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.store_tools import (
     CHECKPOINT,
     LOG,

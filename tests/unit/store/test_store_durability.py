@@ -12,10 +12,10 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from rocketbox.broker.store.memory_storage import MemoryStorage, StorageCall
 from rocketbox.broker.store.options import FlushDiskType, StoreOptions
 from rocketbox.broker.store.waiting import DurableCallback
 from rocketbox.errors import StoreFailedError
+from rocketbox.storage.memory_storage import MemoryStorage, StorageCall
 from tests.unit.store.store_tools import (
     LOG,
     ROOT,

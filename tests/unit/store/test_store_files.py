@@ -11,13 +11,13 @@ import pytest
 from rocketbox.broker.store.checkpoint import Checkpoint
 from rocketbox.broker.store.files import FileRun, OpenFiles, read_data
 from rocketbox.broker.store.index_file import hash_key, hash_prefix
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.records import find_keys, find_property
-from rocketbox.broker.store.storage import RealStorage, Storage
 from rocketbox.errors import ConfigurationError
 from rocketbox.message import encode_properties
 from rocketbox.protocol.tags import java_string_hash
+from rocketbox.storage.file_system import RealStorage, Storage
+from rocketbox.storage.memory_storage import MemoryStorage
 
 
 @pytest.fixture(params=["real", "memory"])

@@ -8,9 +8,9 @@ import anyio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.protocol.stored_message import decode_message
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.crash_checks import inline_pools
 from tests.unit.store.store_tools import ROOT, SMALL, ManualClock, message, number_of, numbers, remove_tree
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from rocketbox.broker.store.memory_storage import MemoryStorage
-from rocketbox.broker.store.storage import StorageFile
 from rocketbox.errors import StoreLockedError
+from rocketbox.storage.file_system import StorageFile
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.store_tools import (
     CHECKPOINT,
     LOG,

@@ -9,12 +9,12 @@ from itertools import pairwise
 import pytest
 
 from rocketbox.broker.filters import TagFilter
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.reading import GetMessageStatus
 from rocketbox.errors import InvalidMessageError, NotStartedError
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, MessageSysFlag
 from rocketbox.protocol.stored_message import decode_message
 from rocketbox.protocol.tags import tags_code
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.store_tools import (
     LOG,
     ROOT,

@@ -9,9 +9,9 @@ import threading
 import anyio
 import pytest
 
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.reading import GetMessageStatus, WrongEntryError
 from rocketbox.errors import StoreBusyError
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.store_tools import (
     LOG,
     ROOT,

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
-from rocketbox.broker.store.storage import RealStorage
 from rocketbox.errors import StoreCorruptError, StoreError, StoreLockedError
 from rocketbox.protocol.stored_message import StoredMessage
+from rocketbox.storage.file_system import RealStorage
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.crash_checks import inline_pools
 from tests.unit.store.store_tools import (
     CHECKPOINT,

@@ -8,8 +8,8 @@ import pytest
 
 from rocketbox.broker.store.checkpoint import CheckpointFile
 from rocketbox.broker.store.config_file import ConfigFile
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.store_check import check_tables
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.store_tools import CHECKPOINT, ROOT, SMALL, ManualClock, contents, flip, message, opened, put_all
 from tests.unit.store.test_upkeep import HOURLY, passed
 

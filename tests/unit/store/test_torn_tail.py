@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.records import check_record
 from rocketbox.errors import StoreError, StoreFullError
 from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.store_tools import (
     LOG,
     ROOT,

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from rocketbox.broker.store.finding import StoreFinding
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.upkeep import CHECKING
 from rocketbox.broker.store.verify import LogComparison
+from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.store_tools import (
     LOG,
     ROOT,

@@ -1,6 +1,6 @@
 """A file system in memory that records every call: what tests put in the place of the machine's.
 
-The interface stands in ``storage``. One that fails overrides :meth:`MemoryStorage.begin_call`.
+The interface stands in ``file_system``. One that fails overrides :meth:`MemoryStorage.begin_call`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rocketbox.broker.store.storage import DiskUsage, LockHandle, StorageFile
 from rocketbox.errors import StoreLockedError
+from rocketbox.storage.file_system import DiskUsage, LockHandle, StorageFile
 
 __all__ = ["MemoryStorage", "StorageCall"]
 

@@ -1,8 +1,8 @@
-"""What the store asks of a file system, and the machine's own.
+"""What the library asks of a file system, and the machine's own.
 
-Everything the store does to files goes through :class:`Storage`, so that tests can put in one that fails or forgets.
-Which file holds what, and when it must be synced, is left to the callers. Calls block; several threads may make them,
-though never two on one file's same bytes. Paths are text.
+What the broker's store and the client do to files goes through :class:`Storage`, so that tests can put in one that
+fails or forgets. Which file holds what, and when it must be synced, is left to the callers. Calls block; several
+threads may make them, though never two on one file's same bytes. Paths are text.
 
 Errors are the operating system's own (OSError), but for a lock that another process holds.
 """
