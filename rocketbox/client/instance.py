@@ -16,7 +16,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import anyio
 
@@ -57,12 +57,14 @@ from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import Network
+from rocketbox.storage.file_system import RealStorage, Storage
 from rocketbox.tasks import Supervisor
 
 __all__ = ["MQClientInstance", "own_or_shared"]
 
 _log = logging.getLogger(__name__)
 
+MACHINE: Final = RealStorage()
 GOODBYE_TIMEOUT = 1.0  # seconds for each request at the end, so that one silent broker leaves time for the others
 
 
@@ -89,6 +91,7 @@ class MQClientInstance:
         options: ClientOptions | None = None,
         clock: Clock | None = None,
         network: Network | None = None,
+        storage: Storage | None = None,
         cached_bytes: CachedBytes | None = None,
     ) -> None:
         self.options = options or ClientOptions()
@@ -103,6 +106,8 @@ class MQClientInstance:
         self.routes = RouteTable()
         self.cached_bytes = cached_bytes or CachedBytes(self.options.max_cached_bytes)
         """What consumers hold; one budget may be shared by several instances."""
+        self.storage: Storage = storage or MACHINE
+        """Where its consumers keep what they keep on this machine."""
         self.running = False
         """Between entering and leaving its ``async with``."""
         self._identity: Identity | None = None

@@ -22,8 +22,9 @@ from rocketbox.client.checks import check_group, check_topic
 from rocketbox.client.consume import ConcurrentConsumer, OrderlyConsumer
 from rocketbox.client.handler_threads import HandlerThreads
 from rocketbox.client.instance import MQClientInstance, own_or_shared
+from rocketbox.client.local_offsets import LocalOffsetStore, default_offset_dir
 from rocketbox.client.middleware import wrap_handler
-from rocketbox.client.offset_store import LocalOffsetStore, OffsetStore, RemoteOffsetStore, default_offset_dir
+from rocketbox.client.offset_store import OffsetStore, RemoteOffsetStore
 from rocketbox.client.options import ClientOptions, ConsumerOptions
 from rocketbox.client.outcomes import BROKER_DECIDES, DEAD_LETTER, AnyHandler, MessageHandler
 from rocketbox.client.process_queue import FlowLimits, ProcessQueue
@@ -156,9 +157,11 @@ class PushConsumer:
             group, self._options, self._subscriptions,
             send_back=self._send_back, tasks=self._tasks, clock=self._clock,
         )  # fmt: skip
+        self._local_offsets = self._make_local_offsets() if self._options.broadcasting else None
+        offsets: OffsetStore = self._local_offsets or RemoteOffsetStore(group, instance)
         self._queues = QueueAssignment(
             group, instance, self._options,
-            offsets=self._make_offset_store(), locks=self._locks, subscriptions=self._subscriptions, tasks=self._tasks,
+            offsets=offsets, locks=self._locks, subscriptions=self._subscriptions, tasks=self._tasks,
             pull=self._start_pulling, offer=self._consumer.offer, again=self._rebalancer.wake,
         )  # fmt: skip
         self._pull_context = PullContext(
@@ -167,14 +170,12 @@ class PushConsumer:
             may_pull=self._queues.may_commit, set_aside=self._set_aside,
         )  # fmt: skip
 
-    def _make_offset_store(self) -> OffsetStore:
-        if self._options.broadcasting:
-            directory = self._options.local_offset_dir or default_offset_dir()
-            client = self._instance.options
-            # A name that stays the same when the process starts again, as Java has it: without the process id.
-            name = f"{self._instance.ip}@{client.instance_name}" + (f"@{client.unit_name}" if client.unit_name else "")
-            return LocalOffsetStore(directory, name, self._group)
-        return RemoteOffsetStore(self._group, self._instance)
+    def _make_local_offsets(self) -> LocalOffsetStore:
+        directory = self._options.local_offset_dir or default_offset_dir()
+        client = self._instance.options
+        # A name that stays the same when the process starts again, as Java has it: without the process id.
+        name = f"{self._instance.ip}@{client.instance_name}" + (f"@{client.unit_name}" if client.unit_name else "")
+        return LocalOffsetStore(self._instance.storage, directory, name, self._group)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -184,6 +185,8 @@ class PushConsumer:
         async with AsyncExitStack() as stack:
             if self._owns_instance:
                 await stack.enter_async_context(self._instance)
+            if self._local_offsets is not None:
+                stack.enter_context(self._local_offsets)
             await stack.enter_async_context(self.threads)
             await stack.enter_async_context(self._tasks)
             self._running = True

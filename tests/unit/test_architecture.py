@@ -63,7 +63,7 @@ CLIENT_RUNGS = (
     "options",
     "cached_bytes heartbeats identity member_requests unbuilt",
     "instance process_queue",
-    "lanes offset_store queue_locks subscriptions workers",
+    "lanes local_offsets offset_store queue_locks subscriptions workers",
     "handler_threads members pull_loop start_offsets tries",
     "sending",
     "admin producer send_back",

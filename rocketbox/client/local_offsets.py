@@ -1,0 +1,179 @@
+"""The offsets of broadcasting consumers: a file on this machine, since there each member consumes all queues.
+
+    <directory>/<client>/<group>/offsets.json           what Java's clients read and write as well
+                                 offsets.json.bak       the one before
+                                 offsets.json.damaged   one that could not be read, kept for who wants to look at it
+                                 offsets.json.new       half of the next one
+
+The next one is written beside and synced before the file becomes ``.bak`` and the new one takes its name: after a crash
+at any moment one of the two can be read. What may be committed is said by ``process_queue``.
+
+Source: Apache RocketMQ 5.x ``LocalFileOffsetStore`` (path and content of the file). Unlike there the file is synced and
+never written in place, and two consumers of one process cannot have the same one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+from weakref import WeakKeyDictionary
+
+import anyio
+
+from rocketbox.client.process_queue import ProcessQueue
+from rocketbox.errors import ClientError, ClientStateError, RemoteProtocolError
+from rocketbox.handoff import run_blocking
+from rocketbox.message import MessageQueue
+from rocketbox.protocol.loose_json import loads_loose
+from rocketbox.storage.file_system import Storage
+
+__all__ = ["LocalOffsetStore", "decode_offsets", "default_offset_dir", "encode_offsets"]
+
+_log = logging.getLogger(__name__)
+
+
+def encode_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
+    """The text of ``offsets.json`` as fastjson writes it, with objects as keys (5.5.0 refuses keys that are text)."""
+    entries = [
+        "{\n\t\t\t"
+        f'"brokerName":{json.dumps(queue.broker_name)},\n\t\t\t"queueId":{queue.queue_id},\n\t\t\t'
+        f'"topic":{json.dumps(queue.topic)}\n\t\t}}:{offset}'
+        for queue, offset in sorted(offsets.items())
+    ]
+    table = "{\n\t\t" + ",\n\t\t".join(entries) + "\n\t}" if entries else "{}"
+    return ('{\n\t"offsetTable":' + table + "\n}").encode()
+
+
+def decode_offsets(data: bytes) -> dict[MessageQueue, int]:
+    """The offsets of an ``offsets.json``, keys as objects or as text. Raises ValueError when it is not one."""
+    body = loads_loose(data)
+    table = body.get("offsetTable") if isinstance(body, dict) else None
+    if not isinstance(table, dict):
+        raise ValueError("it has no offsetTable")
+    offsets = {}
+    for key, offset in table.items():
+        queue = loads_loose(key)
+        if not isinstance(queue, dict) or not isinstance(offset, int):
+            raise ValueError(f"{key!r}: {offset!r} is not a queue and its offset")
+        try:
+            offsets[MessageQueue(str(queue["topic"]), str(queue["brokerName"]), int(queue["queueId"]))] = offset
+        except KeyError as missing:
+            raise ValueError(f"queue {key!r} has no {missing}") from None
+    return offsets
+
+
+def default_offset_dir() -> Path:
+    """``~/.rocketmq_offsets``, as Java's clients have it."""
+    return Path.home() / ".rocketmq_offsets"
+
+
+class LocalOffsetStore:
+    """The offsets of one group in its file. While it is entered, nobody else in this process may have the same file.
+
+    Two members of a group that share it would overwrite each other's offsets, and of two clusters each other's queues.
+    """
+
+    _entered: ClassVar[WeakKeyDictionary[Storage, set[tuple[int, str]]]] = WeakKeyDictionary()
+    """Process and path of each: a fork does not have what its parent has."""
+
+    def __init__(self, storage: Storage, directory: Path, client: str, group: str) -> None:
+        self.path = directory / client / group / "offsets.json"
+        self._storage = storage
+        self._group = group
+        self._claim: tuple[int, str] | None = None
+        self._offsets: dict[MessageQueue, int] | None = None
+        self._damaged = False  # the file itself; .bak is good
+        self._writing = anyio.Lock()
+
+    def __enter__(self) -> Self:
+        claim = (os.getpid(), str(self.path.absolute()))
+        entered = self._entered.setdefault(self._storage, set())
+        if claim in entered:
+            raise ClientStateError(
+                f"another broadcasting consumer of group {self._group!r} in this process keeps its offsets in "
+                f"{self.path}; give one of them a local_offset_dir (ConsumerOptions) or instance_name (ClientOptions) "
+                "of its own"
+            )
+        entered.add(claim)
+        self._claim = claim
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._claim is not None:
+            self._entered[self._storage].discard(self._claim)
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """The offset in the file. Raises ClientError when the file and its backup are both damaged."""
+        return (await self._loaded()).get(queue)
+
+    async def persist(self, queues: Iterable[ProcessQueue]) -> None:
+        """Have the file hold the offsets of queues too; when it cannot be written that is logged, and done later."""
+        async with self._writing:
+            known = await self._loaded()
+            merged = known | {messages.queue: messages.commit_offset for messages in queues if not messages.dropped}
+            if merged == known:
+                return
+            try:
+                await run_blocking(self._write, encode_offsets(merged))
+            except OSError as error:
+                _log.warning("cannot write offsets to %s, they are written again later: %s", self.path, error)
+            else:
+                self._offsets = merged
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Nothing is forgotten: with broadcasting a queue has no other owner."""
+
+    async def _loaded(self) -> dict[MessageQueue, int]:
+        if self._offsets is None:
+            self._offsets = await run_blocking(self._load)
+        return self._offsets
+
+    def _load(self) -> dict[MessageQueue, int]:
+        damage = None
+        for path in (str(self.path), f"{self.path}.bak"):
+            if not self._storage.exists(path):
+                continue
+            try:
+                offsets = decode_offsets(self._read(path))
+            except (OSError, ValueError, RemoteProtocolError) as error:
+                _log.warning("cannot read offsets from %s: %s", path, error)
+                damage = error
+            else:
+                self._damaged = damage is not None
+                return offsets
+        if damage is not None:
+            raise ClientError(
+                f"{self.path} is damaged and there is no good backup beside it: {damage}; remove it to begin where "
+                "consume_from_where says"
+            ) from damage
+        return {}
+
+    def _read(self, path: str) -> bytes:
+        file = self._storage.open(path)
+        try:
+            return file.read(0, file.size())
+        finally:
+            file.close()
+
+    def _write(self, data: bytes) -> None:
+        path, fresh, directory = str(self.path), f"{self.path}.new", str(self.path.parent)
+        self._storage.make_directories(directory)
+        file = self._storage.open(fresh, create=True)
+        try:
+            file.truncate(0)  # what a write that failed has left
+            file.write(0, [data])
+            file.sync()
+        finally:
+            file.close()
+        if self._storage.exists(path):  # a crash between the two leaves the backup, which is read then
+            self._storage.rename(path, f"{path}.damaged" if self._damaged else f"{path}.bak")
+            self._damaged = False
+        self._storage.rename(fresh, path)
+        self._storage.sync_directory(directory)

@@ -1,0 +1,279 @@
+"""The file of broadcasting consumers' offsets: Java's format, replaced as a whole, checked when read, one's own."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketbox.client import ClientOptions, ConsumerOptions, MQClientInstance, PushConsumer
+from rocketbox.client.local_offsets import LocalOffsetStore, decode_offsets, encode_offsets
+from rocketbox.client.process_queue import ProcessQueue
+from rocketbox.errors import ClientError, ClientStateError
+from rocketbox.message import MessageModel, MessageQueue
+from rocketbox.storage.file_system import RealStorage, Storage
+from rocketbox.storage.memory_storage import MemoryStorage
+from tests.clocks import VirtualClock
+from tests.crashable_storage import CrashableStorage, Image
+from tests.scripted_cluster import ScriptedCluster
+
+WRITTEN_BY_JAVA = (
+    b'{\n\t"offsetTable":{\n\t\t{\n\t\t\t"brokerName":"broker-a",\n\t\t\t"queueId":2,\n'
+    b'\t\t\t"topic":"T555"\n\t\t}:1\n\t}\n}'
+)
+QUEUE = MessageQueue("T555", "broker-a", 2)
+FOLDER = Path("/offsets")
+CLIENT = "192.0.2.2@DEFAULT"
+
+
+def at(offset: int, queue: MessageQueue = QUEUE) -> ProcessQueue:
+    return ProcessQueue(queue, offset, now=0.0)
+
+
+def store_in(storage: Storage) -> LocalOffsetStore:
+    return LocalOffsetStore(storage, FOLDER, CLIENT, "g")
+
+
+def path_in(storage: Storage, suffix: str = "") -> str:
+    return f"{store_in(storage).path}{suffix}"
+
+
+def content(storage: Storage, suffix: str = "") -> bytes:
+    file = storage.open(path_in(storage, suffix))
+    return file.read(0, file.size())
+
+
+def overwrite(storage: Storage, data: bytes, suffix: str = "") -> None:
+    file = storage.open(path_in(storage, suffix), create=True)
+    file.truncate(0)
+    file.write(0, [data])
+
+
+# --- the format -------------------------------------------------------------------------------------------------------
+
+
+def test_the_file_is_written_as_java_writes_it() -> None:
+    assert encode_offsets({QUEUE: 1}) == WRITTEN_BY_JAVA
+    assert decode_offsets(WRITTEN_BY_JAVA) == {QUEUE: 1}
+
+
+def test_other_forms_of_the_file_are_read() -> None:
+    compact = b'{"offsetTable":{{"brokerName":"broker-a","queueId":2,"topic":"T555"}:1}}'
+    text_keys = b'{"offsetTable":{"{\\"brokerName\\":\\"broker-a\\",\\"queueId\\":2,\\"topic\\":\\"T555\\"}":1}}'
+    of_4_9 = (
+        b'{\n\t"offsetTable":{{\n\t\t\t"brokerName":"broker-a",\n\t\t\t"queueId":2,\n'
+        b'\t\t\t"topic":"T555"\n\t\t}:1\n\t}\n}'
+    )
+    assert decode_offsets(compact) == decode_offsets(text_keys) == decode_offsets(of_4_9) == {QUEUE: 1}
+    assert decode_offsets(encode_offsets({})) == {}
+
+
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
+
+
+@given(st.dictionaries(st.builds(MessageQueue, names, names, st.integers(0, 2**31 - 1)), st.integers(0, 2**63 - 1)))
+def test_what_is_written_is_read_back(offsets: dict[MessageQueue, int]) -> None:
+    assert decode_offsets(encode_offsets(offsets)) == offsets
+
+
+@given(st.integers(0, len(WRITTEN_BY_JAVA) - 1))
+def test_a_cut_file_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        decode_offsets(WRITTEN_BY_JAVA[:size])
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_offsets_are_merged_into_what_is_there(anyio_backend: str, tmp_path: Path) -> None:
+    other = MessageQueue("T555", "broker-a", 3)
+    store = LocalOffsetStore(RealStorage(), tmp_path, CLIENT, "g")
+    assert await store.read(QUEUE) is None
+    await store.persist([at(5)])
+    await store.persist([at(7, other)])
+    again = LocalOffsetStore(RealStorage(), tmp_path, CLIENT, "g")
+    assert (await again.read(QUEUE), await again.read(other)) == (5, 7)
+    assert store.path == tmp_path / CLIENT / "g" / "offsets.json"
+    assert decode_offsets(store.path.with_name("offsets.json.bak").read_bytes()) == {QUEUE: 5}
+
+
+@pytest.mark.anyio
+async def test_queues_that_are_handed_on_are_written_until_they_are_dropped(anyio_backend: str) -> None:
+    store = store_in(MemoryStorage())
+    queue = at(5)
+    queue.close()
+    await store.persist([queue])
+    assert await store.read(QUEUE) == 5
+    queue.pulled_to = 9
+    queue.drop()
+    await store.persist([queue])
+    assert await store.read(QUEUE) == 5
+
+
+@pytest.mark.anyio
+async def test_what_is_unchanged_is_not_written_again(anyio_backend: str) -> None:
+    storage = MemoryStorage()
+    store = store_in(storage)
+    await store.persist([at(5)])
+    written = len(storage.calls)
+    await store.persist([at(5)])
+    assert len(storage.calls) == written
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_damaged_file_gives_way_to_its_backup_which_it_never_replaces(
+    anyio_backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = MemoryStorage()
+    store = store_in(storage)
+    await store.persist([at(5)])
+    await store.persist([at(6)])
+    overwrite(storage, WRITTEN_BY_JAVA[:40])
+    again = store_in(storage)
+    assert await again.read(QUEUE) == 5
+    assert f"cannot read offsets from {store.path}" in caplog.text
+    await again.persist([at(7)])
+    assert content(storage, ".damaged") == WRITTEN_BY_JAVA[:40]
+    assert decode_offsets(content(storage, ".bak")) == {QUEUE: 5}
+    assert decode_offsets(content(storage)) == {QUEUE: 7}
+    await again.persist([at(8)])
+    assert decode_offsets(content(storage, ".bak")) == {QUEUE: 7}
+
+
+@pytest.mark.anyio
+async def test_two_damaged_files_are_an_error_and_never_offset_zero(anyio_backend: str) -> None:
+    storage = MemoryStorage()
+    await store_in(storage).persist([at(5)])
+    overwrite(storage, b"")
+    with pytest.raises(ClientError, match=r"offsets\.json is damaged .* remove it to begin where consume_from_where"):
+        await store_in(storage).read(QUEUE)
+
+
+@pytest.mark.anyio
+async def test_a_disk_that_does_not_read_is_no_file_without_offsets(anyio_backend: str) -> None:
+    storage = Faulty(lambda call, path: call == "read")
+    await store_in(storage).persist([at(5)])
+    storage.broken = True
+    with pytest.raises(ClientError, match="damaged"):
+        await store_in(storage).read(QUEUE)
+    storage.broken = False
+    assert await store_in(storage).read(QUEUE) == 5
+
+
+# --- a disk that refuses, and crashes ---------------------------------------------------------------------------------
+
+
+class Faulty(MemoryStorage):
+    """One that is full, or worse, for some calls while it is ``broken``."""
+
+    def __init__(self, fails: Callable[[str, str], bool]) -> None:
+        super().__init__()
+        self.fails = fails
+        self.broken = False
+
+    def begin_call(self, name: str, path: str) -> None:
+        if self.broken and self.fails(name, path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "call", ["make_directories", "create", "truncate", "write", "sync", "rename", "sync_directory"]
+)
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_disk_that_refuses_costs_nothing_but_the_commit(
+    anyio_backend: str, call: str, first: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = Faulty(lambda name, path: name == call)
+    store = store_in(storage)
+    if not first:
+        await store.persist([at(4)])
+    assert await store.read(QUEUE) == (None if first else 4)
+    storage.broken = True
+    await store.persist([at(5)])
+    assert f"cannot write offsets to {store.path}, they are written again later" in caplog.text
+    assert "No space left on device" in caplog.text
+    storage.broken = False
+    assert await store_in(storage).read(QUEUE) in ({None, 5} if first else {4, 5})
+    await store.persist([at(5)])
+    assert await store_in(storage).read(QUEUE) == 5
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_a_power_failure_leaves_holds_the_last_offsets_or_those_before(
+    anyio_backend: str, seed: int
+) -> None:
+    chance = random.Random(seed)
+    storage = CrashableStorage()
+    states: list[tuple[int, Image]] = []
+
+    def note(call: str, path: str, offset: int, size: int) -> None:
+        states.extend((committed, storage.sample(chance)) for _ in range(8))
+
+    committed = 0
+    store = store_in(storage)
+    await store.persist([at(1)])
+    committed = 1
+    storage.before_call = note
+    for offset in range(2, 6):
+        await store.persist([at(offset)])
+        committed = offset
+    for done, image in states:
+        found = await store_in(CrashableStorage(image)).read(QUEUE)
+        assert found in (done, done + 1), "the last that were committed, or those that were on their way"
+
+
+# --- whose file it is -------------------------------------------------------------------------------------------------
+
+
+def test_two_consumers_of_a_process_cannot_have_one_file() -> None:
+    storage = MemoryStorage()
+    with store_in(storage):
+        with pytest.raises(ClientStateError, match=r"another broadcasting consumer of group 'g' .*local_offset_dir"):
+            store_in(storage).__enter__()
+        with LocalOffsetStore(storage, FOLDER, CLIENT, "other"), store_in(MemoryStorage()):
+            pass
+    with store_in(storage):
+        pass
+
+
+@pytest.mark.anyio
+async def test_broadcasting_in_two_clusters_needs_two_files(anyio_backend: str) -> None:
+    clock, storage = VirtualClock(), MemoryStorage()
+    options = ConsumerOptions(message_model=MessageModel.BROADCASTING, local_offset_dir=FOLDER)
+    async with ScriptedCluster(clock) as one, ScriptedCluster(clock) as other:
+        instances = [
+            MQClientInstance(
+                cluster.name_server.address, options=ClientOptions(client_ip="192.0.2.7", instance_name=name),
+                clock=clock, network=cluster.network, storage=storage,
+            )
+            for cluster, name in ((one, "DEFAULT"), (other, "DEFAULT"), (other, "second"))
+        ]  # fmt: skip
+        async with instances[0], instances[1], instances[2], anyio.create_task_group() as tasks:
+
+            async def pass_time() -> None:
+                while True:
+                    await clock.advance(0.1)
+
+            async with PushConsumer("g", instance=instances[0], options=options):
+                second = PushConsumer("g", instance=instances[1], options=options)
+                with pytest.raises(ClientStateError, match="keeps its offsets in"):
+                    await second.__aenter__()
+                tasks.start_soon(pass_time)
+                async with PushConsumer("g", instance=instances[2], options=options):
+                    pass
+            async with PushConsumer("g", instance=instances[1], options=options):
+                pass
+            tasks.cancel_scope.cancel()
