@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from math import inf
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
@@ -26,6 +27,7 @@ from rocketbox.protocol.command import RemotingCommand, decode_command, encode_c
 from rocketbox.protocol.prepared_sends import SendRequest
 from rocketbox.remoting.connection import Connection, Driver, RemotingOptions, RequestHandler, Role, close_all
 from rocketbox.remoting.network import Network, TcpNetwork, format_address, parse_address, reason_of
+from rocketbox.remoting.sweep_times import SweepTimes
 from rocketbox.tasks import SupervisedTask, Supervisor
 
 __all__ = ["RemotingClient", "RpcHook"]
@@ -92,6 +94,7 @@ class RemotingClient:
         self._handlers: dict[int, RequestHandler] = dict(handlers or {})
         self._stack = AsyncExitStack()
         self._tasks = Supervisor("remoting client", clock)
+        self._sweeps = SweepTimes(clock, self.options.sweep_interval)
         self._role = Role(
             accepted=False,
             clock=clock,
@@ -99,6 +102,7 @@ class RemotingClient:
             opaques=itertools.count(),  # one sequence for all connections, as Java has it
             handlers=self._handlers,
             handler_tasks=Supervisor("remoting client's handlers", clock),
+            sweeps=self._sweeps,
             closed=self._connection_closed,
         )
         self._connections: dict[str, Connection] = {}  # in use
@@ -312,6 +316,7 @@ class RemotingClient:
             pending.task = self._tasks.start(name, self._connect, address, host, port, pending, restart=False)
         waiter = make_waiter()
         pending.waiting.append((waiter, deadline))
+        self._sweeps.by(deadline)
         connection: Connection = await waiter
         return connection
 
@@ -370,20 +375,23 @@ class RemotingClient:
                 _log.exception("a callback for the connection to %s failed", address)
 
     async def _sweep(self) -> None:
+        due = inf
         while True:
-            await self._clock.sleep(self.options.sweep_interval)
-            for connection in list(self._connections.values()):
-                connection.sweep()
+            now = await self._sweeps.next(due)
+            due = min([connection.sweep() for connection in list(self._connections.values())], default=inf)
             for connection in list(self._others):
-                connection.sweep()
+                due = min(due, connection.sweep())
                 if connection.gone:
                     self._others.discard(connection)
                 elif not connection.closed and not connection.requests_in_flight and not self._connecting:
                     connection.close("the server asked to go away")
-            now = self._clock.monotonic()
             for address, pending in self._connecting.items():
                 for waiter, deadline in pending.waiting:
-                    if deadline <= now and not waiter.done():
+                    if waiter.done():
+                        continue
+                    if deadline > now:
+                        due = min(due, deadline)
+                    else:
                         waiter.set_exception(ConnectError(address, "not connected within the time of the request"))
 
     async def _close_connections(self) -> None:

@@ -1,9 +1,9 @@
 """One connection: who waits for which answer, what is to be written, and when either has to wait.
 
 This is the core without I/O. A driver (``asyncio_driver``, ``stream_driver``) brings bytes in and takes bytes out; the
-owner, ``client`` or ``server``, calls :meth:`Connection.sweep` about ten times a second. Cutting frames is
-``protocol.framing``'s part, which connection a request takes ``client``'s, what becomes of the peer's requests
-``peer_requests``'.
+owner, ``client`` or ``server``, calls :meth:`Connection.sweep` when ``sweep_times`` says, at most ten times a second.
+Cutting frames is ``protocol.framing``'s part, which connection a request takes ``client``'s, what becomes of the peer's
+requests ``peer_requests``'.
 
 Sending. A request takes an opaque, puts a waiter into the table under it, and adds its frame to the output; the driver
 takes all of the output once for each turn of the loop. Whatever ends the wait - answer, timeout, cancellation, loss -
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -38,6 +39,7 @@ from rocketbox.remoting.intake import Intake
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.peer_requests import PeerRequests
 from rocketbox.remoting.role import Driver, RequestHandler, Role
+from rocketbox.remoting.sweep_times import IDLE_SWEEP_INTERVAL
 from rocketbox.remoting.waiting_line import WaitingLine
 
 __all__ = ["Connection", "Driver", "RemotingOptions", "RequestHandler", "Role", "close_all"]
@@ -187,6 +189,8 @@ class Connection:
             opaque = next(self._opaques) & MAX_OPAQUE
         waiter = self._new_waiter()
         waiters[opaque] = (waiter, deadline)
+        if timeout < IDLE_SWEEP_INTERVAL:
+            self._role.sweeps.by(deadline)
         if self._role.accepted:
             self._role.awaiting.add(self)
         try:
@@ -316,6 +320,7 @@ class Connection:
         if self._close_reason is not None:
             raise ConnectionClosedError(self.remote_address, self._close_reason)
         self._role.awaiting.add(self)
+        self._role.sweeps.by(deadline)
         await self._line.stand(deadline)
 
     def _room(self) -> int:
@@ -480,8 +485,11 @@ class Connection:
         self._role.awaiting.discard(self)
         self._role.closed(self)
 
-    def sweep(self) -> None:
-        """Fail what is past its deadline; close when idle or silent for too long."""
+    def sweep(self) -> float:
+        """Fail what is past its deadline; close when idle or silent for too long.
+
+        Returns when the next deadline is, ``inf`` when there is none.
+        """
         now = self._swept_at = self._monotonic()
         if self._read_since_sweep or not self._waiters:
             self._silent_since = now
@@ -495,7 +503,7 @@ class Connection:
         if self._close_reason is not None:
             if now - self._closed_at >= options.close_timeout:
                 self._driver.abort()  # the peer does not take what was still to be written
-            return
+            return self._closed_at + options.close_timeout
         # Walking the table costs 0.03 us for each request in flight, and unlike a queue of deadlines it holds nothing
         # of those that were answered long ago.
         expired = [waiter for waiter, deadline in self._waiters.values() if deadline <= now and not waiter.done()]
@@ -513,6 +521,9 @@ class Connection:
                 logging.WARNING, now, "slow", "the connection with %s is closed: %s", self.remote_address, late
             )
             self.abort(late)
+        deadlines = [deadline for _, deadline in self._waiters.values() if deadline > now]
+        deadlines += [place.deadline for place in self._line.places]
+        return min(deadlines, default=inf)
 
     def _cannot_be_written(self) -> RemotingError:
         if self._congested:

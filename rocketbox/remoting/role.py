@@ -20,6 +20,7 @@ from rocketbox.remoting.budgets import RareLog, ServerCounters, SharedBytes
 from rocketbox.remoting.hooks import RequestHook
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.read_turns import ReadTurns
+from rocketbox.remoting.sweep_times import SweepTimes
 from rocketbox.tasks import Supervisor
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class Role:
     opaques: Iterator[int]
     handlers: Mapping[int, RequestHandler]
     handler_tasks: Supervisor
+    sweeps: SweepTimes
+    """Is told of deadlines that may come before the next sweep."""
     closed: Callable[[Connection], None]
     """Called once, as soon as the connection can no longer be used."""
     hooks: Sequence[RequestHook] = ()

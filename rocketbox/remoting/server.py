@@ -11,6 +11,7 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AsyncExitStack
+from math import inf
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,13 +23,14 @@ from rocketbox.remoting.descriptors import connection_limit, raise_descriptor_li
 from rocketbox.remoting.hooks import RequestHook
 from rocketbox.remoting.network import Listener, Network, TcpNetwork, format_address, reason_of
 from rocketbox.remoting.read_turns import ReadTurns
+from rocketbox.remoting.sweep_times import SweepTimes
 from rocketbox.tasks import Supervisor
 
 __all__ = ["ListenError", "RemotingServer"]
 
 _log = logging.getLogger(__name__)
 
-IDLE_SWEEP_INTERVAL = 1.0  # seconds
+ALL_SWEPT_INTERVAL = 1.0  # seconds
 
 
 class ListenError(RemotingError):
@@ -82,6 +84,7 @@ class RemotingServer:
         self._half_frames = SharedBytes(self.options.max_half_frame_bytes, self._give_up_half_frame)
         self._unread = SharedBytes(self.options.max_unread_bytes, self._give_up_unread)
         self._read_turns = ReadTurns(reads, clock)
+        self._sweeps = SweepTimes(clock, self.options.sweep_interval)
         self._role = Role(
             accepted=True,
             clock=clock,
@@ -89,6 +92,7 @@ class RemotingServer:
             opaques=itertools.count(),
             handlers=handlers,
             handler_tasks=Supervisor("remoting server's handlers", clock),
+            sweeps=self._sweeps,
             closed=self._connection_closed,
             hooks=tuple(hooks),
             half_frames=self._half_frames,
@@ -212,24 +216,21 @@ class RemotingServer:
             connection.stop_serving()
 
     async def _sweep(self) -> None:
-        """Deadlines of requests of ours ten times a second, all else (idleness, slow frames) once."""
+        """Deadlines of requests of ours when they come, all else (idleness, slow frames) once a second."""
         awaiting = self._role.awaiting
-        swept = self._clock.monotonic()
+        swept, due = self._clock.monotonic(), inf
         while True:
-            await self._clock.sleep(self.options.sweep_interval)
-            now = self._clock.monotonic()
-            if now - swept >= IDLE_SWEEP_INTERVAL:
+            now = await self._sweeps.next(due)
+            if now - swept >= ALL_SWEPT_INTERVAL:
                 swept = now
                 for connection in list(self.connections):
                     connection.sweep()
-            else:
-                for connection in list(awaiting):
-                    connection.sweep()
+            due = min([connection.sweep() for connection in list(awaiting)], default=inf)
             for connection in list(awaiting):
                 if not connection.awaits:
                     awaiting.discard(connection)
             for connection in list(self._closing):
-                connection.sweep()
+                due = min(due, connection.sweep())
                 if connection.gone:
                     self._closing.discard(connection)
 

@@ -24,6 +24,7 @@ from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection, Driver, RemotingOptions, RequestHandler, Role
 from rocketbox.remoting.network import TcpNetwork, parse_address
 from rocketbox.remoting.server import ListenError, RemotingServer
+from rocketbox.remoting.sweep_times import SweepTimes
 from rocketbox.tasks import Supervisor
 from tests.loops import UVLOOP, needs_uvloop
 
@@ -474,7 +475,7 @@ async def test_a_connect_that_is_given_up_as_it_succeeds_leaves_no_connection(ne
     async with Desk().serve(network) as server, Supervisor("test", clock) as tasks:
         role = Role(
             accepted=False, clock=clock, options=RemotingOptions(), opaques=itertools.count(), handlers={},
-            handler_tasks=tasks, closed=closed.append,
+            handler_tasks=tasks, sweeps=SweepTimes(clock, 0.1), closed=closed.append,
         )  # fmt: skip
 
         def opened(driver: Driver, local: Any, remote: Any) -> Connection:

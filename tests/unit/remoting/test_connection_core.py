@@ -25,6 +25,7 @@ from rocketbox.protocol.command import RemotingCommand, encode_command, encode_r
 from rocketbox.protocol.framing import FrameReader
 from rocketbox.protocol.headers import ViewMessageRequestHeader
 from rocketbox.remoting.connection import MAX_OPAQUE, Connection, RemotingOptions, RequestHandler, Role
+from rocketbox.remoting.sweep_times import SweepTimes
 from rocketbox.tasks import Supervisor
 from tests.clocks import VirtualClock, settle
 
@@ -79,6 +80,7 @@ class Bench:
             opaques=opaques or itertools.count(),
             handlers=handlers or {},
             handler_tasks=tasks,
+            sweeps=SweepTimes(clock, 0.1),
             closed=self.closed.append,
         )
         self.connection = Connection(self.driver, role, local_address="here:1", remote_address="there:2")
