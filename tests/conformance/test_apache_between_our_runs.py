@@ -80,7 +80,7 @@ async def found_in(directory: Path) -> list[int]:
             found += numbers
         assert len(found) == len(set(found))
         for number in found[:: max(1, len(found) // 50)]:
-            assert len(store.query(TOPIC, f"k{number}", 9, 0, 1 << 60)) == 1
+            assert len((await store.query_keys(TOPIC, f"k{number}", 9, 0, 1 << 60)).records) == 1
     return sorted(found)
 
 

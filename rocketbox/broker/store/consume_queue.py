@@ -11,6 +11,7 @@ Source: Apache RocketMQ 5.x ``ConsumeQueue``.
 
 from __future__ import annotations
 
+import errno
 import re
 import struct
 import threading
@@ -64,6 +65,8 @@ class ConsumeQueue:
         """Whether its topic was deleted; another queue may stand in its place by now."""
         self.files_guard = threading.Lock()
         """Held while its files are removed, or written by others than ``derived_writer``."""
+        self.has_misfits = False
+        """Whether files lie in its place that do not fit, and cannot be put aside yet: nothing is written to any."""
         self.next_offset = 0
         self.max_offset = 0
         self.min_offset = 0
@@ -166,6 +169,28 @@ class ConsumeQueue:
         """Remove its files; blocks. Nothing may be read or added any more. Raises OSError."""
         with self.files_guard:
             self._run.remove_files()
+
+    def leave_files(self, file_size: int, end: int) -> None:
+        """Go on at ``end`` without the files, which do not fit, as one that has had no message; they stay as they are.
+
+        What is added is kept in memory until :meth:`take_files`.
+        """
+        self.has_misfits = True
+        self._run.starts = []
+        self._run.file_size = file_size
+        self._set_end(end)
+        self._loaded = end
+
+    def take_files(self, *, keep: bool) -> None:
+        """The files fit now: go on in them, or without ``keep`` in new ones. Blocks. Raises StoreError, OSError.
+
+        What is in memory is to be written over what they have.
+        """
+        with self.files_guard:
+            self._run.load()
+            if not keep or not self._run.start <= self._tail[0] * UNIT <= self._run.limit:
+                self._run.remove_files()
+            self.has_misfits = False
 
     def set_min_offset(self, min_physical: int) -> None:
         """Set ``min_offset`` to the first unit whose record the commit log still has."""
@@ -281,7 +306,10 @@ class ConsumeQueue:
 
     def write(self, offset: int, data: bytes) -> None:
         """Write units; may run in another thread. They are safe after :meth:`sync`."""
-        self._run.write(offset * UNIT, data)
+        with self.files_guard:
+            if self.has_misfits:
+                raise OSError(errno.ENOSPC, f"no room to put aside what does not fit in {self._run.directory}")
+            self._run.write(offset * UNIT, data)
 
     def sync(self) -> None:
         """Sync what was written; may run in another thread."""

@@ -20,7 +20,13 @@ from rocketbox.broker.store.deleted_topics import DeletedTopics
 from rocketbox.broker.store.derivation import due_time
 from rocketbox.broker.store.files import NO_ROOM, OpenFiles
 from rocketbox.broker.store.index_file import MessageIndex, hash_key, hash_prefix
-from rocketbox.broker.store.misfits import mend_queue_files, queue_file_size, set_index_aside
+from rocketbox.broker.store.misfits import (
+    entries_in,
+    mend_queue_files,
+    queue_end,
+    queue_file_size,
+    set_index_aside,
+)
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT, StoreOptions
 from rocketbox.broker.store.records import ParsedRecord, RecordKeys, find_keys
 from rocketbox.errors import InvalidMessageError, StoreError
@@ -66,6 +72,8 @@ class Derived:
         """Of all files of consume queues: what those that are there have, else what the settings say."""
         self._delays = options.delay_level_ms
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.left_out: Misfits | None = None
+        """What does not fit and could not be put aside: :meth:`take_in` when there is room."""
         self.unwritten = 0
         """How many entries of queues are in memory only."""
         self._changed: dict[ConsumeQueue, None] = {}  # queues with entries that are not written; a set in order
@@ -94,8 +102,7 @@ class Derived:
         """Put aside what does not fit, make the rest fit, and load it again; blocks. Raises StoreError, OSError."""
         if misfits.queues is not None:
             _log.warning("%s: the consume queues are built again from the log", misfits.queues)
-            directories = [f"{self._directory}/{topic}/{number}" for topic, number in self._named()]
-            size = queue_file_size(self._storage, directories, self._options.mapped_file_size_consume_queue)
+            directories, size = self._sized_directories()
             for directory in directories:
                 mend_queue_files(self._storage, directory, size, aside)
             self._queues.clear()
@@ -106,6 +113,59 @@ class Derived:
             self.index.close()
             self.index.files = []
             set_index_aside(self._storage, self.index.directory, aside)
+
+    def leave_out(self, misfits: Misfits) -> None:
+        """Go on without what does not fit, none of which is changed: there is no room to put it aside.
+
+        Queues without their files begin as new ones; a recovery adds all that the log has. Until :meth:`take_in` what
+        is added to them stays in memory, and there is no index.
+        """
+        self.left_out = misfits
+        if misfits.queues is not None:
+            _, size = self._sized_directories()
+            self.queue_file_size = size
+            self._queues.clear()
+            self._files.forget_all()
+            for topic, queue_id in self._named():
+                queue = self._open_queue(topic, queue_id)
+                try:
+                    queue.load()
+                except StoreError:
+                    fits = False
+                else:
+                    fits = not queue.run.starts or queue.run.file_size == size
+                if not fits:
+                    queue.leave_files(size, queue_end(self._storage, queue.run.directory, size))
+                elif queue.begins_below(self.deleted.end_of(topic)):
+                    del self._queues[topic, queue_id]
+                    queue.remove_files()
+                queue.run.file_size = size
+            for queue in self:
+                self._begin(queue)
+        if misfits.index is not None:
+            self.index.close()
+            self.index.files = []
+            self.indexes = False
+
+    def take_in(self, aside: Aside) -> None:
+        """There may be room now: put aside what was left out, and have queues go on in their files. Blocks.
+
+        The index is empty then. Raises StoreError, OSError; may be called again.
+        """
+        for queue in self:
+            if queue.has_misfits:
+                mend_queue_files(self._storage, queue.run.directory, queue.run.file_size, aside)
+                self._files.forget_all()
+                queue.take_files(keep=not self.deleted.end_of(queue.topic))
+        if self.left_out is not None and self.left_out.index is not None:
+            set_index_aside(self._storage, self.index.directory, aside)
+        self.left_out = None
+
+    def _sized_directories(self) -> tuple[list[str], int]:
+        """Those of the queues, and how large their files should be."""
+        directories = [f"{self._directory}/{topic}/{number}" for topic, number in self._named()]
+        size = queue_file_size(self._storage, directories, self._options.mapped_file_size_consume_queue)
+        return directories, size
 
     def _named(self) -> list[tuple[str, int]]:
         return list(find_queues(self._storage, self._directory))
@@ -159,7 +219,10 @@ class Derived:
     def entries_from(self, physical: int) -> Iterator[tuple[int, int]]:
         """(offset, size) of the records at or behind ``physical`` that have an entry."""
         for queue in self:
-            yield from queue.entries_from(physical)
+            if queue.has_misfits:
+                yield from entries_in(self._storage, queue.run.directory, physical)
+            else:
+                yield from queue.entries_from(physical)
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self._queues.get((topic, queue_id))
@@ -183,7 +246,7 @@ class Derived:
     def _begin(self, queue: ConsumeQueue) -> None:
         """Let a queue that has had no message begin behind those of a deleted topic of the same name."""
         begin = self.deleted.begin_of(queue.topic, queue.queue_id)
-        if begin and queue.is_new:
+        if begin > queue.next_offset and queue.is_new:
             queue.begin_at(begin)
 
     def begins_after(self, topic: str) -> dict[int, int]:

@@ -111,12 +111,6 @@ class IndexFeed:
             self._has_all, self._indexed = True, self._noted
         self._troubles.end(BUILDING)
 
-    def build_now(self) -> None:
-        """As :meth:`build`, for a thread; blocks."""
-        end = self._end
-        while self.built < end:
-            self._build_slice(end)
-
     def _build_slice(self, end: int) -> None:
         with self.guard:
             if self.built >= end:
@@ -136,6 +130,16 @@ class IndexFeed:
                 self.built = behind
                 self._indexed = noted
                 notes.popleft()
+
+    def begin_index(self, start: int) -> None:
+        """Build an index, which was left out until now, from the record at ``start`` on; for a thread.
+
+        Whoever asks for :meth:`build` next does it: a query, or the next writing of the index.
+        """
+        with self.guard:
+            self.built = start
+            self._notes, self._has_all, self._indexed = deque(), False, self._noted
+            self._derived.indexes = True
 
     def take(self) -> TakenIndex:
         """What is built and not written; blocks."""

@@ -134,7 +134,6 @@ class MessageStore:
         self.read = self._reader.read
         self.read_record = self._reader.read_record
         self.read_from_memory = self._reader.read_from_memory
-        self.query = self._reader.query
         self.query_keys = self._reader.query_keys
         self.find_offset_by_time = self._reader.find_offset_by_time
         self.first_offset = self._reader.first_offset
@@ -294,12 +293,18 @@ class MessageStore:
 
     async def _finish_opening(self, pool: WorkerPool, opened: OpenedStore) -> None:
         """Say that the store is in use; on a full disk before the first message is taken, not now."""
+
+        def finish() -> None:
+            opened.finish()
+            if self.options.message_index_enable and not self._derived.indexes:  # it was left out until now
+                self._feed.begin_index(self._log.start)
+
         try:
-            await pool.run(opened.finish)
+            await pool.run(finish)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            self._writer.needs = opened.finish
+            self._writer.needs = finish
             self._state.refuse(StoreFullError(f"opening {self._root}", error.strerror or str(error)))
 
     def _mend(self, error: WrongEntryError) -> None:

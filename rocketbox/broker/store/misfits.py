@@ -4,6 +4,9 @@ They are derived from the log, so no start is refused for them. What they hold i
 are made to fit, so that a start can read them and build again what differs. That it must is written down by the caller
 (``opening``) before anything is changed: a crash in between leaves files that fit and lack entries.
 
+On a full disk that waits: what does not fit is left where it is (``dispatch`` goes on without it, and keeps what it
+builds from the log in memory), and what such files still tell is said by :func:`queue_end` and :func:`entries_in`.
+
 Source: rocketbox' own; Apache RocketMQ 5.x ends with "not matched store config value" (``MappedFileQueue.load``).
 """
 
@@ -12,20 +15,30 @@ from __future__ import annotations
 import logging
 import os
 import re
+import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from rocketbox.broker.store.aside import Aside
-from rocketbox.broker.store.consume_queue import FILLER_UNIT
+from rocketbox.broker.store.consume_queue import FILLER_SIZE, FILLER_UNIT
 from rocketbox.broker.store.files import read_data
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT
 from rocketbox.storage.file_system import Storage
 
-__all__ = ["LARGEST_GAP", "main_cluster", "mend_queue_files", "queue_file_size", "set_index_aside"]
+__all__ = [
+    "LARGEST_GAP",
+    "entries_in",
+    "main_cluster",
+    "mend_queue_files",
+    "queue_end",
+    "queue_file_size",
+    "set_index_aside",
+]
 
 _log = logging.getLogger(__name__)
 
+_UNIT = struct.Struct(">qiq")
 LARGEST_GAP = 1000  # missing files that are made again; what lies farther away belongs to something else
 
 
@@ -93,11 +106,42 @@ def _complete(storage: Storage, path: str, found: int, size: int, *, fill: bool)
     With ``fill``, as others follow, by entries that stand for no message: zeros would be the queue's end.
     """
     file = storage.open(path, create=True)
-    file.truncate(size)
-    if fill:
+    if fill:  # before it is as long as it must be: a disk that gets full meanwhile leaves one that does not fit yet
         whole = found // CONSUME_QUEUE_UNIT
         file.write(whole * CONSUME_QUEUE_UNIT, [FILLER_UNIT * (size // CONSUME_QUEUE_UNIT - whole)])
+    file.truncate(size)
     file.sync()
+
+
+def queue_end(storage: Storage, directory: str, size: int) -> int:
+    """Where a queue would end if its files were mended; nothing is changed."""
+    kept = main_cluster(storage, directory, [start for start in _starts(storage, directory) if not start % size], size)
+    for start in reversed(kept):
+        file = storage.open(_path(directory, start))
+        found = file.size()
+        if start != kept[-1] and found < size:
+            return (start + size) // CONSUME_QUEUE_UNIT
+        units = list(_units(storage, _path(directory, start), min(found, size)))
+        for number in range(len(units) - 1, -1, -1):
+            if units[number][1] > 0:
+                return start // CONSUME_QUEUE_UNIT + number + 1
+    return kept[0] // CONSUME_QUEUE_UNIT if kept else 0
+
+
+def entries_in(storage: Storage, directory: str, physical: int) -> Iterator[tuple[int, int]]:
+    """(offset, size) of the records at or behind ``physical`` that whole units of a queue's files speak of."""
+    for start in _starts(storage, directory):
+        path = _path(directory, start)
+        for offset, size, _ in _units(storage, path, storage.open(path).size()):
+            if 0 < size < FILLER_SIZE and offset >= physical:
+                yield offset, size
+
+
+def _units(storage: Storage, path: str, size: int) -> Iterator[tuple[int, int, int]]:
+    content = bytearray()
+    for position, data in read_data(storage.open(path), 0, size):
+        content += bytes(position - len(content)) + data
+    return _UNIT.iter_unpack(content[: len(content) // CONSUME_QUEUE_UNIT * CONSUME_QUEUE_UNIT])
 
 
 def set_index_aside(storage: Storage, directory: str, aside: Aside) -> None:

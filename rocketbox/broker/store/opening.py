@@ -1,10 +1,9 @@
 """Opening a store's directory, and leaving it: lock, recovery, ``abort``, checkpoint.
 
-A full disk does not prevent it, but where files of queues or index do not fit (``misfits``): there must be room for
-copies of them. What is there can be read; ``abort`` and checkpoint are overwritten in place, and where one of them
-cannot be made, or a torn tail cannot be copied before it is cut off, the store takes no messages until it can
-(:meth:`OpenedStore.finish`). In which order they are written, and why, stands in ``lock_file``; what recovery does in
-its own module.
+A full disk does not prevent it. What is there can be read; ``abort`` and checkpoint are overwritten in place, and where
+one of them cannot be made, a torn tail cannot be copied before it is cut off, or files of queues or index that do not
+fit (``misfits``) cannot be put aside, the store takes no messages until it can (:meth:`OpenedStore.finish`). In which
+order they are written, and why, stands in ``lock_file``; what recovery does in its own module.
 
 Source: Apache RocketMQ 5.x ``DefaultMessageStore`` (``load``, ``start``, ``shutdown``).
 """
@@ -23,7 +22,7 @@ from rocketbox.broker.store.lock_file import decode_lock_file, encode_lock_file
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.recovery import RecoveryReport, recover, write_abort
 from rocketbox.clock import Clock
-from rocketbox.errors import StoreCorruptError, StoreError
+from rocketbox.errors import StoreCorruptError
 from rocketbox.storage.file_system import LockHandle, Storage
 
 __all__ = ["FIRST_MISSING", "OpenedStore", "lock_directory", "open_store", "say_clean"]
@@ -62,29 +61,26 @@ def open_store(
     if log.run.starts and (missing := known.missing_before(log.start)) is not None:
         raise StoreCorruptError(log.run.path(missing), 0, FIRST_MISSING)
     misfits = derived.load()
-    if misfits.queues is not None:
-        if known.marked:  # ends that no queues have: all of them are built again, now or by the start after a crash
-            ends = known.queue_ends ^ 1
-            checkpoint.write(sync=True, queued_offset=log.start, queue_ends=ends)
-        else:
-            write_abort(storage, root)
-            clean = False
+    if misfits.queues is not None and known.marked:
+        # ends that no queues have: all of them are built again, now or by the start after a crash
+        checkpoint.write(sync=True, queued_offset=log.start, queue_ends=known.queue_ends ^ 1)
     if misfits != Misfits():
-        _mend(derived, misfits, Aside(storage, root, stamp_of(clock.time_ms())))
+        aside = Aside(storage, root, stamp_of(clock.time_ms()))
+        try:
+            if misfits.queues is not None and not known.marked:
+                write_abort(storage, root)
+            derived.mend(misfits, aside)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            _log.error(
+                "%s. It is left out: the store takes no messages until there is room for what has to be kept of it "
+                "in %s (%s)", misfits.queues or misfits.index, aside.directory, error.strerror,
+            )  # fmt: skip
+            derived.leave_out(misfits)
+        clean = clean and (misfits.queues is None or known.marked)
     report = recover(log, derived, checkpoint, storage=storage, root=root, options=options, clean=clean, clock=clock)
     return OpenedStore(storage, root, lock, derived, checkpoint, known, report, options, clock, log.start)
-
-
-def _mend(derived: Derived, misfits: Misfits, aside: Aside) -> None:
-    try:
-        derived.mend(misfits, aside)
-    except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise
-        raise StoreError(
-            f"{misfits.queues or misfits.index}. It would be built again from the log, but there is no room for what "
-            f"has to be kept of it in {aside.directory} ({error.strerror}). No message is lost: make room, start again"
-        ) from error
 
 
 class OpenedStore:
@@ -120,6 +116,7 @@ class OpenedStore:
         self._queue_ends = derived.queue_ends
         self._log_start = log_start
         self._cut_later = report.cut_later
+        self._clock = clock
 
     def finish(self) -> None:
         """Say that the store is in use, and how far it is on the disk; blocks. May be called again after an OSError."""
@@ -127,6 +124,10 @@ class OpenedStore:
             self._cut_later()
             self._cut_later = None
         write_abort(self._storage, self._root)
+        if self._derived.left_out is not None:
+            if self._marked and self._derived.left_out.index is not None:
+                self._checkpoint.write(sync=True, indexed_offset=self._log_start, index_msg_timestamp=0)
+            self._derived.take_in(Aside(self._storage, self._root, stamp_of(self._clock.time_ms())))
         report = self.report
         self._derived.deleted.settle(self._log_start, report.end)
         self._checkpoint.write(

@@ -428,7 +428,17 @@ class StoreReader:
         return int(size)
 
     async def query_keys(self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int) -> KeySearch:
-        """As :meth:`query`, by threads, a slice at a time."""
+        """Records of a topic that may have a key, stored between two times, newest first; by threads, in slices.
+
+        Keys are UNIQ_KEY, the words of KEYS, and ``T#`` and the tags. They are found by their hash: others may be among
+        them. At most ``max_index_search_steps`` entries of the index are looked at. Raises StoreError while the index
+        is left out, for want of room.
+        """
+        if self._derived.left_out is not None and self._derived.left_out.index is not None:
+            raise StoreError(
+                f"{self._derived.left_out.index}; no message is found by its key until the disk has room for another "
+                "index"
+            )
         try:
             await self._feed.build(self.pool)
         except Exception as error:  # what is in the index can be found; why it lacks something, the feed's task tells
@@ -437,18 +447,6 @@ class StoreReader:
         while not await self.pool.run(search.step):
             pass
         return search
-
-    def query(self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int) -> list[bytes]:
-        """Records of a topic that may have a key, stored between two times, newest first; blocks, in any thread.
-
-        Keys are UNIQ_KEY, the words of KEYS, and ``T#`` and the tags. They are found by their hash: others may be among
-        them. At most ``max_index_search_steps`` entries of the index are looked at.
-        """
-        self._feed.build_now()
-        search = self._search_key(topic, key, max_num, begin_ms, end_ms)
-        while not search.step():
-            pass
-        return search.records
 
     def _search_key(self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int) -> KeySearch:
         options = self.options

@@ -47,12 +47,12 @@ class Mending:
         self.count += 1
 
     def write_entry(self, finding: StoreFinding, queue: ConsumeQueue) -> bool:
-        """Write a queue's; False when its file was removed meanwhile, by retention or with its topic.
+        """Write a queue's; False when its file was removed meanwhile, by retention or with its topic, or does not fit.
 
         It would get that file again, before a gap, and the next start would miss those in between.
         """
         with queue.files_guard:
-            if queue.is_deleted or int(os.path.basename(finding.path)) < queue.run.start:
+            if queue.is_deleted or queue.has_misfits or int(os.path.basename(finding.path)) < queue.run.start:
                 return False
             self.write(finding, queue.run.file_size)
         return True

@@ -199,7 +199,7 @@ class Outcome:
     end: int
 
 
-def observe(store: MessageStore, known: dict[Hashable, tuple[str, ...]] | None = None) -> Outcome:
+async def observe(store: MessageStore, known: dict[Hashable, tuple[str, ...]] | None = None) -> Outcome:
     """Read everything: each queue from its first message on, the tags code of each of its units, and each key.
 
     ``known`` holds what keys do not find, by records and index: where both are the same they are not looked up again.
@@ -229,29 +229,29 @@ def observe(store: MessageStore, known: dict[Hashable, tuple[str, ...]] | None =
                 break
     records.sort()
     if known is None:
-        wrong += _not_found_by_key(store, records)
+        wrong += await _not_found_by_key(store, records)
     else:
-        key = tuple(records), _index_state(store)
+        key = tuple(records), await _index_state(store)
         if key not in known:
-            known[key] = _not_found_by_key(store, records)
+            known[key] = await _not_found_by_key(store, records)
         wrong += known[key]
     return Outcome(tuple(records), tuple(queues), tuple(wrong), _trouble(store), store.max_commit_log_offset)
 
 
-def _not_found_by_key(store: MessageStore, records: Sequence[Found]) -> tuple[str, ...]:
+async def _not_found_by_key(store: MessageStore, records: Sequence[Found]) -> tuple[str, ...]:
     wrong = []
     for found in records:
         key = _labels(found.properties)[1]
         if key and found.place not in [
-            decode_found(record).place for record in store.query(found.topic, key, 9, 0, 1 << 60)
+            decode_found(record).place for record in (await store.query_keys(found.topic, key, 9, 0, 1 << 60)).records
         ]:
             wrong.append(f"key {key} does not find the record at {found.place}")
     return tuple(wrong)
 
 
-def _index_state(store: MessageStore) -> Hashable:
+async def _index_state(store: MessageStore) -> Hashable:
     """All that the index holds, in memory and on the disk."""
-    store._feed.build_now()
+    await store._feed.build(store._pool)
     state = []
     for file in store._derived.index.files:
         memory = {**vars(file)}

@@ -203,7 +203,7 @@ class CrashTester:
         try:
             async with self._store(storage) as store:
                 storage.before_call = None
-                return observe(store, self._known), storage.image()
+                return await observe(store, self._known), storage.image()
         except Exception as error:
             return f"it does not open: {type(error).__name__}: {error}", None
 
@@ -212,11 +212,11 @@ class CrashTester:
         storage = CrashableStorage(image)
         try:
             async with self._store(storage) as store:
-                if (again := observe(store, self._known)) != before:
+                if (again := await observe(store, self._known)) != before:
                     return [f"opened again it has {again} instead of {before}"]
                 await store.durable(store.put(message(999_999)).end_offset)
                 await idle()
-                more = observe(store, self._known)
+                more = await observe(store, self._known)
                 killed = storage.image()
             if len(more.records) != len(before.records) + 1 or more.wrong or more.trouble:
                 return [f"one more put leaves {more}"]
@@ -224,7 +224,7 @@ class CrashTester:
                 return [f"with one more it has {more}, before {before}"]
             for how, left in (("killed", killed), ("stopped", storage.image())):
                 async with self._store(CrashableStorage(left)) as store:
-                    if (last := observe(store, self._known)) != more:
+                    if (last := await observe(store, self._known)) != more:
                         return [f"{how} and opened again it has {last} instead of {more}"]
         except Exception as error:
             return [f"it does not go on: {type(error).__name__}: {error}"]

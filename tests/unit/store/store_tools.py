@@ -163,20 +163,26 @@ def numbers(store: MessageStore, topic: str = "orders", queue_id: int = 0) -> li
     return found
 
 
-def check_index(store: MessageStore, *numbers: int, topic: str = "orders", complete: bool = True) -> None:
+async def found_by_key(
+    store: MessageStore, key: str, most: int = 9, topic: str = "orders", begin_ms: int = 0, end_ms: int = 1 << 60
+) -> list[int]:
+    """The numbers of the messages that a query by key finds."""
+    return [number_of(each) for each in (await store.query_keys(topic, key, most, begin_ms, end_ms)).records]
+
+
+async def check_index(store: MessageStore, *numbers: int, topic: str = "orders", complete: bool = True) -> None:
     """Check that the messages of these numbers, and when they are ``complete`` no others, are found by keys and tag."""
-    everything = (0, 1 << 60)
     for number in numbers:
         for key in (f"k{number}", f"{number:032X}"):
-            assert [number_of(record) for record in store.query(topic, key, 9, *everything)] == [number]
+            assert await found_by_key(store, key, topic=topic) == [number]
     if not complete:
         return
     newest_first = sorted(numbers, reverse=True)
     most = store.options.max_msgs_num_batch
-    assert [number_of(record) for record in store.query(topic, "all", most, *everything)] == newest_first[:most]
+    assert await found_by_key(store, "all", most, topic) == newest_first[:most]
     for tag in range(3):
         tagged = [number for number in newest_first if number % 3 == tag]
-        assert [number_of(record) for record in store.query(topic, f"T#t{tag}", most, *everything)] == tagged[:most]
+        assert await found_by_key(store, f"T#t{tag}", most, topic) == tagged[:most]
 
 
 @asynccontextmanager
@@ -266,7 +272,61 @@ def remove_tree(storage: MemoryStorage, path: str) -> None:
             storage.remove(child)
 
 
-class SteppingStorage(MemoryStorage):
+@dataclass
+class _Fault:
+    error: BaseException
+    calls: tuple[str, ...]
+    where: str
+    times: int
+
+
+class FaultyStorage(MemoryStorage):
+    """Calls of any kind fail as :meth:`fail` says; a disk that is full as :attr:`full` says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+        """Nothing can be made, and nothing written behind what is written or set aside."""
+        self.failed = 0
+        """How many calls failed."""
+        self._faults: list[_Fault] = []
+        self._used: dict[str, int] = {}
+
+    def fail(self, error: BaseException, *calls: str, where: str = "", times: int = 1 << 30) -> None:
+        """Let the next ``times`` calls of these names, of paths that hold ``where``, raise ``error``."""
+        self._faults.append(_Fault(error, calls, where, times))
+
+    def take(self, other: MemoryStorage) -> None:
+        super().take(other)
+        for path, content in self._files.items():
+            self._used[path] = (max(content.pages, default=-1) + 1) * content.PAGE
+
+    def heal(self) -> None:
+        self._faults.clear()
+        self.full = False
+
+    def begin_call(self, name: str, path: str) -> None:
+        for fault in self._faults:
+            if fault.times > 0 and name in fault.calls and fault.where in path:
+                fault.times -= 1
+                self.failed += 1
+                raise fault.error
+        if self.full and (name == "create" or (name == "make_directories" and path not in self._directories)):
+            self._no_room()
+
+    def record(self, name: str, path: str, offset: int = 0, size: int = 0) -> None:
+        if name in {"write", "allocate"}:
+            if self.full and offset + size > self._used.get(path, 0):
+                self._no_room()
+            self._used[path] = max(self._used.get(path, 0), offset + size)
+        super().record(name, path, offset, size)
+
+    def _no_room(self) -> None:
+        self.failed += 1
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class SteppingStorage(FaultyStorage):
     """Keeps a copy of all files as they were before each change, in ``states``: where a process may be killed."""
 
     def __init__(self) -> None:
@@ -303,55 +363,6 @@ class FailingStorage(MemoryStorage):
         super().record(name, path, offset, size)
 
 
-class FaultyStorage(MemoryStorage):
-    """Calls of any kind fail as :meth:`fail` says; a disk that is full as :attr:`full` says."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.full = False
-        """Nothing can be made, and nothing written behind what is written or set aside."""
-        self.failed = 0
-        """How many calls failed."""
-        self._faults: list[_Fault] = []
-        self._used: dict[str, int] = {}
-
-    def fail(self, error: BaseException, *calls: str, where: str = "", times: int = 1 << 30) -> None:
-        """Let the next ``times`` calls of these names, of paths that hold ``where``, raise ``error``."""
-        self._faults.append(_Fault(error, calls, where, times))
-
-    def heal(self) -> None:
-        self._faults.clear()
-        self.full = False
-
-    def begin_call(self, name: str, path: str) -> None:
-        for fault in self._faults:
-            if fault.times > 0 and name in fault.calls and fault.where in path:
-                fault.times -= 1
-                self.failed += 1
-                raise fault.error
-        if self.full and (name == "create" or (name == "make_directories" and path not in self._directories)):
-            self._no_room()
-
-    def record(self, name: str, path: str, offset: int = 0, size: int = 0) -> None:
-        if name in {"write", "allocate"}:
-            if self.full and offset + size > self._used.get(path, 0):
-                self._no_room()
-            self._used[path] = max(self._used.get(path, 0), offset + size)
-        super().record(name, path, offset, size)
-
-    def _no_room(self) -> None:
-        self.failed += 1
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-@dataclass
-class _Fault:
-    error: BaseException
-    calls: tuple[str, ...]
-    where: str
-    times: int
-
-
 def os_error(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
@@ -372,6 +383,7 @@ __all__ = [
     "expire_first_file",
     "flip",
     "forget_sync",
+    "found_by_key",
     "killed",
     "message",
     "number_of",

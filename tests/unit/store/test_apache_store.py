@@ -95,7 +95,7 @@ async def check_store(directory: Path) -> None:
             keys = [*expected["keys"], expected["properties"].get("UNIQ_KEY")]
             keys += [f"T#{expected['tags']}"] if expected["tags"] else []
             for key in filter(None, keys):
-                assert found.records[0] in store.query(topic, key, 64, *everything)
+                assert found.records[0] in (await store.query_keys(topic, key, 64, *everything)).records
             assert (
                 await store.find_offset_by_time(topic, queue_id, expected["storeTimestamp"]) <= expected["queueOffset"]
             )

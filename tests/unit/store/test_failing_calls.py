@@ -129,10 +129,10 @@ class Run:
         else:
             if not await self._take("put", self.machine.put):
                 self.wrong.append("it takes no more puts")
-            outcome = observe(store)
+            outcome = await observe(store)
             if outcome.trouble:  # it may have just begun; what passes is told no longer
                 await self._take("wait", partial(self.machine.clock.advance, PATIENCE))
-                outcome = observe(store)
+                outcome = await observe(store)
             self.wrong += verify(outcome, ledger, ledger.mark())
 
     async def _take(self, name: str, step: Callable[[], Awaitable[None]]) -> bool:

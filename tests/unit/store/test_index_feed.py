@@ -32,7 +32,7 @@ async def test_many_bytes_of_properties_are_indexed_before_anybody_asks(monkeypa
         monkeypatch.setattr(index_feed, "WAKE_BYTES", 1000)
         await put_all(store, message(20))
         assert await is_indexed(store)
-        check_index(store, *range(21))
+        await check_index(store, *range(21))
 
 
 async def test_more_bytes_of_properties_than_may_be_held_are_read_again_from_the_log(
@@ -42,4 +42,4 @@ async def test_more_bytes_of_properties_than_may_be_held_are_read_again_from_the
     monkeypatch.setattr(index_feed, "MOST_BYTES", 300)
     async with opened(MemoryStorage(), OPTIONS) as store:
         await put_all(store, *[message(number) for number in range(40)])
-        check_index(store, *range(40))
+        await check_index(store, *range(40))

@@ -72,7 +72,7 @@ async def written(
                 checkpoint = storage.image().files[CHECKPOINT]
                 await clock.advance(12)
         await idle()
-        outcome = observe(store)
+        outcome = await observe(store)
         killed = storage.image()
     if old_checkpoint:
         killed = replaced(killed, CHECKPOINT, checkpoint)
@@ -221,8 +221,8 @@ async def test_a_flipped_bit_of_a_queue_entry_is_mended(field: str, stopped: boo
                 wrong += [f"{position}.{bit}: served {each}" for each in first - set(outcome.records)]
                 if first != set(outcome.records):
                     await clock.advance(5)  # the rebuild goes on in the background
-                if observe(store) != outcome:
-                    wrong.append(f"{position}.{bit}: not mended: {observe(store).wrong}")
+                if await observe(store) != outcome:
+                    wrong.append(f"{position}.{bit}: not mended: {(await observe(store)).wrong}")
     assert not wrong, f"{len(wrong)}: " + "\n".join(text[:300] for text in wrong[:5])
 
 
@@ -237,5 +237,5 @@ async def test_a_flipped_bit_of_an_index_entry_is_found_by_a_check_and_mended_af
                 assert findings(damaged), f"bit {position}.{bit} of entry {number}"
                 if not stopped:
                     async with store_on(CrashableStorage(damaged)) as store:
-                        assert observe(store) == outcome, f"bit {position}.{bit} of entry {number}"
+                        assert await observe(store) == outcome, f"bit {position}.{bit} of entry {number}"
     await anyio.lowlevel.checkpoint()

@@ -5,19 +5,23 @@ from __future__ import annotations
 import dataclasses
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from rocketbox.broker.store.checkpoint import Checkpoint
-from rocketbox.errors import StoreError
+from rocketbox.broker.store.misfits import entries_in
+from rocketbox.errors import StoreCorruptError, StoreError, StoreFullError
 from rocketbox.storage.memory_storage import MemoryStorage
+from tests.unit.store.crash_checks import inline_pools
 from tests.unit.store.store_tools import (
     CHECKPOINT,
+    LOG,
     ROOT,
     SMALL,
     FaultyStorage,
     ManualClock,
+    SteppingStorage,
     check_index,
     contents,
     message,
@@ -27,12 +31,21 @@ from tests.unit.store.store_tools import (
     overwrite,
     put_all,
     states_of_a_start,
+    until,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
 QUEUE = f"{ROOT}/consumequeue/orders/0"
 COUNT = 50  # three files of 20 entries
+
+
+@pytest.fixture(autouse=True)
+def _no_threads() -> Iterator[None]:
+    with inline_pools():
+        yield
+
+
 Damage = Callable[[MemoryStorage], None]
 
 
@@ -58,7 +71,7 @@ DAMAGES: dict[str, Damage] = {
 
 async def filled() -> tuple[MemoryStorage, MemoryStorage]:
     """A store that was stopped, and as it would be had it been killed."""
-    storage, clock = MemoryStorage(), ManualClock()
+    storage, clock = MemoryStorage(), ManualClock(threads=False)
     async with opened(storage, clock=clock) as store:
         await put_all(store, *[message(number) for number in range(COUNT)], message(COUNT, topic="other"))
         for _ in range(3):
@@ -77,16 +90,15 @@ async def check(storage: MemoryStorage) -> None:
     async with opened(storage) as store:
         assert numbers(store) == list(range(COUNT))
         assert numbers(store, "other") == [COUNT]
-        check_index(store, 0, COUNT - 1, complete=False)
+        await check_index(store, 0, COUNT - 1, complete=False)
         await put_all(store, message(COUNT))
         assert numbers(store) == list(range(COUNT + 1))
         assert store.troubles.current == []
     async with opened(storage) as store:
         assert numbers(store) == list(range(COUNT + 1))
-        check_index(store, 0, COUNT, complete=False)
+        await check_index(store, 0, COUNT, complete=False)
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("what", DAMAGES)
 async def test_queue_files_that_do_not_fit_are_built_again(what: str, caplog: pytest.LogCaptureFixture) -> None:
     for state in await filled():
@@ -99,7 +111,6 @@ async def test_queue_files_that_do_not_fit_are_built_again(what: str, caplog: py
             await check(unmarked)
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("which", [0, 1, -1])
 @pytest.mark.parametrize("size", [1, 751, 1399, 1412])
 async def test_index_files_that_do_not_fit_are_put_aside_and_built_again(which: int, size: int) -> None:
@@ -112,7 +123,6 @@ async def test_index_files_that_do_not_fit_are_put_aside_and_built_again(which: 
         await check(unmarked)
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("marked", [True, False])
 async def test_a_start_that_breaks_off_while_it_mends_is_made_up_for_by_the_next(marked: bool) -> None:
     state, _ = await filled()
@@ -123,10 +133,9 @@ async def test_a_start_that_breaks_off_while_it_mends_is_made_up_for_by_the_next
     for left in await states_of_a_start(state):
         async with opened(left) as store:
             assert numbers(store) == list(range(COUNT))
-            check_index(store, *range(COUNT), complete=False)
+            await check_index(store, *range(COUNT), complete=False)
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_what_was_changed_is_kept_in_torn() -> None:
     state, _ = await filled()
     path = f"{QUEUE}/{400:020d}"
@@ -137,9 +146,90 @@ async def test_what_was_changed_is_kept_in_torn() -> None:
     assert [contents(state, f"{ROOT}/torn/{name}") for name in kept] == [before]
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_queue_whose_messages_have_expired_keeps_its_numbers_when_a_file_of_it_is_missing() -> None:
-    storage, clock = MemoryStorage(), ManualClock()
+# --- on a full disk ---
+
+
+def on_full_disk(state: MemoryStorage) -> FaultyStorage:
+    storage = FaultyStorage()
+    storage.take(state)
+    storage.full = True
+    return storage
+
+
+async def check_on_full_disk(state: MemoryStorage, what: str) -> None:
+    """It is read, also after a second start, takes no messages, and is whole when there is room again."""
+    storage, clock = on_full_disk(state), ManualClock(threads=False)
+    for _ in range(2):
+        async with opened(storage, clock=clock) as store:
+            assert store.refusal is not None, what
+            assert store.failure is None
+            assert numbers(store) == list(range(COUNT)), what
+            assert numbers(store, "other") == [COUNT]
+            await clock.advance(100)
+            with pytest.raises(StoreFullError):
+                store.put(message(COUNT))
+    async with opened(storage, clock=clock) as store:
+        assert store.refusal is not None
+        for path in storage.list_directory(QUEUE):  # what lies there was not touched
+            assert contents(storage, f"{QUEUE}/{path}") == contents(state, f"{QUEUE}/{path}")
+        storage.heal()
+        await until(lambda: store.refusal is None, clock)
+        await put_all(store, message(COUNT))
+        for _ in range(4):
+            await clock.advance(30)
+        assert store.troubles.current == []
+        assert numbers(store) == list(range(COUNT + 1))
+        await check_index(store, *range(COUNT), complete=False)
+        killed = storage.copy()
+    for left in (storage, killed):
+        async with opened(left) as store:
+            assert numbers(store) == list(range(COUNT + 1)), what
+            await check_index(store, *range(COUNT + 1), complete=False)
+    assert not storage.exists(f"{ROOT}/abort")
+
+
+@pytest.mark.parametrize("what", [what for what in DAMAGES if what != "last queue file gone"])
+async def test_on_a_full_disk_queue_files_that_do_not_fit_are_left_out_until_there_is_room(what: str) -> None:
+    stopped, killed = await filled()
+    for state in (stopped, without_mark(killed)):
+        DAMAGES[what](state)
+        await check_on_full_disk(state, what)
+
+
+async def test_on_a_full_disk_an_index_that_does_not_fit_is_left_out_until_there_is_room() -> None:
+    for state in await filled():
+        state.open(f"{ROOT}/index/{state.list_directory(f'{ROOT}/index')[1]}").truncate(751)
+        for each in (without_mark(state.copy()), state):
+            async with opened(on_full_disk(each)) as store:
+                with pytest.raises(StoreError, match="no message is found by its key until the disk has room"):
+                    await store.query_keys("orders", "k1", 9, 0, 1 << 60)
+            await check_on_full_disk(each, "index")
+
+
+async def test_a_start_that_breaks_off_while_what_was_left_out_is_put_aside_is_made_up_for_by_the_next() -> None:
+    state, _ = await filled()
+    DAMAGES["middle queue file of 279"](state)
+    state.open(f"{ROOT}/index/{state.list_directory(f'{ROOT}/index')[0]}").truncate(100)
+    for each in (state, without_mark(state.copy())):
+        stepping, clock = SteppingStorage(), ManualClock(threads=False)
+        stepping.take(each)
+        stepping.fail(os_error(errno.ENOSPC), "make_directories", where="/torn")
+        async with opened(stepping, clock=clock) as store:
+            assert store.refusal is not None
+            stepping.heal()
+            stepping.states.clear()
+            await until(lambda: store.refusal is None, clock)
+            states = [*stepping.states, stepping.copy()]
+        assert len(states) > 10
+        for left in states:
+            async with opened(left) as store:
+                assert numbers(store) == list(range(COUNT))
+                await check_index(store, *range(COUNT), complete=False)
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["room", "full"])
+async def test_a_queue_whose_messages_have_expired_keeps_its_numbers_when_a_file_of_it_is_missing(full: bool) -> None:
+    storage, clock = FaultyStorage(), ManualClock(threads=False)
     options = dataclasses.replace(
         SMALL, delete_when=";".join(map(str, range(24))), file_reserved_time="3h", delete_commit_log_files_interval=0,
         max_message_size=2048,
@@ -154,20 +244,24 @@ async def test_a_queue_whose_messages_have_expired_keeps_its_numbers_when_a_file
         assert queue is not None
         first = queue.run.start
     storage.open(f"{ROOT}/consumequeue/once/0/{first:020d}").truncate(401)
+    storage.full = full
     async with opened(storage, options, clock=clock) as store:
+        assert (store.refusal is not None) == full
         assert (store.min_offset("once", 0), store.max_offset("once", 0)) == (45, 45)
+        storage.heal()
+        await until(lambda: store.refusal is None, clock)
+        assert (store.min_offset("once", 0), store.max_offset("once", 0)) == (45, 45)
+        await put_all(store, message(45, topic="once"))
+    async with opened(storage, options, clock=clock) as store:
+        assert numbers(store, "once") == [45]
 
 
-async def test_without_room_for_what_is_put_aside_a_start_says_what_to_do() -> None:
-    stopped, _ = await filled()
-    storage = FaultyStorage()
-    storage.take(stopped)
-    resized(f"{QUEUE}/{400:020d}", 279)(storage)
-    storage.fail(os_error(errno.ENOSPC), "create", where="/torn/")
-    with pytest.raises(StoreError, match=r"No message is lost: make room, start again") as caught:
-        async with opened(storage):
+async def test_entries_of_files_that_are_left_out_still_prove_that_the_log_was_synced() -> None:
+    _, killed = await filled()
+    DAMAGES["middle queue file of 420"](killed)
+    without_mark(killed)
+    places = [place for place, _ in entries_in(killed, QUEUE, 0)]
+    overwrite(killed, LOG, places[5] + 30, b"damaged")
+    with pytest.raises(StoreCorruptError):
+        async with opened(on_full_disk(killed)):
             pass
-    assert f"{ROOT}/torn" in str(caught.value)
-    storage.heal()
-    async with opened(storage) as store:
-        assert numbers(store) == list(range(COUNT))

@@ -117,11 +117,11 @@ async def check(storage: MemoryStorage) -> None:
     async with opened(storage) as store:
         assert numbers(store) == list(range(0, COUNT, 2))
         assert numbers(store, queue_id=1) == list(range(1, COUNT, 2))
-        check_index(store, *range(COUNT))
+        await check_index(store, *range(COUNT))
         await put_all(store, message(COUNT, queue_id=COUNT % 2))
         after = storage.copy()
     async with opened(after) as store:
-        check_index(store, *range(COUNT + 1))
+        await check_index(store, *range(COUNT + 1))
 
 
 @pytest.fixture(params=[64 << 20, 1], ids=["", "written often"])

@@ -15,7 +15,7 @@ from rocketbox.broker.store.store_check import check_store, find_files
 from rocketbox.errors import StoreFullError
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.crash_checks import inline_pools
-from tests.unit.store.store_tools import ROOT, SMALL, JumpingClock, message, number_of, numbers, put_all
+from tests.unit.store.store_tools import ROOT, SMALL, JumpingClock, found_by_key, message, numbers, put_all
 
 RESERVED = 3 * 3600
 OPTIONS = dataclasses.replace(
@@ -66,10 +66,10 @@ async def run(steps: list[Step]) -> None:
     while going_on:
         going_on = False
         async with MessageStore(ROOT, OPTIONS, clock=clock, storage=storage) as store:
-            check(store, model, clock)
+            await check(store, model, clock)
             for step in remaining:
                 await take(step, store, clock, storage, model)
-                check(store, model, clock)
+                await check(store, model, clock)
                 if going_on := step[0] in {"stop", "kill"}:
                     break
             snapshot = storage.copy()
@@ -103,7 +103,7 @@ async def take(step: Step, store: MessageStore, clock: JumpingClock, storage: Me
         model.count += 1
 
 
-def check(store: MessageStore, model: Model, clock: JumpingClock) -> None:
+async def check(store: MessageStore, model: Model, clock: JumpingClock) -> None:
     for queue, put in model.put.items():
         least = store.min_offset(*queue)
         assert store.max_offset(*queue) == len(put)
@@ -114,4 +114,4 @@ def check(store: MessageStore, model: Model, clock: JumpingClock) -> None:
         if least:
             assert store.get(*queue, least - 1).status is GetMessageStatus.OFFSET_TOO_SMALL
         for number, _ in put[least:][:1]:
-            assert [number_of(record) for record in store.query(queue[0], f"k{number}", 9, 0, 1 << 60)] == [number]
+            assert await found_by_key(store, f"k{number}", topic=queue[0]) == [number]

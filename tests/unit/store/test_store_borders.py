@@ -21,7 +21,7 @@ FAR = 1 << 62
 
 async def reopened(storage: MemoryStorage) -> list[int]:
     async with opened(storage) as store:
-        assert not observe(store).wrong
+        assert not (await observe(store)).wrong
         return numbers(store)
 
 

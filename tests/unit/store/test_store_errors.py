@@ -18,8 +18,8 @@ from tests.unit.store.store_tools import (
     SMALL,
     FaultyStorage,
     ManualClock,
+    found_by_key,
     message,
-    number_of,
     numbers,
     opened,
     os_error,
@@ -110,12 +110,12 @@ async def test_an_error_of_derived_data_while_messages_are_stored_is_no_failure(
         assert numbers(store) == [0, 1, 2, 3, 4, 5]
         storage.heal()
         await until(lambda: not store.troubles.current, clock)
-        assert [number_of(record) for record in store.query("orders", "k3", 9, 0, 1 << 60)] == [3]
+        assert await found_by_key(store, "k3") == [3]
     assert not storage.exists(f"{ROOT}/abort")
     async with opened(storage) as store:
         assert numbers(store) == [0, 1, 2, 3, 4, 5]
         for number in range(6):
-            assert [number_of(record) for record in store.query("orders", f"k{number}", 9, 0, 1 << 60)] == [number]
+            assert await found_by_key(store, f"k{number}") == [number]
 
 
 # --- no place for a write ---
@@ -297,8 +297,7 @@ async def test_derived_data_that_cannot_be_written_is_written_later_and_stops_no
         found = numbers(store) + numbers(store, queue_id=1) + numbers(store, queue_id=2)
         assert sorted(found) == list(range(30))
         for count in range(30):
-            records = store.query("orders", f"k{count}", 9, 0, 1 << 60)
-            assert [number_of(record) for record in records] == [count]
+            assert await found_by_key(store, f"k{count}") == [count]
 
 
 async def test_a_stop_that_cannot_write_derived_data_is_not_clean_and_loses_nothing() -> None:
@@ -361,7 +360,7 @@ async def test_an_error_while_dispatching_holds_up_no_acknowledgement_and_is_mad
         assert numbers(store)[-1] == 22
         assert sorted(arrived) == [(0, end) for end in range(1, 13)] + [(1, end) for end in range(1, 13)]
         for number in range(24):
-            assert [number_of(record) for record in store.query("orders", f"k{number}", 9, 0, 1 << 60)] == [number]
+            assert await found_by_key(store, f"k{number}") == [number]
     assert not storage.exists(f"{ROOT}/abort")
 
 

@@ -39,13 +39,13 @@ async def run(steps: list[Step]) -> None:
     while going_on:
         going_on = False
         async with MessageStore(ROOT, SMALL, clock=clock, storage=storage) as store:
-            check(store, model, bodies)
+            await check(store, model, bodies)
             for step in remaining:
                 await take(step, store, clock, model, bodies)
                 if step[0] in {"stop", "kill", "lose queues", "lose index"}:
                     going_on = True
                     break
-            check(store, model, bodies)
+            await check(store, model, bodies)
             snapshot = storage.copy()
         if going_on and step[0] != "stop":
             storage = snapshot
@@ -77,10 +77,10 @@ async def take(
         bodies[number] = each.body
 
 
-def check(store: MessageStore, model: dict[tuple[str, int], list[int]], bodies: dict[int, bytes]) -> None:
+async def check(store: MessageStore, model: dict[tuple[str, int], list[int]], bodies: dict[int, bytes]) -> None:
     for (topic, queue_id), expected in model.items():
         assert numbers(store, topic, queue_id) == expected
         for number in expected[-2:]:
-            (record,) = store.query(topic, f"k{number}", 9, 0, 1 << 60)
+            (record,) = (await store.query_keys(topic, f"k{number}", 9, 0, 1 << 60)).records
             assert number_of(record) == number
             assert decode_message(record)[0].body == bodies[number]

@@ -110,7 +110,7 @@ async def test_after_a_clean_stop_little_is_read_of_each_file(sparse: bool) -> N
         assert [numbers(store, queue_id=queue_id) for queue_id in range(40)] == [
             list(range(queue_id, 3000, 40)) for queue_id in range(40)
         ]
-        check_index(store, 0, 1234, 2999, complete=False)
+        await check_index(store, 0, 1234, 2999, complete=False)
     assert len(storage.list_directory(f"{ROOT}/commitlog")) == 3
     assert max(read.values()) <= 64 << 10
     queue_files = [path for path in read if "consumequeue" in path]

@@ -21,6 +21,7 @@ from tests.unit.store.store_tools import (
     SMALL,
     ManualClock,
     contents,
+    found_by_key,
     message,
     number_of,
     numbers,
@@ -239,7 +240,7 @@ async def test_half_and_rolled_back_messages_have_no_place_in_a_queue() -> None:
         record = store.read(places[0])
         assert record is not None
         assert number_of(record) == 1
-        assert len(store.query("orders", "all", 10, 0, 1 << 60)) == 2  # the rolled back one is not indexed
+        assert len(await found_by_key(store, "all", 10)) == 2  # the rolled back one is not indexed
 
 
 async def test_messages_are_found_by_each_of_their_keys_in_a_time() -> None:
@@ -251,16 +252,16 @@ async def test_messages_are_found_by_each_of_their_keys_in_a_time() -> None:
             await put_all(store, message(number))
             clock.now_ms += 1000
         for _ in range(2):  # from memory, then from the files
-            assert [number_of(record) for record in store.query("orders", "k7", 32, 0, 1 << 60)] == [7]
-            assert [number_of(record) for record in store.query("orders", f"{7:032X}", 32, 0, 1 << 60)] == [7]
-            assert [number_of(record) for record in store.query("orders", "all", 4, 0, 1 << 60)] == [29, 28, 27, 26]
-            tagged = store.query("orders", "T#t1", 32, start + 5000, start + 14_000)
-            assert [number_of(record) for record in tagged] == [13, 10, 7]
-            assert store.query("orders", "none", 32, 0, 1 << 60) == []
-            assert store.query("others", "k7", 32, 0, 1 << 60) == []
+            assert await found_by_key(store, "k7", 32) == [7]
+            assert await found_by_key(store, f"{7:032X}", 32) == [7]
+            assert await found_by_key(store, "all", 4) == [29, 28, 27, 26]
+            tagged = await found_by_key(store, "T#t1", 32, "orders", start + 5000, start + 14_000)
+            assert tagged == [13, 10, 7]
+            assert await found_by_key(store, "none", 32) == []
+            assert await found_by_key(store, "k7", 32, "others") == []
             await clock.advance(60)
     async with opened(storage, clock=clock) as store:
-        assert [number_of(record) for record in store.query("orders", "k7", 32, 0, 1 << 60)] == [7]
+        assert await found_by_key(store, "k7", 32) == [7]
 
 
 async def test_more_keys_than_a_file_holds_go_to_the_next_file() -> None:
@@ -268,8 +269,8 @@ async def test_more_keys_than_a_file_holds_go_to_the_next_file() -> None:
     assert len(storage.list_directory(f"{ROOT}/index")) == 4
     async with opened(storage) as store:
         for number in range(50):
-            assert [number_of(record) for record in store.query("orders", f"k{number}", 32, 0, 1 << 60)] == [number]
-        assert len(store.query("orders", "all", 100, 0, 1 << 60)) == 50
+            assert await found_by_key(store, f"k{number}", 32) == [number]
+        assert len(await found_by_key(store, "all", 100)) == 50
 
 
 async def test_an_offset_is_found_by_time() -> None:

@@ -29,9 +29,9 @@ from tests.unit.store.store_tools import (
     expire_first_file,
     flip,
     forget_sync,
+    found_by_key,
     killed,
     message,
-    number_of,
     numbers,
     opened,
     overwrite,
@@ -65,7 +65,7 @@ async def test_a_killed_store_has_all_that_was_durable_and_goes_on() -> None:
         assert store.report is not None
         assert (store.report.clean, store.report.records, store.report.queue_entries_added) == (False, 60, 60)
         assert numbers(store) == list(range(60))
-        assert [number_of(record) for record in store.query("orders", "k33", 9, 0, 1 << 60)] == [33]
+        assert await found_by_key(store, "k33") == [33]
         await put_all(store, message(60))
         assert numbers(store) == list(range(61))
     async with opened(storage) as store:
@@ -92,7 +92,7 @@ async def test_a_real_directory_copied_while_the_store_runs_opens_with_what_was_
             async with MessageStore(directory, SMALL, clock=clock) as store:
                 assert numbers(store) == list(range(0, number + 1, 2))
                 assert numbers(store, queue_id=1) == list(range(1, number + 1, 2))
-                assert len(store.query("orders", f"k{number}", 9, 0, 1 << 60)) == 1
+                assert await found_by_key(store, f"k{number}") == [number]
 
 
 async def test_recovery_again_and_again_changes_nothing_more() -> None:
@@ -376,7 +376,7 @@ async def check_all(storage: MemoryStorage) -> None:
         assert numbers(store) == list(range(0, 100, 2))
         assert numbers(store, queue_id=1) == list(range(1, 100, 2))
         for number in (0, 49, 89, 99):
-            found = [number_of(record) for record in store.query("orders", f"k{number}", 9, 0, 1 << 60)]
+            found = await found_by_key(store, f"k{number}")
             assert found == [number]
         await put_all(store, message(100))
         assert numbers(store)[-1] == 100
@@ -406,7 +406,7 @@ async def test_what_a_queue_holds_behind_the_checkpoint_is_not_believed() -> Non
             with inline_pools():
                 async with opened(copy) as store:
                     assert numbers(store) == list(range(19))
-                    check_index(store, *range(19))
+                    await check_index(store, *range(19))
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -431,11 +431,11 @@ async def test_queue_entries_of_records_that_are_gone_are_removed() -> None:
         assert store.report is not None
         assert store.report.queue_entries_removed == 5
         assert numbers(store) == list(range(10))
-        assert store.query("orders", "k12", 9, 0, 1 << 60) == []
+        assert await found_by_key(store, "k12") == []
         await put_all(store, *[message(number) for number in range(20, 25)])
         assert numbers(store) == [*range(10), *range(20, 25)]
-        assert [number_of(record) for record in store.query("orders", "k3", 9, 0, 1 << 60)] == [3]
-        assert [number_of(record) for record in store.query("orders", "k22", 9, 0, 1 << 60)] == [22]
+        assert await found_by_key(store, "k3") == [3]
+        assert await found_by_key(store, "k22") == [22]
 
 
 async def test_a_queue_whose_first_records_are_gone_keeps_its_offsets() -> None:
@@ -480,9 +480,8 @@ async def test_an_index_whose_write_was_cut_off_anywhere_finds_everything_after_
         for _ in range(2):
             async with opened(copy) as store:
                 for number in range(10):
-                    found = store.query("orders", f"k{number}", 9, 0, 1 << 60)
-                    assert [number_of(record) for record in found] == [number]
-                assert len(store.query("orders", "all", 32, 0, 1 << 60)) == 10
+                    assert await found_by_key(store, f"k{number}") == [number]
+                assert len(await found_by_key(store, "all", 32)) == 10
 
 
 # --- settings, locks ---
@@ -513,7 +512,7 @@ async def test_files_of_other_sizes_than_the_settings_say_are_gone_on_with_as_th
             await put_all(store, message(end - 1))
             await put_all(store, message(end - 1, topic="other"))
             assert numbers(store) == list(range(end))
-            check_index(store, *range(end))
+            await check_index(store, *range(end))
     sizes = {
         name: storage.open(f"{ROOT}/commitlog/{name}").size() for name in storage.list_directory(f"{ROOT}/commitlog")
     }

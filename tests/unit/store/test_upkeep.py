@@ -23,9 +23,9 @@ from tests.unit.store.store_tools import (
     ManualClock,
     contents,
     flip,
+    found_by_key,
     killed,
     message,
-    number_of,
     numbers,
     opened,
     os_error,
@@ -101,7 +101,7 @@ async def test_index_entries_and_slots_are_mended_in_the_background() -> None:
         await passed(store, clock)
         assert [contents(storage, path) for path in paths] == sound
         for number in range(40):
-            assert [number_of(record) for record in store.query("orders", f"k{number}", 9, 0, 1 << 60)] == [number]
+            assert await found_by_key(store, f"k{number}") == [number]
 
 
 async def test_after_an_unclean_stop_the_comparison_begins_at_once() -> None:
