@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from rocketbox.boot.marks import Qualifier, bean, configuration_properties
     from rocketbox.errors import (
+        AccessDeniedError,
         BatchFailed,
         BrokerError,
         ClientError,
@@ -100,6 +101,7 @@ __all__ = [
     "RetryLater",
     "BatchFailed",
     # errors
+    "AccessDeniedError",
     "BrokerError",
     "ClientError",
     "ClientStateError",

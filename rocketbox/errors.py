@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rocketbox.message import SendResult
 
 __all__ = [
+    "AccessDeniedError",
     "BatchFailed",
     "BrokerError",
     "ClientError",
@@ -164,6 +165,17 @@ class BrokerError(RocketBoxError):
         self.remark = remark
         self.address = address
         super().__init__(f"{address} answered code {code}: {remark or 'no remark'}")
+
+
+class AccessDeniedError(BrokerError):
+    """A server refused a request because of who sent it: no keys, wrong ones, or a user who may not do this."""
+
+    def __init__(self, code: int, remark: str | None, address: str) -> None:
+        super().__init__(code, remark, address)
+        self.args = (
+            f"{address} denies access (code {code}): {remark or 'no remark'}; give the client the keys of a user who "
+            "may do this: rocketmq.access-key and rocketmq.secret-key, credentials= of ClientOptions",
+        )
 
 
 # --- client ------------------------------------------------------------------------------------------------------

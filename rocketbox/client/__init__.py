@@ -34,6 +34,7 @@ from rocketbox.protocol.bodies import TopicConfig
 from rocketbox.protocol.codes import PermName
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.prepared_sends import SendRequest
+from rocketbox.remoting.acl import Credentials
 from rocketbox.remoting.client import RpcHook
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "ConsumeNext",
     "ConsumerMember",
     "ConsumerOptions",
+    "Credentials",
     "GroupDescription",
     "LitePullConsumerOptions",
     "MQClientInstance",

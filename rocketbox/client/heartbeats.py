@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 import anyio
 
 from rocketbox.client.api import groups as groups_api
+from rocketbox.client.failure_log import SeldomLog
 from rocketbox.client.options import ClientOptions
 from rocketbox.clock import Clock
 from rocketbox.errors import RocketBoxError
@@ -70,6 +71,7 @@ class Heartbeats:
         self._greeted = greeted
         self._turns: dict[str, _Turn] = {}
         self._new_connections: set[str] = set()
+        self._told = SeldomLog(clock)
 
     async def keep(self) -> None:
         """One to each broker every ``heartbeat_broker_interval``, for ever."""
@@ -105,6 +107,7 @@ class Heartbeats:
 
     def forget(self, address: str) -> None:
         """That address is no broker's any more."""
+        self._told.over(address)
         self._new_connections.discard(address)
 
     def _next(self, address: str) -> anyio.Event:
@@ -139,8 +142,10 @@ class Heartbeats:
         try:
             await groups_api.send_heartbeat(self._remoting, address, data, timeout=self._options.api_timeout)
         except RocketBoxError as error:
-            _log.warning("heartbeat to broker %s: %s", address, error)
+            if self._told.due(address):
+                _log.warning("heartbeat to broker %s: %s", address, error)
             return
+        self._told.over(address)
         if address in self._new_connections:
             self._new_connections.discard(address)
             self._greeted()

@@ -54,7 +54,8 @@ from rocketbox.protocol.admin_bodies import ClusterInfo
 from rocketbox.protocol.bodies import HeartbeatData, ProducerData, TopicRouteData
 from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER, MASTER_ID, RequestCode
 from rocketbox.protocol.command import RemotingCommand
-from rocketbox.remoting.client import RemotingClient
+from rocketbox.remoting.acl import RequestSigner
+from rocketbox.remoting.client import RemotingClient, RpcHook
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import Network
 from rocketbox.storage.file_system import RealStorage, Storage
@@ -98,9 +99,10 @@ class MQClientInstance:
         refuse_unbuilt(self.options)
         self.clock: Clock = clock or RealClock()
         self._has_own_clock = clock is None
-        self.remoting = RemotingClient(
-            clock=self.clock, network=network, options=self.options.remoting, hooks=self.options.hooks
-        )
+        hooks: tuple[RpcHook, ...] = self.options.hooks
+        if self.options.credentials is not None:
+            hooks = (*hooks, RequestSigner(self.options.credentials))  # the last: what others add is signed as well
+        self.remoting = RemotingClient(clock=self.clock, network=network, options=self.options.remoting, hooks=hooks)
         self._name_servers = NameServers(parse_name_servers(name_server), self.remoting, self.clock)
         self.tasks = Supervisor("client", self.clock)
         self.routes = RouteTable()

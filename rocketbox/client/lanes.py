@@ -11,7 +11,14 @@ from __future__ import annotations
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.options import ProducerOptions
 from rocketbox.client.routes import TopicRoute, default_route
-from rocketbox.errors import BrokerError, ClientError, InvalidMessageError, NoRouteError, RemotingError
+from rocketbox.errors import (
+    AccessDeniedError,
+    BrokerError,
+    ClientError,
+    InvalidMessageError,
+    NoRouteError,
+    RemotingError,
+)
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.prepared_sends import SendTemplate
 from rocketbox.protocol.tags import java_string_hash
@@ -114,6 +121,8 @@ class LaneTable:
             if (route := await instance.find_route(topic)) is not None:
                 return route, None
             template = await instance.find_route(options.create_topic_key)
+        except AccessDeniedError:
+            raise
         except (RemotingError, BrokerError) as error:
             raise NoRouteError(topic, instance.name_servers, str(error)) from error
         if template is None:

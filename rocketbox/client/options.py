@@ -20,6 +20,7 @@ from rocketbox.client.outcomes import BROKER_DECIDES, DEAD_LETTER
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.message import DELAY_LEVEL_SECONDS, ConsumeFromWhere, ConsumeMode, MessageModel, SelectorType
 from rocketbox.protocol.codes import TBW102
+from rocketbox.remoting.acl import Credentials
 from rocketbox.remoting.client import RpcHook
 from rocketbox.remoting.options import RemotingOptions
 
@@ -121,6 +122,7 @@ class ClientOptions:
     machine uses toward the outside. ``api_timeout`` bounds every small request (routes, offsets, heartbeats),
     ``shutdown_timeout`` all requests that say goodbye together. ``hooks`` see every request, ``send_middleware`` wraps
     every send and ``consume_middleware`` every call of a handler, of all producers and consumers of the instance.
+    With ``credentials`` every request is signed, after all ``hooks``.
     ``max_cached_bytes`` of messages may wait for the handlers of all its consumers together.
     """
 
@@ -137,6 +139,7 @@ class ClientOptions:
     shutdown_timeout: float = 3.0
     max_cached_bytes: int = MAX_CACHED_BYTES
     remoting: RemotingOptions = field(default_factory=RemotingOptions)
+    credentials: Credentials | None = None
     hooks: tuple[RpcHook, ...] = ()
     send_middleware: tuple[SendMiddleware, ...] = ()
     consume_middleware: tuple[ConsumeMiddleware, ...] = ()

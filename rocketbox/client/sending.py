@@ -35,6 +35,7 @@ from rocketbox.client.middleware import SendContext, chain
 from rocketbox.client.options import ProducerOptions
 from rocketbox.client.tries import RETRY_CODES, Tries
 from rocketbox.errors import (
+    AccessDeniedError,
     BrokerError,
     ClientError,
     InvalidMessageError,
@@ -365,7 +366,9 @@ class Sender:
         Raises the error of the send where no other try follows.
         """
         options, clock = self.options, self._clock
-        for_good = isinstance(error, BrokerError) and error.code not in RETRY_CODES
+        for_good = isinstance(error, AccessDeniedError) or (
+            isinstance(error, BrokerError) and error.code not in RETRY_CODES
+        )
         if for_good and tries.error is None:
             raise error
         began, tries.now = tries.now, clock.monotonic()

@@ -20,7 +20,7 @@ import anyio
 
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import FlushDiskType, StoreOptions
-from rocketbox.client import ConsumerOptions, Producer, PushConsumer
+from rocketbox.client import ClientOptions, ConsumerOptions, Credentials, Producer, PushConsumer
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt
 from rocketbox.protocol.stored_message import StoredMessage
 from tests.benchmarks import reference
@@ -67,8 +67,9 @@ class Run:
         return StoredMessage(self.topic, number % QUEUES, BODY, properties)
 
 
-async def _send_from_tasks(run: Run, tasks: int) -> None:
-    async with Producer("bench", name_server=run.name_server) as producer:
+async def _send_from_tasks(run: Run, tasks: int, credentials: Credentials | None = None) -> None:
+    options = ClientOptions(credentials=credentials)
+    async with Producer("bench", name_server=run.name_server, client_options=options) as producer:
         await producer.send(run.message(0))
         numbers = iter(range(run.messages))
 
@@ -88,6 +89,12 @@ async def _send_from_tasks(run: Run, tasks: int) -> None:
 async def send_pipelined(run: Run) -> None:
     """256 tasks, each awaiting its own sends."""
     await _send_from_tasks(run, 256)
+    run.latencies.clear()
+
+
+async def send_signed(run: Run) -> None:
+    """The same, each request signed with a user's keys."""
+    await _send_from_tasks(run, 256, Credentials(access_key="rocketmqtest", secret_key="12345678"))
     run.latencies.clear()
 
 
@@ -256,6 +263,7 @@ class Scenario:
 
 SCENARIOS: dict[str, Scenario] = {
     "send, 256 in flight": Scenario(send_pipelined),
+    "signed send, 256 in flight": Scenario(send_signed),
     "send, 256 in flight (bare peer)": Scenario(reference_pipelined),
     "send_many": Scenario(send_many),
     "send, 100 in flight": Scenario(send_100_in_flight),

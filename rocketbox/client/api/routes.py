@@ -5,8 +5,8 @@ Source: Apache RocketMQ 5.x ``MQClientAPIImpl`` (getTopicRouteInfoFromNameServer
 
 from __future__ import annotations
 
+from rocketbox.client.api.answers import refusal
 from rocketbox.client.name_servers import NameServers
-from rocketbox.errors import BrokerError
 from rocketbox.protocol.admin_bodies import ClusterInfo, decode_cluster_info
 from rocketbox.protocol.bodies import TopicRouteData, decode_topic_route
 from rocketbox.protocol.codes import RequestCode, ResponseCode
@@ -27,7 +27,7 @@ async def fetch_route(name_servers: NameServers, topic: str, *, timeout: float) 
     if answer.code == ResponseCode.TOPIC_NOT_EXIST:
         return None
     if answer.code != ResponseCode.SUCCESS:
-        raise BrokerError(answer.code, answer.remark, address)
+        raise refusal(answer, address)
     data = decode_topic_route(answer.body)
     return data if data.broker_datas else None
 
@@ -40,5 +40,5 @@ async def fetch_cluster(name_servers: NameServers, *, timeout: float) -> Cluster
     command = RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO)
     address, answer = await name_servers.request(command, timeout=timeout)
     if answer.code != ResponseCode.SUCCESS:
-        raise BrokerError(answer.code, answer.remark, address)
+        raise refusal(answer, address)
     return decode_cluster_info(answer.body)

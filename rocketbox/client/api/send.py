@@ -5,7 +5,7 @@ Source: Apache RocketMQ 5.x ``MQClientAPIImpl.processSendResponse``.
 
 from __future__ import annotations
 
-from rocketbox.errors import BrokerError
+from rocketbox.client.api.answers import refusal
 from rocketbox.message import SendResult, SendStatus
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand
@@ -27,5 +27,5 @@ def send_result(answer: RemotingCommand, address: str, topic: str, broker_name: 
     """
     status = _STATUS.get(answer.code)
     if status is None:
-        raise BrokerError(answer.code, answer.remark, address)
+        raise refusal(answer, address)
     return SendResult(status, msg_id, topic, broker_name, answer)

@@ -190,9 +190,10 @@ async def test_chosen_queue_is_taken_and_one_of_another_topic_refused() -> None:
 
 @pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 204, 205])
 async def test_refusal_that_may_pass_is_tried_on_another_broker(code: int) -> None:
+    remark = "the broker[192.0.2.1] sending message is forbidden" if code == 16 else "no"
     async with ScriptedCluster(VirtualClock(), TWO) as cluster:
         cluster.add_topic("T", queues=4)
-        cluster.brokers["broker-a"].on_send = refuse(code)
+        cluster.brokers["broker-a"].on_send = refuse(code, remark)
         async with producer_of(cluster) as producer:
             results = [await producer.send(message()) for _ in range(8)]
         assert {result.broker_name for result in results} == {"broker-b"}

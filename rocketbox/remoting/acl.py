@@ -1,0 +1,146 @@
+"""Signed requests: whose they are, and that nobody has changed them (Apache's ACL 1.0, and 2.0 over remoting).
+
+A request carries its user's AccessKey, the SecurityToken of keys that were lent, and a Signature:
+
+    base64(HMAC-SHA1(secret key, values of all ext fields by the order of their names, then the body))
+
+AccessKey and SecurityToken are among the signed, so that they come first (capitals sort before the header's small
+letters). What is added behind the signing is not signed and makes the request a wrong one: this hook is the last.
+
+Fast path: of one producer's sends to one queue all values but time, properties and body are the same, and so is the
+state of the digest behind those that sort before the time. It is copied for each send, which costs 2 us instead of 20
+by reading the frame back (benchmark "signed send, 256 in flight").
+
+Source: Apache RocketMQ 5.x ``AclClientRPCHook``, ``AclUtils``, ``AclSigner``, ``SessionCredentials``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from binascii import b2a_base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.protocol.command import RemotingCommand, decode_command, encode_ext_fields
+from rocketbox.protocol.prepared_sends import SendRequest, SendTemplate
+
+__all__ = ["Credentials", "RequestSigner"]
+
+ACCESS_KEY, SECURITY_TOKEN, SIGNATURE = "AccessKey", "SecurityToken", "Signature"
+_SIGNATURE_ENTRY: Final = encode_ext_fields({SIGNATURE: "x" * 28})[:-28]  # base64 of 20 bytes follows
+_BLOCK_BYTES = 64  # of SHA-1
+_INNER, _OUTER = bytes(each ^ 0x36 for each in range(256)), bytes(each ^ 0x5C for each in range(256))
+_MOST_KEPT = 4096  # queues with kinds of sends; each takes about 1 KiB
+_SHOWN = 4  # characters of an access key, of a short one half
+
+
+@dataclass(frozen=True, kw_only=True)
+class Credentials:
+    """A user's keys, as an administrator of the cluster has given them. No ``repr`` shows more than ``who`` does.
+
+    ``security_token`` comes with keys that are lent for a time. Raises ConfigurationError for an empty key.
+    """
+
+    access_key: str
+    secret_key: str
+    security_token: str | None = None
+
+    def __post_init__(self) -> None:
+        values = {"access_key": self.access_key, "secret_key": self.secret_key, "security_token": self.security_token}
+        findings = [
+            Finding(f"Credentials.{name} is empty", fix="give the key, or no Credentials at all")
+            for name, value in values.items()
+            if value is not None and not value.strip()
+        ]
+        if findings:
+            raise ConfigurationError(findings)
+
+    @property
+    def who(self) -> str:
+        """The beginning of the access key: enough to tell users apart, too little to be of use."""
+        key = self.access_key
+        return f"{key[: min(_SHOWN, len(key) // 2)]}..."
+
+    def __repr__(self) -> str:
+        return f"Credentials({self.who})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """Of all sends alike: the digest of what sorts before the time, the values behind it and behind the properties."""
+
+    digest: hashlib._Hash
+    behind_time: bytes
+    behind_properties: bytes
+
+
+class RequestSigner:
+    """The hook that signs all requests of a client with its credentials. It must be the last of the hooks."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._who = credentials.who
+        token = credentials.security_token
+        self._fields = {ACCESS_KEY: credentials.access_key} | ({SECURITY_TOKEN: token} if token is not None else {})
+        self._entries = encode_ext_fields(self._fields) + _SIGNATURE_ENTRY
+        key = credentials.secret_key.encode()
+        if len(key) > _BLOCK_BYTES:
+            key = hashlib.sha1(key, usedforsecurity=False).digest()
+        key = key.ljust(_BLOCK_BYTES, b"\0")
+        self._inner = hashlib.sha1(key.translate(_INNER), usedforsecurity=False)
+        self._outer = hashlib.sha1(key.translate(_OUTER), usedforsecurity=False)
+        self._prepared: dict[tuple[SendTemplate, bytes], _Prepared] = {}
+
+    def __repr__(self) -> str:
+        return f"RequestSigner({self._who})"
+
+    def before_request(self, address: str, command: RemotingCommand) -> None:
+        """Add the fields to a command."""
+        fields = {name: value for name, value in command.ext_fields.items() if name != SIGNATURE} | self._fields
+        command.ext_fields = {**fields, SIGNATURE: self._signature_of(fields, command.body).decode()}
+
+    def before_prepared(self, address: str, request: SendRequest) -> bytes:
+        """The fields of a send, as entries."""
+        if request.added:  # of other hooks: they are signed too, wherever their names sort
+            fields = {**decode_command(request.encode(0)[4:]).ext_fields, **self._fields}
+            return self._entries + self._signature_of(fields, request.body)
+        prepared = self._prepared.get((request.template, request.numbers))
+        if prepared is None:
+            prepared = self._prepare(request)
+        digest = prepared.digest.copy()
+        digest.update(
+            b"%d%b%b%b%b"
+            % (request.born_ms, prepared.behind_time, request.properties, prepared.behind_properties, request.body)
+        )
+        return self._entries + self._signature(digest)
+
+    def after_response(self, address: str, code: int, response: RemotingCommand) -> None:
+        """An answer is not signed."""
+
+    def _prepare(self, request: SendRequest) -> _Prepared:
+        fields = {**decode_command(request.encode(0)[4:]).ext_fields, **self._fields}
+        digest = self._inner.copy()
+        digest.update(_values(fields, "", "g"))
+        prepared = _Prepared(digest, _values(fields, "h", "i"), _values(fields, "j", "{"))
+        if len(self._prepared) >= _MOST_KEPT:
+            self._prepared.clear()
+        self._prepared[request.template, request.numbers] = prepared
+        return prepared
+
+    def _signature_of(self, fields: Mapping[str, str], body: bytes) -> bytes:
+        digest = self._inner.copy()
+        digest.update(_values(fields))
+        digest.update(body)
+        return self._signature(digest)
+
+    def _signature(self, digest: hashlib._Hash) -> bytes:
+        outer = self._outer.copy()
+        outer.update(digest.digest())
+        return b2a_base64(outer.digest(), newline=False)
+
+
+def _values(fields: Mapping[str, str], first: str = "", end: str = "\U0010ffff") -> bytes:
+    """The values by the order of their names, of those from ``first`` on and before ``end``; as they are written."""
+    names = sorted(name for name, value in fields.items() if first <= name < end and value is not None)
+    return "".join(fields[name] for name in names).encode("utf-8", "replace")
