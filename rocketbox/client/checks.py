@@ -109,41 +109,46 @@ def message_properties(message: Message, msg_id: str) -> bytes:
     Raises InvalidMessageError for a name that RocketMQ reserves, a blank name or value, a tag, key or property with a
     control character (0x01, 0x02), a delay level that is no level, and a text of more than 32,767 bytes.
 
-    Put together as one text: half the time of a dict that is encoded afterwards (benchmark "send, 256 in flight").
+    Put together as one text, of which only what the user wrote is looked at: a third of the time of a dict that is
+    encoded afterwards (benchmarks "send, 256 in flight" and "one-way").
     """
-    pairs = 2
     own = keys = tag = delay = ""
     if message.properties:
         for name, value in message.properties.items():
             _check_property(name, value)
             own += f"{name}\x01{value}\x02"
-        pairs += len(message.properties)
+        pairs = len(message.properties)
+        if own.count("\x01") != pairs or own.count("\x02") != pairs:
+            _refuse_separators(message)
     if message.keys:
         words = " ".join(message.keys)
         if _is_text(message.keys) or words.split() != [*message.keys]:
             _refuse_keys(message.keys)
+        if "\x01" in words or "\x02" in words:
+            _refuse_separators(message)
         keys = f"KEYS\x01{words}\x02"
-        pairs += 1
-    if message.tag is not None:
-        if not message.tag.strip():
+    if (name := message.tag) is not None:
+        if not name.strip():
             raise InvalidMessageError("the tag is blank; leave it out (None) instead")
-        if "|" in message.tag:
-            raise InvalidMessageError(f"tag {message.tag!r} holds '|', which separates tags in a selector expression")
-        tag = f"TAGS\x01{message.tag}\x02"
-        pairs += 1
+        if "|" in name:
+            raise InvalidMessageError(f"tag {name!r} holds '|', which separates tags in a selector expression")
+        if "\x01" in name or "\x02" in name:
+            _refuse_separators(message)
+        tag = f"TAGS\x01{name}\x02"
     if message.delay_level:
         if not isinstance(message.delay_level, int) or message.delay_level < 0:
             raise InvalidMessageError(f"delay_level is {message.delay_level}; it must be 0 (none) or a level from 1 on")
         delay = f"DELAY\x01{message.delay_level}\x02"
-        pairs += 1
     wait = "true" if message.wait_store_ok else "false"
-    text = f"{own}{keys}UNIQ_KEY\x01{msg_id}\x02WAIT\x01{wait}\x02{tag}{delay}"
-    if text.count("\x01") != pairs or text.count("\x02") != pairs:
-        raise InvalidMessageError(
-            f"the tag, a key or a property of the message to {message.topic!r} holds a control character (0x01 or "
-            "0x02); they separate properties"
-        )
-    return _check_size(text.encode())
+    text = f"{own}{keys}UNIQ_KEY\x01{msg_id}\x02WAIT\x01{wait}\x02{tag}{delay}".encode()
+    return text if len(text) <= MAX_PROPERTIES_BYTES else _check_size(text)
+
+
+def _refuse_separators(message: Message) -> None:
+    raise InvalidMessageError(
+        f"the tag, a key or a property of the message to {message.topic!r} holds a control character (0x01 or "
+        "0x02); they separate properties"
+    )
 
 
 def _is_text(keys: object) -> bool:

@@ -20,7 +20,6 @@ __all__ = ["UniqIdGenerator", "parse_offset_msg_id"]
 
 LOOPBACK = b"\x7f\x00\x00\x01"
 _PROCESS = struct.Struct(">HI")
-_TIME_AND_COUNTER = struct.Struct(">IH")
 
 
 class RandomBits(Protocol):
@@ -48,8 +47,8 @@ class UniqIdGenerator:
         """A new id at that time, in ms: 32 characters with an IPv4 address, 56 with an IPv6 one."""
         if not self._month_start <= now < self._next_month:
             self._begin_month(now)
-        tail = _TIME_AND_COUNTER.pack((now - self._month_start) & 0xFFFF_FFFF, next(self._counter) & 0xFFFF)
-        return self._prefix + tail.hex().upper()
+        # As text at once: three quarters of the time of bytes and their hex (benchmark "one-way").
+        return f"{self._prefix}{now - self._month_start & 0xFFFF_FFFF:08X}{next(self._counter) & 0xFFFF:04X}"
 
     def _begin_month(self, now: int) -> None:
         year, month = time.localtime(now / 1000)[:2]

@@ -27,8 +27,9 @@ _FRAME_HEAD = struct.Struct(
 )  # frame, type + header size, code, language, version, opaque, flag, remark, ext
 _HEAD_BYTES = 21  # code 2, language 1, version 2, opaque 4, flag 4, remark size 4, ext size 4
 _BINARY = 0x0100_0000  # SerializeType.ROCKETMQ, above the 24 bits of the header's size
-_TIME: Final = b"\x00\x01g\x00\x00\x00\x0d"  # the name g and a value of 13 digits: ms of the years 2001 to 2286
-_PROPERTIES_HEAD_BYTES = 2 + 1 + 4  # the name i with its size, and the size of the properties
+_TIME: Final = b"\x00\x01g\x00\x00\x00\x0d"  # the name g and the size of 13 digits: ms of the years 2001 to 2286
+_PROPERTIES_NAME_BYTES = 2 + 1  # the name i with its size
+_TIME_BYTES = 13 + _PROPERTIES_NAME_BYTES
 _SIZE = struct.Struct(">I")
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 
@@ -54,7 +55,7 @@ PLAIN_NUMBERS: Final = encode_send_numbers()
 class SendTemplate:
     """What is the same in all sends of a producer to one queue; ``fields`` are for those who look."""
 
-    __slots__ = ("entries", "fields", "language", "version")
+    __slots__ = ("entries", "fields", "language", "plain_entries", "version")
 
     def __init__(
         self,
@@ -80,6 +81,8 @@ class SendTemplate:
         own = frozenset("fghijlm")  # what each send says for itself
         self.fields: Mapping[str, str] = {name: text for name, text in header.encode_v2().items() if name not in own}
         self.entries = encode_ext_fields(self.fields)
+        self.plain_entries = self.entries + PLAIN_NUMBERS + _TIME
+        """With what most sends say: no numbers of their own, and a time of 13 digits."""
         self.language = language
         self.version = version
 
@@ -120,11 +123,17 @@ class SendRequest:
 
     def encode(self, opaque: int) -> bytes:
         """The whole frame of the request."""
-        template, numbers, properties, body = self.template, self.numbers, self.properties, self.body
-        entries, added = template.entries, self.added
-        time = b"%d" % self.born_ms
-        time = _TIME + time if len(time) == 13 else b"\x00\x01g" + _SIZE.pack(len(time)) + time
-        ext_size = len(entries) + len(numbers) + len(added) + len(time) + _PROPERTIES_HEAD_BYTES + len(properties)
+        template, properties, body = self.template, self.properties, self.body
+        time = b"%d\x00\x01i" % self.born_ms
+        if self.numbers is PLAIN_NUMBERS and not self.added and len(time) == _TIME_BYTES:
+            # Four parts less to write and to join: a fifth of the whole (benchmark "one-way").
+            entries = template.plain_entries
+        else:
+            digits = len(time) - _PROPERTIES_NAME_BYTES
+            entries = b"".join(
+                (template.entries, self.numbers, self.added, b"\x00\x01g", _SIZE.pack(digits))
+            )
+        ext_size = len(entries) + len(time) + 4 + len(properties)
         size = _HEAD_BYTES + ext_size
         return b"".join(
             (
@@ -132,6 +141,6 @@ class SendRequest:
                     4 + size + len(body), _BINARY | size, self.code, template.language, template.version, opaque,
                     ONEWAY_FLAG if self.one_way else 0, 0, ext_size,
                 ),
-                entries, numbers, added, time, b"\x00\x01i", _SIZE.pack(len(properties)), properties, body,
+                entries, time, _SIZE.pack(len(properties)), properties, body,
             )
         )  # fmt: skip
