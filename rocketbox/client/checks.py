@@ -110,7 +110,7 @@ def message_properties(message: Message, msg_id: str) -> bytes:
     control character (0x01, 0x02), a delay level that is no level, and a text of more than 32,767 bytes.
 
     Put together as one text, of which only what the user wrote is looked at: a third of the time of a dict that is
-    encoded afterwards (benchmarks "send, 256 in flight" and "one-way").
+    encoded and searched afterwards (benchmarks "send, 256 in flight" and "one-way").
     """
     own = keys = tag = delay = ""
     if message.properties:
@@ -127,14 +127,14 @@ def message_properties(message: Message, msg_id: str) -> bytes:
         if "\x01" in words or "\x02" in words:
             _refuse_separators(message)
         keys = f"KEYS\x01{words}\x02"
-    if (name := message.tag) is not None:
-        if not name.strip():
+    if (word := message.tag) is not None:
+        if not word.strip():
             raise InvalidMessageError("the tag is blank; leave it out (None) instead")
-        if "|" in name:
-            raise InvalidMessageError(f"tag {name!r} holds '|', which separates tags in a selector expression")
-        if "\x01" in name or "\x02" in name:
+        if "|" in word:
+            raise InvalidMessageError(f"tag {word!r} holds '|', which separates tags in a selector expression")
+        if "\x01" in word or "\x02" in word:
             _refuse_separators(message)
-        tag = f"TAGS\x01{name}\x02"
+        tag = f"TAGS\x01{word}\x02"
     if message.delay_level:
         if not isinstance(message.delay_level, int) or message.delay_level < 0:
             raise InvalidMessageError(f"delay_level is {message.delay_level}; it must be 0 (none) or a level from 1 on")

@@ -33,6 +33,7 @@ from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.lanes import Lane, Lanes, LaneTable
 from rocketbox.client.middleware import SendContext, chain
 from rocketbox.client.options import ProducerOptions
+from rocketbox.client.send_window import FirstTry, SendWindow
 from rocketbox.client.tries import RETRY_CODES, Tries
 from rocketbox.errors import (
     AccessDeniedError,
@@ -106,7 +107,8 @@ class Sender:
         retries = options.retry_times_when_send_failed
         if self._around is not None:
             return _result(await self._around(SendContext(self.group, [message], seconds, retries, queue)))
-        return _result(await self._deliver(self._request(message), seconds, retries, queue, message.hash_key))
+        tries = Tries(self._clock.monotonic(), seconds, retries)
+        return _result(await self._deliver(self._request(message), tries, queue, message.hash_key))
 
     async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send one message without an answer: a broker that fails loses it, and nobody is told.
@@ -121,7 +123,9 @@ class Sender:
             return
         request = self._request(message)
         request.one_way = True
-        await self._deliver(request, seconds, retries, queue, message.hash_key)
+        if queue is None and message.hash_key is None and self._write(request):
+            return
+        await self._deliver(request, Tries(self._clock.monotonic(), seconds, retries), queue, message.hash_key)
 
     async def send_batch(
         self, messages: Iterable[Message], *, timeout: float | None = None, queue: MessageQueue | None = None
@@ -140,7 +144,8 @@ class Sender:
         retries = options.retry_times_when_send_failed
         if self._around is not None:
             return _result(await self._around(SendContext(self.group, batch, seconds, retries, queue, batch=True)))
-        return _result(await self._deliver(self._batch_request(batch), seconds, retries, queue, batch[0].hash_key))
+        tries = Tries(self._clock.monotonic(), seconds, retries)
+        return _result(await self._deliver(self._batch_request(batch), tries, queue, batch[0].hash_key))
 
     async def send_many(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[SendResult]:
         """Send messages each on its own, up to ``send_many_window`` of them in flight, and return results in order.
@@ -153,22 +158,45 @@ class Sender:
         batch = list(messages)
         seconds = self.options.send_message_timeout if timeout is None else _seconds(timeout)
         retries = self.options.retry_times_when_send_async_failed
+        if self._around is not None:
+            results = await self._send_many_around(batch, seconds, retries)
+        else:
+            faults = self._faults
+            window = SendWindow(
+                f"send_many of {self.group}",
+                self._remoting,
+                self._clock,
+                size=self.options.send_many_window,
+                timeout=seconds,
+                retries=retries,
+                prepare=self._request,
+                start=self._start,
+                deliver=self._deliver_from,
+                succeeded=self._note_first_success,
+                faults=faults.known,
+                measures=faults.measures,
+            )
+            results = await window.run(batch)
+        sent = [result for result in results if isinstance(result, SendResult)]
+        if len(sent) < len(results):
+            raise SendManyError(results)
+        return sent
+
+    async def _send_many_around(
+        self, batch: Sequence[Message], timeout: float, retries: int
+    ) -> list[SendResult | Exception]:
+        """Many under middlewares, which are coroutines: each place in the window has a task."""
+        assert self._around is not None
+        around = self._around
         outcomes: list[SendResult | Exception | None] = [None] * len(batch)
         queue = iter(enumerate(batch))
-        failed = False
 
         async def work() -> None:
-            nonlocal failed
             for index, message in queue:
                 try:
-                    if self._around is not None:
-                        outcome = await self._around(SendContext(self.group, [message], seconds, retries))
-                    else:
-                        outcome = await self._deliver(self._request(message), seconds, retries, None, message.hash_key)
-                    outcomes[index] = _result(outcome)
+                    outcomes[index] = _result(await around(SendContext(self.group, [message], timeout, retries)))
                 except Exception as error:  # whatever it is: a message without an outcome would be lost silently
                     outcomes[index] = error
-                    failed = True
                 except (KeyboardInterrupt, SystemExit):
                     raise
                 except BaseException as error:
@@ -176,7 +204,6 @@ class Sender:
                     ended = ClientError(f"the send ended with {error!r}, raised inside a middleware")
                     ended.__cause__ = error
                     outcomes[index] = ended
-                    failed = True
 
         async with Supervisor(f"send_many of {self.group}", self._clock) as workers:
             # Workers instead of a task a message: a task costs as much as the send (performance notes).
@@ -186,10 +213,7 @@ class Sender:
             ]
             for task in tasks:
                 await task.wait()
-        results = [outcome for outcome in outcomes if outcome is not None]
-        if failed:
-            raise SendManyError(results)
-        return [result for result in results if isinstance(result, SendResult)]
+        return [outcome for outcome in outcomes if outcome is not None]
 
     async def send_prepared(
         self, topic: str, body: bytes, properties: dict[str, str], *, flag: int = 0, timeout: float | None = None
@@ -212,7 +236,8 @@ class Sender:
         request = SendRequest(topic, body, encode_checked(complete), msg_id, born, numbers=numbers)
         options = self.options
         seconds = options.send_message_timeout if timeout is None else _seconds(timeout)
-        return _result(await self._deliver(request, seconds, options.retry_times_when_send_failed))
+        tries = Tries(self._clock.monotonic(), seconds, options.retry_times_when_send_failed)
+        return _result(await self._deliver(request, tries))
 
     def topics_in_use(self) -> set[str]:
         """The topics that it has sent to since this was asked last."""
@@ -228,7 +253,8 @@ class Sender:
                 raise ClientError(f"a send is of one message; a middleware left {len(messages)} in its context")
             request = self._request(messages[0])
             request.one_way = context.one_way
-        return await self._deliver(request, context.timeout, context.retries, context.queue, messages[0].hash_key)
+        tries = Tries(self._clock.monotonic(), context.timeout, context.retries)
+        return await self._deliver(request, tries, context.queue, messages[0].hash_key)
 
     # --- from messages to requests -----------------------------------------------------------------------------------
 
@@ -314,18 +340,17 @@ class Sender:
     async def _deliver(
         self,
         request: SendRequest,
-        timeout: float,
-        retries: int,
+        tries: Tries,
         queue: MessageQueue | None = None,
         hash_key: str | None = None,
+        first: Lane | None = None,
     ) -> SendResult | None:
         """Try until a broker has the message, the tries are used up (``tries``), or the time is.
 
         A queue that was given, or that the key chooses at first, is kept whatever happens to the topic's route. One-way
-        sends have no result.
+        sends have no result. ``first`` is the lane of the first try, if it is chosen already.
         """
-        options, topic = self.options, request.topic
-        tries = Tries(self._clock.monotonic(), timeout, retries)
+        topic = request.topic
         lane: Lane | None = None
         while True:
             lanes = self._lanes.get(topic)
@@ -333,10 +358,13 @@ class Sender:
                 lanes = await self._find_lanes(request, tries)
             if queue is None and hash_key is not None:
                 queue = lanes.queue_of(hash_key)
-            lane = self._next_lane(lanes, tries) if queue is None else self._lane_to(queue, topic, lanes, lane)
-            alone = queue is not None or len(lanes.brokers) == 1
-            places = 1 if alone else self._places(lane, lanes, tries)
-            share = tries.share(places, options.send_msg_max_timeout_per_request)
+            if first is not None:
+                lane, first = first, None
+            elif queue is None:
+                lane = self._next_lane(lanes, tries)
+            else:
+                lane = self._lane_to(queue, topic, lanes, lane)
+            share = self._share(lane, lanes, tries, fixed=queue is not None)
             request.template = lane.template
             try:
                 if request.one_way:
@@ -348,7 +376,7 @@ class Sender:
                     if result.status is not SendStatus.SEND_OK:
                         raise NotDurableError(result)
             except LocalProtocolError as error:
-                raise InvalidMessageError(f"the message to {topic!r} cannot be sent: {error}") from error
+                raise _too_large(topic, error) from error
             except (RemotingError, BrokerError, NotDurableError) as error:
                 accepted = await self._go_on_after(error, request, tries, lanes, lane, fixed=queue is not None)
                 if accepted is not None:
@@ -357,6 +385,66 @@ class Sender:
                 if self._faults.known or self._faults.measures:
                     self._note_success(lane, tries)
                 return result
+
+    def _write(self, request: SendRequest) -> bool:
+        """Write a one-way send to any queue, if it has to wait for nothing; whether it was written.
+
+        Fast path: without the loop of tries, in which nothing is awaited then, a send takes a fifth less (benchmark
+        "one-way").
+        """
+        lanes = self._lanes.get(request.topic)
+        if lanes is None or self._faults.known or self._faults.measures:
+            return False
+        everywhere, turn = lanes.all, self._turn + 1
+        lane = everywhere[turn % len(everywhere)]
+        request.template = lane.template
+        try:
+            written = self._remoting.write_prepared(lane.address, request)
+        except LocalProtocolError as error:
+            raise _too_large(request.topic, error) from error
+        except (RemotingError, BrokerError):  # a hook's; the loop meets it again, and counts it
+            return False
+        if written:
+            self._turn = turn & MAX_TURN
+        return written
+
+    def _start(self, first: FirstTry) -> bool:
+        """For the window of send_many: choose a lane and make the first try, if it has to wait for nothing."""
+        request = first.request
+        lanes = self._lanes.get(request.topic)
+        if lanes is None:
+            return False
+        first.lanes = lanes
+        key = first.hash_key
+        lane = first.lane = self._next_lane(lanes, first) if key is None else lanes.by_queue[lanes.queue_of(key)]
+        share = self._share(lane, lanes, first, fixed=key is not None)
+        request.template = lane.template
+        try:
+            connection = self._remoting.start_prepared(lane.address, request, first, timeout=share, now=first.now)
+        except LocalProtocolError as error:
+            raise _too_large(request.topic, error) from error
+        except (RemotingError, BrokerError) as error:  # a hook's
+            first.failure = error
+            return False
+        if connection is None:
+            return False
+        first.connection = connection
+        return True
+
+    async def _deliver_from(self, first: FirstTry) -> SendResult:
+        """For the window of send_many: what follows on a first try, or that first try."""
+        request, lane = first.request, first.lane
+        if first.failure is None:
+            return _result(await self._deliver(request, first, None, first.hash_key, lane))
+        assert lane is not None
+        queue = None if first.hash_key is None else lane.queue
+        fixed = queue is not None
+        accepted = await self._go_on_after(first.failure, request, first, first.lanes, lane, fixed=fixed)
+        return accepted if accepted is not None else _result(await self._deliver(request, first, queue))
+
+    def _note_first_success(self, first: FirstTry) -> None:
+        if first.lane is not None and (self._faults.known or self._faults.measures):
+            self._note_success(first.lane, first)
 
     async def _go_on_after(
         self, error: RocketBoxError, request: SendRequest, tries: Tries, lanes: Lanes, lane: Lane, *, fixed: bool
@@ -424,6 +512,12 @@ class Sender:
         faults.chosen(lane.broker_name, now)
         return lane
 
+    def _share(self, lane: Lane, lanes: Lanes, tries: Tries, *, fixed: bool) -> float:
+        """The seconds of the try at hand. A ``fixed`` lane has no other beside it."""
+        limit = self.options.send_msg_max_timeout_per_request
+        places = 1 if fixed or len(lanes.brokers) == 1 else self._places(lane, lanes, tries)
+        return tries.share(places, limit)
+
     def _places(self, lane: Lane, lanes: Lanes, tries: Tries) -> int:
         """How many brokers there are to turn to: that of this try, and those that are neither tried nor avoided."""
         tried = tries.tried if tries.error is not None else frozenset()
@@ -451,6 +545,10 @@ def _result(result: SendResult | None) -> SendResult:
     if result is None:
         raise ClientError("a middleware returned None for a send; it must return what call_next returned")
     return result
+
+
+def _too_large(topic: str, error: LocalProtocolError) -> InvalidMessageError:
+    return InvalidMessageError(f"the message to {topic!r} cannot be sent: {error}")
 
 
 def _seconds(timeout: float) -> float:

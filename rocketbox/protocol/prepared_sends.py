@@ -130,9 +130,7 @@ class SendRequest:
             entries = template.plain_entries
         else:
             digits = len(time) - _PROPERTIES_NAME_BYTES
-            entries = b"".join(
-                (template.entries, self.numbers, self.added, b"\x00\x01g", _SIZE.pack(digits))
-            )
+            entries = b"".join((template.entries, self.numbers, self.added, b"\x00\x01g", _SIZE.pack(digits)))
         ext_size = len(entries) + len(time) + 4 + len(properties)
         size = _HEAD_BYTES + ext_size
         return b"".join(

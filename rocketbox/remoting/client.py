@@ -27,6 +27,7 @@ from rocketbox.protocol.command import RemotingCommand, decode_command, encode_c
 from rocketbox.protocol.prepared_sends import SendRequest
 from rocketbox.remoting.connection import Connection, Driver, RemotingOptions, RequestHandler, Role, close_all
 from rocketbox.remoting.network import Network, TcpNetwork, format_address, parse_address, reason_of
+from rocketbox.remoting.role import AnswerTaker
 from rocketbox.remoting.sweep_times import SweepTimes
 from rocketbox.tasks import SupervisedTask, Supervisor
 
@@ -186,6 +187,49 @@ class RemotingClient:
             self._ask_hooks(address, request)
         await self._write_oneway(address, request.encode, timeout, now)
 
+    def start_prepared(
+        self, address: str, request: SendRequest, taker: AnswerTaker, *, timeout: float, now: float
+    ) -> Connection | None:
+        """Write a send now and give taker its answer or error, as :meth:`request_prepared` would return or raise it.
+
+        None: not now. There is no connection, or no room, or headers are JSON; the other way waits for all of them.
+        An answer is taker's to show to :meth:`answered`, and one with GO_AWAY to :meth:`leave`.
+        """
+        connection = self._connections.get(address)
+        if connection is None or not self._writes_binary or not connection.takes_requests or timeout <= 0:
+            return None
+        if self.hooks:
+            self._ask_hooks(address, request)
+        connection.start_request(request.encode, taker, timeout=timeout, now=now, what=request.code)
+        return connection
+
+    def write_prepared(self, address: str, request: SendRequest) -> bool:
+        """Write a one-way send now; whether it could be, which is said as in :meth:`start_prepared`."""
+        connection = self._connections.get(address)
+        if connection is None or not self._writes_binary or connection.makes_wait:
+            return False
+        if self.hooks:
+            self._ask_hooks(address, request)
+        connection.write_oneway(request.encode)
+        return True
+
+    def answered(self, address: str, code: int, answer: RemotingCommand) -> None:
+        """Show hooks an answer that a taker was given."""
+        if self.hooks:
+            self._show_answer(address, code, answer)
+
+    def forget_requests(self, given_up: Callable[[AnswerTaker], bool]) -> None:
+        """Tell those takers nothing more."""
+        for connection in (*self._connections.values(), *self._others):
+            connection.forget_requests(given_up)
+
+    def leave(self, address: str, old: Connection) -> None:
+        """Use a connection no more that was told to go away; what it still awaits may still arrive there."""
+        if self._connections.get(address) is old:
+            del self._connections[address]
+            self._others.add(old)
+            self._call(self.on_disconnected, address)
+
     def forked(self, process: int) -> None:
         """This is a fork of that process, whose connections these are: nothing may be read or written here."""
         self._started, self._forked_from = False, process
@@ -267,7 +311,7 @@ class RemotingClient:
             connection, now = await self._reach(address, deadline)
         response = await connection.request_frame(encode, timeout=deadline - now, now=now, what=what)
         if response.code == GO_AWAY:
-            self._leave(address, connection)
+            self.leave(address, connection)
             connection, now = await self._reach(address, deadline)
             response = await connection.request_frame(encode, timeout=deadline - now, now=now, what=what)
             if response.code == GO_AWAY:
@@ -358,13 +402,6 @@ class RemotingClient:
         self._others.add(connection)
         if self._connections.get(address) is connection:
             del self._connections[address]
-            self._call(self.on_disconnected, address)
-
-    def _leave(self, address: str, old: Connection) -> None:
-        """Use a connection no more that was told to go away; what it still awaits may still arrive there."""
-        if self._connections.get(address) is old:
-            del self._connections[address]
-            self._others.add(old)
             self._call(self.on_disconnected, address)
 
     def _call(self, callbacks: list[Callable[[str], None]], address: str) -> None:

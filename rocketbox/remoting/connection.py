@@ -32,13 +32,12 @@ from rocketbox.errors import (
     RequestTimeoutError,
     TooManyRequestsError,
 )
-from rocketbox.handoff import Waiter
 from rocketbox.protocol.codes import RequestCode, ResponseCode, SerializeType
 from rocketbox.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand, encode_command, encode_response
 from rocketbox.remoting.intake import Intake
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.peer_requests import PeerRequests
-from rocketbox.remoting.role import Driver, RequestHandler, Role
+from rocketbox.remoting.role import AnswerTaker, Driver, RequestHandler, Role
 from rocketbox.remoting.sweep_times import IDLE_SWEEP_INTERVAL
 from rocketbox.remoting.waiting_line import WaitingLine
 
@@ -60,10 +59,6 @@ SEND_CODES: Final = frozenset(
 MAX_OPAQUE: Final = 0x7FFF_FFFF  # Java's int, without its sign
 
 
-class _Expired(Exception):  # noqa: N818 - the sweep's word to a request, which makes the real error of it
-    pass
-
-
 class Connection:
     """One connection. ``attributes`` is for the owner's handlers: what they know of the peer."""
 
@@ -81,7 +76,7 @@ class Connection:
         self._gone = anyio.Event()
         # requests of ours
         self._opaques = role.opaques
-        self._waiters: dict[int, tuple[Waiter, float]] = {}  # opaque: waiter, deadline
+        self._waiters: dict[int, tuple[AnswerTaker, float, float, str | int]] = {}  # taker, deadline, timeout, what
         self._max_waiters = options.max_requests_in_flight
         # Who connected to us is asked in the serialization it used last, in JSON until it has spoken: there are clients
         # that read JSON only, and one notice in binary makes them close the connection.
@@ -122,6 +117,15 @@ class Connection:
     def makes_wait(self) -> bool:
         """Whether a frame more has to wait for room; see :meth:`writable`."""
         return self._congested or bool(self._line.places)
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether a request may be written now, without standing in line."""
+        line = self._line
+        return (
+            not (self._congested or line.places or len(self._waiters) + line.admitted >= self._max_waiters)
+            and self._close_reason is None
+        )
 
     @property
     def awaits(self) -> bool:
@@ -178,31 +182,48 @@ class Connection:
         """
         if timeout <= 0:
             raise RequestTimeoutError(self.remote_address, _name(what), timeout)
-        deadline = (self._monotonic() if now is None else now) + timeout
+        now = self._monotonic() if now is None else now
         waiters, line = self._waiters, self._line
         if self._congested or line.places or len(waiters) + line.admitted >= self._max_waiters:
-            await self._stand_in_line(deadline)
-        if self._close_reason is not None:
-            raise ConnectionClosedError(self.remote_address, self._close_reason)
-        opaque = next(self._opaques) & MAX_OPAQUE
-        while opaque in waiters:
-            opaque = next(self._opaques) & MAX_OPAQUE
+            await self._stand_in_line(now + timeout)
         waiter = self._new_waiter()
-        waiters[opaque] = (waiter, deadline)
-        if timeout < IDLE_SWEEP_INTERVAL:
-            self._role.sweeps.by(deadline)
-        if self._role.accepted:
-            self._role.awaiting.add(self)
+        opaque = self.start_request(encode, waiter, timeout=timeout, now=now, what=what)
         try:
-            self._write(encode(opaque))
             response: RemotingCommand = await waiter
             return response
-        except _Expired:
-            raise RequestTimeoutError(self.remote_address, _name(what), timeout) from None
         finally:
             waiters.pop(opaque, None)  # a late response finds no waiter and is dropped
             if line.places:
                 line.call()
+
+    def start_request(
+        self, encode: Callable[[int], bytes], taker: AnswerTaker, *, timeout: float, now: float, what: str | int
+    ) -> int:
+        """Write a request and return its opaque; taker is given the answer, or the error that :meth:`request` raises.
+
+        For who has looked at :attr:`takes_requests`. Raises ConnectionClosedError, LocalProtocolError: nothing was
+        written, and taker is told nothing.
+        """
+        if self._close_reason is not None:
+            raise ConnectionClosedError(self.remote_address, self._close_reason)
+        waiters = self._waiters
+        opaque = next(self._opaques) & MAX_OPAQUE
+        while opaque in waiters:
+            opaque = next(self._opaques) & MAX_OPAQUE
+        self._write(encode(opaque))  # raises before there is anything to take back
+        deadline = now + timeout
+        waiters[opaque] = (taker, deadline, timeout, what)
+        if timeout < IDLE_SWEEP_INTERVAL:
+            self._role.sweeps.by(deadline)
+        if self._role.accepted:
+            self._role.awaiting.add(self)
+        return opaque
+
+    def forget_requests(self, given_up: Callable[[AnswerTaker], bool]) -> None:
+        """Tell those takers nothing more; what comes for them is dropped."""
+        for opaque in [opaque for opaque, (taker, *_) in self._waiters.items() if given_up(taker)]:
+            del self._waiters[opaque]
+        self._line.call()
 
     def send_oneway(self, command: RemotingCommand) -> None:
         """Send command, which is not answered. Raises ConnectionClosedError.
@@ -286,7 +307,9 @@ class Connection:
         if not self._output:
             self._driver.schedule_flush()
         self._output.append(frame)
-        self._wrote(size)
+        self._output_bytes += size
+        if self._output_bytes >= self._max_output_bytes or self._congested or self._read_turns is not None:
+            self._wrote(size)
 
     def _write_all(self, frames: Sequence[bytes]) -> None:
         size = sum(map(len, frames))
@@ -296,10 +319,10 @@ class Connection:
         if not self._output and frames:
             self._driver.schedule_flush()
         self._output += frames
+        self._output_bytes += size
         self._wrote(size)
 
     def _wrote(self, size: int) -> None:
-        self._output_bytes += size
         if self._read_turns is not None:
             self._read_turns.add(size)
         if self._congested:
@@ -347,12 +370,14 @@ class Connection:
         for command in commands:
             if command.flag & RESPONSE_FLAG:
                 entry = waiters.pop(command.opaque, None)
-                if entry is not None and not entry[0].done():
-                    entry[0].set_result(command)
+                if entry is not None and not (taker := entry[0]).done():
+                    taker.set_result(command)
             elif self._close_reason is None and requests.serving:
                 requests.inbox.append(command)
         if requests.inbox:
             requests.dispatch()
+        if self._line.places:
+            self._line.call()
 
     def _take(self, read: Callable[[TakenT], list[RemotingCommand]], taken: TakenT) -> None:
         intake = self._intake
@@ -472,7 +497,7 @@ class Connection:
         self._close_reason = reason
         self._closed_at = self._monotonic()
         self._requests.stop()
-        pending = [waiter for waiter, _ in self._waiters.values()] + self._line.close()
+        pending = [taker for taker, *_ in self._waiters.values()] + self._line.close()
         self._waiters.clear()
         for waiter in pending:
             if not waiter.done():
@@ -506,9 +531,10 @@ class Connection:
             return self._closed_at + options.close_timeout
         # Walking the table costs 0.03 us for each request in flight, and unlike a queue of deadlines it holds nothing
         # of those that were answered long ago.
-        expired = [waiter for waiter, deadline in self._waiters.values() if deadline <= now and not waiter.done()]
-        for waiter in expired:
-            waiter.set_exception(_Expired())
+        expired = [opaque for opaque, entry in self._waiters.items() if entry[1] <= now and not entry[0].done()]
+        for opaque in expired:
+            taker, _, timeout, what = self._waiters.pop(opaque)
+            taker.set_exception(RequestTimeoutError(self.remote_address, _name(what), timeout))
         if self._line.places:
             self._line.expire(now, self._cannot_be_written)
         if expired and now - self._last_read >= options.silence_timeout:
@@ -521,7 +547,7 @@ class Connection:
                 logging.WARNING, now, "slow", "the connection with %s is closed: %s", self.remote_address, late
             )
             self.abort(late)
-        deadlines = [deadline for _, deadline in self._waiters.values() if deadline > now]
+        deadlines = [deadline for _, deadline, *_ in self._waiters.values() if deadline > now]
         deadlines += [place.deadline for place in self._line.places]
         return min(deadlines, default=inf)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from rocketbox.clock import Clock
+from rocketbox.errors import RemotingError
 from rocketbox.handoff import Waiter
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.framing import BufferPool
@@ -26,12 +27,26 @@ from rocketbox.tasks import Supervisor
 if TYPE_CHECKING:
     from rocketbox.remoting.connection import Connection
 
-__all__ = ["Driver", "RequestHandler", "Role"]
+__all__ = ["AnswerTaker", "Driver", "RequestHandler", "Role"]
 
 _log = logging.getLogger(__name__)
 
 RequestHandler = Callable[["Connection", RemotingCommand], RemotingCommand | Awaitable[RemotingCommand | None] | None]
 """Takes a request. Returns the answer, an awaitable of it, or None: then ``connection.reply`` is called later."""
+
+
+class AnswerTaker(Protocol):
+    """What is given the answer to a request, or its error, once: a waiter, or something for which no task waits.
+
+    It is called in the midst of a connection's work and must not use the connection.
+    """
+
+    def done(self) -> bool:
+        """Whether it wants nothing any more."""
+
+    def set_result(self, answer: RemotingCommand, /) -> None: ...
+
+    def set_exception(self, error: RemotingError, /) -> None: ...
 
 
 class Driver(Protocol):

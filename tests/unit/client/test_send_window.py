@@ -1,0 +1,403 @@
+"""send_many once routes and connections are there: no task for a message, and the same tries, errors and hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from rocketbox.client.options import ClientOptions, ProducerOptions
+from rocketbox.client.producer import Producer
+from rocketbox.errors import (
+    BrokerError,
+    ConnectionClosedError,
+    HookFailedError,
+    InvalidMessageError,
+    NotDurableError,
+    SendManyError,
+    SendTimeoutError,
+)
+from rocketbox.message import Message, SendStatus, decode_properties
+from rocketbox.protocol.codes import RequestCode, ResponseCode, SerializeType
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.prepared_sends import SendRequest
+from rocketbox.remoting.options import RemotingOptions
+from rocketbox.tasks import Supervisor
+from tests.clocks import VirtualClock, settle
+from tests.scripted_cluster import ScriptedBroker, ScriptedCluster
+
+pytestmark = pytest.mark.anyio
+
+TWO = ("broker-a", "broker-b")
+
+
+def producer_of(cluster: ScriptedCluster, *, client: dict[str, Any] | None = None, **options: Any) -> Producer:
+    return Producer(
+        "PG1",
+        name_server=cluster.name_server.address,
+        options=ProducerOptions(**options),
+        client_options=ClientOptions(client_ip="192.0.2.7", **(client or {})),
+        clock=cluster.clock,
+        network=cluster.network,
+    )
+
+
+def messages(count: int, **fields: Any) -> list[Message]:
+    return [Message("T", b"%d" % number, **fields) for number in range(count)]
+
+
+async def warm(cluster: ScriptedCluster, producer: Producer) -> None:
+    """Routes and a connection to each broker are there; nothing is counted yet."""
+    for _ in cluster.brokers:
+        await producer.send(Message("T", b"first"))
+    for broker in cluster.brokers.values():
+        assert broker.sends
+        broker.requests.clear()
+
+
+def in_flight(producer: Producer) -> int:
+    return sum(connection.requests_in_flight for connection in producer.instance.remoting._connections.values())
+
+
+def bodies(broker: ScriptedBroker) -> list[int]:
+    return [int(request.body) for request in broker.sends]
+
+
+def only(broker: ScriptedBroker, body: bytes, answer: Callable[[RemotingCommand], Any]) -> None:
+    """The broker gives its own answer to the message with that body."""
+    broker.on_send = lambda request: answer(request) if request.body == body else broker.store(request)
+
+
+async def outcomes_of(clock: VirtualClock, seconds: float, producer: Producer, batch: list[Message]) -> list[Any]:
+    """What send_many makes of each message, while the clock moves on by seconds."""
+    found: list[Any] = []
+
+    async def run() -> None:
+        try:
+            found.extend(await producer.send_many(batch))
+        except SendManyError as error:
+            found.extend(error.results)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        await clock.advance(seconds)
+    return found
+
+
+async def test_messages_that_find_all_well_start_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    start = Supervisor.start
+
+    def counted(self: Supervisor, name: str, *rest: Any, **options: Any) -> Any:
+        if self.name.startswith("send_many"):
+            started.append(name)
+        return start(self, name, *rest, **options)
+
+    monkeypatch.setattr(Supervisor, "start", counted)
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T", queues=4)
+        async with producer_of(cluster, send_many_window=16) as producer:
+            await warm(cluster, producer)
+            results = await producer.send_many(messages(100))
+        assert sorted(bodies(cluster.broker)) == list(range(100))
+        assert sorted(set(cluster.broker.queues)) == [0, 1, 2, 3]
+    assert started == []
+    sent = [decode_properties(request.ext_fields["i"].encode())["UNIQ_KEY"] for request in cluster.broker.sends]
+    assert [result.msg_id for result in results] == sent, "results are those of the messages, in order"
+    assert {result.status for result in results} == {SendStatus.SEND_OK}
+
+
+async def test_message_whose_first_try_is_refused_goes_on_at_another_broker() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, TWO) as cluster:
+        cluster.add_topic("T", queues=1)
+        async with producer_of(cluster) as producer:
+            await warm(cluster, producer)
+            refused = RemotingCommand.response(ResponseCode.SYSTEM_BUSY, "no")
+            cluster.brokers["broker-a"].on_send = lambda request: refused
+            results = await outcomes_of(clock, 1, producer, messages(8))
+        assert {result.broker_name for result in results} == {"broker-b"}
+        assert sorted(bodies(cluster.brokers["broker-b"])) == list(range(8))
+        assert len(cluster.brokers["broker-a"].sends) == 4, "those that were under way when it failed first"
+
+
+async def test_keyed_message_stays_on_its_queue_after_its_first_try() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, TWO) as cluster:
+        cluster.add_topic("T", queues=2)
+        async with producer_of(cluster, retry_times_when_send_async_failed=1) as producer:
+            await warm(cluster, producer)
+            queue = (await producer.send(Message("T", b"x", hash_key="k"))).queue
+            broker = cluster.brokers[queue.broker_name]
+            broker.requests.clear()
+            tried: list[str] = []
+
+            def busy(request: RemotingCommand) -> RemotingCommand:
+                tried.append(request.ext_fields["e"])
+                if len(tried) == 1:
+                    return RemotingCommand.response(ResponseCode.SYSTEM_BUSY, "no")
+                return broker.store(request)
+
+            broker.on_send = busy
+            (result,) = await outcomes_of(clock, 1, producer, messages(1, hash_key="k"))
+        assert tried == [str(queue.queue_id)] * 2
+        assert result.queue == queue
+
+
+async def test_refusal_for_good_is_the_error_of_its_message_alone() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster) as producer:
+            await warm(cluster, producer)
+            only(cluster.broker, b"1", lambda _: RemotingCommand.response(ResponseCode.MESSAGE_ILLEGAL, "no"))
+            first, second, third = await outcomes_of(clock, 1, producer, messages(3))
+        assert isinstance(second, BrokerError)
+        assert second.code == ResponseCode.MESSAGE_ILLEGAL
+        assert first.status is third.status is SendStatus.SEND_OK
+        assert len(cluster.broker.sends) == 3
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+async def test_weak_acknowledgement_is_what_the_options_make_of_it(accepted: bool) -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster, accept_weak_ack=accepted) as producer:
+            await warm(cluster, producer)
+            broker = cluster.broker
+            only(broker, b"0", lambda request: broker.store(request, ResponseCode.FLUSH_DISK_TIMEOUT))
+            weak, _ = await outcomes_of(clock, 1, producer, messages(2))
+        if accepted:
+            assert weak.status is SendStatus.FLUSH_DISK_TIMEOUT
+        else:
+            assert isinstance(weak, NotDurableError)
+            assert weak.result.status is SendStatus.FLUSH_DISK_TIMEOUT
+
+
+async def test_silent_broker_ends_in_the_same_error_as_with_one_send() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster, retry_times_when_send_async_failed=0) as producer:
+            await warm(cluster, producer)
+            only(cluster.broker, b"1", lambda _: None)
+            outcomes = await outcomes_of(clock, 3.3, producer, messages(3))
+            assert in_flight(producer) == 0
+        assert [type(outcome).__name__ for outcome in outcomes] == ["SendResult", "SendTimeoutError", "SendResult"]
+        assert isinstance(outcomes[1], SendTimeoutError)
+        assert "within 3 s" in str(outcomes[1])
+        assert len(cluster.broker.sends) == 3
+
+
+async def test_silent_broker_costs_a_message_its_share_and_no_more() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, TWO) as cluster:
+        cluster.add_topic("T", queues=1)
+        cluster.brokers["broker-a"].on_send = cluster.brokers["broker-a"].store
+        async with producer_of(cluster) as producer:
+            await warm(cluster, producer)
+            cluster.brokers["broker-a"].on_send = lambda _: None
+            results = await outcomes_of(clock, 1.7, producer, messages(4))
+        assert {result.broker_name for result in results} == {"broker-b"}, "half of three seconds, then the other one"
+
+
+async def test_connection_that_breaks_has_the_messages_in_flight_tried_again() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster) as producer:
+            await warm(cluster, producer)
+            broker = cluster.broker
+
+            def breaks(_: RemotingCommand) -> None:
+                broker.on_send = broker.store
+                for connection in list(broker.connections):
+                    connection.abort()
+
+            broker.on_send = breaks
+            results = await outcomes_of(clock, 1, producer, messages(5))
+        assert [result.status for result in results] == [SendStatus.SEND_OK] * 5
+
+
+async def test_connection_that_breaks_with_no_tries_left_says_that_it_may_be_stored() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster, retry_times_when_send_async_failed=0) as producer:
+            await warm(cluster, producer)
+
+            def breaks(_: RemotingCommand) -> None:
+                for connection in list(cluster.broker.connections):
+                    connection.abort()
+
+            cluster.broker.on_send = breaks
+            (error,) = await outcomes_of(clock, 1, producer, messages(1))
+        assert isinstance(error, ConnectionClosedError)
+        assert "may have been stored" in str(error)
+
+
+async def test_broker_that_goes_away_has_its_messages_taken_to_a_new_connection() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster, retry_times_when_send_async_failed=0) as producer:
+            await warm(cluster, producer)
+            (old,) = cluster.broker.connections
+            cluster.broker.scripts[RequestCode.SEND_MESSAGE_V2] = lambda connection, request: (
+                RemotingCommand.response(ResponseCode.GO_AWAY) if connection is old else cluster.broker.store(request)
+            )
+            results = await outcomes_of(clock, 1, producer, messages(3))
+        assert [result.status for result in results] == [SendStatus.SEND_OK] * 3
+
+
+async def test_cancelled_while_messages_are_in_flight_nothing_of_it_is_left() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, TWO) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster, send_many_window=8) as producer:
+            await warm(cluster, producer)
+            for broker in cluster.brokers.values():
+                broker.on_send = lambda _: None
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(producer.send_many, messages(20))
+                tasks.start_soon(producer.send, Message("T", b"99"))
+                await settle(40)
+                assert in_flight(producer) == 9
+                tasks.cancel_scope.cancel()
+            assert in_flight(producer) == 0
+
+
+async def test_messages_of_another_send_many_go_on_when_one_is_cancelled() -> None:
+    clock = VirtualClock()
+    waiting: list[tuple[Any, RemotingCommand]] = []
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster) as producer, anyio.create_task_group() as stays:
+            await warm(cluster, producer)
+            cluster.broker.scripts[RequestCode.SEND_MESSAGE_V2] = lambda *asked: waiting.append(asked)
+            results: list[Any] = []
+
+            async def send() -> None:
+                results.extend(await producer.send_many(messages(3)))
+
+            stays.start_soon(send)
+            await settle(40)
+            with anyio.move_on_after(0):
+                await producer.send_many(messages(3))
+            async with anyio.create_task_group() as goes:
+                goes.start_soon(producer.send_many, messages(3))
+                await settle(40)
+                goes.cancel_scope.cancel()
+            for connection, request in waiting:
+                connection.reply(request, cluster.broker.store(request))
+            await settle(40)
+            assert len(results) == 3
+
+
+async def test_full_connection_has_messages_wait_for_their_turn() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        remoting = RemotingOptions(max_requests_in_flight=3)
+        async with producer_of(cluster, client={"remoting": remoting}) as producer:
+            await warm(cluster, producer)
+            waiting: list[tuple[Any, RemotingCommand]] = []
+            cluster.broker.scripts[RequestCode.SEND_MESSAGE_V2] = lambda *asked: waiting.append(asked)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(producer.send_many, messages(10))
+                answered = 0
+                while answered < 10:
+                    await settle(40)
+                    assert 0 < len(waiting) <= 3
+                    connection, request = waiting.pop(0)
+                    connection.reply(request, cluster.broker.store(request))
+                    answered += 1
+        assert sorted(bodies(cluster.broker)) == list(range(10))
+
+
+async def test_headers_in_json_go_the_way_of_all_sends() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        remoting = RemotingOptions(serialization=SerializeType.JSON)
+        async with producer_of(cluster, client={"remoting": remoting}) as producer:
+            await warm(cluster, producer)
+            await producer.send_many(messages(5, flag=7))
+        assert {request.serialization for request in cluster.broker.sends} == {SerializeType.JSON}
+        assert {request.ext_fields["h"] for request in cluster.broker.sends} == {"7"}
+
+
+async def test_message_too_large_for_a_frame_is_refused_alone() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        remoting = RemotingOptions(max_frame_bytes=2_000)
+        async with producer_of(cluster, client={"remoting": remoting}) as producer:
+            await warm(cluster, producer)
+            with pytest.raises(SendManyError) as caught:
+                await producer.send_many([*messages(2), Message("T", b"x" * 3_000)])
+            with pytest.raises(InvalidMessageError, match="too large"):
+                await producer.send_one_way(Message("T", b"x" * 3_000))
+            assert in_flight(producer) == 0
+        (error,) = caught.value.errors.values()
+        assert isinstance(error, InvalidMessageError)
+
+
+class Hook:
+    """Signs nothing, counts, and fails for one body."""
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+        self.answers: list[int] = []
+        self.doomed = b""
+
+    def before_request(self, address: str, command: RemotingCommand) -> None:
+        pass
+
+    def before_prepared(self, address: str, request: SendRequest) -> bytes:
+        self.asked.append(request.body)
+        if request.body == self.doomed:
+            raise ValueError("no")
+        return b""
+
+    def after_response(self, address: str, code: int, response: RemotingCommand) -> None:
+        if code == RequestCode.SEND_MESSAGE_V2:
+            self.answers.append(response.code)
+
+
+async def test_hooks_see_each_message_once_and_each_answer() -> None:
+    hook = Hook()
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster, client={"hooks": (hook,)}) as producer:
+            await warm(cluster, producer)
+            hook.asked.clear()
+            hook.answers.clear()
+            hook.doomed = b"1"
+            _, error, _ = await outcomes_of(clock, 1, producer, messages(3))
+            await producer.send_one_way(Message("T", b"4"))
+        assert isinstance(error, HookFailedError)
+        assert hook.asked == [b"0", b"1", b"2", b"4"]
+        assert hook.answers == [0, 0]
+
+
+async def test_latency_table_hears_how_long_first_tries_took() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, TWO) as cluster:
+        cluster.add_topic("T", queues=1)
+        async with producer_of(cluster, send_latency_fault_enable=True) as producer:
+            await warm(cluster, producer)
+            slow = cluster.brokers["broker-a"]
+
+            async def later(request: RemotingCommand) -> RemotingCommand:
+                await clock.sleep(0.7)
+                return slow.store(request)
+
+            slow.on_send = later
+            await outcomes_of(clock, 1, producer, messages(2))
+            before = len(slow.sends)
+            results = await outcomes_of(clock, 0.5, producer, messages(4))
+        assert {result.broker_name for result in results} == {"broker-b"}, "0.7 s mean two seconds away"
+        assert len(slow.sends) == before
