@@ -68,6 +68,7 @@ from rocketbox.client.offset_store import OffsetStore
 from rocketbox.client.options import ConsumerOptions
 from rocketbox.client.process_queue import LOCK_EXPIRY, ProcessQueue
 from rocketbox.client.queue_locks import QueueLocks
+from rocketbox.client.rebalance import AFTER_A_CHANGE
 from rocketbox.client.start_offsets import StartOffsets
 from rocketbox.client.subscriptions import Subscriptions
 from rocketbox.errors import RemotingError, RocketBoxError
@@ -81,7 +82,7 @@ _log = logging.getLogger(__name__)
 
 COMMIT_SHARE = 0.6  # of the time for the end
 HANDOVER = 1.0  # seconds that handlers have to end what is in hand when their queue goes to another member
-HANDOVER_NOTICE = 0.25  # seconds more that the new owner waits: the old one has to hear of it, and to commit
+HANDOVER_NOTICE = AFTER_A_CHANGE + 0.3  # seconds more that the new owner waits: the old one has to hear of it
 PATIENCE = 0.3  # seconds that are waited for the other brokers after the first one was dealt with
 SIDE_BY_SIDE = 16  # queues of one broker whose start offsets are asked for at once
 REFRESH_INTERVAL = 20.0  # seconds between two confirmations of a lock
@@ -167,6 +168,7 @@ class QueueAssignment:
         self._table: dict[MessageQueue, OwnedQueue] = {}
         self._shares: dict[str, frozenset[MessageQueue]] = {}  # topic: what the last round gave to this member
         self._inquiries: dict[str, SupervisedTask] = {}  # by topic
+        self._asked_meanwhile: set[str] = set()  # topics that a round wanted an answer for later than the one under way
         self._turns: dict[str, SupervisedTask] = {}  # by broker name
         self._pokes: dict[str, anyio.Event] = {}  # by broker name: its turn has more to do
         self._hand_ons: dict[MessageQueue, SupervisedTask] = {}
@@ -200,13 +202,14 @@ class QueueAssignment:
         await self._offsets.persist([messages for messages in self.queues if self.may_commit(messages)])
 
     async def settled(self) -> None:
-        """Return when what rounds decided is done, but for what hangs on a broker that does not answer."""
+        """Return when what rounds decided is done, but for what hangs on a silent broker or on a handler."""
         await ended_most(list(self._inquiries.values()), PATIENCE, self._clock)
         waits = [owned.not_before for owned in self._table.values() if owned.state is Ownership.WANTED]
-        waits += [self._clock.monotonic() + HANDOVER] * bool(self._hand_ons)
         rest = max(waits, default=0.0) - self._clock.monotonic()
-        changes = [*self._turns.values(), *self._hand_ons.values()]
-        await ended_most(changes, max(0.0, rest) + PATIENCE, self._clock)
+        await ended_most(list(self._turns.values()), max(0.0, rest) + PATIENCE, self._clock)
+        with self._clock.move_on_after(HANDOVER + PATIENCE):  # an orderly queue waits for its batch, however long
+            for hand_on in list(self._hand_ons.values()):
+                await hand_on.wait()
 
     def forget_topic(self, topic: str) -> None:
         """The consumer is done with topic."""
@@ -245,21 +248,18 @@ class QueueAssignment:
 
     # --- rounds: which queues should this member have ----------------------------------------------------------------
 
-    async def rebalance(self, *, paused: bool) -> bool:
-        """Begin to bring the table in line with what this member should have; False: it is to be asked for again soon.
-
-        While the consumer is paused only the queues of topics that are no longer wanted are given up.
-        """
+    def rebalance(self) -> None:
+        """Begin to bring the table in line with what this member should have; what fails asks for another round."""
         wanted = self._subscriptions.topics
         for topic in {queue.topic for queue in self._table} - wanted:
             self._decide(topic, (), ())
-        if paused:
-            return False
+        self._asked_meanwhile |= wanted & self._inquiries.keys()
         for topic in sorted(wanted - self._inquiries.keys()):
-            name = f"queues of {topic}"
-            self._inquiries[topic] = self._tasks.start(name, self._inquire, topic, restart=False)
+            self._start_inquiry(topic)
         self._start_turns()
-        return True
+
+    def _start_inquiry(self, topic: str) -> None:
+        self._inquiries[topic] = self._tasks.start(f"queues of {topic}", self._inquire, topic, restart=False)
 
     async def _inquire(self, topic: str) -> None:
         """Find out which queues of topic are this member's."""
@@ -286,6 +286,10 @@ class QueueAssignment:
             self._again()
         finally:
             del self._inquiries[topic]
+            if topic in self._asked_meanwhile:
+                self._asked_meanwhile.remove(topic)
+                if not self._closed:
+                    self._start_inquiry(topic)
 
     def _decide(
         self,

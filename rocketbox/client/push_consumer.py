@@ -162,7 +162,7 @@ class PushConsumer:
         self._queues = QueueAssignment(
             group, instance, self._options,
             offsets=offsets, locks=self._locks, subscriptions=self._subscriptions, tasks=self._tasks,
-            pull=self._start_pulling, offer=self._consumer.offer, again=self._rebalancer.wake,
+            pull=self._start_pulling, offer=self._consumer.offer, again=self._rebalancer.again,
         )  # fmt: skip
         self._pull_context = PullContext(
             group=group, instance=instance, options=self._options, subscriptions=self._subscriptions,
@@ -403,14 +403,17 @@ class PushConsumer:
     # --- pause and state ---------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Pull nothing and take no new queues until :meth:`resume`; what is held is still consumed."""
+        """Pull nothing until :meth:`resume`; what is held is still consumed.
+
+        It stays a member of its group: queues go to others that join and come from others that leave, and keep their
+        place meanwhile. (A paused consumer of Java's takes part in no rebalance: what it should hand on is consumed by
+        two members then, and commits go back and forth.)
+        """
         self._gate.close(PAUSED)
 
     def resume(self) -> None:
         """End a pause."""
-        if self.paused:
-            self._gate.open(PAUSED)
-            self._rebalancer.wake()
+        self._gate.open(PAUSED)
 
     @property
     def paused(self) -> bool:
@@ -452,10 +455,9 @@ class PushConsumer:
 
     # --- for its parts -----------------------------------------------------------------------------------------------
 
-    async def _rebalance(self) -> bool:
-        if self._closed or not self._registered:
-            return True
-        return await self._queues.rebalance(paused=self.paused)
+    def _rebalance(self) -> None:
+        if self._registered and not self._closed:
+            self._queues.rebalance()
 
     def _start_pulling(self, held: ProcessQueue) -> SupervisedTask:
         name = f"pull {held.queue.topic} {held.queue.broker_name}/{held.queue.queue_id}"

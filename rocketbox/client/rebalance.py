@@ -2,46 +2,48 @@
 
 What a round does is in ``assignment``, how queues are shared in ``allocation``.
 
-Source: Apache RocketMQ 5.x ``RebalanceService`` (the same in 4.9.7).
+Source: Apache RocketMQ 5.x ``RebalanceService`` (the same in 4.9.7). Unlike there a round follows a change within
+0.2 s, not 1 s, however shortly before the last one was: who takes queues over waits for their owner to hear of it, and
+that wait has to be short.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 
 from rocketbox.clock import Clock
-from rocketbox.errors import RocketBoxError
 from rocketbox.handoff import Waiter, make_waiter
 
-__all__ = ["Rebalancer"]
+__all__ = ["AFTER_A_CHANGE", "Rebalancer"]
 
-_log = logging.getLogger(__name__)
-
-UNBALANCED_INTERVAL = 1.0  # seconds until the next round when one did not get all that it wanted
-SHORTEST_INTERVAL = 1.0  # seconds between the starts of two rounds, however often they are asked for
+AFTER_A_CHANGE = 0.2  # seconds between the starts of two rounds, however often the group changes
+AFTER_A_FAILURE = 1.0  # seconds between them when one did not get all that it wanted
 
 
 class Rebalancer:
     """Runs rounds of rebalancing: at once when it must, soon when something changed, and every 20 s in any case."""
 
-    def __init__(self, balance: Callable[[], Awaitable[bool]], interval: float, clock: Clock) -> None:
-        """``balance`` is one round; it returns whether this member now has all it should have."""
-        self._balance = balance
+    def __init__(self, begin_round: Callable[[], None], interval: float, clock: Clock) -> None:
+        """``begin_round`` begins one round; what then fails asks for another one with :meth:`again`."""
+        self._begin_round = begin_round
         self._interval = interval
         self._clock = clock
-        self._wanted = False
+        self._began = float("-inf")  # the last round; on the monotonic clock, as the next line
+        self._due = float("inf")
         self._ended = False
         self._awaited: list[Waiter] = []
         self._sleeper: Waiter | None = None
 
     def wake(self) -> None:
-        """Have a round soon: now, or a second after the start of the last one."""
-        self._wanted = True
-        self._end_sleep()
+        """Something changed: have a round now, or 0.2 s after the start of the last one."""
+        self._have_one_at(self._began + AFTER_A_CHANGE)
+
+    def again(self) -> None:
+        """The last round did not get all that it wanted: have another one a second after its start."""
+        self._have_one_at(self._began + AFTER_A_FAILURE)
 
     async def now(self) -> None:
-        """Return when a round that began after this call has ended, whatever came out; it does not wait its turn."""
+        """Return when a round has begun after this call; it does not wait its turn."""
         if self._ended:
             return
         waiter = make_waiter()
@@ -56,36 +58,32 @@ class Rebalancer:
 
     async def run(self) -> None:
         """Rounds for ever, the first one when something asks for it."""
-        await self._sleep(self._interval)
+        self._have_one_at(self._clock.monotonic() + self._interval)
         while True:
-            started = self._clock.monotonic()
-            self._wanted = False
+            await self._sleep_until_due()
+            self._began = self._clock.monotonic()
+            self._due = self._began + self._interval
             awaited, self._awaited = self._awaited, []
-            balanced = False
             try:
-                balanced = await self._balance()
-            except RocketBoxError as error:
-                _log.warning("a rebalance failed, it is tried again: %s", error)
+                self._begin_round()
             finally:
                 _set_all(awaited)
-            await self._sleep(self._interval if balanced else UNBALANCED_INTERVAL)
-            rest = started + SHORTEST_INTERVAL - self._clock.monotonic()
-            if rest > 0:
-                self._wanted = False  # what asked is served by the round after this pause
-                await self._sleep(rest, for_waiters_only=True)
 
-    async def _sleep(self, seconds: float, *, for_waiters_only: bool = False) -> None:
-        end = self._clock.monotonic() + seconds
-        while not self._awaited and (for_waiters_only or not self._wanted):
-            rest = end - self._clock.monotonic()
-            if rest <= 0:
-                return
+    def _have_one_at(self, due: float) -> None:
+        if due < self._due:
+            self._due = due
+            self._end_sleep()
+
+    async def _sleep_until_due(self) -> None:
+        while not self._awaited and (rest := self._due - self._clock.monotonic()) > 0:
             self._sleeper = make_waiter()
             try:
-                with self._clock.move_on_after(rest):
+                with self._clock.move_on_after(rest) as time_is_up:
                     await self._sleeper
             finally:
                 self._sleeper = None
+            if time_is_up.cancelled_caught:
+                return
 
     def _end_sleep(self) -> None:
         if self._sleeper is not None and not self._sleeper.done():

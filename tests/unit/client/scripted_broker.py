@@ -63,6 +63,7 @@ class ScriptedBroker:
         if first is not None:
             first.brokers.append(self)
         self.silent = False  # takes requests and answers none, as a machine that has died
+        self.answers_later: set[RequestCode] = set()  # to these, with what is true now, when answer() is called
         self.announces = False  # tells members of others that come and go
         self.topics: dict[str, int] = {}  # topic: number of queues
         self.records: dict[tuple[str, int], list[bytes]] = defaultdict(list)
@@ -70,10 +71,12 @@ class ScriptedBroker:
         self.committed: dict[tuple[str, int], int] = {}
         self.other_members: list[str] = []
         self.foreign_locks: set[MessageQueue] = set()
+        self.locks: dict[MessageQueue, str] = {}  # client id; they never run out
         self.requests: list[RemotingCommand] = []
         self.heartbeats: list[HeartbeatData] = []
         self.overrides: dict[int, Override] = {}
         self._parked: list[tuple[Connection, RemotingCommand]] = []
+        self._late: list[tuple[Connection, RemotingCommand, RemotingCommand | None]] = []
         self._members: dict[Connection, str] = {}
         handlers = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
@@ -88,7 +91,7 @@ class ScriptedBroker:
             RequestCode.CONSUMER_SEND_MSG_BACK: self._ok,
             RequestCode.SEND_MESSAGE_V2: self._ok,
             RequestCode.LOCK_BATCH_MQ: self._lock,
-            RequestCode.UNLOCK_BATCH_MQ: self._ok,
+            RequestCode.UNLOCK_BATCH_MQ: self._unlock,
         }
         self._server = RemotingServer(
             {int(code): self._recording(handler) for code, handler in handlers.items()},
@@ -157,6 +160,13 @@ class ScriptedBroker:
         self._members.clear()
         self._parked.clear()
 
+    def answer(self) -> None:
+        """Answer what was to be answered later."""
+        late, self._late = self._late, []
+        for connection, request, answer in late:
+            if answer is not None:
+                connection.reply(request, answer)
+
     def asked(self, *codes: RequestCode) -> list[RemotingCommand]:
         """The requests of these codes, in the order they came."""
         return [request for request in self.requests if request.code in codes]
@@ -176,7 +186,12 @@ class ScriptedBroker:
                 return None
             override = self.overrides.get(request.code)
             answer = override(request) if override else None
-            return answer if answer is not None else handler(connection, request)
+            if answer is None:
+                answer = handler(connection, request)
+            if request.code in self.answers_later:
+                self._late.append((connection, request, answer))
+                return None
+            return answer
 
         return handle
 
@@ -276,10 +291,17 @@ class ScriptedBroker:
         return RemotingCommand.response(code, ext_fields=header.encode(), body=b"".join(records))
 
     def _lock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        wanted = decode_lock_batch_request(request.body).mq_set
-        return RemotingCommand.response(
-            body=encode_lock_batch_response(queue for queue in wanted if queue not in self.foreign_locks)
-        )
+        body = decode_lock_batch_request(request.body)
+        free = [queue for queue in body.mq_set if queue not in self.foreign_locks]
+        given = [queue for queue in free if self.locks.setdefault(queue, body.client_id) == body.client_id]
+        return RemotingCommand.response(body=encode_lock_batch_response(given))
+
+    def _unlock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        body = decode_lock_batch_request(request.body)
+        for queue in body.mq_set:
+            if self.locks.get(queue) == body.client_id:
+                del self.locks[queue]
+        return RemotingCommand.response()
 
     def _place(self, request: RemotingCommand) -> tuple[str, int]:
         return request.ext_fields["topic"], int(request.ext_fields["queueId"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from functools import partial
 
 import anyio
@@ -16,9 +14,9 @@ from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageExt, Message
 from rocketbox.protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.prepared_sends import SendRequest
-from rocketbox.remoting.client import RpcHook
 from rocketbox.tasks import Supervisor, ended_most
 from tests.clocks import VirtualClock, idle
+from tests.unit.client.consumer_group import Group, busy, queues_of
 from tests.unit.client.scripted_broker import BROKER, ScriptedBroker
 
 pytestmark = pytest.mark.anyio
@@ -27,69 +25,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"  # whose loop tells when all tasks wait: the clock here moves through minutes
-
-
-class Group:
-    """A clock that a test moves, a broker with the topic T and the group's retry topic, and as many members."""
-
-    def __init__(self, queues: int = 1, *, seed: int = 0) -> None:
-        self.clock = VirtualClock(seed, settle=idle)
-        self.broker = ScriptedBroker(self.clock)
-        self.broker.topics = {"T": queues, "%RETRY%g": 1}
-        self.broker.announces = True
-        self.came: list[tuple[str, bytes]] = []  # member, body
-        self.hooks: tuple[RpcHook, ...] = ()
-
-    @asynccontextmanager
-    async def member(
-        self, name: str = "c1", *, seconds: Callable[[bytes], float] = lambda body: 0.0, **options: object
-    ) -> AsyncIterator[PushConsumer]:
-        """A member whose handlers take so long for a message."""
-        options.setdefault("consume_from_where", ConsumeFromWhere.FIRST_OFFSET)
-        consumer = PushConsumer(
-            "g",
-            name_server=self.broker.address,
-            options=ConsumerOptions(**options),  # type: ignore[arg-type] # options of many types
-            client_options=ClientOptions(client_ip="10.0.0.9", instance_name=name, hooks=self.hooks),
-            clock=self.clock,
-            network=self.broker.network,
-        )
-
-        async def handle(batch: list[MessageExt]) -> None:
-            for message in batch:
-                self.came.append((name, message.body))
-                if wait := seconds(message.body):
-                    await self.clock.sleep(wait)
-
-        async with anyio.create_task_group() as tasks:
-            async with consumer:
-                tasks.start_soon(consumer.subscribe, "T", "*", handle)
-                await self.clock.advance(0.001)
-                try:
-                    yield consumer
-                finally:
-                    tasks.start_soon(self._let_time_pass)  # the end of a member takes some, and nobody else moves it
-            tasks.cancel_scope.cancel()
-
-    async def _let_time_pass(self) -> None:
-        while True:
-            await self.clock.advance(0.1)
-
-    @property
-    def bodies(self) -> list[bytes]:
-        return [body for _, body in self.came]
-
-    async def until(self, condition: Callable[[], bool], seconds: float, *, step: float = 0.05) -> float:
-        """When condition became true; fails when that took longer than seconds."""
-        end = self.clock.now + seconds
-        while not condition():
-            assert self.clock.now < end, f"not within {seconds:g} s"
-            await self.clock.advance(step)
-        return self.clock.now
-
-
-def queues_of(consumer: PushConsumer, topic: str = "T") -> list[MessageQueue]:
-    return [state.queue for state in consumer.state().queues if state.queue.topic == topic]
 
 
 # --- brokers side by side ------------------------------------------------------------------------------------------
@@ -145,10 +80,6 @@ async def test_a_broker_that_dies_delays_no_rebalance_of_the_others(anyio_backen
 
 
 # --- locks ---------------------------------------------------------------------------------------------------------
-
-
-def busy(request: RemotingCommand) -> RemotingCommand:
-    return RemotingCommand.response(ResponseCode.SYSTEM_BUSY, "busy")
 
 
 async def test_a_lost_refresh_of_a_lock_is_asked_for_again_and_nothing_comes_twice(anyio_backend: str) -> None:
@@ -283,6 +214,51 @@ async def test_nothing_comes_twice_when_a_member_joins_and_leaves_while_handlers
     assert [body for body, times in Counter(group.bodies).items() if times > 1] == []
 
 
+@pytest.mark.parametrize("apart", [0.05, 0.3, 0.8])
+async def test_nothing_comes_twice_when_members_join_shortly_after_each_other(apart: float, anyio_backend: str) -> None:
+    """The old owner hears of each of them; what the last one takes has to be in nobody's hand by then."""
+    group = Group(queues=6)
+    sent = 0
+
+    async def traffic(for_seconds: float) -> None:
+        nonlocal sent
+        end = group.clock.now + for_seconds
+        while group.clock.now < end:
+            group.broker.store("T", f"{sent}".encode(), queue_id=sent % 6)
+            sent += 1
+            await group.clock.advance(0.05)
+
+    member = partial(group.member, seconds=lambda body: 0.9, concurrency=40)
+    async with group.broker, member("c1"):
+        await traffic(3)
+        async with member("c9"):
+            await traffic(apart)
+            async with member("c5"):  # sorts between them: it takes some from each
+                await traffic(5)
+                assert {name for name, _ in group.came} == {"c1", "c5", "c9"}
+        await traffic(3)
+        await group.until(lambda: len(set(group.bodies)) == sent, 20)
+    assert [body for body, times in Counter(group.bodies).items() if times > 1] == []
+
+
+async def test_a_change_of_the_group_during_an_inquiry_is_asked_about_after_it(anyio_backend: str) -> None:
+    """The answer that is under way may be from before the change."""
+    group = Group(queues=2)
+    broker = group.broker
+    async with broker, group.member() as one:
+        await group.until(lambda: len(one.state().queues) == 3, 3)
+        await group.clock.advance(5)
+        broker.answers_later = {RequestCode.GET_CONSUMER_LIST_BY_GROUP}
+        broker.notify("g")
+        await group.clock.advance(0.3)
+        broker.other_members = ["10.0.0.9@c0"]
+        broker.notify("g")
+        await group.clock.advance(1.2)
+        broker.answers_later = set()
+        broker.answer()
+        await group.until(lambda: len(queues_of(one)) == 1, 2)
+
+
 async def test_handlers_that_take_long_repeat_at_most_what_was_in_hand_at_a_join(anyio_backend: str) -> None:
     group = Group(queues=2)
     async with group.broker, group.member("c1", seconds=lambda body: 5.0, concurrency=4) as one:
@@ -320,10 +296,15 @@ async def test_a_long_batch_of_an_orderly_queue_delays_no_other_queue(anyio_back
 
             async def handle(batch: list[MessageExt]) -> None: ...
 
-            tasks.start_soon(one.subscribe, "U", "*", handle)
+            async def subscribe() -> None:
+                await one.subscribe("U", "*", handle)
+                subscribed.append(group.clock.now)
+
+            subscribed: list[float] = []
+            tasks.start_soon(subscribe)
             group.broker.other_members = []
             await group.until(lambda: bool(queues_of(one, "U")), 2.5)
-            assert group.clock.now - began < 2.5
+            await group.until(lambda: bool(subscribed), 2.5 + began - group.clock.now)
 
 
 # --- resets --------------------------------------------------------------------------------------------------------
