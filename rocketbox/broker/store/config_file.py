@@ -5,7 +5,8 @@ Holds reading and replacing the texts; what they mean is left to the tables that
 ``.crc`` is ours: a block of 256 bytes with the size and CRC-32 of the newest texts, so also of the one in ``.bak``. It
 is written before the text that it adds. Texts of ours begin with ``{"``, those of Apache's brokers (and what they write
 over ours) with ``{`` and a line's end: these have no checksum. A text of ours that has none of the sums in the file was
-changed by something else, and is not used.
+changed by something else, and is not used. A damaged ``.crc`` takes no table with it: texts are used unchecked then,
+the log and a check of the store say so, and the next text that is written brings a sound one.
 
 Source: Apache RocketMQ 5.x ``ConfigManager``, ``MixAll.string2File``.
 """
@@ -80,9 +81,16 @@ class ConfigFile:
         return None
 
     def problems(self) -> list[str]:
-        """What is wrong with the file and its ``.bak``, each with its path; changes nothing."""
-        self._sums = self._read_sums()
+        """What is wrong with the file, its ``.bak`` and its ``.crc``, each with its path; changes nothing.
+
+        For one that no other uses: what another one replaces meanwhile may be told here.
+        """
         found = []
+        try:
+            self._sums = self._decode_sums()
+        except (OSError, ValueError) as error:
+            self._sums = []
+            found.append(f"{self.path}.crc: {error}; the table is used unchecked")
         for path in (str(self.path), f"{self.path}.bak"):
             if self._storage.exists(path):
                 try:
@@ -137,21 +145,28 @@ class ConfigFile:
 
     def _read_sums(self) -> list[_Sum]:
         """The sums in ``.crc``, newest first; none if it is missing or damaged itself, then nothing is checked."""
+        try:
+            return self._decode_sums()
+        except (OSError, ValueError) as error:
+            _log.warning("%s.crc cannot be read (%s): the table is used unchecked", self.path, error)
+            return []
+
+    def _decode_sums(self) -> list[_Sum]:
+        """The sums in ``.crc``; none if it is missing. Raises OSError, and ValueError when it is damaged."""
         path = f"{self.path}.crc"
         if not self._storage.exists(path):
             return []
+        file = self._storage.open(path)
         try:
-            file = self._storage.open(path)
-            try:
-                text, own = file.read(0, CHECKSUMS_BYTES).decode().split("#")
-            finally:
-                file.close()
-            if zlib.crc32(text.encode()) != int(own, 16):
-                raise ValueError("it does not match its own checksum")
-            return [(int(size), int(crc, 16)) for size, crc in (entry.split(":") for entry in text.split())]
-        except (OSError, ValueError) as error:
-            _log.warning("%s cannot be read (%s): the table is used unchecked", path, error)
-            return []
+            block = file.read(0, CHECKSUMS_BYTES)
+        finally:
+            file.close()
+        if not block and not any(self._storage.exists(text) for text in (str(self.path), f"{self.path}.bak")):
+            return []  # begun when the process ended
+        text, mark, _ = block.decode("ascii", "replace").partition("#")
+        if not mark or block != _block(text):
+            raise ValueError("it does not match its own checksum")
+        return [(int(size), int(crc, 16)) for size, crc in (entry.split(":") for entry in text.split())]
 
     def _known_sums(self) -> list[_Sum]:
         """Those of the file and its ``.bak``, and perhaps of texts before."""
@@ -174,13 +189,17 @@ class ConfigFile:
     def _write_sums(self, sums: list[_Sum]) -> None:
         """Have the sum of a text on disk before the text; those of the texts there are stay, in case it never comes."""
         text = "".join(f"{size}:{crc:08x} " for size, crc in sums[: 1 + CHECKSUMS_KEPT])
-        block = f"{text}#{zlib.crc32(text.encode()):08x}".ljust(CHECKSUMS_BYTES - 1) + "\n"
         file = self._storage.open(f"{self.path}.crc", create=True)
         try:
-            file.write(0, [block.encode()])
+            file.write(0, [_block(text)])
             file.sync()
         finally:
             file.close()
+
+
+def _block(text: str) -> bytes:
+    """What ``.crc`` holds for these sums."""
+    return (f"{text}#{zlib.crc32(text.encode()):08x}".ljust(CHECKSUMS_BYTES - 1) + "\n").encode()
 
 
 def _chunks(pieces: Iterable[bytes]) -> Iterable[bytes]:

@@ -202,6 +202,21 @@ class FileRun:
             self.starts = [*self.starts, start]  # anew: other threads read the one they have
         return file
 
+    def add_before(self, content: bytes) -> None:
+        """Make the file before the first one again, which is missing, with this content; synced. Raises OSError."""
+        start = self.start - self.file_size
+        path = self.path(start)
+        try:
+            file = self._files.get(path, create=True)
+            file.write(0, [content])
+            file.sync()
+            self._storage.sync_directory(self.directory)
+        except OSError:
+            self._take_back(path)
+            raise
+        with self._guard:
+            self.starts = [start, *self.starts]
+
     @staticmethod
     def _sync(sync: Callable[[], None]) -> None:
         try:

@@ -3,6 +3,8 @@
 Entries stand in the order in which their records stand in the log, so both are read side by side once. Each slot must
 hold the number of the newest entry whose hash falls into it, and each entry the number of the one before it.
 
+Entries of records that are damaged in the log are taken as they are, as long as their links fit.
+
 What an Apache broker writes is accepted where it differs from ours: no entry for the tags (4.9, 5.3), and the last
 record before a crash a second time.
 
@@ -14,9 +16,11 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from rocketbox.broker.store.files import read_data
 from rocketbox.broker.store.finding import FindingKind, StoreFinding
@@ -112,6 +116,11 @@ class IndexComparison:
         self._skip_to = 0  # records below are not compared: their file was given up
         self._begun = False
         self._missing = False
+        self._gaps: deque[tuple[int, int]] = deque()
+
+    def gap(self, offset: int, end: int) -> None:
+        """The log holds no intact record from ``offset`` to ``end``: nothing is known of the entries of those there."""
+        self._gaps.append((offset, end))
 
     def record(self, physical: int, stored: int, hashes: Sequence[int], tagged: bool) -> Iterator[StoreFinding]:
         """Compare the entries of a record, of which the last may be that of its tags (``tagged``)."""
@@ -121,6 +130,7 @@ class IndexComparison:
         if not self._begun or (file is not None and file.entry(file.number)[1] < min(physical, self._log_start())):
             yield from self._pass_gone()  # also of what retention removes meanwhile
             self._begun = True
+        yield from self._pass_damaged()
         if physical >= max(self._skip_to, self._log_start()):
             yield from self._entries_of(physical, stored, hashes, tagged)
         yield from self._compare_ended()
@@ -129,6 +139,7 @@ class IndexComparison:
         """Compare what is behind the newest record."""
         if not self._begun:
             yield from self._pass_gone()
+        yield from self._pass_damaged()
         file = self._current()
         if file is not None and self._complete:
             yield from self._give_up(file, f"entry {file.number} speaks of a record that the log does not have")
@@ -203,9 +214,18 @@ class IndexComparison:
 
     def _pass_gone(self) -> Iterator[StoreFinding]:
         """Take the entries of records that retention has removed as they are."""
+        yield from self._pass_unknown(lambda physical: physical < self._log_start())
+
+    def _pass_damaged(self) -> Iterator[StoreFinding]:
+        """Take the entries of records that are damaged in the log as they are, up to the next intact one's."""
+        while self._gaps:
+            offset, end = self._gaps.popleft()
+            yield from self._pass_unknown(partial(_is_between, offset, end))
+
+    def _pass_unknown(self, is_unknown: Callable[[int], bool]) -> Iterator[StoreFinding]:
         while (file := self._current()) is not None:
             entry = file.entry(file.number)
-            if entry[1] >= self._log_start():
+            if not is_unknown(entry[1]):
                 break
             if entry[0] < 0 or entry[3] != file.table[entry[0] % file.slots]:
                 yield from self._give_up(file, f"entry {file.number} is not linked to the one before it in its slot")
@@ -288,6 +308,10 @@ class IndexComparison:
             data = _HEADER.pack(begin_timestamp, end_timestamp, begin_physical, last, file.used, count)
             what = f"the header is {header}, but the entries make it {expected}"
             yield _finding(file.path, 0, what, data if known else None)
+
+
+def _is_between(offset: int, end: int, physical: int) -> bool:
+    return offset <= physical < end
 
 
 def _finding(path: str, position: int, what: str, correct: bytes | None = None) -> StoreFinding:

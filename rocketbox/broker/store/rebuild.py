@@ -11,17 +11,18 @@ When to do it is left to the store.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rocketbox.broker.store.consume_queue import FILLER_UNIT, ConsumeQueue
 from rocketbox.broker.store.deleted_topics import DeletedTopics
 from rocketbox.broker.store.files import FileRun, OpenFiles
 from rocketbox.broker.store.finding import FindingKind, StoreFinding
+from rocketbox.broker.store.misfits import LARGEST_GAP
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT
 from rocketbox.broker.store.verify import LogComparison
 from rocketbox.storage.file_system import StorageFile
 
-__all__ = ["Mending", "QueueRebuild", "rebuild_queue"]
+__all__ = ["Mending", "QueueRebuild", "lacks_file", "rebuild_queue"]
 
 
 class Mending:
@@ -52,16 +53,43 @@ class Mending:
         It would get that file again, before a gap, and the next start would miss those in between.
         """
         with queue.files_guard:
-            if queue.is_deleted or queue.has_misfits or int(os.path.basename(finding.path)) < queue.run.start:
+            if queue.is_deleted or queue.has_misfits or lacks_file(finding, queue):
                 return False
             self.write(finding, queue.run.file_size)
         return True
+
+    def write_first_entry(self, finding: StoreFinding, queue: ConsumeQueue, log_start: Callable[[], int]) -> bool:
+        """As :meth:`write_entry`, but files that are missing before the queue's first are made again.
+
+        False when retention has removed them: the log does not have the entry's record any more; and when too many
+        would have to be made.
+        """
+        missing = (queue.run.start - int(os.path.basename(finding.path))) // queue.run.file_size
+        if missing > LARGEST_GAP:
+            return False
+        while lacks_file(finding, queue):
+            with queue.files_guard:
+                # Retention removes what is below in the log first. Asked under the guard: it removes no file meanwhile.
+                if queue.is_deleted or queue.has_misfits or not queue.run.starts or _physical(finding) < log_start():
+                    return False
+                queue.run.add_before(FILLER_UNIT * (queue.run.file_size // CONSUME_QUEUE_UNIT))
+        return self.write_entry(finding, queue)
 
     def sync(self) -> None:
         for path, file in self._changed.items():
             file.sync()
             self._files.storage.sync_directory(os.path.dirname(path))
         self._changed.clear()
+
+
+def lacks_file(finding: StoreFinding, queue: ConsumeQueue) -> bool:
+    """Whether an entry belongs into a file before the queue's first one."""
+    return int(os.path.basename(finding.path)) < queue.run.start
+
+
+def _physical(finding: StoreFinding) -> int:
+    assert finding.correct is not None
+    return int.from_bytes(finding.correct[:8], "big")
 
 
 class QueueRebuild:
@@ -114,7 +142,7 @@ class QueueRebuild:
                 offset = (int(os.path.basename(step.path)) + step.position) // CONSUME_QUEUE_UNIT
                 is_entry = step.kind is FindingKind.QUEUE and offset < self._written
                 if is_entry and step.correct not in (None, FILLER_UNIT):
-                    mending.write_entry(step, self.queue)
+                    mending.write_first_entry(step, self.queue, lambda: self._log.start)
                 if self.queue.is_deleted:
                     break
                 continue

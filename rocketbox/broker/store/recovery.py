@@ -41,7 +41,7 @@ from dataclasses import dataclass
 
 from rocketbox.broker.store.checkpoint import CheckpointFile
 from rocketbox.broker.store.commit_log import CommitLog
-from rocketbox.broker.store.consume_queue import ConsumeQueue
+from rocketbox.broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from rocketbox.broker.store.dispatch import Derived, is_queued
 from rocketbox.broker.store.files import NO_ROOM, read_data
 from rocketbox.broker.store.log_end import TornTail, cut_torn_tail, place_of, refuse_if_synced
@@ -240,14 +240,46 @@ class _Recovery:
         if not checkpoint.marked:
             if not self._clean:
                 return self._build_all_queues()
+            if self._misses_first_files():
+                return self._build_all_queues()
             return max((queue.max_physical_end for queue in self._derived), default=self._run.start)
         if not self._clean or checkpoint.queued_offset < checkpoint.synced_offset:
             self._derived.rewind(checkpoint.queued_offset)
             self._rewound = True
         if self._derived.queue_ends == checkpoint.queue_ends:
-            return checkpoint.queued_offset
-        _log.warning("the consume queues do not end where the checkpoint says; they are built again from the log")
+            if not self._misses_first_files():
+                return checkpoint.queued_offset
+        else:
+            _log.warning("the consume queues do not end where the checkpoint says; they are built again from the log")
         return self._build_all_queues()
+
+    def _misses_first_files(self) -> bool:
+        """Whether the first files of a queue are missing though the log has their messages.
+
+        Retention leaves the file with the entry before the first message, or one that begins with that message: only
+        then the log has to be read, up to there, to know.
+        """
+        doubtful = {}
+        for queue in self._derived:
+            first, begins = queue.first_offset, self._derived.deleted.begin_of(queue.topic, queue.queue_id)
+            if queue.run.starts and begins < first < queue.max_offset:
+                physical, size, _ = queue.unit(first)
+                if size != FILLER_SIZE and physical >= self._run.start:
+                    doubtful[queue.topic, queue.queue_id] = physical
+        if not doubtful:
+            return False
+        for offset, record in LogScan(self._run, self._run.start):
+            if offset >= max(doubtful.values()):
+                break
+            topic, queue_id, _, sys_flag, _, _ = self._parsed(offset, record)
+            if (
+                offset < doubtful.get((topic, queue_id), 0)
+                and is_queued(sys_flag)
+                and not self._derived.deleted.is_gone(topic, offset)
+            ):
+                _log.warning("the first files of %s/%d are missing: the queues are built again", topic, queue_id)
+                return True
+        return False
 
     def _build_all_queues(self) -> int:
         self._all_queues = self._rewound = True

@@ -37,6 +37,7 @@ from rocketbox.storage.file_system import Storage
 
 __all__ = ["StoreFiles", "check_store", "check_tables", "find_files"]
 
+LISTINGS = 10
 _FOREVER = 1 << 62
 _UNIT = struct.Struct(">qiq")
 
@@ -70,6 +71,13 @@ def find_files(storage: Storage, root: str, options: StoreOptions, locked: bytes
 
     Raises StoreError when it cannot be told which files belong to it, and OSError.
     """
+    for _ in range(LISTINGS - 1):
+        with suppress(FileNotFoundError):  # a running broker has removed one that was listed: they are listed again
+            return _find_files(storage, root, options, locked)
+    return _find_files(storage, root, options, locked)
+
+
+def _find_files(storage: Storage, root: str, options: StoreOptions, locked: bytes | None) -> StoreFiles:
     files = OpenFiles(storage)
     findings: list[StoreFinding] = []
     checkpoint = Checkpoint()
@@ -211,17 +219,21 @@ def check_store(store: StoreFiles, options: StoreOptions, *, running: bool = Fal
 
 
 def check_tables(storage: Storage, root: str) -> Iterator[StoreFinding]:
-    """Which tables (``config/*.json``) cannot be used, or their copies of the version before."""
+    """Which tables (``config/*.json``) cannot be used, or their copies of the version before, or their checksums."""
     for name in storage.list_directory(f"{root}/config"):
         if name.endswith((".json", ".json.bak")):
             path = Path(f"{root}/config/{name.removesuffix('.bak')}")
             if name.endswith(".bak") and storage.exists(str(path)):
-                continue  # looked at with the file itself
-            for problem in ConfigFile(path, storage).problems():
-                where, _, what = problem.partition(": ")
-                yield StoreFinding(
-                    FindingKind.TABLE, where, 0, what, "restore the file from a copy, or remove it to begin anew"
-                )
+                continue  # looked at with the file itself, and its checksums with both
+            problems = ConfigFile(path, storage).problems()
+            again = set(problems and ConfigFile(path, storage).problems())  # else a broker has replaced it meanwhile
+            for problem in problems:
+                if problem in again:
+                    where, _, what = problem.partition(": ")
+                    remedy = "restore the file from a copy, or remove it to begin anew"
+                    if where.endswith(".crc"):
+                        remedy = "it is made anew when the table changes; or remove it"
+                    yield StoreFinding(FindingKind.TABLE, where, 0, what, remedy)
 
 
 class _Entries:

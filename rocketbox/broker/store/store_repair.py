@@ -232,8 +232,11 @@ class _Plan:
         self._change_checkpoint(indexed_offset=0, index_msg_timestamp=0)
 
     def _set_aside(self, path: str) -> None:
+        then = "the version before is used, where there is one"
+        if path.endswith(".crc"):
+            then = "the table is used unchecked until it changes"
         self._add(
-            f"set {path} aside, to {self._aside.path_of(path)}; the version before is used, where there is one",
+            f"set {path} aside, to {self._aside.path_of(path)}; {then}",
             partial(self._aside.move, path),
         )
 

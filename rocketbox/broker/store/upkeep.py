@@ -29,7 +29,7 @@ from rocketbox.broker.store.index_feed import IndexFeed
 from rocketbox.broker.store.index_sizes import length_of
 from rocketbox.broker.store.log_end import place_of
 from rocketbox.broker.store.options import StoreOptions
-from rocketbox.broker.store.rebuild import Mending, QueueRebuild
+from rocketbox.broker.store.rebuild import Mending, QueueRebuild, lacks_file
 from rocketbox.broker.store.records import check_record, parse_record
 from rocketbox.broker.store.store_check import check_tables
 from rocketbox.broker.store.troubles import Troubles
@@ -182,18 +182,22 @@ class Upkeep:
     async def check(self, pool: WorkerPool) -> bool:
         """One pass. What it finds in queues and index is right in the end. False if an error cut it short."""
         found: list[StoreFinding] = []
+        beheaded: dict[ConsumeQueue, None] = {}
         try:
-            await self._walk(self._steps(found), pool)
+            await self._walk(self._steps(found, beheaded), pool)
         except (OSError, StoreError) as error:
             self._troubles.begin(CHECKING, error)
             return False
         self._troubles.end(CHECKING)
         self.passes += 1
         self._tell(found)
+        for queue in beheaded:
+            _log.warning("the first files of %s/%d are missing: they are made again", queue.topic, queue.queue_id)
+            await self._rebuild(queue, set(), pool)
         return True
 
-    def _steps(self, found: list[StoreFinding]) -> Iterator[int]:
-        """Blocks. Appends what is found."""
+    def _steps(self, found: list[StoreFinding], beheaded: dict[ConsumeQueue, None]) -> Iterator[int]:
+        """Blocks. Appends what is found, and the queues whose first files are missing, to be rebuilt."""
         value = self._checkpoint.value
         mending = Mending(self._files)
         queues = {queue.run.directory: queue for queue in list(self._derived)}
@@ -204,7 +208,11 @@ class Upkeep:
             if step.correct == FILLER_UNIT:
                 continue
             if step.correct is not None and step.kind is FindingKind.QUEUE:
-                if not mending.write_entry(step, queues[os.path.dirname(step.path)]):
+                queue = queues[os.path.dirname(step.path)]
+                if lacks_file(step, queue):
+                    beheaded[queue] = None
+                    continue
+                if not mending.write_entry(step, queue):
                     continue
             elif step.correct is not None:
                 with self._feed.guard:

@@ -78,6 +78,8 @@ class LogComparison:
         pending: Gap | None = None
         for step in walk_log(self._log, self._start, self._until):
             if isinstance(step, Gap):
+                if self._index is not None:
+                    self._index.gap(step.offset, step.end)
                 if pending is not None:
                     yield self._gap(pending, followed=step.missing_file or pending.missing_file)
                 pending = step
@@ -91,6 +93,8 @@ class LogComparison:
             try:
                 parsed = parse_record(record)
             except (ValueError, struct.error) as error:
+                if self._index is not None:
+                    self._index.gap(offset, self.end)
                 yield self._finding(offset, self.end, f"the record is whole, but cannot be: {error}")
                 continue
             yield from self._compare(offset, len(record), parsed)

@@ -215,3 +215,22 @@ def test_a_table_that_may_not_be_read_is_not_taken_for_an_empty_one(tmp_path: Pa
     path.chmod(0)
     with pytest.raises(StoreError, match="Permission denied"):
         ConfigFile(path, RealStorage()).load()
+
+
+def test_a_damaged_checksum_file_takes_no_table_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    storage = MemoryStorage()
+    table = ConfigFile(Path(PATH), storage)
+    table.persist([b'{"a": 1}'])
+    table.persist([b'{"a": 2}'])
+    for block in (b"", b"\xff" * 256, b"8:00000000 #1234", storage.open(f"{PATH}.crc").read(0, 255) + b"\x0b"):
+        storage.open(f"{PATH}.crc").truncate(0)
+        put(storage, f"{PATH}.crc", block)
+        fresh = ConfigFile(Path(PATH), storage)
+        (problem,) = fresh.problems()
+        assert problem == f"{PATH}.crc: it does not match its own checksum; the table is used unchecked"
+        caplog.clear()
+        assert fresh.load() == '{"a": 2}'
+        assert "the table is used unchecked" in caplog.text
+        fresh.persist([b'{"a": 2}'])
+        assert fresh.problems() == []
+        assert not storage.exists(f"{PATH}.damaged")

@@ -153,6 +153,49 @@ async def test_every_byte_of_a_record_in_the_middle_is_found() -> None:
         flip(storage, path, position, position % 8)
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("plain", [False, True], ids=["keys", "one key"])
+async def test_a_damaged_record_makes_none_of_its_index_entries_wrong_and_all_others_are_compared(plain: bool) -> None:
+    many = [message(number, KEYS="", TAGS="") if plain else message(number) for number in range(6)]
+    storage, places = await stopped(*many)
+    (path,) = [f"{ROOT}/index/{name}" for name in storage.list_directory(f"{ROOT}/index")]
+    for damaged in (*[[number] for number in range(6)], [1, 2], [4, 5], list(range(6))):
+        state = storage.copy()
+        for number in damaged:
+            flip(state, LOG, places[number] + 60)
+        assert [each.path for each in wrong(state) if each.kind is FindingKind.INDEX] == [], damaged
+        intact = [number for number in range(6) if number not in damaged]
+        for number in intact:
+            entry = 40 + 4 * SMALL.max_hash_slot_num + 20 * (number * (1 if plain else 4) + 1)
+            flip(state, path, entry + 5)
+            (finding,) = [each for each in wrong(state) if each.kind is FindingKind.INDEX]
+            assert finding.position == entry
+            flip(state, path, entry + 5)
+            assert finding.correct == state.open(path).read(entry, 20)
+
+
+class Vanishing(MemoryStorage):
+    """Removes a file of a store between its being listed and its being opened."""
+
+    victims: list[str]
+
+    def begin_call(self, name: str, path: str) -> None:
+        if name == "open" and path in self.victims:
+            self.victims.remove(path)
+            del self._files[path]
+
+
+@pytest.mark.parametrize("which", ["commitlog", "consumequeue/orders/0", "index"])
+async def test_files_that_retention_removes_while_they_are_listed_end_no_check(which: str) -> None:
+    storage, _ = await stopped(*[message(number, size=300) for number in range(60)])
+    state = Vanishing()
+    state.take(storage)
+    state.victims = [f"{ROOT}/{which}/{name}" for name in storage.list_directory(f"{ROOT}/{which}")[:2]]
+    assert len(state.victims) == 2
+    find_files(state, ROOT, SMALL)
+    assert state.victims == []
+
+
 async def test_the_newest_record_is_missed_if_it_was_synced() -> None:
     storage, places = await stopped(*[message(number) for number in range(6)])
     flip(storage, LOG, places[5] + 40)
@@ -264,5 +307,7 @@ async def test_where_the_log_began_is_not_known_of_a_checkpoint_of_before() -> N
     assert Checkpoint.decode(contents(storage, CHECKPOINT)).marked
     storage.remove(LOG)
     assert FindingKind.LOG not in {finding.kind for finding in found(storage)}
-    async with opened(storage):
+    async with opened(storage):  # as behind a run of an older build; from now on it is known again
         pass
+    storage.remove(SECOND)
+    assert SECOND in [finding.path for finding in wrong(storage) if finding.kind is FindingKind.LOG]

@@ -31,7 +31,7 @@ def test_every_flipped_bit_of_a_table_or_the_one_before_is_found(name: str) -> N
     table.persist([TABLES[name]])
     table.persist([TABLES[name].replace(b"1", b"2")])
     assert list(check_tables(storage, ROOT)) == []
-    for damaged in (path, f"{path}.bak"):
+    for damaged in (path, f"{path}.bak", f"{path}.crc"):
         for position in range(len(contents(storage, damaged))):
             for bit in range(8):
                 flip(storage, damaged, position, bit)

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from rocketbox.broker.store.consume_queue import FILLER_UNIT
 from rocketbox.broker.store.finding import StoreFinding
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.upkeep import CHECKING
 from rocketbox.broker.store.verify import LogComparison
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.store_tools import (
+    CHECKPOINT,
     LOG,
     ROOT,
     SMALL,
@@ -29,6 +31,7 @@ from tests.unit.store.store_tools import (
     numbers,
     opened,
     os_error,
+    overwrite,
     put_all,
     settle,
     stopped,
@@ -245,3 +248,50 @@ async def test_the_newest_index_file_that_goes_during_a_pass_does_not_end_it(mon
         await passed(store, clock)
         assert CHECKING not in {trouble.what for trouble in store.troubles.current}
         assert any("index" in trouble.what for trouble in store.troubles.current)
+
+
+FIRST_FILES = [f"{ROOT}/consumequeue/orders/0/{start:020d}" for start in (0, 400)]
+
+
+@pytest.mark.parametrize("missing", [1, 2])
+async def test_first_files_of_a_queue_that_are_missing_are_made_again_in_the_background(missing: int) -> None:
+    options = dataclasses.replace(HOURLY, mapped_file_size_commit_log=1 << 20)
+    storage, _ = await stopped(*[message(number) for number in range(55)], options=options)
+    paths = [f"{ROOT}/consumequeue/orders/0/{start:020d}" for start in (0, 400, 800)]
+    sound = [contents(storage, path) for path in paths]
+    for path in paths[:missing]:
+        storage.remove(path)
+    overwrite(storage, paths[missing], 0, FILLER_UNIT)  # as if the queue began behind it: a start believes that
+    clock = ManualClock()
+    async with opened(storage, options, clock=clock) as store:
+        assert numbers(store) == list(range(missing * 20 + 1, 55))
+        await passed(store, clock)
+        await until(lambda: store.min_offset("orders", 0) == 0)
+        assert numbers(store) == list(range(55))
+        assert [contents(storage, path) for path in paths] == sound
+        assert store.troubles.current == []
+        await put_all(store, message(55))
+    async with opened(storage, options, clock=clock) as store:
+        assert numbers(store) == list(range(56))
+
+
+@pytest.mark.parametrize("missing", [1, 2])
+@pytest.mark.parametrize("stop", ["stopped", "killed", "unmarked"])
+async def test_first_files_of_a_queue_that_are_missing_are_made_again_by_a_start(missing: int, stop: str) -> None:
+    storage, clock = MemoryStorage(), ManualClock()
+    async with opened(storage, clock=clock) as store:
+        await put_all(store, *[message(number) for number in range(55)])
+        await clock.advance(11)
+        left = storage.copy()
+    if stop == "killed":
+        storage = left
+    for path in FIRST_FILES[:missing]:
+        storage.remove(path)
+    if stop == "unmarked":
+        overwrite(storage, CHECKPOINT, 48, bytes(100))
+    async with opened(storage) as store:
+        assert numbers(store) == list(range(55))
+    async with opened(storage) as store:
+        assert store.report is not None
+        assert store.report.records == 0
+        assert numbers(store) == list(range(55))
