@@ -47,8 +47,8 @@ from rocketbox.broker.store.options import FlushDiskType
 from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import NotStartedError
-from rocketbox.protocol.bodies import TopicConfig
 from rocketbox.protocol.codes import SerializeType
+from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import Network, TcpNetwork

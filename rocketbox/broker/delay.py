@@ -19,7 +19,7 @@ from rocketbox.broker.persister import TableFile
 from rocketbox.broker.property_text import find_property, remove_properties
 from rocketbox.broker.put_stage import PutOrigin, PutStage
 from rocketbox.broker.store.message_store import MessageStore
-from rocketbox.broker.store.reading import WrongEntryError
+from rocketbox.broker.store.record_reading import WrongEntryError
 from rocketbox.broker.table_text import table_pieces
 from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock
@@ -32,8 +32,9 @@ from rocketbox.errors import (
     StoreStalledError,
 )
 from rocketbox.message import MessageExt
-from rocketbox.protocol.bodies import DataVersion, loads_loose
 from rocketbox.protocol.codes import SCHEDULE_TOPIC
+from rocketbox.protocol.loose_json import loads_loose
+from rocketbox.protocol.registration_bodies import DataVersion
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.protocol.tags import is_valid_name
 from rocketbox.remoting.budgets import RareLog

@@ -21,7 +21,8 @@ from rocketbox.broker.persister import TableFile
 from rocketbox.broker.table_text import encode_entry, table_pieces
 from rocketbox.clock import Clock
 from rocketbox.errors import StoreCorruptError
-from rocketbox.protocol.bodies import DataVersion, loads_loose
+from rocketbox.protocol.loose_json import loads_loose
+from rocketbox.protocol.registration_bodies import DataVersion
 
 __all__ = ["OffsetTable"]
 

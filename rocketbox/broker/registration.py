@@ -21,16 +21,16 @@ from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock
 from rocketbox.errors import BrokerError, RemotingError
-from rocketbox.protocol.bodies import (
+from rocketbox.protocol.codes import MASTER_ID, PermName, RequestCode, ResponseCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.headers import RegisterBrokerRequestHeader, UnregisterBrokerRequestHeader
+from rocketbox.protocol.registration_bodies import (
     DataVersion,
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigSerializeWrapper,
     encode_register_broker,
 )
-from rocketbox.protocol.codes import MASTER_ID, PermName, RequestCode, ResponseCode
-from rocketbox.protocol.command import RemotingCommand
-from rocketbox.protocol.headers import RegisterBrokerRequestHeader, UnregisterBrokerRequestHeader
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.tasks import Supervisor
 

@@ -19,8 +19,9 @@ from rocketbox.broker.table_text import encode_entry, table_pieces
 from rocketbox.clock import Clock
 from rocketbox.errors import StoreCorruptError
 from rocketbox.message import DELAY_LEVELS
-from rocketbox.protocol.bodies import DataVersion, TopicConfig, loads_loose
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, TBW102, PermName
+from rocketbox.protocol.loose_json import loads_loose
+from rocketbox.protocol.registration_bodies import DataVersion, TopicConfig
 
 __all__ = ["READ_WRITE", "TopicTable", "built_in_topics"]
 

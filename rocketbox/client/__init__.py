@@ -30,10 +30,10 @@ from rocketbox.client.producer import Producer
 from rocketbox.client.push_consumer import PushConsumer
 from rocketbox.client.routes import TopicRoute
 from rocketbox.protocol.admin_bodies import ClusterInfo
-from rocketbox.protocol.bodies import TopicConfig
 from rocketbox.protocol.codes import PermName
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.prepared_sends import SendRequest
+from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.remoting.acl import Credentials
 from rocketbox.remoting.client import RpcHook
 

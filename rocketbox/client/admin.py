@@ -25,11 +25,11 @@ from rocketbox.clock import Clock
 from rocketbox.errors import ClientError
 from rocketbox.message import MessageExt, MessageQueue, SelectorType
 from rocketbox.protocol.admin_bodies import ClusterInfo
-from rocketbox.protocol.bodies import TopicConfig
 from rocketbox.protocol.codes import PermName, PullSysFlag
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.headers import PullMessageRequestHeader
 from rocketbox.protocol.ids import parse_offset_msg_id
+from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.protocol.tags import parse_subscription
 from rocketbox.remoting.network import Network, format_address
 

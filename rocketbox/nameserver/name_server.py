@@ -22,7 +22,7 @@ from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import NotStartedError
 from rocketbox.nameserver.route_info import RegistrationRefusedError, RouteInfoManager, RouteLimits
 from rocketbox.protocol.admin_bodies import encode_cluster_info, encode_topic_list
-from rocketbox.protocol.bodies import encode_topic_route, registration_in_steps
+from rocketbox.protocol.bodies import encode_topic_route
 from rocketbox.protocol.codes import VERSION_4_9_4, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import (
@@ -32,6 +32,7 @@ from rocketbox.protocol.headers import (
     UnregisterBrokerRequestHeader,
 )
 from rocketbox.protocol.loose_json import Steps
+from rocketbox.protocol.registration_bodies import registration_in_steps
 from rocketbox.remoting.budgets import RareLog
 from rocketbox.remoting.connection import Connection, RequestHandler
 from rocketbox.remoting.network import Network, parse_address

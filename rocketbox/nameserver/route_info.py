@@ -19,16 +19,11 @@ from dataclasses import dataclass, field
 from rocketbox.clock import Clock
 from rocketbox.errors import RemotingError
 from rocketbox.protocol.admin_bodies import ClusterInfo
-from rocketbox.protocol.bodies import (
-    BrokerData,
-    DataVersion,
-    QueueData,
-    RegisterBrokerBody,
-    TopicRouteData,
-)
+from rocketbox.protocol.bodies import BrokerData, QueueData, TopicRouteData
 from rocketbox.protocol.codes import MASTER_ID
 from rocketbox.protocol.headers import RegisterBrokerRequestHeader, UnregisterBrokerRequestHeader
 from rocketbox.protocol.loose_json import Steps, finish
+from rocketbox.protocol.registration_bodies import DataVersion, RegisterBrokerBody
 
 __all__ = ["BROKER_EXPIRY_MS", "RegisterResult", "RegistrationRefusedError", "RouteInfoManager", "RouteLimits"]
 

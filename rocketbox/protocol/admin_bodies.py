@@ -9,18 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rocketbox.protocol.bodies import (
-    BrokerData,
-    DataVersion,
-    TopicConfig,
-    TopicConfigSerializeWrapper,
-    broker_from_json,
-    broker_to_json,
-)
+from rocketbox.protocol.bodies import BrokerData, broker_from_json, broker_to_json
 from rocketbox.protocol.codes import MASTER_ID
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.json_values import BareKeys, as_list, as_object, as_text, dumps, dumps_bare, reading
 from rocketbox.protocol.loose_json import loads_loose
+from rocketbox.protocol.registration_bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 
 __all__ = [
     "ClusterInfo",

@@ -15,10 +15,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, TypeVar
 
-__all__ = ["LARGE", "MAX_CONTAINERS", "Steps", "dumps_with_raw_keys", "finish", "loads_in_steps", "loads_loose"]
+__all__ = [
+    "LARGE",
+    "MAX_CONTAINERS",
+    "Steps",
+    "dumps_with_raw_keys",
+    "each_in_steps",
+    "finish",
+    "loads_in_steps",
+    "loads_loose",
+]
 
 ResultT = TypeVar("ResultT")
 
@@ -42,6 +51,16 @@ _QUOTES = re.compile(r"\\.|\"", re.DOTALL)
 _WORDS = {"true": True, "false": False, "null": None}
 _MISSING = object()
 _scan = json.JSONDecoder().raw_decode
+
+
+def each_in_steps(values: list[Any], read: Callable[[Any], ResultT], at_once: int) -> Steps[tuple[ResultT, ...]]:
+    """What ``read`` makes of each value, so many in a step."""
+    found: list[ResultT] = []
+    for start in range(0, len(values), at_once):
+        found += map(read, values[start : start + at_once])
+        if start + at_once < len(values):
+            yield
+    return tuple(found)
 
 
 def finish(steps: Steps[ResultT]) -> ResultT:

@@ -10,16 +10,16 @@ import pytest
 
 from rocketbox.clock import RealClock
 from rocketbox.nameserver.name_server import NameServer, NameServerOptions, _may_take_over
-from rocketbox.protocol.bodies import (
+from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.headers import RegisterBrokerRequestHeader, UnregisterBrokerRequestHeader
+from rocketbox.protocol.registration_bodies import (
     DataVersion,
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigSerializeWrapper,
     encode_register_broker,
 )
-from rocketbox.protocol.codes import RequestCode
-from rocketbox.protocol.command import RemotingCommand
-from rocketbox.protocol.headers import RegisterBrokerRequestHeader, UnregisterBrokerRequestHeader
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import MemoryNetwork

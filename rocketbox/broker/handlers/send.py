@@ -22,7 +22,6 @@ from rocketbox.broker.limits import LimitError
 from rocketbox.broker.property_text import add_property, find_property, remove_properties
 from rocketbox.broker.put_stage import PutOrigin
 from rocketbox.errors import InvalidMessageError, StoreBusyError, StoreError, StoreFailedError
-from rocketbox.protocol.bodies import TopicConfig
 from rocketbox.protocol.codes import (
     RETRY_PREFIX,
     SEND_FORBIDDEN_TOPICS,
@@ -34,6 +33,7 @@ from rocketbox.protocol.codes import (
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import HeaderError
 from rocketbox.protocol.ids import UniqIdGenerator
+from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.protocol.send_frames import SendHead, SendReader
 from rocketbox.protocol.stored_message import StoredMessage
 from rocketbox.remoting.connection import Connection, RequestHandler

@@ -16,7 +16,6 @@ from rocketbox.broker.handlers.refused import Refused, TopicNotWrittenError
 from rocketbox.broker.names import topic_name_problem
 from rocketbox.broker.property_text import find_property, remove_properties, set_property
 from rocketbox.errors import RemotingError
-from rocketbox.protocol.bodies import TopicConfig
 from rocketbox.protocol.codes import (
     RETRY_PREFIX,
     SEND_FORBIDDEN_TOPICS,
@@ -25,6 +24,7 @@ from rocketbox.protocol.codes import (
     dlq_topic,
 )
 from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.protocol.send_frames import SendHead
 from rocketbox.protocol.stored_message import BatchElement, decode_batch
 from rocketbox.protocol.tags import MAX_TOPIC_CHARACTERS

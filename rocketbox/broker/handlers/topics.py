@@ -17,10 +17,10 @@ from rocketbox.broker.topic_attributes import change_attributes
 from rocketbox.errors import StoreError
 from rocketbox.handoff import run_blocking
 from rocketbox.protocol.admin_bodies import encode_topic_configs
-from rocketbox.protocol.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from rocketbox.protocol.codes import PermName, RequestCode, ResponseCode, is_system_topic
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import CreateTopicRequestHeader, DeleteTopicRequestHeader, PagedListRequestHeader
+from rocketbox.protocol.registration_bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from rocketbox.remoting.connection import Connection, RequestHandler
 
 __all__ = ["TopicHandler"]

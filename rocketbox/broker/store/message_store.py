@@ -45,7 +45,8 @@ from rocketbox.broker.store.index_feed import IndexFeed
 from rocketbox.broker.store.log_writer import LogWriter
 from rocketbox.broker.store.opening import OpenedStore, lock_directory, open_store, say_clean
 from rocketbox.broker.store.options import FlushDiskType, StoreOptions
-from rocketbox.broker.store.reading import StoreReader, WrongEntryError
+from rocketbox.broker.store.reading import StoreReader
+from rocketbox.broker.store.record_reading import WrongEntryError
 from rocketbox.broker.store.records import seems_damaged
 from rocketbox.broker.store.recovery import RecoveryReport
 from rocketbox.broker.store.retention import Retention

@@ -1,14 +1,12 @@
 """What is read from the store: a queue's messages from an offset on, records by offset, key or time.
 
-Holds the memory of the newest records too, where consumers that keep up read: :meth:`StoreReader.get_from_memory` never
+The newest records are in memory too, where consumers that keep up read: :meth:`StoreReader.get_from_memory` never
 touches a file, so the loop may call it. What may touch files runs in a few threads (:meth:`StoreReader.fetch` and the
-other coroutines); the plain methods block and may be called in any thread. Records that come from files are checked
-before they are served: whether they are whole, and whether they are what the queue's entry says. Where they are not,
-nothing is served, and ``upkeep`` hears of it. When that has found that the queue is right, and so the record itself is
-damaged, the record is skipped: one bad sector does not stop a queue. Files may be removed meanwhile: what was in them
-is gone then.
+other coroutines); the plain methods block and may be called in any thread. Files may be removed meanwhile: what was in
+them is gone then. Of an entry that does not lead to its message ``upkeep`` hears.
 
-Puts are left to ``message_store``, the layout of files to their modules, queries by key to ``key_search``.
+Puts are left to ``message_store``, the layout of files to their modules, reading and checking records to
+``record_reading``, queries by key to ``key_search``.
 
 Source: Apache RocketMQ 5.5 ``DefaultMessageStore`` (``getMessage``, ``queryMessage``, ``getOffsetInQueueByTime``),
 ``ConsumeQueueStore``, ``GetMessageStatus``.
@@ -18,11 +16,9 @@ from __future__ import annotations
 
 import logging
 import os
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
 
 from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
@@ -32,47 +28,16 @@ from rocketbox.broker.store.key_search import KeySearch
 from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT, StoreOptions
 from rocketbox.broker.store.record_cache import RecordCache
-from rocketbox.broker.store.records import MAGICS, MIN_RECORD_BYTES, check_record, parse_record, store_timestamp_of
+from rocketbox.broker.store.record_reading import NeedsDiskError, RecordReader, TakenEntry, WrongEntryError
 from rocketbox.errors import StoreError
 from rocketbox.handoff import WorkerPool
 
-__all__ = ["GetMessageStatus", "GetResult", "StoreReader", "WrongEntryError"]
+__all__ = ["GetMessageStatus", "GetResult", "StoreReader"]
 
 _log = logging.getLogger(__name__)
 
 FILTERED_BYTES = 4 << 20  # of records that a filter refused, in one read
-READ_GAP = 4 << 10  # records of one queue nearer than this are read together with what is between
 READ_THREADS = 4
-LARGE = 256 << 10  # an entry that says more is only believed when the record's head says so too
-TIME_BYTES = 76  # of a record, in which its store time lies
-_HEAD = struct.Struct(">II20xq")  # size, magic, physical offset
-_PLACE = struct.Struct(">II4xi4xqq")  # size, magic, queue id, queue offset, physical offset
-
-
-class WrongEntryError(StoreError):
-    """An entry of a queue does not lead to its message; the queue is compared with the log, and mended, meanwhile."""
-
-    def __init__(self, queue: ConsumeQueue, number: int, reason: str) -> None:
-        self.topic = queue.topic
-        self.queue_id = queue.queue_id
-        self.number = number
-        self.reason = reason
-        super().__init__(
-            f"entry {number} of {queue.topic}/{queue.queue_id} does not lead to its message: {reason}; "
-            "the queue is compared with the commit log now, ask again"
-        )
-
-
-class _NeedsDiskError(Exception):
-    """It is not in memory."""
-
-
-class _Taken(NamedTuple):
-    """An entry whose record is to be read."""
-
-    physical: int
-    size: int
-    number: int
 
 
 class GetMessageStatus(Enum):
@@ -131,6 +96,7 @@ class StoreReader:
         self._feed = feed
         self._refusal = None
         self.cache = RecordCache(self.options.read_cache_size)
+        self._records = RecordReader(log, self.cache, lambda queue, number: self.is_damaged(queue, number))
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first message of a queue; where it will begin for a queue that is not there."""
@@ -177,7 +143,7 @@ class StoreReader:
         """As :meth:`get`, without a look into a file: None when one is needed. Called in the loop."""
         try:
             return self._get(topic, queue_id, offset, max_messages, max_bytes, filter, disk=False)
-        except _NeedsDiskError:
+        except NeedsDiskError:
             return None
 
     def get(
@@ -256,10 +222,10 @@ class StoreReader:
         log_end, log_start = self._log.written, self._log.start
         limits_known = False
         records: list[bytes] = []
-        taken: list[_Taken] = []  # they passed by their unit, and fit if they pass by their record too
+        taken: list[TakenEntry] = []  # they passed by their unit, and fit if they pass by their record too
         total, refused, next_offset, removed = 0, 0, offset, False
         if not disk and not queue.is_in_memory(offset):
-            raise _NeedsDiskError
+            raise NeedsDiskError
         for physical, size, code in self._units(
             queue, offset, max(options.max_filter_message_size // CONSUME_QUEUE_UNIT, max_messages)
         ):
@@ -283,18 +249,18 @@ class StoreReader:
             if taken and (len(records) + len(taken) >= most or total + size > most_bytes):
                 if filter is None:
                     break
-                records += _wanted(self._read_taken(queue, taken, disk), filter)
+                records += _wanted(self._records.of_entries(queue, taken, disk=disk), filter)
                 taken, before, total = [], total, sum(map(len, records))
                 refused += before - total
                 if refused >= FILTERED_BYTES:
                     break
             if records and (len(records) >= most or total + size > most_bytes):
                 break
-            taken.append(_Taken(physical, size, next_offset))
+            taken.append(TakenEntry(physical, size, next_offset))
             total += size
             next_offset += 1
         if taken:
-            read = self._read_taken(queue, taken, disk)
+            read = self._records.of_entries(queue, taken, disk=disk)
             removed = removed or not read
             records += _wanted(read, filter)
         return records, next_offset, removed
@@ -319,80 +285,9 @@ class StoreReader:
                 return iter(())
             raise
 
-    def _read_taken(self, queue: ConsumeQueue, places: list[_Taken], disk: bool) -> list[bytes]:
-        """Their records, from memory or else with one read for those that lie near each other; not what is gone."""
-        cache = self.cache
-        records: list[bytes] = []
-        count = 0
-        while count < len(places):
-            place = places[count]
-            record = cache.get(place.physical)
-            count += 1
-            if record is not None:
-                _check_place(record, queue, place)
-                records.append(record)
-                continue
-            if not disk:
-                raise _NeedsDiskError
-            near = [place]
-            end = place.physical + place.size
-            while (
-                count < len(places)
-                and 0 <= places[count].physical - end <= READ_GAP
-                and places[count].size >= MIN_RECORD_BYTES  # else its entry is damaged, which is told of it alone
-                and cache.get(places[count].physical) is None
-            ):
-                near.append(places[count])
-                end = places[count].physical + places[count].size
-                count += 1
-            records += self._read_near(queue, near, end)
-        return records
-
-    def _read_near(self, queue: ConsumeQueue, places: list[_Taken], end: int) -> list[bytes]:
-        start = places[0].physical
-        records = []
-        data = b""
-        try:
-            for place in places:
-                try:
-                    if place is places[0]:
-                        self._check_size(queue, place)
-                        data = self._log.read(start, min(end, self._log.written) - start)
-                    distance = place.physical - start
-                    records.append(self._checked(queue, place, data[distance : distance + place.size]))
-                except WrongEntryError:
-                    if not self.is_damaged(queue, place.number):
-                        raise
-        except (WrongEntryError, FileNotFoundError, StoreError):
-            if places[-1].physical < self._log.start:  # the file was removed meanwhile
-                return records
-            raise
-        return records
-
-    def _checked(self, queue: ConsumeQueue, place: _Taken, record: bytes) -> bytes:
-        """The record of an entry, of which ``record`` is what was read; raises WrongEntryError unless it is sound."""
-        if len(record) < place.size:  # a read ends where its file does: the next one's is read by itself
-            self._check_size(queue, place)
-            record = self._log.read(place.physical, place.size)
-        _check_place(record, queue, place)
-        wrong = check_record(record, place.physical)
-        if wrong is None and (named := parse_record(record).topic) != queue.topic:
-            wrong = f"the record at {place.physical} is of topic {named}"
-        if wrong is not None:
-            raise WrongEntryError(queue, place.number, wrong)
-        return record
-
-    def _check_size(self, queue: ConsumeQueue, place: _Taken) -> None:
-        """Have a large record not read, nor room made for it, because a damaged entry says that it is large."""
-        physical, size, number = place
-        if not MIN_RECORD_BYTES <= size <= self._log.written - physical:
-            raise WrongEntryError(queue, number, f"{size} bytes at {physical}, and the log ends at {self._log.written}")
-        if size > LARGE:
-            _check_place(self._log.read(physical, _PLACE.size), queue, place, whole=False)
-
     def read_from_memory(self, commit_log_offset: int) -> bytes | None:
         """The record that begins at a commit-log offset, if it is in memory."""
-        return self.cache.get(commit_log_offset) if commit_log_offset >= self._log.start else None
+        return self._records.from_memory(commit_log_offset)
 
     async def read_record(self, commit_log_offset: int) -> bytes | None:
         """As :meth:`read`: from memory, or by a thread."""
@@ -403,29 +298,7 @@ class StoreReader:
         """The record that begins at a commit-log offset; None if none does, or it is not whole. Blocks; any thread."""
         if self._refusal is not None:
             raise StoreError(self._refusal)
-        record = self.read_from_memory(commit_log_offset)
-        if record is not None:
-            return record
-        try:
-            size = self._size_at(commit_log_offset)
-            record = b"" if size is None else self._log.read(commit_log_offset, size)
-        except (FileNotFoundError, StoreError):
-            if commit_log_offset < self._log.start:  # removed meanwhile
-                return None
-            raise
-        return record if len(record) == size and check_record(record, commit_log_offset) is None else None
-
-    def _size_at(self, offset: int) -> int | None:
-        """The size of the record that begins there; None if none does."""
-        if not self._log.start <= offset <= self._log.written - MIN_RECORD_BYTES:
-            return None
-        head = self._log.read(offset, _HEAD.size)
-        if len(head) < _HEAD.size:
-            return None
-        size, magic, own_offset = _HEAD.unpack(head)
-        if magic not in MAGICS or own_offset != offset or not MIN_RECORD_BYTES <= size <= self._log.written - offset:
-            return None
-        return int(size)
+        return self._records.read(commit_log_offset)
 
     async def query_keys(self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int) -> KeySearch:
         """Records of a topic that may have a key, stored between two times, newest first; by threads, in slices.
@@ -467,39 +340,13 @@ class StoreReader:
             return 0
         low, high = queue.min_offset, queue.max_offset
         if not upper:
-            return queue.search(low, high, lambda physical: self._stored_at(physical) >= timestamp_ms)
-        behind = queue.search(low, high, lambda physical: self._stored_at(physical) > timestamp_ms)
+            return queue.search(low, high, lambda physical: self._records.stored_at(physical) >= timestamp_ms)
+        behind = queue.search(low, high, lambda physical: self._records.stored_at(physical) > timestamp_ms)
         return max(low, behind - 1)
-
-    def _stored_at(self, physical: int) -> int:
-        """Store time of a record; 0 of one that is gone."""
-        head = self.cache.get(physical)
-        if head is None:
-            try:
-                head = self._log.read(physical, TIME_BYTES) if self._size_at(physical) is not None else b""
-            except (FileNotFoundError, StoreError):
-                head = b""
-        return store_timestamp_of(head) if head else 0
 
 
 def _nothing_is(queue: ConsumeQueue, number: int) -> bool:
     return False
-
-
-def _check_place(record: bytes, queue: ConsumeQueue, place: _Taken, *, whole: bool = True) -> None:
-    """Raise WrongEntryError unless the record is the one that the entry speaks of; 0.4 us for each that is served."""
-    physical, size, number = place
-    if len(record) < _PLACE.size or (whole and len(record) != size):
-        raise WrongEntryError(queue, number, f"the log has {len(record)} of its {size} bytes at {physical}")
-    found = _PLACE.unpack_from(record)
-    if (
-        found[0] != size
-        or found[1] not in MAGICS
-        or found[2] != queue.queue_id
-        or found[3] != number
-        or found[4] != physical
-    ):
-        raise WrongEntryError(queue, number, f"at {physical} there is another record, or none")
 
 
 def _wanted(records: list[bytes], filter: MessageFilter | None) -> list[bytes]:  # noqa: A002 - as above

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from rocketbox.client.api.answers import ask
 from rocketbox.errors import RemoteProtocolError
 from rocketbox.protocol.admin_bodies import decode_topic_configs
-from rocketbox.protocol.bodies import DataVersion, TopicConfig
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
+from rocketbox.protocol.registration_bodies import DataVersion, TopicConfig
 from rocketbox.remoting.client import RemotingClient
 
 __all__ = ["all_topics", "delete_topic", "forget_topic", "put_topic"]

@@ -11,8 +11,8 @@ from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.topics import TopicTable
 from rocketbox.errors import StoreCorruptError
-from rocketbox.protocol.bodies import TopicConfig
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
+from rocketbox.protocol.registration_bodies import TopicConfig
 from tests.clocks import VirtualClock
 from tests.unit.broker.table_tools import saved, table_file, text_of
 

@@ -21,7 +21,7 @@ from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.topics import TopicTable
 from rocketbox.errors import StoreCorruptError
-from rocketbox.protocol.bodies import TopicConfig
+from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.tasks import Supervisor

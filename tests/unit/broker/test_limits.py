@@ -14,9 +14,9 @@ from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.topics import TopicTable
 from rocketbox.message import ConsumeFromWhere, MessageModel, MessageQueue
-from rocketbox.protocol.bodies import TopicConfig
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
+from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.protocol.tags import SubscriptionData
 from tests.clocks import VirtualClock
 from tests.unit.broker.table_tools import saved, table_file

@@ -19,7 +19,7 @@ from rocketbox.broker.persister import LONGEST_BACKOFF, WRITE_TIMEOUT, Persister
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.broker.topics import TopicTable
 from rocketbox.errors import StoreError
-from rocketbox.protocol.bodies import TopicConfig
+from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.tasks import Supervisor
 from tests.clocks import VirtualClock, settle

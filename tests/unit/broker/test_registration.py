@@ -12,9 +12,9 @@ from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.registration import Registration
 from rocketbox.broker.topics import TopicTable
 from rocketbox.nameserver.name_server import NameServer, NameServerOptions
-from rocketbox.protocol.bodies import TopicConfig, decode_register_broker
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.registration_bodies import TopicConfig, decode_register_broker
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import MemoryNetwork

@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from rocketbox.cli.full_collections import ENTRIES, FULL_COLLECTIONS, tables_out_of_collections
-from rocketbox.protocol.bodies import TopicConfig
+from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.tasks import Supervisor
 from tests.clocks import VirtualClock, settle
 

@@ -13,8 +13,13 @@ from rocketbox.nameserver.route_info import (
     RouteLimits,
 )
 from rocketbox.protocol.admin_bodies import decode_cluster_info, encode_cluster_info
-from rocketbox.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigSerializeWrapper
 from rocketbox.protocol.headers import RegisterBrokerRequestHeader, UnregisterBrokerRequestHeader
+from rocketbox.protocol.registration_bodies import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
 from tests.clocks import VirtualClock
 
 

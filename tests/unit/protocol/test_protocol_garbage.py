@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rocketbox.errors import RemoteProtocolError
-from rocketbox.protocol import bodies
+from rocketbox.protocol import bodies, registration_bodies
 from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command
 from rocketbox.protocol.framing import FrameReader
 from rocketbox.protocol.loose_json import loads_loose
@@ -34,8 +34,8 @@ READERS: list[Callable[[bytes], Any]] = [
     bodies.decode_consumer_list,
     bodies.decode_lock_batch_request,
     bodies.decode_lock_batch_response,
-    bodies.decode_register_broker,
-    lambda data: bodies.decode_register_broker(data, compressed=True),
+    registration_bodies.decode_register_broker,
+    lambda data: registration_bodies.decode_register_broker(data, compressed=True),
     decode_command,
 ]
 VALID = [

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rocketbox.errors import InvalidMessageError, RemoteProtocolError
 from rocketbox.message import ConsumeFromWhere, MessageModel, MessageQueue, encode_properties
-from rocketbox.protocol import bodies
+from rocketbox.protocol import bodies, registration_bodies
 from rocketbox.protocol.codes import MessageSysFlag, SerializeType
 from rocketbox.protocol.command import (
     RemotingCommand,
@@ -278,12 +278,12 @@ def test_locks(queues: set[MessageQueue], group: str, client_id: str) -> None:
 @given(st.dictionaries(names, st.tuples(st.integers(0, 99), st.integers(0, 7), st.booleans())), st.booleans())
 def test_registrations(topics: dict[str, tuple[int, int, bool]], compressed: bool) -> None:
     table = {
-        name: bodies.TopicConfig(name, queues, queues, perm, order=order and not compressed)
+        name: registration_bodies.TopicConfig(name, queues, queues, perm, order=order and not compressed)
         for name, (queues, perm, order) in topics.items()
     }
-    version = bodies.DataVersion(0, 1_700_000_000_000, 3)
-    data = bodies.RegisterBrokerBody(bodies.TopicConfigSerializeWrapper(table, version))
-    body = bodies.encode_register_broker(data)
+    version = registration_bodies.DataVersion(0, 1_700_000_000_000, 3)
+    data = registration_bodies.RegisterBrokerBody(registration_bodies.TopicConfigSerializeWrapper(table, version))
+    body = registration_bodies.encode_register_broker(data)
     if compressed:  # as Apache's RegisterBrokerBody writes it
         lines = [
             f"{t.topic_name} {t.read_queue_nums} {t.write_queue_nums} {t.perm} SINGLE_TAG {{}}" for t in table.values()
@@ -291,7 +291,7 @@ def test_registrations(topics: dict[str, tuple[int, int, bool]], compressed: boo
         parts = [b'{"counter":3,"stateVersion":0,"timestamp":1700000000000}', *(line.encode() for line in lines), b"[]"]
         sized = [struct.pack(">i", len(part)) + part for part in parts]
         body = zlib.compress(sized[0] + struct.pack(">i", len(lines)) + b"".join(sized[1:]) + struct.pack(">i", 0))
-    assert bodies.decode_register_broker(body, compressed=compressed) == data
+    assert registration_bodies.decode_register_broker(body, compressed=compressed) == data
 
 
 def test_ids_are_unique_and_of_javas_form() -> None:

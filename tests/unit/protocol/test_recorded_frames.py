@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rocketbox.protocol import bodies, headers
+from rocketbox.protocol import bodies, headers, registration_bodies
 from rocketbox.protocol.codes import RequestCode, SerializeType
 from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command
 from rocketbox.protocol.framing import FrameReader
@@ -117,9 +117,11 @@ def test_a_brokers_registration_is_read() -> None:
     (frame,) = [frame for frame in FRAMES if frame["code"] == C.REGISTER_BROKER]
     command = read(frame)
     header = headers.RegisterBrokerRequestHeader.decode(command.ext_fields)
-    data = bodies.decode_register_broker(command.body, compressed=header.compressed, version=command.version)
+    data = registration_bodies.decode_register_broker(
+        command.body, compressed=header.compressed, version=command.version
+    )
     recorded = json.loads(command.body)["topicConfigSerializeWrapper"]
-    written = json.loads(bodies.encode_register_broker(data))["topicConfigSerializeWrapper"]
+    written = json.loads(registration_bodies.encode_register_broker(data))["topicConfigSerializeWrapper"]
     assert written["topicConfigTable"] == recorded["topicConfigTable"]
     assert written["dataVersion"] == recorded["dataVersion"]
     assert written.keys() == recorded.keys()

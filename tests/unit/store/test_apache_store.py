@@ -15,7 +15,7 @@ from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.reading import GetMessageStatus
 from rocketbox.errors import StoreCorruptError
 from rocketbox.message import MessageExt, decode_properties
-from rocketbox.protocol.bodies import loads_loose
+from rocketbox.protocol.loose_json import loads_loose
 from rocketbox.protocol.stored_message import StoredMessage, decode_message, encode_stored_message
 from rocketbox.storage.file_system import RealStorage
 from tests.archives import unpack

@@ -17,7 +17,7 @@ from rocketbox.broker.store.checkpoint import Checkpoint
 from rocketbox.broker.store.finding import StoreFinding
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
-from rocketbox.broker.store.reading import WrongEntryError
+from rocketbox.broker.store.record_reading import WrongEntryError
 from rocketbox.broker.store.store_check import check_store, find_files
 from rocketbox.errors import StoreCorruptError
 from tests.clocks import VirtualClock, idle

@@ -11,7 +11,7 @@ import pytest
 
 from rocketbox.broker.store.checkpoint import Checkpoint
 from rocketbox.broker.store.message_store import MessageStore
-from rocketbox.broker.store.reading import WrongEntryError
+from rocketbox.broker.store.record_reading import WrongEntryError
 from rocketbox.protocol.codes import SCHEDULE_TOPIC
 from rocketbox.protocol.stored_message import StoredMessage
 from rocketbox.storage.file_system import LockHandle, RealStorage

@@ -9,7 +9,8 @@ import threading
 import anyio
 import pytest
 
-from rocketbox.broker.store.reading import GetMessageStatus, WrongEntryError
+from rocketbox.broker.store.reading import GetMessageStatus
+from rocketbox.broker.store.record_reading import WrongEntryError
 from rocketbox.errors import StoreBusyError
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.store_tools import (
