@@ -200,13 +200,24 @@ class MessageExt:
     (``rocketbox.protocol.stored_message`` reads them). All else is decoded when it is asked for.
     """
 
-    __slots__ = ("_properties", "_raw_properties", "body", "broker_name", "fields", "reconsume_times", "topic")
+    __slots__ = (
+        "_properties",
+        "_raw_properties",
+        "body",
+        "broker_name",
+        "fields",
+        "received_body",
+        "reconsume_times",
+        "topic",
+    )
 
     def __init__(
         self, fields: tuple[Any, ...], body: bytes, topic: str, raw_properties: bytes, broker_name: str = ""
     ) -> None:
         self.fields = fields
         self.body = body
+        self.received_body = body
+        """What ``body`` was before a handler replaced it: what is sent back if that fails."""
         self.topic = topic
         self.broker_name = broker_name
         self.reconsume_times: int = fields[14]

@@ -40,7 +40,9 @@ time for it is over
 Brokers are dealt with side by side, each in one *turn* at a time, so one that is silent delays no queue of another;
 each queue is pulled as soon as it is had. A lock is confirmed every 20 s, and every second when that failed. A broker
 keeps locks in its memory only: when its connection is lost it may have none of them when it is back, so a lock that is
-doubted is confirmed at once, and until then nothing more of its queue is begun or committed.
+doubted is confirmed at once, and until then nothing more of its queue is begun or committed. Requests of one connection
+may be carried out in any order: a lock that is given after its queue has left the table is given back, and a queue
+whose lock is being given back is not taken again before that is answered.
 
 A graceful hand-over gives handlers ``HANDOVER`` seconds: the old owner ends what is in hand and commits, the new one
 waits as long before it reads the offset. Of an orderly queue the lock is the proof, however long its batch takes.
@@ -55,6 +57,7 @@ what is in hand is waited for by both sides; a lock that a refresh did not get i
 from __future__ import annotations
 
 import logging
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -85,6 +88,7 @@ HANDOVER = 1.0  # seconds that handlers have to end what is in hand when their q
 HANDOVER_NOTICE = AFTER_A_CHANGE + 0.3  # seconds more that the new owner waits: the old one has to hear of it
 PATIENCE = 0.3  # seconds that are waited for the other brokers after the first one was dealt with
 SIDE_BY_SIDE = 16  # queues of one broker whose start offsets are asked for at once
+UNLOCKED_BY = 2.0  # seconds by which an unlocking is over, answered or not
 REFRESH_INTERVAL = 20.0  # seconds between two confirmations of a lock
 REFRESH_AGAIN = 1.0  # seconds until the next try when one failed
 
@@ -172,6 +176,7 @@ class QueueAssignment:
         self._turns: dict[str, SupervisedTask] = {}  # by broker name
         self._pokes: dict[str, anyio.Event] = {}  # by broker name: its turn has more to do
         self._hand_ons: dict[MessageQueue, SupervisedTask] = {}
+        self._unlockings: Counter[MessageQueue] = Counter()  # under way, of queues that are not in the table
         self._refreshes: dict[str, SupervisedTask] = {}  # by broker name
         self._losses = 0  # of connections to brokers
         self._closed = False
@@ -228,6 +233,7 @@ class QueueAssignment:
         """Commit for the last time and give locks back, within timeout seconds; :meth:`forget_all` is to follow."""
         await _cancel([*self._hand_ons.values(), *self._refreshes.values()])
         with self._clock.move_on_after(timeout * COMMIT_SHARE):  # a silent broker leaves time for the locks of others
+            await self._settle_doubts()
             await self.persist()
         with self._clock.move_on_after(timeout * (1 - COMMIT_SHARE)):
             if self._locks is not None:
@@ -342,21 +348,25 @@ class QueueAssignment:
             here = (owned for queue, owned in self._table.items() if queue.broker_name == broker_name)
             return [owned for owned in here if self._is_wanted(owned)]
 
+        def may_be_taken(owned: OwnedQueue, now: float) -> bool:
+            return owned.not_before <= now and owned.queue not in self._unlockings
+
         try:
             while fresh := [owned for owned in wanted() if owned not in tried]:
                 now = self._clock.monotonic()
-                if due := [owned for owned in fresh if owned.not_before <= now]:
+                if due := [owned for owned in fresh if may_be_taken(owned, now)]:
                     tried.update(due)
                     if not await self._take(broker_name, due):
                         break
                     continue
                 poke = self._pokes[broker_name] = anyio.Event()
-                with self._clock.move_on_after(min(owned.not_before for owned in fresh) - now):
+                later = [owned.not_before for owned in fresh if owned.not_before > now]
+                with self._clock.move_on_after(min(later) - now if later else UNLOCKED_BY):
                     await poke.wait()
         finally:
             del self._turns[broker_name], self._pokes[broker_name]
-        if wanted():
-            self._again()
+            if wanted():
+                self._again()
 
     async def _take(self, broker_name: str, wanted: Sequence[OwnedQueue]) -> bool:
         """Lock queues of one broker, ask where to begin, and pull each that is had; False when the broker failed."""
@@ -374,31 +384,33 @@ class QueueAssignment:
         async def begin_some() -> None:
             for owned in queues:
                 if failed:
-                    owned.state = Ownership.WANTED
-                elif not await self._begin(owned):
+                    return
+                if not await self._begin(owned):
                     failed.append(owned)
 
-        async with anyio.create_task_group() as tasks:
-            for _ in range(min(SIDE_BY_SIDE, len(wanted))):
-                tasks.start_soon(begin_some)
+        try:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(min(SIDE_BY_SIDE, len(wanted))):
+                    tasks.start_soon(begin_some)
+        finally:  # a fault of ours ends the turn for all of them
+            for owned in wanted:
+                if owned.state is Ownership.LOCKED:
+                    owned.state = Ownership.WANTED
         return not failed
 
     async def _lock(self, broker_name: str, wanted: Sequence[OwnedQueue]) -> None:
         """The event of a lock given, for those of wanted that were. Raises RocketBoxError when that cannot be known."""
         now = self._clock.monotonic()  # from before the request: the broker's 60 s begin later
-        locks = self._locks
-        given = (
-            {owned.queue for owned in wanted}
-            if locks is None
-            else await locks.lock(broker_name, [owned.queue for owned in wanted])
-        )
+        given = {owned.queue for owned in wanted}
+        try:
+            if self._locks is not None:
+                given = await self._locks.lock(broker_name, [owned.queue for owned in wanted])
+        finally:
+            self._unlock_what_went(wanted)
         for owned in wanted:
-            if owned.queue in given:
-                if self._is_wanted(owned):
-                    owned.state = Ownership.LOCKED
-                    owned.confirm_lock(now)
-                elif owned.state is Ownership.HANDED_ON and locks is not None:  # a round took it back meanwhile
-                    self._tasks.start(f"unlocking {owned.queue}", locks.unlock, [owned.queue], restart=False)
+            if owned.queue in given and self._is_wanted(owned):
+                owned.state = Ownership.LOCKED
+                owned.confirm_lock(now)
 
     async def _begin(self, owned: OwnedQueue) -> bool:
         """The event of a start offset known, or of its broker's failure (False)."""
@@ -408,8 +420,6 @@ class QueueAssignment:
         except RocketBoxError as error:
             if self._told.due(("start", queue)):
                 _log.warning("group %s: no start offset for %s, it is tried again: %s", self._group, queue, error)
-            if owned.state is Ownership.LOCKED:
-                owned.state = Ownership.WANTED
             return not isinstance(error, RemotingError)
         if owned.state is not Ownership.LOCKED:  # a round took it back meanwhile
             return True
@@ -440,11 +450,9 @@ class QueueAssignment:
 
     def _give_up(self, owned: OwnedQueue) -> None:
         """The event of a round that gave the queue to another member, or to none."""
-        locks = self._locks
         if owned.state in (Ownership.WANTED, Ownership.LOCKED):
-            if owned.state is Ownership.LOCKED and locks is not None:
-                self._tasks.start(f"unlocking {owned.queue}", locks.unlock, [owned.queue], restart=False)
             self._out(owned, Ownership.HANDED_ON)
+            self._unlock_what_went([owned])
         elif owned.state is Ownership.PULLED:
             assert owned.messages is not None
             owned.state = Ownership.DRAINING
@@ -480,6 +488,27 @@ class QueueAssignment:
         _log.info("group %s: gave up %s at offset %d", self._group, queue, messages.commit_offset)
         if queue in self._shares.get(queue.topic, ()):
             self._again()  # a round gave it back meanwhile
+
+    def _unlock_what_went(self, queues: Iterable[OwnedQueue]) -> None:
+        """Give back the locks of those that left the table, where one was had, or may have been given unheard."""
+        for owned in queues:
+            queue, locks = owned.queue, self._locks
+            if owned.state is not Ownership.HANDED_ON or queue in self._table or locks is None or self._closed:
+                continue
+            if locks.perhaps_has(queue):
+                self._unlockings[queue] += 1
+                self._tasks.start(f"unlocking {queue}", self._unlock, locks, queue, restart=False)
+
+    async def _unlock(self, locks: QueueLocks, queue: MessageQueue) -> None:
+        """Until it is answered the queue is not taken again: its broker might carry the two out in any order."""
+        try:
+            await locks.unlock([queue])
+        finally:
+            self._unlockings[queue] -= 1
+            if not self._unlockings[queue]:
+                del self._unlockings[queue]
+                if queue.broker_name in self._pokes:
+                    self._pokes[queue.broker_name].set()
 
     def _drop(self, owned: OwnedQueue, why: str) -> None:
         """The event of a lock that is another member's, or may be."""
@@ -541,22 +570,41 @@ class QueueAssignment:
                 open_ = [owned for owned in open_ if owned.locked_at is not None]
                 if not open_:
                     return
-                losses = self._losses
                 try:
-                    given = await locks.lock(broker_name, [owned.queue for owned in open_])
+                    await self._confirm_at(broker_name, open_, locks)
                 except RocketBoxError as error:
                     if self._told.due(("refresh", broker_name)):
                         _log.warning("group %s: %s did not confirm locks, it is asked again: %s",
                                      self._group, broker_name, error)  # fmt: skip
                     await self._clock.sleep(REFRESH_AGAIN)
-                    continue
-                if losses == self._losses:  # else the broker may have forgotten what it just said
-                    self._confirm(open_, given, now)
         finally:
             del self._refreshes[broker_name]
 
-    def _confirm(self, asked: Iterable[OwnedQueue], given: set[MessageQueue], now: float) -> None:
-        """A broker said which of the locks this member still has."""
+    async def _settle_doubts(self) -> None:
+        """Ask once more of locks that are doubted, for without them nothing of their queues may be committed."""
+        doubted: dict[str, list[OwnedQueue]] = defaultdict(list)
+        for owned in self._counting():
+            if owned.messages is not None and owned.messages.lock_doubted:
+                doubted[owned.queue.broker_name].append(owned)
+        if self._locks is not None and doubted:
+            async with anyio.create_task_group() as tasks:
+                for broker_name, some in doubted.items():
+                    tasks.start_soon(self._settle_doubts_at, broker_name, some, self._locks)
+
+    async def _settle_doubts_at(self, broker_name: str, doubted: Sequence[OwnedQueue], locks: QueueLocks) -> None:
+        try:
+            await self._confirm_at(broker_name, doubted, locks)
+        except RocketBoxError as error:
+            _log.warning("group %s: %s did not confirm locks, so what was consumed last is not committed: %s",
+                         self._group, broker_name, error)  # fmt: skip
+
+    async def _confirm_at(self, broker_name: str, asked: Sequence[OwnedQueue], locks: QueueLocks) -> None:
+        """Have a broker say which of these locks this member still has. Raises RocketBoxError."""
+        now, losses = self._clock.monotonic(), self._losses
+        given = await locks.lock(broker_name, [owned.queue for owned in asked])
+        self._unlock_what_went(asked)  # the request may have overtaken their unlocking
+        if losses != self._losses:
+            return  # the broker may have forgotten what it just said
         for owned in asked:
             if owned.state not in (Ownership.PULLED, Ownership.DRAINING):
                 continue

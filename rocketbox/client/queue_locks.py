@@ -39,7 +39,7 @@ class QueueLocks:
         """Those of a broker's queues that are locked now; the others are another member's. Raises RocketBoxError."""
         instance = self._instance
         self._asked_for.update(queues)
-        return await lock_queues(
+        given = await lock_queues(
             instance.remoting,
             instance.broker_address(broker_name),
             self._group,
@@ -47,6 +47,12 @@ class QueueLocks:
             queues,
             timeout=LOCK_TIMEOUT,
         )
+        self._asked_for.update(given)  # some may have been given back meanwhile, but before this was carried out
+        return given
+
+    def perhaps_has(self, queue: MessageQueue) -> bool:
+        """Whether the lock of queue was asked for, and not given back since."""
+        return queue in self._asked_for
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
         """Give queues back; where the broker cannot be told, the locks run out after 60 s."""

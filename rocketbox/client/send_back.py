@@ -1,7 +1,7 @@
 """The way back to the broker for a message that was not consumed: to the group's retry topic, or its dead-letter topic.
 
 First the broker that has the message is asked to copy it (code 36); when it cannot, the message is sent to the retry
-topic like a new one, to any broker of it.
+topic like a new one, to any broker of it, as it came: whatever a handler made of its body and properties.
 
 Source: Apache RocketMQ 5.x ``DefaultMQPushConsumerImpl.sendMessageBack``.
 """
@@ -15,8 +15,8 @@ from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.outcomes import DEAD_LETTER
 from rocketbox.client.sending import Sender
 from rocketbox.errors import NotDurableError, RocketBoxError
-from rocketbox.message import MessageExt, Property
-from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER, retry_topic
+from rocketbox.message import MessageExt, Property, decode_properties
+from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER, MessageSysFlag, retry_topic
 
 __all__ = ["DEFAULT_MAX_RECONSUME_TIMES", "FIRST_RETRY_LEVEL", "SendBack"]
 
@@ -61,7 +61,7 @@ class SendBack:
         return True
 
     async def _send_again(self, message: MessageExt, delay_level: int, most: int) -> bool:
-        properties = dict(message.properties)
+        properties = decode_properties(message.raw_properties)
         properties.pop(Property.TRAN_MSG, None)
         properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.msg_id)
         properties[Property.RETRY_TOPIC] = message.topic
@@ -73,7 +73,12 @@ class SendBack:
         properties[Property.DELAY] = str(level)
         try:
             await self._sender.send_prepared(
-                retry_topic(self._group), message.body, properties, flag=message.flag, timeout=SEND_BACK_TIMEOUT
+                retry_topic(self._group),
+                message.received_body,
+                properties,
+                flag=message.flag,
+                sys_flag=_packing(message),
+                timeout=SEND_BACK_TIMEOUT,
             )
         except NotDurableError:
             return True  # stored, as safely as that broker can
@@ -84,3 +89,9 @@ class SendBack:
             )  # fmt: skip
             return False
         return True
+
+
+def _packing(message: MessageExt) -> int:
+    """The flags that say how the body is compressed; none where it was unpacked when it came."""
+    packed = message.sys_flag & MessageSysFlag.COMPRESSED
+    return message.sys_flag & (MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_MASK) if packed else 0

@@ -216,7 +216,14 @@ class Sender:
         return [outcome for outcome in outcomes if outcome is not None]
 
     async def send_prepared(
-        self, topic: str, body: bytes, properties: dict[str, str], *, flag: int = 0, timeout: float | None = None
+        self,
+        topic: str,
+        body: bytes,
+        properties: dict[str, str],
+        *,
+        flag: int = 0,
+        sys_flag: int = 0,
+        timeout: float | None = None,
     ) -> SendResult:
         """Send a message whose properties are complete, RocketMQ's own among them: what a consumer sends back itself.
 
@@ -232,7 +239,9 @@ class Sender:
             reconsume = int(complete.pop(Property.RECONSUME_TIME, "0"))
             if (most := complete.pop(Property.MAX_RECONSUME_TIMES, None)) is not None:
                 max_reconsume = int(most)
-        numbers = encode_send_numbers(flag=flag, reconsume_times=reconsume, max_reconsume_times=max_reconsume)
+        numbers = encode_send_numbers(
+            flag=flag, sys_flag=sys_flag, reconsume_times=reconsume, max_reconsume_times=max_reconsume
+        )
         request = SendRequest(topic, body, encode_checked(complete), msg_id, born, numbers=numbers)
         options = self.options
         seconds = options.send_message_timeout if timeout is None else _seconds(timeout)

@@ -64,6 +64,7 @@ class ScriptedBroker:
             first.brokers.append(self)
         self.silent = False  # takes requests and answers none, as a machine that has died
         self.answers_later: set[RequestCode] = set()  # to these, with what is true now, when answer() is called
+        self.handles_later: set[RequestCode] = set()  # these, when answer() is called
         self.announces = False  # tells members of others that come and go
         self.topics: dict[str, int] = {}  # topic: number of queues
         self.records: dict[tuple[str, int], list[bytes]] = defaultdict(list)
@@ -76,7 +77,7 @@ class ScriptedBroker:
         self.heartbeats: list[HeartbeatData] = []
         self.overrides: dict[int, Override] = {}
         self._parked: list[tuple[Connection, RemotingCommand]] = []
-        self._late: list[tuple[Connection, RemotingCommand, RemotingCommand | None]] = []
+        self._late: list[tuple[int, Callable[[], None]]] = []
         self._members: dict[Connection, str] = {}
         handlers = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
@@ -160,12 +161,12 @@ class ScriptedBroker:
         self._members.clear()
         self._parked.clear()
 
-    def answer(self) -> None:
-        """Answer what was to be answered later."""
-        late, self._late = self._late, []
-        for connection, request, answer in late:
-            if answer is not None:
-                connection.reply(request, answer)
+    def answer(self, *codes: RequestCode) -> None:
+        """Answer what was to be answered later; only requests of these codes, if some are given."""
+        due = [(code, call) for code, call in self._late if code in codes or not codes]
+        self._late = [late for late in self._late if late not in due]
+        for _, call in due:
+            call()
 
     def asked(self, *codes: RequestCode) -> list[RemotingCommand]:
         """The requests of these codes, in the order they came."""
@@ -180,16 +181,25 @@ class ScriptedBroker:
     def _recording(
         self, handler: Callable[[Connection, RemotingCommand], RemotingCommand | None]
     ) -> Callable[[Connection, RemotingCommand], RemotingCommand | None]:
+        def answer_of(connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+            override = self.overrides.get(request.code)
+            answer = override(request) if override else None
+            return answer if answer is not None else handler(connection, request)
+
+        def reply(connection: Connection, request: RemotingCommand, answer: RemotingCommand | None) -> None:
+            if answer is not None:
+                connection.reply(request, answer)
+
         def handle(connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
             self.requests.append(request)
             if self.silent:
                 return None
-            override = self.overrides.get(request.code)
-            answer = override(request) if override else None
-            if answer is None:
-                answer = handler(connection, request)
+            if request.code in self.handles_later:
+                self._late.append((request.code, lambda: reply(connection, request, answer_of(connection, request))))
+                return None
+            answer = answer_of(connection, request)
             if request.code in self.answers_later:
-                self._late.append((connection, request, answer))
+                self._late.append((request.code, lambda: reply(connection, request, answer)))
                 return None
             return answer
 

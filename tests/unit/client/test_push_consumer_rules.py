@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -282,6 +283,44 @@ async def test_a_failed_send_back_goes_to_the_retry_topic(setting: Setting, anyi
         assert properties["ORIGIN_MESSAGE_ID"] == properties["UNIQ_KEY"] == "ID-T-0-0"
         assert properties["DELAY"] == "3"
         assert broker.committed["T", 0] == 1
+
+
+async def test_what_goes_to_the_retry_topic_is_as_it_came_whatever_the_handler_made_of_it(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker = setting.broker
+    broker.overrides[RequestCode.CONSUMER_SEND_MSG_BACK] = lambda _: RemotingCommand.response(1, "no")
+
+    async def spoil(batch: list[MessageExt]) -> None:
+        batch[0].body = b"decrypted"
+        batch[0].set_property("mine", "yes")
+        raise ValueError("x")
+
+    async with setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", spoil)
+        broker.store("T", b"as it came")
+        await setting.advance(6)
+        (sent,) = broker.asked(RequestCode.SEND_MESSAGE_V2)
+        assert sent.body == b"as it came"
+        assert "mine" not in sent.ext_fields["i"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "sys_flag", "body", "sent_flag"),
+    [(zlib.compress(b"text"), 0x301, b"text", "0"), (b"lz4 bytes", 0x101, b"lz4 bytes", "257")],
+    ids=["read here", "not readable here"],
+)
+async def test_a_compressed_message_goes_to_the_retry_topic_with_the_flags_of_its_body(
+    setting: Setting, stored: bytes, sys_flag: int, body: bytes, sent_flag: str, anyio_backend: str
+) -> None:
+    broker = setting.broker
+    broker.overrides[RequestCode.CONSUMER_SEND_MSG_BACK] = lambda _: RemotingCommand.response(1, "no")
+    async with setting.consumer() as consumer:
+        await consumer.subscribe("T", "*", Recorder(raising(ValueError("x"))))
+        broker.store("T", stored, sys_flag=sys_flag)
+        await setting.advance(6)
+        (sent,) = broker.asked(RequestCode.SEND_MESSAGE_V2)
+        assert (sent.body, sent.ext_fields["f"]) == (body, sent_flag)
 
 
 async def test_what_cannot_be_sent_back_is_handled_again_here_and_never_committed_before(

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 
 import anyio
 import pytest
 
 from rocketbox.client import ClientOptions, ConsumerOptions, MQClientInstance, PushConsumer
-from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageExt, MessageQueue
+from rocketbox.client.assignment import QueueAssignment
+from rocketbox.client.process_queue import ProcessQueue
+from rocketbox.client.rebalance import Rebalancer
+from rocketbox.client.subscriptions import Subscriptions
+from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageExt, MessageModel, MessageQueue, SelectorType
 from rocketbox.protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.prepared_sends import SendRequest
-from rocketbox.tasks import Supervisor, ended_most
+from rocketbox.tasks import SupervisedTask, Supervisor, ended_most
 from tests.clocks import VirtualClock, idle
 from tests.unit.client.consumer_group import Group, busy, queues_of
 from tests.unit.client.scripted_broker import BROKER, ScriptedBroker
@@ -507,6 +512,64 @@ async def test_hook_that_fails_at_the_end_keeps_neither_locks_nor_membership(any
             failing.times = 1000
         assert group.broker.asked(RequestCode.UNLOCK_BATCH_MQ)
         assert group.broker.asked(RequestCode.UNREGISTER_CLIENT)
+
+
+# --- faults of our own ---------------------------------------------------------------------------------------------
+
+
+class FaultyOffsets:
+    """An offset store that fails in a way nobody foresaw, so often."""
+
+    def __init__(self, faults: int) -> None:
+        self.faults = faults
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        if self.faults:
+            self.faults -= 1
+            raise KeyError(queue)
+        return 0
+
+    async def persist(self, queues: Iterable[ProcessQueue]) -> None: ...
+
+    def forget(self, queue: MessageQueue) -> None: ...
+
+
+async def test_a_fault_of_our_own_while_queues_are_taken_costs_one_round(
+    anyio_backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = Group(queues=40)
+    clock, broker = group.clock, group.broker
+    options = ConsumerOptions(message_model=MessageModel.BROADCASTING)
+    begun: list[MessageQueue] = []
+    async with (
+        broker,
+        MQClientInstance(broker.address, clock=clock, network=broker.network) as instance,
+        Supervisor("test", clock) as tasks,
+    ):
+        subscriptions = Subscriptions("g", instance, options)
+
+        async def handle(batch: list[MessageExt]) -> None: ...
+
+        def pull(messages: ProcessQueue) -> SupervisedTask:
+            begun.append(messages.queue)
+            return tasks.start("pull", clock.sleep, 1000)
+
+        subscriptions.put("T", "*", handle, SelectorType.TAG, 1)
+        rounds = Rebalancer(lambda: queues.rebalance(), 20.0, clock)
+        queues = QueueAssignment(
+            "g", instance, options, offsets=FaultyOffsets(1), locks=None, subscriptions=subscriptions, tasks=tasks,
+            pull=pull, offer=lambda _: None, again=rounds.again,
+        )  # fmt: skip
+        tasks.start("rounds", rounds.run)
+        tasks.start("route", instance.find_route, "T")
+        await clock.advance(0.5)
+        rounds.wake()
+        await clock.advance(0.1)
+        assert len(begun) < 40
+        assert "KeyError" in caplog.text
+        await clock.advance(1.5)
+        assert sorted(begun) == sorted(MessageQueue("T", BROKER, number) for number in range(40))
+        await queues.stop_pulling()
 
 
 # --- a stop that is cut short --------------------------------------------------------------------------------------

@@ -1,0 +1,124 @@
+"""Locks of an orderly group whose requests overtake each other, or whose answers are lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketbox.message import ConsumeMode, MessageQueue
+from rocketbox.protocol.codes import RequestCode
+from tests.unit.client.consumer_group import Group, queues_of
+from tests.unit.client.scripted_broker import BROKER
+
+pytestmark = pytest.mark.anyio
+QUEUES = [MessageQueue("T", BROKER, number) for number in range(2)]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"  # whose loop tells when all tasks wait
+
+
+async def test_a_refresh_that_overtakes_the_unlocking_leaves_no_lock_behind(anyio_backend: str) -> None:
+    group = Group(queues=2)
+    broker = group.broker
+    async with broker, group.member("c1", consume_mode=ConsumeMode.ORDERLY) as one:
+        await group.until(lambda: len(queues_of(one)) == 2, 3)
+        broker.handles_later = {RequestCode.LOCK_BATCH_MQ}
+        await group.clock.advance(20.05)  # the refresh is on its way
+        broker.other_members = ["10.0.0.9@c0"]  # sorts before: it takes queue 0
+        broker.notify("g")
+        await group.until(lambda: QUEUES[0] not in queues_of(one), 0.6)
+        assert QUEUES[0] not in broker.locks
+        broker.handles_later = set()
+        broker.answer()
+        await group.clock.advance(0.2)
+        assert QUEUES[0] not in broker.locks, "the lock that came back is given back"
+        assert QUEUES[1] in broker.locks
+
+
+async def test_a_lock_whose_answer_was_lost_is_given_back_when_the_queue_goes_to_another(anyio_backend: str) -> None:
+    group = Group(queues=2)
+    broker = group.broker
+    async with broker, group.member("c1", consume_mode=ConsumeMode.ORDERLY) as one:
+        await group.until(lambda: len(queues_of(one)) == 2, 3)
+        broker.other_members = ["10.0.0.9@c0"]
+        broker.notify("g")
+        await group.until(lambda: queues_of(one) == [QUEUES[1]], 3)
+        await group.clock.advance(1)
+        broker.answers_later = {RequestCode.LOCK_BATCH_MQ}  # so that the broker gives locks and nobody hears of it
+        broker.other_members = []
+        broker.notify("g")
+        await group.until(lambda: QUEUES[0] in broker.locks, 1)
+        await group.clock.advance(1.05)  # no answer within a second
+        broker.other_members = ["10.0.0.9@c0"]
+        broker.notify("g")
+        await group.clock.advance(3)
+        assert queues_of(one) == [QUEUES[1]]
+        assert QUEUES[0] not in broker.locks
+
+
+async def test_a_queue_that_comes_back_is_not_locked_before_its_unlocking_is_answered(anyio_backend: str) -> None:
+    """A broker that carries the unlocking out after the new locking would give the queue to a second member."""
+    group = Group(queues=2)
+    broker = group.broker
+    async with broker, group.member("c1", consume_mode=ConsumeMode.ORDERLY) as one:
+        await group.until(lambda: len(queues_of(one)) == 2, 3)
+        broker.other_members = ["10.0.0.9@c0"]
+        broker.notify("g")
+        await group.until(lambda: queues_of(one) == [QUEUES[1]], 3)
+        await group.clock.advance(1)
+        broker.handles_later = {RequestCode.UNLOCK_BATCH_MQ, RequestCode.QUERY_CONSUMER_OFFSET}
+        broker.requests.clear()
+        broker.other_members = []
+        broker.notify("g")
+        await group.until(lambda: QUEUES[0] in broker.locks, 1)  # and where to begin is being asked
+        broker.other_members = ["10.0.0.9@c0"]
+        broker.notify("g")
+        await group.until(lambda: bool(broker.asked(RequestCode.UNLOCK_BATCH_MQ)), 1)
+        broker.handles_later = {RequestCode.UNLOCK_BATCH_MQ}
+        broker.answer(RequestCode.QUERY_CONSUMER_OFFSET)
+        broker.other_members = []
+        broker.notify("g")
+        await group.clock.advance(0.4)
+        broker.handles_later = set()
+        broker.answer()
+        await group.until(lambda: len(queues_of(one)) == 2, 3)
+        assert set(QUEUES) <= set(broker.locks)
+
+
+@pytest.mark.parametrize("consume_mode", list(ConsumeMode))
+async def test_a_member_that_leaves_right_after_its_connection_was_lost_commits_and_gives_locks_back(
+    consume_mode: ConsumeMode, anyio_backend: str
+) -> None:
+    group = Group()
+    broker = group.broker
+    async with broker:
+        async with group.member("c1", consume_mode=consume_mode) as one:
+            await group.until(lambda: len(queues_of(one)) == 1, 3)
+            broker.store("T", b"0", b"1", b"2")
+            await group.until(lambda: len(group.came) == 3, 1)
+            broker.drop_connections()
+            began = group.clock.now
+        assert group.clock.now - began < 1
+        assert broker.committed["T", 0] == 3
+        assert not broker.locks
+        assert broker.asked(RequestCode.UNREGISTER_CLIENT)
+
+
+@pytest.mark.parametrize("consume_mode", list(ConsumeMode))
+async def test_a_member_whose_broker_is_gone_leaves_within_seconds(
+    consume_mode: ConsumeMode, anyio_backend: str
+) -> None:
+    group = Group()
+    broker = group.broker
+    async with broker:
+        async with group.member("c1", consume_mode=consume_mode) as one:
+            await group.until(lambda: len(queues_of(one)) == 1, 3)
+            broker.store("T", b"0", b"1", b"2")
+            await group.until(lambda: len(group.came) == 3, 1)
+            broker.silent = True  # who connects is answered nothing
+            broker.drop_connections()
+            began = group.clock.now
+        assert group.clock.now - began < 10
+        assert not one.state().running
+        assert not one.state().queues
