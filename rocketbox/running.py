@@ -20,6 +20,7 @@ import anyio
 from rocketbox.autoconfigure.assembly import Assembly, of_cluster
 from rocketbox.autoconfigure.embedded import embedded_problem
 from rocketbox.autoconfigure.spark_listening import spark_container, spark_runtime
+from rocketbox.autoconfigure.users import ClientInstances
 from rocketbox.boot.failures import without_secrets
 from rocketbox.boot.lifecycle import Lifecycle
 from rocketbox.boot.marks import Phase
@@ -95,6 +96,7 @@ class Run:
         self.lifecycle.add(Phase.INFRASTRUCTURE, self._watch_loop)
         for phase in Phase:
             self.lifecycle.add(phase, partial(assembly.container.start, phase))
+        self.lifecycle.add(Phase.STARTUP, self._tell_clients)
         self.lifecycle.add(Phase.STARTUP, self._tell_templates)  # a template of the user's may start as late as this
         self.lifecycle.add(Phase.STARTUP, self._run_hooks)
         self.lifecycle.add(Phase.LISTENERS, self._start_listeners)
@@ -150,6 +152,10 @@ class Run:
     async def _watch_loop(self, stack: AsyncExitStack) -> None:
         await stack.enter_async_context(self.watchdog)
 
+    async def _tell_clients(self, stack: AsyncExitStack) -> None:
+        for line in self.assembly.describe_clients():
+            _log.info("%s", mask(line, self.assembly.settings.secrets))
+
     async def _tell_templates(self, stack: AsyncExitStack) -> None:
         container = self.assembly.container
         for cluster in (None, *self.assembly.rocketmq.clusters):
@@ -189,7 +195,7 @@ class Run:
             cluster = assembly.rocketmq.cluster(plan.cluster or "")
             container = ListenerContainer(
                 plan,
-                instance=assembly.container.resolve(of_cluster(MQClientInstance, plan.cluster)),
+                instance=assembly.container.resolve(of_cluster(ClientInstances, plan.cluster)).group(plan.group),
                 beans=assembly.beans,
                 converter=assembly.container.resolve(MessageConverter),
                 template_of=lambda name: assembly.container.resolve(of_cluster(RocketMQTemplate, name)),
@@ -206,7 +212,8 @@ class Run:
         stack.push_async_callback(self._drain)  # first of all at the stop: everybody drains at the same time
 
     async def _expect_topics(self, container: ListenerContainer) -> None:
-        instance: MQClientInstance = self.assembly.container.resolve(of_cluster(MQClientInstance, container.cluster))
+        clients: ClientInstances = self.assembly.container.resolve(of_cluster(ClientInstances, container.cluster))
+        instance = clients.group(container.group)
         findings = [
             Finding(
                 f"topic {function.topic} of listener {function.signature.name} does not exist at name server "

@@ -805,7 +805,7 @@ async def on_departure(departure: Departure) -> None: ...
           producer: {group: desk, tls-enable: true, namespace: team, compress-message-body-threshold: 1KB}
           pull-consumer: {group: lake, topic: departures}
           consumer: {listeners: {desk: {enable-msg-trace: true}}}
-          clusters: {audit: {name-server: "audit-ns:9876", producer: {access-key: AK, secret-key: SK}}}
+          clusters: {audit: {name-server: "audit-ns:9876", namespace: team, tls: {enabled: true}}}
         """,
     ),
     "keys_that_do_not_go_together": Case(

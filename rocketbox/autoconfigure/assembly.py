@@ -27,6 +27,7 @@ from rocketbox.autoconfigure.properties import (
 from rocketbox.autoconfigure.scan import Marked, load_modules, marked_in
 from rocketbox.autoconfigure.service import ProducerLookup, Service
 from rocketbox.autoconfigure.spark_listening import SparkPlan, plan_spark_listener
+from rocketbox.autoconfigure.users import ClientInstances, PlannedClients, plan_clients
 from rocketbox.boot.beans import BeanContainer, Bundle
 from rocketbox.boot.failures import without_secrets
 from rocketbox.boot.marks import BEAN, Qualifier, bean_mark
@@ -35,6 +36,7 @@ from rocketbox.boot.shapes import uniform
 from rocketbox.boot.wanted import Wanted
 from rocketbox.client import MQClientInstance, Producer
 from rocketbox.client.cached_bytes import CachedBytes
+from rocketbox.client.unbuilt import SPARK_KEYS
 from rocketbox.clock import Clock
 from rocketbox.embedded import ServersInThread
 from rocketbox.errors import ConfigurationError, Finding
@@ -42,6 +44,7 @@ from rocketbox.hints import parameters_of, place_of, resolve_hint
 from rocketbox.listeners import Beans
 from rocketbox.listeners.binding import unreadable_payload
 from rocketbox.listeners.container import ContainerPlan
+from rocketbox.listeners.options import Said
 from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_containers
 from rocketbox.marks import MARKS, rocketmq_listener, rocketmq_spark_listener, send_to
 from rocketbox.template import JsonMessageConverter, MessageConverter, RocketMQTemplate
@@ -75,6 +78,7 @@ class Assembly:
     container: BeanContainer
     rocketmq: RocketMQProperties
     rocketbox: RocketBoxProperties
+    clients: PlannedClients
     plans: list[ContainerPlan] = field(default_factory=list)
     spark_plans: list[SparkPlan] = field(default_factory=list)
     hooks: list[Callable[..., Any]] = field(default_factory=list)
@@ -82,6 +86,13 @@ class Assembly:
     findings: list[Finding] = field(default_factory=list)
     wrong_settings: Sequence[Finding] = ()
     took: float = 0.0
+
+    def describe_clients(self) -> Iterator[str]:
+        """A line for each client of clusters that start, where there is something to say of them."""
+        if self.rocketmq.off_by is None:
+            for name, own in clusters_by_name(self.rocketmq).items():
+                if own.name_server is not None and not own.is_off:
+                    yield from self.clients.clusters[name].describe(name, own.name_server)
 
     @property
     def beans(self) -> Beans:
@@ -144,10 +155,11 @@ def assemble(
     own: RocketBoxProperties = settings.get("rocketbox")
     cached_bytes = CachedBytes(own.client.max_cached_bytes)
     service = Service(name, clock, lambda key: _where(settings, key), cached_bytes)
+    clients = PlannedClients()
     prefixes = {cluster: cluster_prefix(cluster) for cluster in properties.clusters}
     container = BeanContainer(settings, clock, prefix="rocketmq", clusters=prefixes)
     producers = ProducerLookup(lambda cluster: container.get(Producer, cluster))
-    for instance in (*instances, service, producers):
+    for instance in (*instances, service, producers, clients):
         container.add_instance(instance)
     container.add_models(settings.models)
     marked_beans = list(marked_in(modules, BEAN))
@@ -165,7 +177,7 @@ def assemble(
                 container.add(target, automatic=True, origin=other.origin)
     container.exclude(exclude, f"RocketBox({name!r}, exclude=...)")
     container.exclude(own.autoconfigure.exclude, service.where("rocketbox.autoconfigure.exclude"))
-    assembly = Assembly(service, settings, container, properties, own, hooks=list(hooks))
+    assembly = Assembly(service, settings, container, properties, own, clients, hooks=list(hooks))
     assembly.warnings += settings.warnings
     assembly.wrong_settings = wrong_settings
     assembly.findings += wrong_settings
@@ -197,6 +209,11 @@ def _bean_in_class(marked: Marked) -> Finding:
     )
 
 
+def clusters_by_name(properties: RocketMQProperties) -> dict[str, ClusterProperties]:
+    """All clusters; the main one has the empty name."""
+    return {"": properties, **properties.clusters}
+
+
 def _where(settings: Settings, key: str) -> str | None:
     origin = settings.origin(key)
     return None if origin is None else str(origin)
@@ -222,11 +239,17 @@ class _Listeners:
             _log.info("%s is false: nothing of RocketMQ starts", properties.off_by)
             return
         self.plan_groups(candidates)
-        self.findings += key_findings(properties, self.assembly.plans, self.assembly.service.where)
+        for name, own in clusters_by_name(properties).items():
+            plans = [plan for plan in self.assembly.plans if (plan.cluster or "") == name]
+            self.assembly.clients.clusters[name] = plan_clients(own, plans)
+        self.findings += key_findings(
+            properties, self.assembly.plans, self.assembly.clients.clusters, self.assembly.service.where
+        )
         for marked in self.marked:
             for mark in marked.marks:
                 if isinstance(mark, rocketmq_spark_listener):
                     self.collect(partial(self.plan_spark, marked.target, mark))
+        self.findings += [finding for spark in self.assembly.spark_plans for finding in self.keys_for(spark)]
         self.warn_of_unknown_groups(candidates)
 
     def name_groups(self, candidates: Sequence[Candidate]) -> None:
@@ -311,12 +334,22 @@ class _Listeners:
         if plan is not None:
             self.assembly.spark_plans.append(plan)
 
+    def keys_for(self, spark: SparkPlan) -> Iterator[Finding]:
+        """That Spark's processes would have to sign their requests, if they would."""
+        settings = self.clusters[spark.cluster]
+        own = self.assembly.rocketmq.cluster(spark.cluster or "")
+        layers = (settings.groups.get(spark.group, Said.nothing()), settings.defaults)
+        if own.access_key is not None or any(layer.values.get("access_key") for layer in layers):
+            where = spark.signature.where
+            yield SPARK_KEYS.finding(f"group {spark.group!r} of a Spark listener, whose cluster has keys,", where)
+
     def check_needs(self) -> None:
         """A listener needs a client and a converter, a ``send_to`` a template."""
         for plan in self.assembly.plans:
             for function in plan.functions:
                 name, where = f"listener {function.signature.name}", function.signature.where
-                self.need(MQClientInstance, plan.cluster, name, where)
+                if self.need(MQClientInstance, plan.cluster, name, where):
+                    self.need(ClientInstances, plan.cluster, name, where)
                 self.need(MessageConverter, None, name, where)
                 for reply in function.replies:
                     cluster = reply.cluster or plan.cluster
@@ -326,10 +359,12 @@ class _Listeners:
             name = f"Spark listener {spark.signature.function.__qualname__}"
             self.need(MQClientInstance, spark.cluster, name, spark.signature.where)
 
-    def need(self, type_: Any, cluster: str | None, who: str, where: str) -> None:
+    def need(self, type_: Any, cluster: str | None, who: str, where: str) -> bool:
+        """Whether it is there; a finding tells when it is not."""
         finding = self.assembly.container.finding(of_cluster(type_, cluster), who, where)
         if finding is not None:
             self.findings.append(finding)
+        return finding is None
 
     def warn_of_unknown_groups(self, candidates: Sequence[Candidate]) -> None:
         for cluster, settings in self.clusters.items():

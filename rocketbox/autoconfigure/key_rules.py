@@ -10,15 +10,15 @@ a client of its own).
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rocketbox.autoconfigure.properties import ClusterProperties, RocketMQProperties, cluster_prefix
+from rocketbox.autoconfigure.users import ClientPlan, ClusterClients
 from rocketbox.client.checks import check_group
 from rocketbox.client.name_servers import parse_name_servers
-from rocketbox.client.options import MemberOptions, mismatches
-from rocketbox.client.unbuilt import PULL_CONSUMER, unbuilt_in
+from rocketbox.client.options import DEFAULT_INSTANCE_NAME, mismatches
+from rocketbox.client.unbuilt import PULL_CONSUMER, UNBUILT, unbuilt_in
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError
 from rocketbox.listeners.container import ContainerPlan
 
@@ -26,20 +26,30 @@ __all__ = ["key_findings"]
 
 Where = Callable[[str], str | None]
 
-_OF_THE_CLIENT = ("instance_name", "tls_enable")
+_OF_THE_USER = ("access_key", "secret_key", "security_token", "namespace", "namespace_v2")
 
 
-def key_findings(properties: RocketMQProperties, plans: Sequence[ContainerPlan], where: Where) -> list[Finding]:
-    """Everything wrong with the keys of all clusters that start, and with the decorators of the ``plans``."""
+def key_findings(
+    properties: RocketMQProperties,
+    plans: Sequence[ContainerPlan],
+    clients: Mapping[str, ClusterClients],
+    where: Where,
+) -> list[Finding]:
+    """Everything wrong with the keys of all clusters that start, and with the decorators of the ``plans``.
+
+    ``clients`` are those of each cluster.
+    """
     if properties.off_by is not None:
         return []
     findings: list[Finding] = []
-    for name, cluster in {"": properties, **properties.clusters}.items():
+    every: dict[str, ClusterProperties] = {"": properties, **properties.clusters}
+    for name, cluster in every.items():
         if cluster.name_server is not None and not cluster.is_off:
             prefix = cluster_prefix(name)
             findings += [
                 *_names(prefix, cluster, where),
-                *_not_alike(prefix, cluster, where),
+                *_not_alike(prefix, cluster.said_of_the_client("tls_enable"), where),
+                *_instance_names(prefix, clients[name], where),
                 *_not_together(prefix, cluster, where),
                 *_unbuilt(prefix, cluster, where),
             ]
@@ -75,24 +85,42 @@ def _names(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[Fi
             yield Finding(f"{key}: {error}", where(key), "choose another group")
 
 
-def _not_alike(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[Finding]:
-    for option in _OF_THE_CLIENT:
-        said = cluster.said_of_the_client(option)
-        if len(set(said.values())) > 1:
-            keys = {f"{prefix}.{section}.{_kebab(option)}": value for section, value in said.items()}
-            told = " and ".join(f"{key} is {_text(value)}" for key, value in keys.items())
+def _not_alike(prefix: str, said: Mapping[str, object], where: Where) -> Iterator[Finding]:
+    if len(set(said.values())) > 1:
+        keys = {f"{prefix}.{key}": value for key, value in said.items()}
+        told = " and ".join(f"{key} is {_text(value)}" for key, value in keys.items())
+        yield Finding(
+            f"{told}, and a cluster has one client, which producer and consumers share",
+            _places(list(keys), where),
+            "say it once, or alike; for a second client write the same name-server under rocketmq.clusters.<name>",
+        )
+
+
+def _instance_names(prefix: str, clients: ClusterClients, where: Where) -> Iterator[Finding]:
+    """Two names for one client, and one name for two, which brokers would take for one client."""
+    by_name: dict[str, list[ClientPlan]] = {}
+    for client in clients.clients:
+        yield from _not_alike(prefix, client.names, where)
+        by_name.setdefault(client.instance_name, []).append(client)
+    for name, alike in by_name.items():
+        if name != DEFAULT_INSTANCE_NAME and len(alike) > 1:
+            keys = list(dict.fromkeys(f"{prefix}.{key}" for client in alike for key in client.names))
+            users = "; ".join(map(str, alike))
             yield Finding(
-                f"{told}, and a cluster has one client, which producer and consumers share",
-                _places(list(keys), where),
-                "say it once, or alike; for a second client write the same name-server under rocketmq.clusters.<name>",
+                f"{' and '.join(keys)} is {name} for {len(alike)} clients, since there are as many users ({users})",
+                _places(keys, where),
+                "leave it out, or give each section a name of its own; groups with keys of their own need it left out",
             )
 
 
 def _not_together(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[Finding]:
-    for section, properties in (("producer", cluster.producer), ("pull-consumer", cluster.pull_consumer)):
-        below = f"{prefix}.{section}."
-        keys = {each.name: below + _kebab(each.name) for each in dataclasses.fields(MemberOptions)}
-        for mismatch in mismatches([name for name in keys if getattr(properties, name) is not None]):
+    for path, section in (
+        (prefix, cluster),
+        (f"{prefix}.producer", cluster.producer),
+        (f"{prefix}.pull-consumer", cluster.pull_consumer),
+    ):
+        keys = {name: f"{path}.{_kebab(name)}" for name in _OF_THE_USER}
+        for mismatch in mismatches([name for name in keys if getattr(section, name, None) is not None]):
             places = _places([keys[name] for name in mismatch.given], where)
             yield Finding(mismatch.told(keys.__getitem__), places, mismatch.fix)
 
@@ -110,6 +138,8 @@ def _unbuilt(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[
         for option, unbuilt in unbuilt_in(section):
             key = f"{path}.{_kebab(option)}"
             yield unbuilt.finding(key, where(key))
+    if cluster.tls.enabled:
+        yield UNBUILT["tls_enable"].finding(f"{prefix}.tls.enabled", where(f"{prefix}.tls.enabled"))
     pull = cluster.pull_consumer
     if pull.group is not None and pull.topic is not None:
         keys = [f"{prefix}.pull-consumer.group", f"{prefix}.pull-consumer.topic"]

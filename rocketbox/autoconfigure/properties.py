@@ -39,6 +39,7 @@ from rocketbox.message import MessageModel, SelectorType
 
 __all__ = [
     "ClusterProperties",
+    "TlsProperties",
     "ConsumerProperties",
     "EmbeddedProperties",
     "ListenerProperties",
@@ -116,8 +117,8 @@ def _about(name: str, words: str) -> str:
 
 _NAMESPACE = "the namespace, written before the names of topics and groups; not together with namespace-v2"
 _NAMESPACE_V2 = "the namespace, sent in a header; not together with namespace"
-_ACCESS_KEY = "whose requests these are (ACL); together with secret-key"
-_SECRET_KEY = "what requests are signed with (ACL); together with access-key"
+_ACCESS_KEY = "the user whose requests these are (ACL); together with secret-key"
+_SECRET_KEY = "what the user's requests are signed with (ACL); together with access-key"
 _TRACE = "true: what becomes of each message is sent to the trace topic"
 _TRACE_TOPIC = "the topic of the trace"
 _TLS = "true: connections are encrypted; the same wherever a cluster says it"
@@ -218,8 +219,8 @@ class _Member(Properties):
     instance_name: Text = Field(default="DEFAULT", description=_INSTANCE_NAME)
 
     def member_options(self) -> dict[str, Any]:
-        """The options of the client that both have, secrets as plain text."""
-        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(MemberOptions)}
+        """The options that both have; who they are is the client's (``users``)."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(MemberOptions)}
 
 
 class ProducerProperties(_Member):
@@ -317,12 +318,29 @@ def cluster_prefix(name: str | None) -> str:
     return key_text(("rocketmq", "clusters", name)) if name else "rocketmq"
 
 
+class TlsProperties(Properties):
+    """``rocketmq.tls``: encrypted connections to the servers of the cluster."""
+
+    enabled: bool = Field(default=False, description=_about("tls_enable", _TLS))
+
+
 class ClusterProperties(Properties):
-    """``rocketmq.clusters.<name>``, and what ``rocketmq`` itself has of a cluster."""
+    """``rocketmq.clusters.<name>``, and what ``rocketmq`` itself has of a cluster.
+
+    Keys and namespace are of all who do not say their own.
+    """
 
     name_server: Text | None = Field(
         default=None, description="host:port, several with ;, or embedded; false: nothing of it starts"
     )
+    access_key: Secret | None = Field(default=None, description=_about("access_key", _ACCESS_KEY))
+    secret_key: Secret | None = Field(default=None, description=_about("secret_key", _SECRET_KEY))
+    security_token: Secret | None = Field(
+        default=None, description="the token that came with these two keys, where they are lent for a time"
+    )
+    namespace: Text | None = Field(default=None, description=_about("namespace", _NAMESPACE))
+    namespace_v2: Text | None = Field(default=None, description=_about("namespace_v2", _NAMESPACE_V2))
+    tls: TlsProperties = Field(default_factory=TlsProperties)
     access_channel: Annotated[AccessChannel, _any_spelling(AccessChannel)] | None = Field(
         default=None, description=_about("access_channel", "LOCAL, or CLOUD for the servers of a vendor")
     )
@@ -344,21 +362,25 @@ class ClusterProperties(Properties):
         return self.name_server is not None and self.name_server.lower() == "embedded"
 
     def said_of_the_client(self, option: str) -> dict[str, Any]:
-        """Who says something about an option of the cluster's one client (``instance_name``), and what."""
+        """The keys below the cluster's that say something about its clients (``instance_name``), and what."""
         sections: dict[str, Any] = {
             "producer": self.producer,
             "consumer": self.consumer,
             "pull-consumer": self.pull_consumer,
         }
-        return {
-            name: getattr(section, option) for name, section in sections.items() if option in section.model_fields_set
+        said = {
+            f"{name}.{option.replace('_', '-')}": getattr(section, option)
+            for name, section in sections.items()
+            if option in section.model_fields_set
         }
+        if option == "tls_enable" and "enabled" in self.tls.model_fields_set:
+            said = {"tls.enabled": self.tls.enabled, **said}
+        return said
 
     def client_options(self) -> ClientOptions:
-        """The options of its one client, as whoever says something about them says it."""
-        names, encryption = (self.said_of_the_client(option) for option in ("instance_name", "tls_enable"))
+        """What all of its clients have alike."""
+        encryption = self.said_of_the_client("tls_enable")
         return ClientOptions(
-            instance_name=next(iter(names.values()), "DEFAULT"),
             tls_enable=next(iter(encryption.values()), False),
             access_channel=self.access_channel or AccessChannel.LOCAL,
         )

@@ -1,4 +1,4 @@
-"""Auto-configuration of client, producer, converter and template, for each cluster.
+"""Auto-configuration of clients, producer, converter and template, for each cluster.
 
 Source: rocketmq-spring 2.3 ``RocketMQAutoConfiguration``, ``MessageConverterConfiguration`` (conditions and order).
 """
@@ -6,14 +6,17 @@ Source: rocketmq-spring 2.3 ``RocketMQAutoConfiguration``, ``MessageConverterCon
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 from rocketbox.autoconfigure.properties import RocketMQProperties
 from rocketbox.autoconfigure.service import ProducerLookup, Service
+from rocketbox.autoconfigure.users import ClientInstances, PlannedClients
 from rocketbox.boot.conditions import Condition, ConditionContext, Verdict, on_bean, on_missing_bean, on_property
 from rocketbox.boot.marks import Cluster, Phase, bean
 from rocketbox.client import LitePullConsumerOptions, MQClientInstance, Producer
 from rocketbox.embedded import ServersInThread
 from rocketbox.errors import (
+    AccessDeniedError,
     ConfigurationError,
     ConnectError,
     Finding,
@@ -26,6 +29,7 @@ from rocketbox.template import JsonMessageConverter, MessageConverter, RocketMQT
 
 __all__ = [
     "client_instance",
+    "client_instances",
     "message_converter",
     "producer",
     "pull_consumer_options",
@@ -68,11 +72,13 @@ async def client_instance(
     cluster: Cluster,
     servers: ServersInThread | None,
     service: Service,
+    planned: PlannedClients,
 ) -> AsyncIterator[MQClientInstance]:
-    """The cluster's one client, shared by its producer and consumers.
+    """The cluster's client, shared by its producer and consumers; where they are several users, the first one's.
 
     With ``startup: fail`` a name server has to answer now.
     """
+    client = planned.clusters[cluster.name].clients[0]
     own = properties.cluster(cluster.name)
     address = own.name_server
     assert address is not None, "a condition says that it is set"
@@ -82,7 +88,7 @@ async def client_instance(
         address = servers.name_server_address
     try:
         instance = MQClientInstance(
-            address, options=own.client_options(), clock=service.clock, cached_bytes=service.cached_bytes
+            address, options=client.options(own), clock=service.clock, cached_bytes=service.cached_bytes
         )
     except ConfigurationError as error:
         place = service.where(key)
@@ -95,9 +101,39 @@ async def client_instance(
         yield instance
 
 
+@bean(on_bean(MQClientInstance), on_missing_bean(ClientInstances), per_cluster=True, phase=Phase.CLIENT)
+async def client_instances(
+    properties: RocketMQProperties,
+    cluster: Cluster,
+    service: Service,
+    planned: PlannedClients,
+    instance: MQClientInstance,
+) -> AsyncIterator[ClientInstances]:
+    """The clients of all users of the cluster, of which there is mostly one (``users``)."""
+    plan = planned.clusters[cluster.name]
+    own = properties.cluster(cluster.name)
+    first, *further = plan.clients
+    running = {first: instance}
+    async with AsyncExitStack() as stack:
+        for client in further:
+            running[client] = await stack.enter_async_context(
+                MQClientInstance(
+                    instance.name_servers,
+                    options=client.options(own),
+                    clock=service.clock,
+                    cached_bytes=service.cached_bytes,
+                )
+            )
+            if own.startup == "fail":
+                await _expect_an_answer(running[client], f"{cluster.prefix}.name-server", service)
+        yield ClientInstances(plan, running)
+
+
 async def _expect_an_answer(instance: MQClientInstance, key: str, service: Service) -> None:
     try:
         await instance.find_route(TBW102)  # any topic would do: whoever answers is there
+    except AccessDeniedError as error:
+        raise ConfigurationError(Finding(str(error), service.where(key))) from error
     except RemotingError as error:
         prefix = key.removesuffix(".name-server")
         failures = error.failures if isinstance(error, NoNameServerError) else {instance.name_servers[0]: error}
@@ -125,11 +161,11 @@ def _reason(error: RemotingError) -> str:
     per_cluster=True,
     phase=Phase.CLIENT,
 )
-def producer(properties: RocketMQProperties, cluster: Cluster, instance: MQClientInstance) -> Producer:
+def producer(properties: RocketMQProperties, cluster: Cluster, clients: ClientInstances) -> Producer:
     """The cluster's producer; a user's own Producer bean takes its place."""
     own = properties.cluster(cluster.name).producer
     assert own.group is not None, "a condition says that it is set"
-    return Producer(own.group, instance=instance, options=own.options())
+    return Producer(own.group, instance=clients.producer, options=own.options())
 
 
 @bean(on_bean(Producer), on_missing_bean(RocketMQTemplate), per_cluster=True, phase=Phase.TEMPLATE)

@@ -62,7 +62,7 @@ def check(
     application = application_of(target, debug)
     with failures_told(debug):
         assembly = application.check(config=config, profiles=tuple(profile or ()), arguments=arguments)
-    lines = [line for plan in assembly.plans for line in describe(plan)]
+    lines = [*assembly.describe_clients(), *(line for plan in assembly.plans for line in describe(plan))]
     lines += [spark.describe() for spark in assembly.spark_plans]
     lines += [f"warning: {warning}" for warning in assembly.warnings]
     for line in (*lines, f"{application.name}: nothing is wrong"):

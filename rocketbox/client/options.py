@@ -10,7 +10,7 @@ Source: Apache RocketMQ 5.x ``ClientConfig``, ``DefaultMQProducer``, ``DefaultMQ
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -81,11 +81,14 @@ class Mismatch:
 
 
 def mismatches(given: Collection[str]) -> list[Mismatch]:
-    """What is wrong with which of the options that members share are set."""
+    """What is wrong with which of the options that say who a client is are set."""
     found = []
     if ("access_key" in given) != ("secret_key" in given):
         one, other = ("access_key", "secret_key") if "access_key" in given else ("secret_key", "access_key")
         found.append(Mismatch((one,), (other,), "set both of them, or none"))
+    elif "security_token" in given and "access_key" not in given:
+        fix = "set the keys that came with the token, or leave it out"
+        found.append(Mismatch(("security_token",), ("access_key",), fix))
     if "namespace" in given and "namespace_v2" in given:
         found.append(Mismatch(("namespace", "namespace_v2"), (), "keep one of them"))
     return found
@@ -93,24 +96,10 @@ def mismatches(given: Collection[str]) -> list[Mismatch]:
 
 @dataclass(frozen=True, kw_only=True)
 class MemberOptions:
-    """What producers and consumers say alike: their namespace, the keys they sign requests with, message trace.
+    """What producers and consumers say alike: message trace. Who they are is said to their client instance."""
 
-    ``namespace`` is written into the names of topics and groups, ``namespace_v2`` goes in a header; ``access_key`` and
-    ``secret_key`` belong together. The keys are in no ``repr``.
-    """
-
-    namespace: str | None = None
-    namespace_v2: str | None = None
-    access_key: str | None = field(default=None, repr=False)
-    secret_key: str | None = field(default=None, repr=False)
     enable_msg_trace: bool = False
     customized_trace_topic: str = SYSTEM_TRACE_TOPIC
-
-    def __post_init__(self) -> None:
-        given = [each.name for each in fields(MemberOptions) if getattr(self, each.name) is not None]
-        if wrong := mismatches(given):
-            owner = type(self).__name__
-            raise ConfigurationError([Finding(f"{owner}: {each.told()}", fix=each.fix) for each in wrong])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +111,8 @@ class ClientOptions:
     machine uses toward the outside. ``api_timeout`` bounds every small request (routes, offsets, heartbeats),
     ``shutdown_timeout`` all requests that say goodbye together. ``hooks`` see every request, ``send_middleware`` wraps
     every send and ``consume_middleware`` every call of a handler, of all producers and consumers of the instance.
-    With ``credentials`` every request is signed, after all ``hooks``.
+    With ``credentials`` every request is signed, after all ``hooks``. ``namespace`` is written into the names of topics
+    and groups, ``namespace_v2`` goes in a header.
     ``max_cached_bytes`` of messages may wait for the handlers of all its consumers together.
     """
 
@@ -130,6 +120,9 @@ class ClientOptions:
     client_ip: str | None = None
     unit_name: str | None = None
     access_channel: AccessChannel = AccessChannel.LOCAL
+    credentials: Credentials | None = None
+    namespace: str | None = None
+    namespace_v2: str | None = None
     tls_enable: bool = False
     api_timeout: float = 3.0
     poll_name_server_interval: float = 30.0
@@ -139,12 +132,13 @@ class ClientOptions:
     shutdown_timeout: float = 3.0
     max_cached_bytes: int = MAX_CACHED_BYTES
     remoting: RemotingOptions = field(default_factory=RemotingOptions)
-    credentials: Credentials | None = None
     hooks: tuple[RpcHook, ...] = ()
     send_middleware: tuple[SendMiddleware, ...] = ()
     consume_middleware: tuple[ConsumeMiddleware, ...] = ()
 
     def __post_init__(self) -> None:
+        if wrong := mismatches([name for name in ("namespace", "namespace_v2") if getattr(self, name) is not None]):
+            raise ConfigurationError([Finding(f"ClientOptions: {each.told()}", fix=each.fix) for each in wrong])
         times = (
             "api_timeout",
             "poll_name_server_interval",
@@ -192,7 +186,6 @@ class ProducerOptions(MemberOptions):
     send_many_window: int = 256
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         per_request = self.send_msg_max_timeout_per_request
         positive = "more than 0 seconds"
         _check(
@@ -239,7 +232,7 @@ class ProducerOptions(MemberOptions):
 class ConsumerOptions(MemberOptions):
     """How a group consumes; every member of the group should have the same. Times in seconds.
 
-    Namespace, keys and trace are those of :class:`MemberOptions`.
+    Trace is that of :class:`MemberOptions`.
 
     ``concurrency`` is the number of handlers that run at once. ``max_reconsume_times`` -1 is 16 retries for a
     concurrent group and no limit for an orderly one. ``await_termination`` bounds the wait for running handlers at the
@@ -275,7 +268,6 @@ class ConsumerOptions(MemberOptions):
     wait_for_servers: bool = False
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         levels = len(DELAY_LEVEL_SECONDS)
         ranges: dict[str, tuple[float, float]] = {
             "concurrency": (1, 1000),
@@ -324,7 +316,6 @@ class LitePullConsumerOptions(MemberOptions):
     pull_batch_size: int = 10
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         size = self.pull_batch_size
         right = f"from 1 to {MAX_PULL_BATCH}"
         _check("LitePullConsumerOptions", [(1 <= size <= MAX_PULL_BATCH, "pull_batch_size", size, right)])

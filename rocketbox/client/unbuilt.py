@@ -17,7 +17,7 @@ from typing import Any
 from rocketbox.client.options import SYSTEM_TRACE_TOPIC, AccessChannel
 from rocketbox.errors import ConfigurationError, Finding
 
-__all__ = ["PULL_CONSUMER", "UNBUILT", "Unbuilt", "refuse_unbuilt", "unbuilt_in"]
+__all__ = ["PULL_CONSUMER", "SPARK_KEYS", "UNBUILT", "Unbuilt", "refuse_unbuilt", "unbuilt_in"]
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,6 @@ class Unbuilt:
         return Finding(f"{said} asks for {self.feature}, which rocketbox does not have yet", where, self.fix)
 
 
-_NO_KEYS = "leave out access-key and secret-key, and use a cluster that asks for none"
-
 UNBUILT: Mapping[str, Unbuilt] = {
     "access_channel": Unbuilt(
         "the ways of a vendor's cloud", "leave it out, or set it to LOCAL", idle=AccessChannel.LOCAL
@@ -47,8 +45,6 @@ UNBUILT: Mapping[str, Unbuilt] = {
         "a namespace", "leave it out, and write the whole names of topics and groups, as namespace%topic"
     ),
     "namespace_v2": Unbuilt("a namespace in the header", "leave it out, and use topics outside of namespaces"),
-    "access_key": Unbuilt("signed requests (ACL)", _NO_KEYS),
-    "secret_key": Unbuilt("signed requests (ACL)", _NO_KEYS),
     "enable_msg_trace": Unbuilt("message trace", "leave it out", idle=False),
     "customized_trace_topic": Unbuilt("message trace", "leave it out", idle=SYSTEM_TRACE_TOPIC),
     "compress_message_body_threshold": Unbuilt("compressed bodies", "leave it out: bodies go as they are", idle=4096),
@@ -57,6 +53,9 @@ UNBUILT: Mapping[str, Unbuilt] = {
 """By the name of the option."""
 
 PULL_CONSUMER = Unbuilt("a pull consumer", "leave them out, and consume with a listener")
+SPARK_KEYS = Unbuilt(
+    "signed requests (ACL) in Spark's processes", "let it read from a cluster without keys, or consume with a listener"
+)
 
 
 def unbuilt_in(options: object) -> Iterator[tuple[str, Unbuilt]]:

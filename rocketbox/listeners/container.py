@@ -129,7 +129,7 @@ class ListenerContainer:
         plan = self.plan
         async with AsyncExitStack() as stack:
             self._limit = InvalidLimit(plan.options.invalid_limit, self._clock, self._pause_for_invalid)
-            options = consumer_options(plan.options, wait_for_servers=self._wait_for_servers)
+            options = consumer_options(plan.options, cluster=plan.cluster, wait_for_servers=self._wait_for_servers)
             consumer = PushConsumer(plan.group, instance=self._instance, options=options)
             for function in plan.functions:  # before the consumer starts: the brokers hear of all topics together
                 await consumer.subscribe(

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from typing import Any
+from urllib.parse import quote
 
 from rocketbox.client import ConsumerOptions
+from rocketbox.client.local_offsets import default_offset_dir
 from rocketbox.client.options import MemberOptions
 from rocketbox.marks import rocketmq_listener
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageModel, SelectorType
@@ -47,6 +49,7 @@ class GroupOptions(MemberOptions):
 
     ``max_reconsume_times`` -1 is 16 for concurrent groups and without end for orderly ones.
     ``delay_level_when_next_consume``: 0 the broker decides, -1 dead-letter at once, 1..18 that level.
+    ``namespace`` or ``namespace_v2``, ``access_key`` and ``secret_key`` are None where they are the cluster's.
     ``invalid_limit``: so many payloads a minute that cannot be read are tolerated. ``reply_timeout`` is for sending
     what the listener of a request returns.
     """
@@ -64,6 +67,10 @@ class GroupOptions(MemberOptions):
     await_termination_when_shutdown: timedelta | None = None  # None: as long as the application's stop allows
     invalid_limit: int = 100
     reply_timeout: timedelta = timedelta(seconds=3)
+    namespace: str | None = None
+    namespace_v2: str | None = None
+    access_key: str | None = field(default=None, repr=False)
+    secret_key: str | None = field(default=None, repr=False)
 
 
 GROUP_OPTIONS = tuple(field.name for field in dataclasses.fields(GroupOptions))
@@ -102,8 +109,14 @@ class Said:
         return Said({}, lambda name: "nowhere")
 
 
-def consumer_options(options: GroupOptions, *, wait_for_servers: bool = False) -> ConsumerOptions:
-    """The client's options for a group; its times are float seconds. The end of running handlers is the container's."""
+def consumer_options(
+    options: GroupOptions, *, cluster: str | None = None, wait_for_servers: bool = False
+) -> ConsumerOptions:
+    """The client's options for a group; its times are float seconds. The end of running handlers is the container's.
+
+    Who the group is, is the client instance's affair. The offsets of broadcasting groups of a further ``cluster`` have
+    a directory of their own: brokers and topics of two clusters may have the same names.
+    """
     return ConsumerOptions(
         consume_mode=options.consume_mode,
         message_model=options.message_model,
@@ -116,6 +129,7 @@ def consumer_options(options: GroupOptions, *, wait_for_servers: bool = False) -
         pull_interval=options.pull_interval.total_seconds(),
         suspend_current_queue_time=options.suspend_current_queue_time.total_seconds(),
         await_termination=0.0,
+        local_offset_dir=default_offset_dir() / f"cluster-{quote(cluster, safe='')}" if cluster else None,
         wait_for_servers=wait_for_servers,
         **{each.name: getattr(options, each.name) for each in dataclasses.fields(MemberOptions)},
     )

@@ -327,10 +327,23 @@ class _Registrar:
                 continue
             self.check_bound(group, name, layer)
             values[name], said[name] = layer.values[name], layer.where(name)
-        self.check_member(group, values, said)
+        self.check_user(group, values, said)
+        self.check_pair(group, [group_said, *(member.candidate.said for member in members), defaults], said)
         return GroupOptions(**values), said
 
-    def check_member(self, group: str, values: dict[str, Any], said: Mapping[str, str]) -> None:
+    def check_pair(self, group: str, layers: Sequence[Said], said: Mapping[str, str]) -> None:
+        """Tell of a key that would go with one of another pair; ``layers`` are what says them, what wins first."""
+        for one, other in (("access_key", "secret_key"), ("secret_key", "access_key")):
+            first = next((layer.values[one] for layer in layers if one in layer.values), None)
+            beside = next((layer.values.get(one) for layer in layers if other in layer.values), None)
+            if beside is not None and first != beside:
+                self.wrong(
+                    f"{one} of group {group!r} would go with the {other} of another pair",
+                    f"{said[one]} and {said[other]}",
+                    f"say its {other} in the same place, or leave the {one} out",
+                )
+
+    def check_user(self, group: str, values: dict[str, Any], said: Mapping[str, str]) -> None:
         """Tell of keys and namespaces that do not go together, and take them out of values."""
         for mismatch in mismatches(values):
             where = " and ".join(said[name] for name in mismatch.given)

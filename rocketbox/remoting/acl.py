@@ -8,8 +8,8 @@ AccessKey and SecurityToken are among the signed, so that they come first (capit
 letters). What is added behind the signing is not signed and makes the request a wrong one: this hook is the last.
 
 Fast path: of one producer's sends to one queue all values but time, properties and body are the same, and so is the
-state of the digest behind those that sort before the time. It is copied for each send, which costs 2 us instead of 20
-by reading the frame back (benchmark "signed send, 256 in flight").
+state of the digest behind those that sort before the time. It is copied for each send, which costs 2.5 us instead
+of 35 by reading the frame back (benchmark "signed send, 256 in flight").
 
 Source: Apache RocketMQ 5.x ``AclClientRPCHook``, ``AclUtils``, ``AclSigner``, ``SessionCredentials``.
 """

@@ -134,6 +134,26 @@ async def on_departure(departure: dict[str, str]) -> None: ...
         )
         for section in ("producer", "consumer", "pull-consumer", "consumer.listeners.desk", "clusters.audit.producer")
     },
+    "secret key of the cluster": Place(
+        f"rocketmq: {{name-server: 'ns:9876', producer.group: desk, access-key: AK, secret-key: {QUOTED}}}",
+        key="rocketmq.secret-key",
+    ),
+    "access key of the cluster, whose client is told": Place(
+        f"rocketmq: {{name-server: 'ns:9876', producer.group: desk, access-key: {QUOTED}, secret-key: SK}}",
+        key="rocketmq.access-key",
+    ),
+    "security token of a further cluster": Place(
+        f"rocketmq.clusters.audit: {{name-server: 'a:1', access-key: AK, secret-key: SK, security-token: {QUOTED}}}",
+        key="rocketmq.clusters.audit.security-token",
+    ),
+    "keys of another pair, which are refused": Place(
+        f"rocketmq: {{name-server: 'ns:9876', consumer: {{access-key: AK, secret-key: {QUOTED}}}}}",
+        key="rocketmq.consumer.secret-key",
+        more="""
+@rocketmq_listener(topic="departures", consumer_group="desk", access_key="AK2")
+async def on_departure(departure: dict[str, str]) -> None: ...
+""",
+    ),
     "access key of the producer": Place(
         f"rocketmq.producer: {{access-key: {QUOTED}, secret-key: SK}}", key="rocketmq.producer.access-key"
     ),

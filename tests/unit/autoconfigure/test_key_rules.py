@@ -11,9 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from rocketbox.autoconfigure.assembly import of_cluster
+from rocketbox.autoconfigure.users import User
 from rocketbox.boot.masking import MASK
 from rocketbox.cli.app import app as cli
-from rocketbox.client import LitePullConsumerOptions, MQClientInstance
+from rocketbox.client import Credentials, LitePullConsumerOptions, MQClientInstance
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners.options import consumer_options
 from rocketbox.listeners.registrar import describe
@@ -86,7 +87,8 @@ def test_two_names_for_one_client_are_refused_with_both_places(service: ServiceM
 def test_a_name_that_is_said_once_or_alike_holds(service: ServiceMaker, said: str) -> None:
     assembly = service(LISTENER, settings(said)).app.look()
     assert assembly.findings == []
-    assert assembly.rocketmq.client_options().instance_name == "gate"
+    (client,) = assembly.clients.clusters[""].clients
+    assert client.options(assembly.rocketmq).instance_name == "gate"
 
 
 def test_clusters_have_clients_of_their_own_and_need_not_agree(service: ServiceMaker) -> None:
@@ -104,20 +106,33 @@ def test_encryption_for_one_of_them_only_is_refused(service: ServiceMaker) -> No
 # --- what goes together -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("section", ["producer", "pull-consumer"])
+@pytest.mark.parametrize("section", ["producer", "pull-consumer", "clusters.audit.producer"])
 def test_one_key_without_the_other_is_refused(service: ServiceMaker, section: str) -> None:
-    module = service(HEAD, settings(f"rocketmq.{section}.secret-key: {SECRET}\n"))
-    together, unbuilt = findings(module)
-    assert together == Finding(
-        f"rocketmq.{section}.secret-key is set and rocketmq.{section}.access-key is not",
-        f"rocketbox.yaml:2:{len(section) + 23}",
-        "set both of them, or none",
-    )
-    assert unbuilt == Finding(
-        f"rocketmq.{section}.secret-key asks for signed requests (ACL), which rocketbox does not have yet",
-        together.where,
-        "leave out access-key and secret-key, and use a cluster that asks for none",
-    )
+    audit = "rocketmq.clusters.audit.name-server: a:1\n" if "audit" in section else ""
+    module = service(HEAD, settings(f"rocketmq.{section}.secret-key: {SECRET}\n{audit}"))
+    assert findings(module) == [
+        Finding(
+            f"rocketmq.{section}.secret-key is set and rocketmq.{section}.access-key is not",
+            f"rocketbox.yaml:2:{len(section) + 23}",
+            "set both of them, or none",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "what", "fix"),
+    [
+        ("access-key: AK", "rocketmq.access-key is set and rocketmq.secret-key is not", "set both of them, or none"),
+        (
+            "security-token: lent",
+            "rocketmq.security-token is set and rocketmq.access-key is not",
+            "set the keys that came with the token, or leave it out",
+        ),
+    ],
+)
+def test_half_of_a_clusters_keys_is_refused(service: ServiceMaker, said: str, what: str, fix: str) -> None:
+    module = service(HEAD, settings(f"rocketmq.{said}\n"))
+    assert findings(module) == [Finding(what, f"rocketbox.yaml:2:{said.index(':') + 12}", fix)]
 
 
 @pytest.mark.parametrize("section", ["producer", "pull-consumer"])
@@ -137,6 +152,20 @@ def test_a_listeners_keys_may_be_said_in_different_places_and_must_be_two(servic
     assert (plan.options.access_key, plan.options.secret_key) == ("AK", SECRET)
 
 
+def test_half_of_a_listeners_keys_is_not_made_whole_by_another_pair(service: ServiceMaker) -> None:
+    source = LISTENER.replace('"desk")\nasync', '"desk", access_key="AK-of-desk")\nasync')
+    text = f"rocketmq.consumer: {{access-key: AK-of-all, secret-key: {SECRET}}}\n"
+    (finding,) = findings(service(source, settings(text)))
+    assert finding.what == "access_key of group 'desk' would go with the secret_key of another pair"
+    where = finding.where or ""
+    assert ".py:4" in where
+    assert "rocketbox.yaml:2:" in where
+    text += f"rocketmq.consumer.listeners.desk.secret-key: {OTHER_SECRET}\n"
+    assert findings(service(source, settings(text))) == [], "the halves that win make a pair"
+    (finding,) = findings(service(LISTENER, settings(text)))
+    assert finding.what == "secret_key of group 'desk' would go with the access_key of another pair"
+
+
 # --- options of listeners ---------------------------------------------------------------------------------------------
 
 ALL_OF_THEM = """
@@ -152,13 +181,12 @@ def test_what_a_decorator_says_reaches_the_consumer_and_is_refused_with_its_plac
     module = service(HEAD + ALL_OF_THEM, settings(f"ak: AK-of-me\nsk: {SECRET}\n"))
     (plan,) = module.app.look().plans
     options = consumer_options(plan.options)
-    assert (options.access_key, options.secret_key, options.namespace) == ("AK-of-me", SECRET, "MQ_INST_1")
+    user = module.app.look().clients.clusters[""].groups["desk"].user
+    assert user == User(Credentials(access_key="AK-of-me", secret_key=SECRET), "MQ_INST_1")
     assert (options.enable_msg_trace, options.customized_trace_topic) == (True, "traces")
     assert plan.options.reply_timeout.total_seconds() == 5.0
     features = {finding.what.partition(" of ")[0]: finding for finding in findings(module)}
     assert features.keys() == {
-        "access_key",
-        "secret_key",
         "enable_msg_trace",
         "customized_trace_topic",
         "namespace",

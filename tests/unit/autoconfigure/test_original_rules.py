@@ -103,8 +103,8 @@ def test_without_a_name_server_a_warning_names_the_key_and_what_is_skipped(servi
     assert look.findings == []
     assert look.warnings == [
         Finding(
-            "rocketmq.name-server is not set, so that the beans of RocketMQ are skipped: client_instance, producer, "
-            "rocketmq_template, pull_consumer_options",
+            "rocketmq.name-server is not set, so that the beans of RocketMQ are skipped: client_instance, "
+            "client_instances, producer, rocketmq_template, pull_consumer_options",
             None,
             "set rocketmq.name-server to an address, or to embedded",
         )
@@ -141,7 +141,8 @@ def test_a_further_cluster_without_a_name_server_is_told(service: ServiceMaker) 
     (warning,) = look.warnings
     assert warning.what.startswith("rocketmq.clusters.audit.name-server is not set, so that the beans of RocketMQ are")
     assert warning.what.endswith(
-        ": client_instance [audit], producer [audit], rocketmq_template [audit], pull_consumer_options [audit]"
+        ": client_instance [audit], client_instances [audit], producer [audit], rocketmq_template [audit], "
+        "pull_consumer_options [audit]"
     )
 
 
@@ -415,6 +416,6 @@ def test_two_templates_are_one_too_many_for_a_handler(service: ServiceMaker) -> 
 def test_converters_come_before_rocketmq(service: ServiceMaker) -> None:
     look = service(HEAD, "rocketmq: {name-server: ns:9876, producer.group: desk}\n").app.look()
     names = [bean.name for bean in look.container.planned.taken if bean.module == "rocketbox.autoconfigure.rocketmq"]
-    assert names == ["message_converter", "client_instance", "producer", "rocketmq_template"]
+    assert names == ["message_converter", "client_instance", "client_instances", "producer", "rocketmq_template"]
     started = [bean.name for bean in look.container.planned.order if bean.name in names]
     assert started == names

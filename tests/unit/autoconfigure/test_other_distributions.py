@@ -229,8 +229,8 @@ def test_ours_are_left_out_by_module_or_name_and_nothing_is_warned_of(service: S
         ("audit_kt", "did you mean audit_kit?"),
         (
             "nothing-like-it",
-            "there are: embedded_servers, message_converter, client_instance, producer, rocketmq_template, "
-            "pull_consumer_options, auditor, ledger, audit",
+            "there are: embedded_servers, message_converter, client_instance, client_instances, producer, "
+            "rocketmq_template, pull_consumer_options, auditor, ledger, audit",
         ),
     ],
 )

@@ -18,12 +18,14 @@ import pytest
 from pydantic import SecretStr
 
 from rocketbox.autoconfigure.assembly import Assembly, of_cluster
+from rocketbox.autoconfigure.users import User, users_of
 from rocketbox.boot.marks import Phase
 from rocketbox.boot.shapes import Leaf
 from rocketbox.client import (
     AccessChannel,
     ClientOptions,
     ConsumerOptions,
+    Credentials,
     LitePullConsumerOptions,
     MQClientInstance,
     Producer,
@@ -82,8 +84,14 @@ async def running(assembly: Assembly) -> AsyncIterator[Callable[[Any], Any]]:
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def client(assembly: Assembly) -> ClientOptions:
-    return assembly.rocketmq.client_options()
+def client(assembly: Assembly, cluster: str = "") -> ClientOptions:
+    """The options of the cluster's first client."""
+    return assembly.clients.clusters[cluster].clients[0].options(assembly.rocketmq.cluster(cluster))
+
+
+def keys_of(user: User) -> tuple[str, str]:
+    assert user.credentials is not None
+    return user.credentials.access_key, user.credentials.secret_key
 
 
 def producer(assembly: Assembly) -> ProducerOptions:
@@ -131,20 +139,30 @@ class Key:
 
 
 def member(section: str, options: Callable[[Assembly], Any]) -> list[Key]:
-    """The keys that producer, consumer and pull consumer have alike; none of their features is built."""
+    """The keys that producer, consumer and pull consumer have alike; of their features only signing is built."""
 
-    def key(name: str, kind: str, default: Any, written: str, expected: Any, **beside: str) -> Key:
+    def key(name: str, kind: str, default: Any, written: str, expected: Any) -> Key:
         option = name.replace("-", "_")
         return Key(
-            f"{section}.{name}", kind, default, written, lambda seen: getattr(options(seen), option), expected, False,
+            f"{section}.{name}", kind, default, written, lambda seen: getattr(options(seen), option), expected, False
+        )
+
+    def of_user(name: str, effect: Callable[[User], Any], written: str, *, is_built: bool, **beside: str) -> Key:
+        return Key(
+            f"{section}.{name}", "string", None, written,
+            lambda seen: effect(users_of(seen.rocketmq)[section.removeprefix("rocketmq.")]), written, is_built,
             {f"{section}.{each.replace('_', '-')}": text for each, text in beside.items()},
         )  # fmt: skip
 
     return [
-        key("namespace", "string", None, "MQ_INST_1", "MQ_INST_1"),
-        key("namespace-v2", "string", None, "MQ_INST_1", "MQ_INST_1"),
-        key("access-key", "string", None, "AK", "AK", secret_key=SECRET),
-        key("secret-key", "string", None, SECRET, SECRET, access_key="AK"),
+        of_user("namespace", lambda user: user.namespace, "MQ_INST_1", is_built=False),
+        of_user("namespace-v2", lambda user: user.namespace_v2, "MQ_INST_1", is_built=False),
+        of_user(
+            "access-key", lambda user: user.credentials and keys_of(user)[0], "AK", is_built=True, secret_key=SECRET
+        ),
+        of_user(
+            "secret-key", lambda user: user.credentials and keys_of(user)[1], SECRET, is_built=True, access_key="AK"
+        ),
         key("enable-msg-trace", "bool", False, "true", True),
         key("customized-trace-topic", "string", TRACE_TOPIC, "traces", "traces"),
         Key(f"{section}.tls-enable", "bool", False, "true", lambda seen: client(seen).tls_enable, True, False),
@@ -444,7 +462,8 @@ def of_audit(attributes: dict[str, tuple[str, str]], *without: str) -> dict[str,
 
 def test_every_attribute_of_an_extra_template_has_its_key(service: ServiceMaker) -> None:
     assert len(EXT_TEMPLATE) == 16  # all but "value", which is the cluster's name here
-    audit = look(service, **of_audit(EXT_TEMPLATE, "namespaceV2")).rocketmq.clusters["audit"]
+    assembly = look(service, **of_audit(EXT_TEMPLATE, "namespaceV2"))
+    audit = assembly.rocketmq.clusters["audit"]
     assert audit.producer.options() == ProducerOptions(
         send_message_timeout=0.7,
         compress_message_body_threshold=100,
@@ -452,21 +471,23 @@ def test_every_attribute_of_an_extra_template_has_its_key(service: ServiceMaker)
         retry_times_when_send_async_failed=7,
         retry_another_broker_when_not_store_ok=True,
         max_message_size=1 << 20,
-        access_key="AK",
-        secret_key=SECRET,
         enable_msg_trace=True,
         customized_trace_topic="traces",
-        namespace="MQ_INST_1",
     )
-    assert audit.client_options() == ClientOptions(tls_enable=True, instance_name="gate")
-    other = look(service, **of_audit(EXT_TEMPLATE, "namespace")).rocketmq.clusters["audit"]
-    assert other.producer.options().namespace_v2 == "MQ_INST_1"
+    assert client(assembly, "audit") == ClientOptions(
+        tls_enable=True,
+        instance_name="gate",
+        namespace="MQ_INST_1",
+        credentials=Credentials(access_key="AK", secret_key=SECRET),
+    )
+    other = look(service, **of_audit(EXT_TEMPLATE, "namespace"))
+    assert client(other, "audit").namespace_v2 == "MQ_INST_1"
 
 
 @pytest.mark.anyio
 async def test_an_extra_template_has_a_client_and_a_producer_of_its_own(service: ServiceMaker) -> None:
-    not_built = ("compressMessageBodyThreshold", "accessKey", "secretKey", "enableMsgTrace", "customizedTraceTopic",
-                 "tlsEnable", "namespace", "namespaceV2")  # fmt: skip
+    not_built = ("compressMessageBodyThreshold", "enableMsgTrace", "customizedTraceTopic", "tlsEnable", "namespace",
+                 "namespaceV2")  # fmt: skip
     settings = {**of_audit(EXT_TEMPLATE, *not_built), "rocketmq.clusters.audit.startup": "retry"}
     async with running(look(service, **settings)) as get:
         main, audit = get(RocketMQTemplate).producer, get(of_cluster(RocketMQTemplate, "audit")).producer
@@ -475,6 +496,8 @@ async def test_an_extra_template_has_a_client_and_a_producer_of_its_own(service:
         assert audit.options.send_message_timeout == 0.7
         assert main.options == ProducerOptions()
         assert audit.instance.client_id.endswith("@gate")
+        assert audit.instance.options.credentials == Credentials(access_key="AK", secret_key=SECRET)
+        assert main.instance.options.credentials is None
         assert not main.instance.client_id.endswith("@gate")
 
 
@@ -486,28 +509,28 @@ def test_every_attribute_of_an_extra_pull_consumer_has_its_key(service: ServiceM
         message_model=MessageModel.BROADCASTING,
         selector_type=SelectorType.SQL92,
         selector_expression="a > 5",
-        access_key="AK",
-        secret_key=SECRET,
         pull_batch_size=3,
         enable_msg_trace=True,
         customized_trace_topic="traces",
-        namespace="MQ_INST_1",
     )
-    assert audit.client_options() == ClientOptions(
-        tls_enable=True, instance_name="gate", access_channel=AccessChannel.CLOUD
+    assert client(assembly, "audit") == ClientOptions(
+        tls_enable=True,
+        instance_name="gate",
+        access_channel=AccessChannel.CLOUD,
+        namespace="MQ_INST_1",
+        credentials=Credentials(access_key="AK", secret_key=SECRET),
     )
     assert (audit.pull_consumer.group, audit.pull_consumer.topic) == ("auditors", "departures")
     assert assembly.container.has(of_cluster(LitePullConsumerOptions, "audit"))
-    other = look(service, **of_audit(EXT_CONSUMER, "namespace")).rocketmq.clusters["audit"]
-    assert other.pull_consumer.options().namespace_v2 == "MQ_INST_1"
+    other = look(service, **of_audit(EXT_CONSUMER, "namespace"))
+    assert client(other, "audit").namespace_v2 == "MQ_INST_1"
 
 
 def test_what_is_not_built_is_told_with_the_keys_of_its_cluster(service: ServiceMaker) -> None:
     assembly = look(service, **of_audit(EXT_CONSUMER, "namespaceV2"))
     told = sorted(finding.what.partition(" asks for ")[0] for finding in assembly.findings)
-    names = ("access-key", "customized-trace-topic", "enable-msg-trace",
-             "group with rocketmq.clusters.audit.pull-consumer.topic", "namespace", "secret-key",
-             "tls-enable")  # fmt: skip
+    names = ("customized-trace-topic", "enable-msg-trace",
+             "group with rocketmq.clusters.audit.pull-consumer.topic", "namespace", "tls-enable")  # fmt: skip
     assert told == [
         "rocketmq.clusters.audit.access-channel",
         *(f"rocketmq.clusters.audit.pull-consumer.{name}" for name in names),

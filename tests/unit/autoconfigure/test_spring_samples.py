@@ -16,9 +16,9 @@ import pytest
 
 from rocketbox.autoconfigure.assembly import Assembly, of_cluster
 from rocketbox.boot.marks import Phase
-from rocketbox.client import ClientOptions, LitePullConsumerOptions, MQClientInstance, ProducerOptions
+from rocketbox.client import ClientOptions, Credentials, LitePullConsumerOptions, MQClientInstance, ProducerOptions
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.listeners.options import GroupOptions, consumer_options
+from rocketbox.listeners.options import GroupOptions
 from rocketbox.template import RocketMQTemplate
 from tests.services import ServiceMaker, service_maker
 
@@ -83,12 +83,12 @@ def test_produce_acl_demo(service: ServiceMaker) -> None:
     assembly = look(service, "rocketmq-produce-acl-demo")
     producer = assembly.rocketmq.producer
     assert producer.group == "my-group1"
-    assert producer.options() == ProducerOptions(access_key="AK", secret_key="SK")
+    assert producer.options() == ProducerOptions()
     assert assembly.rocketmq.name_server == "Endpoint_of_cloud_MQ"
-    assert [finding.what for finding in assembly.findings if NOT_BUILT in finding.what] == [
-        f"rocketmq.producer.access-key asks for signed requests (ACL){NOT_BUILT}",
-        f"rocketmq.producer.secret-key asks for signed requests (ACL){NOT_BUILT}",
-    ]
+    assert [finding.what for finding in assembly.findings if NOT_BUILT in finding.what] == []
+    (client,) = assembly.clients.clusters[""].clients
+    assert client.user.credentials == Credentials(access_key="AK", secret_key="SK")
+    assert client.used_by == ("producer group my-group1",)
 
 
 def test_producer_simple_demo(service: ServiceMaker) -> None:
@@ -204,15 +204,13 @@ def test_consume_acl_demo(service: ServiceMaker) -> None:
         (None, "group_define_in_cloud_MQ", "normal_topic_define_in_cloud_MQ", "*"),
         (None, "group_define_in_cloud_MQ", "transaction_topic_define_in_cloud_MQ", "*"),
     }
-    options = consumer_options(plan.options)
-    assert (options.access_key, options.secret_key) == ("AK", "SK")
+    clients = assembly.clients.clusters[""]
+    assert clients.groups[plan.group].user.credentials == Credentials(access_key="AK", secret_key="SK")
+    others = [client.used_by for client in clients.clients if client is not clients.groups[plan.group]]
+    assert others == [("pull consumer my-group1",)], "decorator and settings say the same; the pull consumer has none"
     told = [finding.what.partition(" asks for ")[0] for finding in assembly.findings if NOT_BUILT in finding.what]
     assert told == [
-        "rocketmq.consumer.access-key",
-        "rocketmq.consumer.secret-key",
         "rocketmq.pull-consumer.group with rocketmq.pull-consumer.topic",
-        "access_key of group 'group_define_in_cloud_MQ'",
-        "secret_key of group 'group_define_in_cloud_MQ'",
     ]
 
 
@@ -249,8 +247,8 @@ def test_consumer_pull_simple_demo(service: ServiceMaker) -> None:
             "rocketmq-consume-acl-demo",
             "rocketmq.topic: normal_topic_define_in_cloud_MQ",
             "unknown key rocketmq.topic",
-            "rocketmq takes: access-channel, clusters, consumer, enabled, name-server, producer, pull-consumer, "
-            "startup",
+            "rocketmq takes: access-channel, access-key, clusters, consumer, enabled, name-server, namespace, "
+            "namespace-v2, producer, pull-consumer, secret-key, security-token, startup, tls",
         ),
         (
             "rocketmq-producer-simple-demo",

@@ -1,0 +1,176 @@
+"""Which clients of a cluster there are: one that all share, or one for each user that its settings name.
+
+A client is one user to the servers: its keys sign all of its requests, and its namespace holds for all of its names. So
+who consumes with other keys than who sends needs a client of his own, as with Apache's clients:
+
+    whose                 | the keys, both of one place                               | where there are none
+    producer              | rocketmq.producer                                         | the cluster's
+    a group of listeners  | consumer.listeners.<group>, its decorator, consumer       | the cluster's
+    pull consumer         | rocketmq.pull-consumer                                    | the cluster's
+    the cluster           | rocketmq.access-key, .secret-key, .security-token         | nothing is signed
+
+    these are             | and there is
+    all alike             | one client
+    different             | one client for each user, shared by those who are that user
+    none in use           | one client, of the first user that is named in the order of the first table
+
+Namespaces go the same ways. The first client is the one that beans get by its type: the producer's, else that of the
+first group. A name of the client (``instance-name``) is that of the section which says it; two clients of one name on
+one machine would be one to the brokers.
+
+What is wrong with the keys (half a pair, one name for two) is told by ``key_rules`` and ``listeners.registrar``; here
+half a pair counts as none.
+
+Source: rocketmq-spring 2.3 ``RocketMQUtil.createDefaultMQProducer``, ``DefaultRocketMQListenerContainer`` (an ACL hook
+for each that has both keys); Apache RocketMQ 5.x ``MQClientManager``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rocketbox.autoconfigure.properties import ClusterProperties
+from rocketbox.client import ClientOptions, Credentials, MQClientInstance
+from rocketbox.client.options import DEFAULT_INSTANCE_NAME
+from rocketbox.listeners.container import ContainerPlan
+
+__all__ = ["ClientInstances", "ClientPlan", "ClusterClients", "PlannedClients", "User", "plan_clients", "users_of"]
+
+SECTIONS = ("producer", "consumer", "pull-consumer")
+
+
+@dataclass(frozen=True)
+class User:
+    """Who a client is to the servers."""
+
+    credentials: Credentials | None = None
+    namespace: str | None = None
+    namespace_v2: str | None = None
+
+    def __str__(self) -> str:
+        signs = f"signs as {self.credentials.who}" if self.credentials else "signs nothing"
+        namespace = self.namespace or self.namespace_v2
+        return f"{signs}, namespace {namespace}" if namespace else signs
+
+
+@dataclass(frozen=True)
+class ClientPlan:
+    """One client. ``names`` are the ``instance-name`` that sections of its user say, ``used_by`` those who share it."""
+
+    user: User
+    names: Mapping[str, str] = field(default_factory=dict, hash=False)
+    used_by: tuple[str, ...] = ()
+
+    @property
+    def instance_name(self) -> str:
+        return next(iter(self.names.values()), DEFAULT_INSTANCE_NAME)
+
+    def options(self, cluster: ClusterProperties) -> ClientOptions:
+        """Those of its instance."""
+        user = self.user
+        return replace(
+            cluster.client_options(),
+            instance_name=self.instance_name,
+            credentials=user.credentials,
+            namespace=user.namespace,
+            namespace_v2=user.namespace_v2,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.user}, used by {', '.join(self.used_by) or 'beans that ask for it'}"
+
+
+@dataclass(frozen=True)
+class ClusterClients:
+    """The clients of a cluster, the first one first, and whose each is."""
+
+    clients: tuple[ClientPlan, ...]
+    producer: ClientPlan
+    groups: Mapping[str, ClientPlan]
+
+    def describe(self, cluster: str, name_server: str) -> Iterator[str]:
+        """A line for each client, where there are several, or where one signs."""
+        if len(self.clients) > 1 or self.clients[0].user != User():
+            of_cluster = f" of cluster {cluster}" if cluster else ""
+            for client in self.clients:
+                yield f"client{of_cluster}: name server {name_server}, {client}"
+
+
+@dataclass
+class PlannedClients:
+    """The clients of each cluster, by its name. Beans get it; it is filled when the listeners are planned."""
+
+    clusters: dict[str, ClusterClients] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClientInstances:
+    """The running clients of one cluster: a bean."""
+
+    plan: ClusterClients
+    running: Mapping[ClientPlan, MQClientInstance]
+
+    @property
+    def producer(self) -> MQClientInstance:
+        """What the producer sends over."""
+        return self.running[self.plan.producer]
+
+    def group(self, name: str) -> MQClientInstance:
+        """What a group's listeners consume over."""
+        return self.running[self.plan.groups[name]]
+
+
+def users_of(cluster: ClusterProperties) -> dict[str, User]:
+    """Who the cluster itself, ``""``, and each of its sections is; groups of listeners may say otherwise."""
+    own = _user(cluster, User(), cluster.security_token)
+    sections = {"producer": cluster.producer, "consumer": cluster.consumer, "pull-consumer": cluster.pull_consumer}
+    return {"": own, **{name: _user(section, own) for name, section in sections.items()}}
+
+
+def plan_clients(cluster: ClusterProperties, plans: Sequence[ContainerPlan]) -> ClusterClients:
+    """The clients of a cluster whose groups of listeners are ``plans``."""
+    sections = users_of(cluster)
+    groups = {plan.group: _user(plan.options, sections[""]) for plan in plans}
+    users: dict[User, list[str]] = {}
+    if cluster.producer.group is not None:
+        users.setdefault(sections["producer"], []).append(f"producer group {cluster.producer.group}")
+    for group, user in groups.items():
+        users.setdefault(user, []).append(f"listener group {group}")
+    if cluster.pull_consumer.group is not None and cluster.pull_consumer.topic is not None:
+        users.setdefault(sections["pull-consumer"], []).append(f"pull consumer {cluster.pull_consumer.group}")
+    if not users:
+        users[next((user for name in (*SECTIONS, "") if (user := sections[name]) != User()), User())] = []
+    said = cluster.said_of_the_client("instance_name")
+    clients = {}
+    for user, used_by in users.items():
+        of_user = [name for name in SECTIONS if sections[name] == user]
+        if "consumer" not in of_user and user in groups.values():
+            of_user.append("consumer")
+        names = {f"{name}.instance-name": said[f"{name}.instance-name"] for name in of_user
+                 if f"{name}.instance-name" in said}  # fmt: skip
+        clients[user] = ClientPlan(user, names, tuple(used_by))
+    all_clients = tuple(clients.values())
+    return ClusterClients(
+        clients=all_clients,
+        producer=clients.get(sections["producer"], all_clients[0]),
+        groups={group: clients[user] for group, user in groups.items()},
+    )
+
+
+def _user(section: Any, otherwise: User, token: Any = None) -> User:
+    """Who a section of settings, or a group's options, says it is; what it does not say is as it is ``otherwise``."""
+    access_key, secret_key, token = (_text(each) for each in (section.access_key, section.secret_key, token))
+    credentials = otherwise.credentials
+    if access_key is not None and secret_key is not None:
+        credentials = Credentials(access_key=access_key, secret_key=secret_key, security_token=token)
+    namespace, namespace_v2 = section.namespace, section.namespace_v2
+    if namespace is None and namespace_v2 is None:
+        namespace, namespace_v2 = otherwise.namespace, otherwise.namespace_v2
+    return User(credentials, namespace, namespace_v2)
+
+
+def _text(value: Any) -> str | None:
+    """A setting as plain text, where it is a secret."""
+    return None if value is None else str(getattr(value, "get_secret_value", lambda: value)())
