@@ -37,7 +37,7 @@ from rocketbox.protocol.loose_json import loads_loose
 from rocketbox.protocol.registration_bodies import DataVersion
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.protocol.tags import is_valid_name
-from rocketbox.remoting.budgets import RareLog
+from rocketbox.rare_log import RareLog
 from rocketbox.tasks import Supervisor
 
 __all__ = ["UNDELIVERED_TOPIC", "DelayedDelivery", "record_of"]

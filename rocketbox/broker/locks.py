@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rocketbox.broker.limits import LimitError, host_of
+from rocketbox.broker.limits import PeerShares
 from rocketbox.broker.options import MAX_LOCKED_QUEUES
 from rocketbox.clock import Clock
 from rocketbox.message import MessageQueue
@@ -26,7 +26,7 @@ LOCK_LIFETIME = 60.0  # seconds; consumers renew every 20 s (rocketmq.broker.reb
 class _Lock:
     client_id: str
     renewed: float
-    host: str
+    by: str
 
 
 class QueueLocks:
@@ -40,17 +40,18 @@ class QueueLocks:
         most_for_each_address: int = MAX_LOCKED_QUEUES,
     ) -> None:
         self._clock = clock
-        self._most = most
-        self._most_for_each_address = most_for_each_address
-        self._held: dict[str, int] = {}  # by host
+        self._shares = PeerShares(most, most_for_each_address, "max-locked-queues", "queues", "locked", soon=True)
         self._renewals: OrderedDict[tuple[str, MessageQueue], float] = OrderedDict()  # the oldest first
-        self.refused = 0
-        """How many requests asked for more locks than there may be."""
         self._lifetime = lifetime
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
 
     def __len__(self) -> int:
         return len(self._renewals)
+
+    @property
+    def refused(self) -> int:
+        """How many requests asked for more locks than there may be."""
+        return self._shares.refused
 
     def __repr__(self) -> str:
         return f"<QueueLocks {len(self._groups)} groups, {len(self)} queues>"
@@ -61,19 +62,20 @@ class QueueLocks:
         ``by`` is the client's address. Raises LimitError when there are too many locks; those before the one too many
         are taken.
         """
-        now, host = self._clock.monotonic(), host_of(by)
+        now = self._clock.monotonic()
         locks = self._groups.get(group, {})
         held = []
         for queue in queues:
             lock = locks.get(queue)
             if lock is None:
-                self._check_limits(host)
+                self._shares.check(by)
                 self._groups[group] = locks
             if lock is None or lock.client_id == client_id or self._expired(lock, now):
-                if lock is not None:
-                    self._count(lock.host, -1)
-                self._count(host, 1)
-                locks[queue] = _Lock(client_id, now, host)
+                if lock is None or lock.by != by:
+                    if lock is not None:
+                        self._shares.add(lock.by, -1)
+                    self._shares.add(by)
+                locks[queue] = _Lock(client_id, now, by)
                 self._renewals[group, queue] = now
                 self._renewals.move_to_end((group, queue))
                 held.append(queue)
@@ -107,27 +109,9 @@ class QueueLocks:
     def _forget(self, group: str, queue: MessageQueue) -> None:
         del self._renewals[group, queue]
         locks = self._groups[group]
-        self._count(locks.pop(queue).host, -1)
+        self._shares.add(locks.pop(queue).by, -1)
         if not locks:
             del self._groups[group]
-
-    def _check_limits(self, host: str) -> None:
-        limit = None
-        if len(self) >= self._most:
-            limit = LimitError(f"{len(self)} queues are locked", self._most, "max-locked-queues", soon=True)
-        elif host and self._held.get(host, 0) >= self._most_for_each_address:
-            limit = LimitError(
-                f"clients at {host} have locked {self._held[host]} queues",
-                self._most_for_each_address, "max-locked-queues-per-address", soon=True,
-            )  # fmt: skip
-        if limit is not None:
-            self.refused += 1
-            raise limit
-
-    def _count(self, host: str, change: int) -> None:
-        self._held[host] = self._held.get(host, 0) + change
-        if not self._held[host]:
-            del self._held[host]
 
     def _expired(self, lock: _Lock, now: float) -> bool:
         return now - lock.renewed > self._lifetime

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rocketbox.broker.limits import LimitError, host_of
+from rocketbox.broker.limits import PeerShares
 from rocketbox.broker.options import MAX_OFFSETS
 from rocketbox.broker.persister import TableFile
 from rocketbox.broker.table_text import encode_entry, table_pieces
@@ -40,28 +40,30 @@ class OffsetTable:
     ) -> None:
         self._clock = clock
         self._file = file
-        self._most = most
-        self._most_for_each_address = most_for_each_address
-        self._made: dict[str, int] = {}  # by host, of those that are kept, since the start
-        self._makers: dict[str, dict[str, int]] = {}  # the same of each entry of the table
+        self._shares = PeerShares(  # of each address since the start
+            most, most_for_each_address, "max-offsets", "offsets of groups", "kept", soon=False
+        )
+        self._makers: dict[str, dict[str, int]] = {}  # by entry of the table: how many each connection has made of it
         self._offsets: dict[str, dict[int, int]] = {}
         self._topics: dict[str, dict[str, None]] = {}  # the topics of each group, in their order
         self._texts: dict[str, bytes] = {}  # entries of the file
         self._commits = 0
         self._version = DataVersion(timestamp=clock.time_ms())
         self._kept: dict[str, Any] = {}  # members that Apache writes and we do not use (pullOffsetTable)
-        self._entries = 0
-        self.refused = 0
-        """How many commits were not kept because of the limit."""
 
     def __len__(self) -> int:
         """How many queues have an offset."""
-        return self._entries
+        return self._shares.total
+
+    @property
+    def refused(self) -> int:
+        """How many commits were not kept because of the limit."""
+        return self._shares.refused
 
     @property
     def addresses(self) -> int:
         """How many hosts have made some of those that are kept."""
-        return len(self._made)
+        return self._shares.addresses
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, by: str = "") -> None:
         """Keep how far a group is; ``by`` is the client's address. Raises LimitError for one queue too many."""
@@ -126,31 +128,20 @@ class OffsetTable:
                     del self._topics[group]
 
     def _new_entry(self, key: str, group: str, topic: str, by: str) -> dict[int, int]:
-        host = host_of(by)
-        if self._entries >= self._most:
-            self.refused += 1
-            raise LimitError(f"{self._entries} offsets of groups are kept", self._most, "max-offsets")
-        made = self._made.get(host, 0)
-        if host and made >= self._most_for_each_address:
-            self.refused += 1
-            raise LimitError(
-                f"{host} has made {made} of the offsets of groups that are kept",
-                self._most_for_each_address, "max-offsets-per-address",
-            )  # fmt: skip
-        self._entries += 1
-        if host:
-            self._made[host] = made + 1
+        self._shares.check(by)
+        self._shares.add(by)
+        if by:
             makers = self._makers.setdefault(key, {})
-            makers[host] = makers.get(host, 0) + 1
+            makers[by] = makers.get(by, 0) + 1
         self._topics.setdefault(group, {})[topic] = None
         return self._offsets.setdefault(key, {})
 
     def _forget(self, key: str) -> None:
-        self._entries -= len(self._offsets.pop(key, {}))
-        for host, made in self._makers.pop(key, {}).items():
-            self._made[host] -= made
-            if not self._made[host]:
-                del self._made[host]
+        unknown = len(self._offsets.pop(key, {}))
+        for by, made in self._makers.pop(key, {}).items():
+            self._shares.add(by, -made)
+            unknown -= made
+        self._shares.add("", -unknown)
         self._texts.pop(key, None)
         self._file.mark()
 
@@ -186,7 +177,7 @@ class OffsetTable:
         except (ValueError, TypeError, AttributeError) as error:
             raise StoreCorruptError(file, 0, f"not a table of offsets ({error})") from error
         self._offsets = offsets
-        self._entries = sum(map(len, offsets.values()))
+        self._shares.add("", sum(map(len, offsets.values())) - self._shares.total)
         self._topics = {}
         for key in offsets:
             topic, _, group = key.partition(SEPARATOR)

@@ -129,18 +129,20 @@ class BrokerOptions:
     max_locked_queues: int = MAX_LOCKED_QUEUES
     """The most queues that orderly consumers hold the locks of."""
     max_locked_queues_per_address: int = MAX_LOCKED_QUEUES // 2
-    """The most of them that clients at one address hold, so that others find room."""
+    """The most of them that clients at one address hold, so that others find room; one connection gets half of what
+    the others of its address leave."""
     max_offsets: int = MAX_OFFSETS
     """The most committed offsets, one for each queue of a topic that a group consumes; no further one is kept."""
     max_offsets_per_address: int = MAX_OFFSETS // 2
-    """The most of them that clients at one address have made since the start, so that others find room."""
+    """The most of them that clients at one address have made since the start, so that others find room; one connection
+    makes half of what the others of its address leave."""
     max_large_requests: int = 64
     """The most heartbeats and lock requests that wait for their turn because they are large (megabytes each);
     of one connection an eighth of them."""
     auto_create_names_per_minute: int = 1000
     """The most topics and groups that are made in a minute because one address names them ..."""
     auto_create_names_burst: int = 5000
-    """... beyond so many at once."""
+    """... beyond so many at once; one connection has half of both."""
     store: StoreOptions = field(default_factory=StoreOptions)
 
 

@@ -21,7 +21,7 @@ from anyio.abc import TaskGroup
 
 from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.clock import Clock
-from rocketbox.remoting.budgets import RareLog
+from rocketbox.rare_log import RareLog
 from rocketbox.remoting.read_turns import ANSWER_BYTES_PER_TURN
 
 __all__ = ["ANSWERED_AT_ONCE", "HELD_PULL_BYTES", "HeldPull", "PullHold"]

@@ -64,7 +64,7 @@ from enum import Enum
 
 import anyio
 
-from rocketbox.client.failure_log import SeldomLog
+from rocketbox.client.failure_log import PERIOD
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.members import GroupMembers
 from rocketbox.client.offset_store import OffsetStore
@@ -77,6 +77,7 @@ from rocketbox.client.subscriptions import Subscriptions
 from rocketbox.errors import RemotingError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import MASTER_ID
+from rocketbox.rare_log import RareLog
 from rocketbox.tasks import SupervisedTask, Supervisor, ended_most
 
 __all__ = ["OwnedQueue", "Ownership", "QueueAssignment"]
@@ -180,7 +181,7 @@ class QueueAssignment:
         self._refreshes: dict[str, SupervisedTask] = {}  # by broker name
         self._losses = 0  # of connections to brokers
         self._closed = False
-        self._told = SeldomLog(self._clock)
+        self._told = RareLog(_log, PERIOD)
         self.starts = StartOffsets(group, instance, options, offsets)
 
     # --- what others see ---------------------------------------------------------------------------------------------
@@ -287,8 +288,10 @@ class QueueAssignment:
             if not self._closed and topic in self._subscriptions.topics:
                 self._decide(topic, queues, members, share)
         except RocketBoxError as error:
-            if self._told.due(("rebalance", topic)):
-                _log.warning("group %s: rebalance of %s failed, it is tried again: %s", self._group, topic, error)
+            self._told.tell(
+                logging.WARNING, self._clock.monotonic(), ("rebalance", topic),
+                "group %s: rebalance of %s failed, it is tried again: %s", self._group, topic, error,
+            )  # fmt: skip
             self._again()
         finally:
             del self._inquiries[topic]
@@ -374,9 +377,10 @@ class QueueAssignment:
         try:
             await self._lock(broker_name, wanted)
         except RocketBoxError as error:
-            if self._told.due(("lock", broker_name)):
-                _log.warning("group %s: cannot lock queues at %s, it is tried again: %s",
-                             self._group, broker_name, error)  # fmt: skip
+            self._told.tell(
+                logging.WARNING, self._clock.monotonic(), ("lock", broker_name),
+                "group %s: cannot lock queues at %s, it is tried again: %s", self._group, broker_name, error,
+            )  # fmt: skip
             return False
         queues = iter([owned for owned in wanted if owned.state is Ownership.LOCKED])
         failed: list[OwnedQueue] = []
@@ -418,8 +422,10 @@ class QueueAssignment:
         try:
             start, stored = await self.starts.find(queue)
         except RocketBoxError as error:
-            if self._told.due(("start", queue)):
-                _log.warning("group %s: no start offset for %s, it is tried again: %s", self._group, queue, error)
+            self._told.tell(
+                logging.WARNING, self._clock.monotonic(), ("start", queue),
+                "group %s: no start offset for %s, it is tried again: %s", self._group, queue, error,
+            )  # fmt: skip
             return not isinstance(error, RemotingError)
         if owned.state is not Ownership.LOCKED:  # a round took it back meanwhile
             return True
@@ -573,9 +579,10 @@ class QueueAssignment:
                 try:
                     await self._confirm_at(broker_name, open_, locks)
                 except RocketBoxError as error:
-                    if self._told.due(("refresh", broker_name)):
-                        _log.warning("group %s: %s did not confirm locks, it is asked again: %s",
-                                     self._group, broker_name, error)  # fmt: skip
+                    self._told.tell(
+                        logging.WARNING, self._clock.monotonic(), ("refresh", broker_name),
+                        "group %s: %s did not confirm locks, it is asked again: %s", self._group, broker_name, error,
+                    )  # fmt: skip
                     await self._clock.sleep(REFRESH_AGAIN)
         finally:
             del self._refreshes[broker_name]

@@ -6,14 +6,13 @@ Source: own design; Apache RocketMQ 5.x logs each failed batch with its stack tr
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
 
 from rocketbox.clock import Clock
 from rocketbox.errors import Reject, RetryLater
 from rocketbox.message import MessageExt
 from rocketbox.tasks import Supervisor
 
-__all__ = ["FailureLog", "SeldomLog", "describe_message"]
+__all__ = ["PERIOD", "FailureLog", "describe_message"]
 
 _log = logging.getLogger(__name__)
 
@@ -25,27 +24,6 @@ def describe_message(message: MessageExt) -> str:
     keys = f", KEYS {' '.join(message.keys)}" if message.keys else ""
     place = f"offset {message.queue_offset} of {message.broker_name}/{message.queue_id}"
     return f"message {message.msg_id} of {message.topic} ({place}{keys})"
-
-
-class SeldomLog:
-    """Says for each kind of event whether a minute has passed since it was last told."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._told: dict[Hashable, float] = {}
-
-    def due(self, kind: Hashable) -> bool:
-        """Whether an event of this kind may be told now. Kinds are few: brokers, topics."""
-        now = self._clock.monotonic()
-        told = self._told.get(kind)
-        if told is not None and now - told < PERIOD:
-            return False
-        self._told[kind] = now
-        return True
-
-    def over(self, kind: Hashable) -> None:
-        """It is well again: the next event of this kind is told at once."""
-        self._told.pop(kind, None)
 
 
 class _Kind:

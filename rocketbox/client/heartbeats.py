@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterable
 import anyio
 
 from rocketbox.client.api import groups as groups_api
-from rocketbox.client.failure_log import SeldomLog
+from rocketbox.client.failure_log import PERIOD
 from rocketbox.client.options import ClientOptions
 from rocketbox.clock import Clock
 from rocketbox.errors import RocketBoxError
 from rocketbox.protocol.bodies import HeartbeatData
+from rocketbox.rare_log import RareLog
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.tasks import Supervisor
 
@@ -71,7 +72,7 @@ class Heartbeats:
         self._greeted = greeted
         self._turns: dict[str, _Turn] = {}
         self._new_connections: set[str] = set()
-        self._told = SeldomLog(clock)
+        self._told = RareLog(_log, PERIOD)
 
     async def keep(self) -> None:
         """One to each broker every ``heartbeat_broker_interval``, for ever."""
@@ -142,8 +143,10 @@ class Heartbeats:
         try:
             await groups_api.send_heartbeat(self._remoting, address, data, timeout=self._options.api_timeout)
         except RocketBoxError as error:
-            if self._told.due(address):
-                _log.warning("heartbeat to broker %s: %s", address, error)
+            self._told.tell(
+                logging.WARNING, self._clock.monotonic(), address,
+                "heartbeat to broker %s: %s", address, error,
+            )  # fmt: skip
             return
         self._told.over(address)
         if address in self._new_connections:

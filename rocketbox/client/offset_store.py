@@ -14,11 +14,12 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from rocketbox.client.api.offsets import query_consumer_offset, update_consumer_offset
-from rocketbox.client.failure_log import SeldomLog
+from rocketbox.client.failure_log import PERIOD
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.errors import RemotingError, RocketBoxError
 from rocketbox.message import MessageQueue
+from rocketbox.rare_log import RareLog
 from rocketbox.tasks import Supervisor
 
 __all__ = ["OffsetStore", "RemoteOffsetStore"]
@@ -51,7 +52,7 @@ class RemoteOffsetStore:
         self._group = group
         self._instance = instance
         self._acknowledged: dict[MessageQueue, int] = {}
-        self._told = SeldomLog(instance.clock)
+        self._told = RareLog(_log, PERIOD)
 
     async def read(self, queue: MessageQueue) -> int | None:
         instance = self._instance
@@ -94,9 +95,10 @@ class RemoteOffsetStore:
                     timeout=OFFSET_TIMEOUT,
                 )
             except RocketBoxError as error:
-                if self._told.due(queue.broker_name):
-                    _log.warning("group %s: offset %d of %s is not committed yet: %s",
-                                 self._group, offset, queue, error)  # fmt: skip
+                self._told.tell(
+                    logging.WARNING, instance.clock.monotonic(), queue.broker_name,
+                    "group %s: offset %d of %s is not committed yet: %s", self._group, offset, queue, error,
+                )  # fmt: skip
                 if isinstance(error, RemotingError):
                     return  # its other queues would only wait as long
             else:

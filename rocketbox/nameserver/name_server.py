@@ -33,7 +33,7 @@ from rocketbox.protocol.headers import (
 )
 from rocketbox.protocol.loose_json import Steps
 from rocketbox.protocol.registration_bodies import registration_in_steps
-from rocketbox.remoting.budgets import RareLog
+from rocketbox.rare_log import RareLog
 from rocketbox.remoting.connection import Connection, RequestHandler
 from rocketbox.remoting.network import Network, parse_address
 from rocketbox.remoting.options import RemotingOptions

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from rocketbox.handoff import Waiter, callbacks_in_asyncio
-from rocketbox.remoting.budgets import RareLog
+from rocketbox.rare_log import RareLog
 from rocketbox.remoting.connection import Connection
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """What peers may make a server hold, and what is told of those who want more.
 
-Holds the bounds that all connections of a server share (bytes of half frames, bytes that peers do not read), the
-counters, and the log that does not let a peer fill it. Which connection gives way is decided here; ``connection`` and
+Holds the bounds that all connections of a server share (bytes of half frames, bytes that peers do not read), and the
+counters. Which connection gives way is decided here; ``connection`` and
 ``intake`` report, ``server`` counts connections.
 
 Source: none; Apache RocketMQ bounds a frame and a connection's idle time only.
@@ -9,17 +9,14 @@ Source: none; Apache RocketMQ bounds a frame and a connection's idle time only.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rocketbox.remoting.connection import Connection
 
-__all__ = ["RareLog", "ServerCounters", "SharedBytes"]
-
-RARE_LOG_PERIOD = 10.0  # seconds between two lines of one kind
+__all__ = ["ServerCounters", "SharedBytes"]
 
 
 @dataclass(slots=True)
@@ -46,31 +43,6 @@ class ServerCounters:
     """Requests behind which a hook failed, once for each hook."""
     too_large_answers: int = 0
     """Answers that could not be sent, because a frame may not have so many bytes."""
-
-
-class RareLog:
-    """A log in which one kind of event has a line at once and then one in ten seconds, with the number left out."""
-
-    def __init__(self, logger: logging.Logger) -> None:
-        self._logger = logger
-        self._kinds: dict[Any, list[float]] = {}  # kind: time of the last line, left out since
-
-    def tell(
-        self, level: int, now: float, kind: Any, text: str, *values: object, error: BaseException | None = None
-    ) -> None:
-        """Log text % values, unless a line of this kind was written a moment ago. Kinds are few and ours.
-
-        Nothing that a peer chooses may be part of one: each kind has a line, and is kept.
-        """
-        entry = self._kinds.get(kind)
-        if entry is not None and now - entry[0] < RARE_LOG_PERIOD:
-            entry[1] += 1
-            return
-        left_out = int(entry[1]) if entry is not None else 0
-        self._kinds[kind] = [now, 0]
-        if left_out:
-            text, values = f"{text} (and %d more like it)", (*values, left_out)
-        self._logger.log(level, text, *values, exc_info=error)
 
 
 class SharedBytes:

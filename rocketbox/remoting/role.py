@@ -17,7 +17,8 @@ from rocketbox.errors import RemotingError
 from rocketbox.handoff import Waiter
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.framing import BufferPool
-from rocketbox.remoting.budgets import RareLog, ServerCounters, SharedBytes
+from rocketbox.rare_log import RareLog
+from rocketbox.remoting.budgets import ServerCounters, SharedBytes
 from rocketbox.remoting.hooks import RequestHook
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.read_turns import ReadTurns

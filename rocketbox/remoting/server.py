@@ -17,7 +17,8 @@ from typing import Any, Self
 
 from rocketbox.clock import Clock
 from rocketbox.errors import NotStartedError, RemotingError
-from rocketbox.remoting.budgets import RareLog, ServerCounters, SharedBytes
+from rocketbox.rare_log import RareLog
+from rocketbox.remoting.budgets import ServerCounters, SharedBytes
 from rocketbox.remoting.connection import Connection, Driver, RemotingOptions, RequestHandler, Role, close_all
 from rocketbox.remoting.descriptors import connection_limit, raise_descriptor_limit
 from rocketbox.remoting.hooks import RequestHook

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_names_that_are_made_automatically_are_limited_and_known_ones_go_on(tmp_path: Path) -> None:
-    async with embedded(tmp_path, auto_create_names_per_minute=1, auto_create_names_burst=3) as wire:
+    async with embedded(tmp_path, auto_create_names_per_minute=1, auto_create_names_burst=6) as wire:
         assert (await wire.send("one")).code == ResponseCode.SUCCESS
         assert (await wire.heartbeat("g", {"one": "*"})).code == ResponseCode.SUCCESS  # the group and its retry topic
         for answer in (

@@ -24,7 +24,7 @@ from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from rocketbox.protocol.tags import SubscriptionData, parse_subscription
-from rocketbox.remoting.budgets import RareLog
+from rocketbox.rare_log import RareLog
 from rocketbox.remoting.connection import Connection, RequestHandler
 
 __all__ = ["PullHandler"]

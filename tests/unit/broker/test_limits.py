@@ -116,17 +116,52 @@ def test_one_address_makes_a_part_of_the_offsets_and_others_find_room() -> None:
     offsets = OffsetTable(VirtualClock(), table_file(), most=4, most_for_each_address=2)
     offsets.commit("g", "t", 0, 1, "10.0.0.1:5")
     offsets.commit("g", "u", 0, 1, "10.0.0.1:6")
-    with pytest.raises(LimitError, match=r"10\.0\.0\.1 has made 2 .* kept; 2 is the most \(max-offsets-per-address\)"):
+    with pytest.raises(LimitError, match=r"^2 of .* kept .* at 10\.0\.0\.1; 2 is the most \(max-offsets-per-address\)"):
         offsets.commit("g", "t", 1, 1, "10.0.0.1:7")
     offsets.commit("g", "t", 1, 1, "10.0.0.2:5")
     offsets.commit("g", "t", 1, 2, "10.0.0.1:7")
     offsets.delete_topic("t")
     offsets.commit("g", "v", 0, 1, "10.0.0.1:7")
     offsets.commit("g", "v", 1, 1, "10.0.0.2:7")
-    offsets.commit("g", "v", 2, 1, "10.0.0.2:7")
+    offsets.commit("g", "v", 2, 1, "10.0.0.2:8")
     offsets.delete_group("g")
     assert len(offsets) == 0
     assert offsets.addresses == 0
+
+
+def test_one_connection_leaves_room_for_offsets_that_others_of_its_address_make() -> None:
+    offsets = OffsetTable(VirtualClock(), table_file(), most=100, most_for_each_address=8)
+    for queue_id in range(4):
+        offsets.commit("g", "t", queue_id, 1, "127.0.0.1:1")
+    with pytest.raises(LimitError, match=r"^4 of .* connection of 127\.0\.0\.1:1, half .* \(max-offsets-per-address\)"):
+        offsets.commit("g", "t", 4, 1, "127.0.0.1:1")
+    offsets.commit("g", "t", 0, 2, "127.0.0.1:1")
+    for queue_id in range(2):
+        offsets.commit("h", "t", queue_id, 1, "127.0.0.1:2")
+    with pytest.raises(LimitError, match="2 is the most"):
+        offsets.commit("h", "t", 2, 1, "127.0.0.1:2")
+    offsets.delete_group("g")
+    offsets.commit("h", "t", 2, 1, "127.0.0.1:2")
+    offsets.delete_topic("t")
+    assert (len(offsets), offsets.addresses) == (0, 0)
+
+
+def test_one_connection_leaves_names_for_others_of_its_address() -> None:
+    clock = VirtualClock()
+    names = NameBudget(60, 10, clock)
+    for _ in range(5):
+        names.take("127.0.0.1:1")
+    with pytest.raises(LimitError, match=r"127\.0\.0\.1:1 .*30 is the most \(auto-create-names-per-minute\)"):
+        names.take("127.0.0.1:1")
+    for _ in range(5):
+        names.take("127.0.0.1:2")
+    with pytest.raises(LimitError, match=r"127\.0\.0\.1 .*60 is the most"):
+        names.take("127.0.0.1:3")
+    clock.now += 2
+    names.take("127.0.0.1:1")
+    with pytest.raises(LimitError):
+        names.take("127.0.0.1:1")
+    names.take("127.0.0.1:3")
 
 
 def test_an_address_has_a_burst_of_names_and_then_so_many_a_minute() -> None:
@@ -134,7 +169,7 @@ def test_an_address_has_a_burst_of_names_and_then_so_many_a_minute() -> None:
     names = NameBudget(60, 10, clock)
     groups = GroupTable(clock, table_file(), names=names)
     for number in range(10):
-        groups.find(f"g{number}", "10.0.0.1:1234")
+        groups.find(f"g{number}", f"10.0.0.1:{1233 + number % 2}")
     with pytest.raises(LimitError, match=r"10\.0\.0\.1 .*60 is the most \(auto-create-names-per-minute\)") as refused:
         groups.find("one-more", "10.0.0.1:1235")
     assert refused.value.code == ResponseCode.SYSTEM_BUSY
@@ -142,7 +177,7 @@ def test_an_address_has_a_burst_of_names_and_then_so_many_a_minute() -> None:
     assert groups.find("h", "10.0.0.2:1234") is not None
     assert groups.find("of-the-broker-itself") is not None
     clock.now += 1
-    assert groups.find("one-more", "10.0.0.1:1234") is not None
+    assert groups.find("one-more", "10.0.0.1:1236") is not None
     with pytest.raises(LimitError):
         groups.find("two-more", "10.0.0.1:1234")
     assert names.refused == 2
@@ -153,7 +188,7 @@ def test_topics_and_groups_come_from_one_budget() -> None:
     names = NameBudget(60, 2, clock)
     topics = topic_table(clock, names)
     GroupTable(clock, table_file(), names=names).find("g", "[::1]:5")
-    topics.create_for_group("%RETRY%g", 1, by="[::1]:5")
+    topics.create_for_group("%RETRY%g", 1, by="[::1]:6")
     with pytest.raises(LimitError):
         topics.create_for_send("t", "TBW102", 1, "[::1]:5")
     assert topics.get("t") is None

@@ -72,14 +72,34 @@ def test_one_address_leaves_room_for_others() -> None:
     clock = VirtualClock()
     locks = QueueLocks(clock, most=4, most_for_each_address=2)
     queues = [MessageQueue("t", "b", number) for number in range(5)]
-    with pytest.raises(LimitError, match=r"10\.0\.0\.1 have locked 2 queues; 2 is .*max-locked-queues-per-address"):
-        locks.lock("g", "a", queues[:3], "10.0.0.1:1000")
-    assert locks.lock("g", "b", queues[2:4], "10.0.0.2:1000") == queues[2:4]
+    assert locks.lock("g", "a", queues[:1], "10.0.0.1:1000") == queues[:1]
+    assert locks.lock("g", "a", queues[1:2], "10.0.0.1:1001") == queues[1:2]
+    with pytest.raises(
+        LimitError, match=r"^2 of the queues .* clients at 10\.0\.0\.1; 2 .*max-locked-queues-per-address"
+    ):
+        locks.lock("g", "a", queues[2:3], "10.0.0.1:1002")
+    assert locks.lock("g", "b", queues[2:3], "10.0.0.2:1000") == queues[2:3]
+    assert locks.lock("g", "b", queues[3:4], "10.0.0.2:1001") == queues[3:4]
     locks.unlock("g", "a", queues[:1])
     assert locks.lock("g", "c", queues[:1], "10.0.0.1:2000") == queues[:1]
     clock.now = 61
     assert locks.lock("g", "c", queues[:1], "10.0.0.3:1") == queues[:1], "who takes a lock over counts it"
     locks.expire()
     assert len(locks) == 1
-    assert locks.lock("g", "a", queues[1:3], "10.0.0.1:1") == queues[1:3]
+    assert locks.lock("g", "a", queues[1:2], "10.0.0.1:1") == queues[1:2]
+    assert locks.lock("g", "a", queues[2:3], "10.0.0.1:2") == queues[2:3]
     assert locks.refused == 1
+
+
+def test_one_connection_leaves_room_for_others_of_its_address() -> None:
+    locks = QueueLocks(VirtualClock(), most=100, most_for_each_address=12)
+    queues = [MessageQueue("t", "b", number) for number in range(13)]
+    with pytest.raises(
+        LimitError, match=r"^6 of the queues .* the connection of 10\.0\.0\.1:1, half .*; 6 is the most"
+    ):
+        locks.lock("g", "a", queues, "10.0.0.1:1")
+    with pytest.raises(LimitError, match="3 is the most"):
+        locks.lock("g", "b", queues[6:], "10.0.0.1:2")
+    assert locks.lock("g", "b", queues[6:9], "10.0.0.1:2") == queues[6:9], "a lock that is renewed is none more"
+    locks.unlock("g", "a", queues)
+    assert locks.lock("g", "b", queues[9:12], "10.0.0.1:2") == queues[9:12]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import asdict
 from types import SimpleNamespace
 
@@ -12,7 +11,6 @@ from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand, encode_command
 from rocketbox.protocol.framing import FrameReader
 from rocketbox.remoting import descriptors
-from rocketbox.remoting.budgets import RareLog
 from rocketbox.remoting.connection import Connection, RequestHandler
 from rocketbox.remoting.descriptors import connection_limit
 from rocketbox.remoting.options import RemotingOptions
@@ -260,13 +258,3 @@ async def test_a_peer_that_repeats_its_mistakes_does_not_fill_the_log(caplog: py
     clock.now += 11
     Peer(server, 1).send(frame(34, 0))
     assert caplog.messages[-1] == "the handler of request 34 of 127.0.0.2:1 failed (and 999 more like it)"
-
-
-def test_each_kind_of_event_has_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
-    rare = RareLog(logging.getLogger("rocketbox.test"))
-    for now in (0.0, 1.0, 9.0, 10.0, 11.0, 30.0):
-        rare.tell(logging.WARNING, now, "a", "a at %g", now)
-        rare.tell(logging.WARNING, now, "b", "b at %g", now)
-    assert [message for message in caplog.messages if message.startswith("a")] == [
-        "a at 0", "a at 10 (and 2 more like it)", "a at 30 (and 1 more like it)",
-    ]  # fmt: skip
