@@ -32,7 +32,7 @@ from rocketbox.boot.masking import masked_traceback
 from rocketbox.boot.report import ConditionsReport
 from rocketbox.clock import RealClock
 from rocketbox.errors import ClientStateError, ConfigurationError, ForkedError, NotStartedError
-from rocketbox.handoff import loop_options
+from rocketbox.loops import loop_options
 from rocketbox.running import Listeners, Run
 from rocketbox.tasks import Supervisor
 from rocketbox.template import RocketMQTemplate

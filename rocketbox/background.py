@@ -19,7 +19,7 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from rocketbox.errors import ClientStateError, ForkedError, NotStartedError
-from rocketbox.handoff import in_event_loop, loop_options
+from rocketbox.loops import in_event_loop, loop_options
 
 __all__ = ["Background"]
 

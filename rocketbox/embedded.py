@@ -27,7 +27,7 @@ from rocketbox.broker.peer_limits import remoting_options
 from rocketbox.broker.store.options import FlushDiskType
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import ClientStateError, ConfigurationError, Finding, NotStartedError
-from rocketbox.handoff import call_soon_from_thread
+from rocketbox.loops import call_soon_from_thread
 from rocketbox.nameserver.name_server import NameServer, NameServerOptions
 from rocketbox.nameserver.route_info import RouteLimits
 from rocketbox.remoting.network import Network

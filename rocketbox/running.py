@@ -27,10 +27,10 @@ from rocketbox.boot.marks import Phase
 from rocketbox.boot.masking import mask
 from rocketbox.client import MQClientInstance
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.handoff import call_soon_from_thread, loop_name
 from rocketbox.hints import parameters_of, resolve_hint
 from rocketbox.listeners import ListenerContainer
 from rocketbox.listeners.registrar import describe
+from rocketbox.loops import call_soon_from_thread, loop_name
 from rocketbox.tasks import Supervisor
 from rocketbox.template import MessageConverter, RocketMQTemplate
 from rocketbox.watchdog import LoopWatchdog

@@ -24,7 +24,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from rocketbox.clock import Clock, RealClock
-from rocketbox.handoff import call_soon_from_thread
+from rocketbox.loops import call_soon_from_thread
 
 __all__ = ["DOWN_AFTER", "WARN_AFTER", "LoopWatchdog", "blocking_frame"]
 

@@ -13,9 +13,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from rocketbox.errors import ClientStateError, StoreBusyError, StoreError, StoreFullError, StoreStalledError
-from rocketbox.handoff import Waiter, make_waiter
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand, decode_command
+from rocketbox.waiters import Waiter, make_waiter
 
 if TYPE_CHECKING:
     from rocketbox.broker.registration import Registration

@@ -18,11 +18,11 @@ from typing import Protocol
 import anyio
 import anyio.lowlevel
 
+from rocketbox.blocking import run_blocking
 from rocketbox.broker.store.config_file import ConfigFile
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.clock import Clock
 from rocketbox.errors import StoreError
-from rocketbox.handoff import run_blocking
 from rocketbox.storage.file_system import Storage
 from rocketbox.tasks import Supervisor
 

@@ -19,7 +19,7 @@ from rocketbox.cli.full_collections import tables_out_of_collections
 from rocketbox.clock import RealClock
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import ConfigurationError, Finding, RocketBoxError
-from rocketbox.handoff import call_soon_from_thread
+from rocketbox.loops import call_soon_from_thread
 from rocketbox.tasks import Supervisor
 
 __all__ = ["CONTEXT_SETTINGS", "broker", "read_arguments"]

@@ -20,10 +20,10 @@ from typing import Any, Self, TypeVar
 
 import anyio
 
+from rocketbox.blocking import WorkerPool
 from rocketbox.client.outcomes import AnyHandler, MessageHandler, Outcomes
 from rocketbox.client.workers import worker_in_hand
 from rocketbox.clock import Clock
-from rocketbox.handoff import WorkerPool
 from rocketbox.message import MessageExt
 
 __all__ = ["HandlerThreads"]

@@ -25,9 +25,9 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
+from rocketbox.blocking import run_blocking
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.errors import ClientError, ClientStateError, RemoteProtocolError
-from rocketbox.handoff import run_blocking
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.loose_json import loads_loose
 from rocketbox.storage.file_system import Storage

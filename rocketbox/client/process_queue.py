@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.client.options import MIB
-from rocketbox.handoff import Waiter, make_waiter
 from rocketbox.message import MessageExt, MessageQueue
+from rocketbox.waiters import Waiter, make_waiter
 
 __all__ = ["LOCK_EXPIRY", "FlowLimits", "ProcessQueue"]
 

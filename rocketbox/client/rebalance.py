@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from rocketbox.clock import Clock
-from rocketbox.handoff import Waiter, make_waiter
+from rocketbox.waiters import Waiter, make_waiter
 
 __all__ = ["AFTER_A_CHANGE", "Rebalancer"]
 

@@ -21,7 +21,6 @@ from rocketbox.client.lanes import Lane, Lanes
 from rocketbox.client.tries import Tries
 from rocketbox.clock import Clock
 from rocketbox.errors import BrokerError, ClientError, NotDurableError, RocketBoxError
-from rocketbox.handoff import Waiter, make_waiter
 from rocketbox.message import Message, SendResult, SendStatus
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand
@@ -29,6 +28,7 @@ from rocketbox.protocol.prepared_sends import SendRequest
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection
 from rocketbox.tasks import Supervisor
+from rocketbox.waiters import Waiter, make_waiter
 
 __all__ = ["FirstTry", "SendWindow"]
 

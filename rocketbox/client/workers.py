@@ -19,9 +19,9 @@ from anyio.lowlevel import checkpoint
 
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.clock import Clock
-from rocketbox.handoff import Waiter, make_waiter
 from rocketbox.message import MessageExt
 from rocketbox.tasks import SupervisedTask, Supervisor
+from rocketbox.waiters import Waiter, make_waiter
 
 __all__ = ["Worker", "Workers", "worker_in_hand"]
 

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from rocketbox.handoff import Waiter, callbacks_in_asyncio
+from rocketbox.loops import callbacks_in_asyncio
 from rocketbox.rare_log import RareLog
 from rocketbox.remoting.connection import Connection
+from rocketbox.waiters import Waiter
 
 if TYPE_CHECKING:
     from rocketbox.remoting.network import Opened

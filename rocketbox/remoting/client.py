@@ -21,7 +21,6 @@ import anyio
 
 from rocketbox.clock import Clock
 from rocketbox.errors import ConnectError, ForkedError, HookFailedError, NotStartedError, RocketBoxError
-from rocketbox.handoff import Waiter, make_waiter
 from rocketbox.protocol.codes import ResponseCode, SerializeType
 from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command
 from rocketbox.protocol.prepared_sends import SendRequest
@@ -30,6 +29,7 @@ from rocketbox.remoting.network import Network, TcpNetwork, format_address, pars
 from rocketbox.remoting.role import AnswerTaker
 from rocketbox.remoting.sweep_times import SweepTimes
 from rocketbox.tasks import SupervisedTask, Supervisor
+from rocketbox.waiters import Waiter, make_waiter
 
 __all__ = ["RemotingClient", "RpcHook"]
 

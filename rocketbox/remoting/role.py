@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from rocketbox.clock import Clock
 from rocketbox.errors import RemotingError
-from rocketbox.handoff import Waiter
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.framing import BufferPool
 from rocketbox.rare_log import RareLog
@@ -24,6 +23,7 @@ from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.read_turns import ReadTurns
 from rocketbox.remoting.sweep_times import SweepTimes
 from rocketbox.tasks import Supervisor
+from rocketbox.waiters import Waiter
 
 if TYPE_CHECKING:
     from rocketbox.remoting.connection import Connection

@@ -12,9 +12,9 @@ from typing import Protocol
 import anyio
 import anyio.lowlevel
 
-from rocketbox.handoff import Waiter, make_waiter
 from rocketbox.remoting.connection import Connection
 from rocketbox.tasks import SupervisedTask, Supervisor
+from rocketbox.waiters import Waiter, make_waiter
 
 __all__ = ["ByteStream", "StreamDriver"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from rocketbox.handoff import Waiter
+from rocketbox.waiters import Waiter
 
 __all__ = ["WaitingLine"]
 

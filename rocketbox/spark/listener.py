@@ -26,9 +26,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from rocketbox.blocking import WorkerPool
 from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.handoff import WorkerPool
 from rocketbox.hints import UnresolvedHintError, hint_of, parameters_of, place_of
 from rocketbox.spark.schema import SchemaError, body_schema
 from rocketbox.spark.session import JavaNotFoundError, SparkRuntime, local_folder, log_query_errors

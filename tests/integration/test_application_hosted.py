@@ -24,9 +24,9 @@ from rocketbox import (
     Qualifier,
     RocketMQTemplate,
 )
+from rocketbox.blocking import WorkerPool
 from rocketbox.client import MQClientInstance, PushConsumer
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers, ServersInThread
-from rocketbox.handoff import WorkerPool
 from rocketbox.template import JsonMessageConverter
 from tests.loops import anyio_backend as anyio_backend
 from tests.services import SETTINGS, ServiceMaker, service_maker

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from rocketbox.handoff import Waiter
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import Listener, Opened
 from rocketbox.tasks import Supervisor
+from rocketbox.waiters import Waiter
 
 __all__ = ["Conditions", "Host", "Link", "SimulatedNetwork"]
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from rocketbox.blocking import blocking_in_loop
 from rocketbox.client import ClientOptions, ConsumerOptions, Producer, PushConsumer
 from rocketbox.errors import RocketBoxError
-from rocketbox.handoff import blocking_in_loop, callbacks_in_asyncio
+from rocketbox.loops import callbacks_in_asyncio
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, Message, MessageExt, MessageQueue
 from tests.simulation.cluster import HostClock, Process, SimulatedBroker, SimulatedNameServer
 from tests.simulation.history import History

@@ -22,18 +22,20 @@ LADDER: dict[str, str] = {
     "hints": "",
     "rare_log": "",
     "tasks": "errors clock",
-    "handoff": "errors",
+    "waiters": "",
+    "loops": "",
+    "blocking": "errors loops waiters",
     "message": "errors",
     "storage": "errors",
     "marks": "errors message",
     "protocol": "errors message",
-    "remoting": "errors clock tasks rare_log handoff message protocol",
-    "client": "errors clock tasks rare_log handoff message storage protocol remoting",
-    "template": "errors clock tasks handoff message protocol remoting client",
-    "listeners": "errors clock tasks hints handoff message marks protocol remoting client template",
-    "nameserver": "errors clock tasks rare_log handoff message protocol remoting",
-    "broker": "errors clock tasks rare_log handoff message storage protocol remoting",
-    "embedded": "errors clock tasks handoff message storage protocol remoting nameserver broker",
+    "remoting": "errors clock tasks rare_log loops waiters message protocol",
+    "client": "errors clock tasks rare_log blocking waiters message storage protocol remoting",
+    "template": "errors clock tasks message protocol remoting client",
+    "listeners": "errors clock tasks hints message marks protocol remoting client template",
+    "nameserver": "errors clock tasks rare_log message protocol remoting",
+    "broker": "errors clock tasks rare_log blocking loops waiters message storage protocol remoting",
+    "embedded": "errors clock tasks loops message storage protocol remoting nameserver broker",
     "spark.offsets": "message",
     "spark.options": "spark.offsets",
     "spark.worker_client": "errors clock client",
@@ -41,17 +43,17 @@ LADDER: dict[str, str] = {
     "spark.readers": "errors message client spark.offsets spark.options spark.rows spark.worker_client",
     "spark.source": "spark.options spark.readers",
     "spark.discovery": "spark.source",
-    "spark": "errors clock tasks hints handoff message marks protocol remoting client template listeners spark",
+    "spark": "errors clock tasks hints blocking message marks protocol remoting client template listeners spark",
     "boot": "errors clock tasks hints",
-    "autoconfigure": "errors clock tasks hints handoff message marks protocol remoting client template listeners spark "
+    "autoconfigure": "errors clock tasks hints message marks protocol remoting client template listeners spark "
     "boot embedded",
-    "background": "errors handoff",
-    "watchdog": "errors clock handoff",
-    "running": "errors clock tasks hints handoff message marks protocol remoting client template listeners spark "
+    "background": "errors loops",
+    "watchdog": "errors clock loops",
+    "running": "errors clock tasks hints loops message marks protocol remoting client template listeners spark "
     "boot autoconfigure watchdog",
-    "application": "errors clock tasks hints handoff message marks protocol remoting client template listeners spark "
+    "application": "errors clock tasks hints loops message marks protocol remoting client template listeners spark "
     "boot autoconfigure background running watchdog",
-    "cli": "errors clock tasks handoff message storage marks protocol remoting client template listeners spark boot "
+    "cli": "errors clock tasks loops message storage marks protocol remoting client template listeners spark boot "
     "embedded autoconfigure application broker nameserver",
     "__main__": "cli",
     "": "errors clock tasks message marks client template listeners spark boot application",  # rocketbox/__init__.py
@@ -74,7 +76,7 @@ CLIENT_RUNGS = (
     "push_consumer",
 )
 
-MAY_IMPORT_A_LOOP = {"handoff.py", "remoting/asyncio_driver.py"}
+MAY_IMPORT_A_LOOP = {"loops.py", "waiters.py", "remoting/asyncio_driver.py"}
 ONLY_IN = {
     "dependency_injector": {"boot/beans.py"},
     "pydantic_settings": {"boot/settings.py"},

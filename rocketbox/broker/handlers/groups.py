@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Mapping
 
+from rocketbox.blocking import run_blocking
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.handlers.refused import Refused
 from rocketbox.broker.limits import LimitError
 from rocketbox.broker.names import group_name_problem
 from rocketbox.errors import StoreError
-from rocketbox.handoff import run_blocking
 from rocketbox.protocol.admin_bodies import decode_group_config, encode_group_configs
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand

@@ -9,13 +9,13 @@ import json
 import logging
 from collections.abc import Awaitable, Mapping
 
+from rocketbox.blocking import run_blocking
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.handlers.refused import Refused
 from rocketbox.broker.limits import LimitError
 from rocketbox.broker.names import topic_name_problem
 from rocketbox.broker.topic_attributes import change_attributes
 from rocketbox.errors import StoreError
-from rocketbox.handoff import run_blocking
 from rocketbox.protocol.admin_bodies import encode_topic_configs
 from rocketbox.protocol.codes import PermName, RequestCode, ResponseCode, is_system_topic
 from rocketbox.protocol.command import RemotingCommand

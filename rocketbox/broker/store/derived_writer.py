@@ -19,6 +19,7 @@ from functools import partial
 
 import anyio
 
+from rocketbox.blocking import WorkerPool
 from rocketbox.broker.store.checkpoint import CheckpointFile
 from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.consume_queue import ConsumeQueue
@@ -30,7 +31,6 @@ from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.state import StoreState
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.clock import Clock
-from rocketbox.handoff import WorkerPool
 
 __all__ = ["DerivedWriter", "checkpoint_changes"]
 

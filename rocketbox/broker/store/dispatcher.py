@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
+from rocketbox.blocking import WorkerPool
 from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.consume_queue import ConsumeQueue
 from rocketbox.broker.store.dispatch import Derived, is_queued
@@ -24,7 +25,6 @@ from rocketbox.broker.store.records import find_keys, parse_record
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.clock import Clock
 from rocketbox.errors import StoreError
-from rocketbox.handoff import WorkerPool
 
 __all__ = ["Appended", "ArrivalCallback", "Dispatcher"]
 

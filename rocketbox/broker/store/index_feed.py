@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import anyio
 
+from rocketbox.blocking import WorkerPool
 from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.dispatch import Derived
 from rocketbox.broker.store.index_file import IndexSnapshot
 from rocketbox.broker.store.records import RecordKeys, find_keys, parse_record
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.clock import Clock
-from rocketbox.handoff import WorkerPool
 
 __all__ = ["BUILDING", "IndexFeed", "TakenIndex"]
 

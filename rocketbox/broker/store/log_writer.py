@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 import anyio
 
+from rocketbox.blocking import WorkerPool
 from rocketbox.broker.store.checkpoint import CheckpointFile
 from rocketbox.broker.store.commit_log import CommitLog, NotPreparedError, Segment, WriteFullError
 from rocketbox.broker.store.dispatcher import Appended, Dispatcher
@@ -36,8 +37,9 @@ from rocketbox.broker.store.troubles import Troubles
 from rocketbox.broker.store.waiting import DurableCallback, DurableWaiters, Told, call_each
 from rocketbox.clock import Clock
 from rocketbox.errors import NotStartedError, StoreFailedError, StoreFullError, StoreStalledError
-from rocketbox.handoff import Waiter, WorkerPool, call_soon_from_thread, make_waiter
+from rocketbox.loops import call_soon_from_thread
 from rocketbox.storage.file_system import Storage
+from rocketbox.waiters import Waiter, make_waiter
 
 __all__ = ["LogWriter"]
 

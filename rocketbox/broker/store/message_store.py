@@ -33,6 +33,7 @@ from typing import NamedTuple, Self
 
 import anyio
 
+from rocketbox.blocking import WorkerPool
 from rocketbox.broker.store.checkpoint import CheckpointFile
 from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.consume_queue import ConsumeQueue
@@ -63,7 +64,7 @@ from rocketbox.errors import (
     StoreFullError,
     StoreLockedError,
 )
-from rocketbox.handoff import WorkerPool, call_soon_from_thread
+from rocketbox.loops import call_soon_from_thread
 from rocketbox.message import format_offset_msg_id
 from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
 from rocketbox.storage.file_system import LockHandle, RealStorage, Storage

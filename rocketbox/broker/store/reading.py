@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from rocketbox.blocking import WorkerPool
 from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from rocketbox.broker.store.dispatch import Derived
@@ -30,7 +31,6 @@ from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT, StoreOptions
 from rocketbox.broker.store.record_cache import RecordCache
 from rocketbox.broker.store.record_reading import NeedsDiskError, RecordReader, TakenEntry, WrongEntryError
 from rocketbox.errors import StoreError
-from rocketbox.handoff import WorkerPool
 
 __all__ = ["GetMessageStatus", "GetResult", "StoreReader"]
 

@@ -28,6 +28,7 @@ import logging
 from datetime import UTC, datetime
 from itertools import pairwise
 
+from rocketbox.blocking import WorkerPool
 from rocketbox.broker.store.checkpoint import CheckpointFile
 from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.dispatch import Derived
@@ -40,7 +41,6 @@ from rocketbox.broker.store.state import StoreState
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.clock import Clock
 from rocketbox.errors import StoreError, StoreFullError
-from rocketbox.handoff import WorkerPool
 from rocketbox.storage.file_system import DiskUsage, Storage
 
 __all__ = ["Retention", "TrustedTime"]

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
+from rocketbox.blocking import WorkerPool
 from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.derived_writer import DerivedWriter
 from rocketbox.broker.store.dispatch import Derived
 from rocketbox.errors import StoreError
-from rocketbox.handoff import WorkerPool
 
 __all__ = ["TopicDeletion"]
 

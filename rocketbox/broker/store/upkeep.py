@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 import anyio
 
+from rocketbox.blocking import WorkerPool
 from rocketbox.broker.store.checkpoint import CheckpointFile
 from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.consume_queue import FILLER_UNIT, ConsumeQueue
@@ -36,7 +37,6 @@ from rocketbox.broker.store.troubles import Troubles
 from rocketbox.broker.store.verify import LogComparison
 from rocketbox.clock import Clock
 from rocketbox.errors import StoreError
-from rocketbox.handoff import WorkerPool
 
 __all__ = ["Upkeep"]
 

@@ -18,7 +18,6 @@ from rocketbox.errors import (
     StoreError,
     TooManyRequestsError,
 )
-from rocketbox.handoff import make_waiter
 from rocketbox.protocol.bodies import decode_heartbeat
 from rocketbox.protocol.codes import SerializeType
 from rocketbox.protocol.command import RemotingCommand, encode_command, encode_response
@@ -27,6 +26,7 @@ from rocketbox.protocol.headers import ViewMessageRequestHeader
 from rocketbox.remoting.connection import MAX_OPAQUE, Connection, RemotingOptions, RequestHandler, Role
 from rocketbox.remoting.sweep_times import SweepTimes
 from rocketbox.tasks import Supervisor
+from rocketbox.waiters import make_waiter
 from tests.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio

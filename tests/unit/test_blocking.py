@@ -1,43 +1,20 @@
-"""Waiters and the worker pool, under asyncio and trio."""
+"""Blocking functions in the worker pool and, where it is said, in the loop."""
 
 from __future__ import annotations
 
 import contextvars
 import threading
 from collections.abc import Callable
-from importlib.util import find_spec
 
 import anyio
 import pytest
 
+from rocketbox.blocking import WorkerPool, blocking_in_loop, run_blocking
 from rocketbox.errors import NotStartedError
-from rocketbox.handoff import WorkerPool, blocking_in_loop, loop_name, loop_options, make_waiter, run_blocking
 from tests.clocks import settle
-from tests.loops import UVLOOP
 from tests.loops import anyio_backend as anyio_backend
 
 pytestmark = pytest.mark.anyio
-
-
-async def test_a_waiter_hands_over_its_result() -> None:
-    waiter = make_waiter()
-    async with anyio.create_task_group() as group:
-
-        async def wait() -> None:
-            assert await waiter == "answer"
-
-        group.start_soon(wait)
-        await anyio.lowlevel.checkpoint()
-        assert not waiter.done()
-        waiter.set_result("answer")
-    assert waiter.done()
-
-
-async def test_a_waiter_hands_over_its_error() -> None:
-    waiter = make_waiter()
-    waiter.set_exception(OSError("gone"))
-    with pytest.raises(OSError, match="gone"):
-        await waiter
 
 
 async def test_functions_run_in_threads_and_their_results_come_back() -> None:
@@ -145,24 +122,6 @@ async def test_a_closed_pool_refuses_work() -> None:
         assert await pool.run(lambda: 1) == 1
     with pytest.raises(NotStartedError):
         await pool.run(lambda: 1)
-
-
-async def test_the_loop_that_runs_is_called_by_its_name(anyio_backend: object) -> None:
-    assert loop_name() == ("uvloop" if anyio_backend == UVLOOP else anyio_backend)
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_uvloop_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_in_thread() -> str:
-        async def ask() -> str:
-            return loop_name()
-
-        return anyio.run(ask, backend_options=loop_options())
-
-    installed = find_spec("uvloop") is not None
-    assert await anyio.to_thread.run_sync(run_in_thread) == ("uvloop" if installed else "asyncio")
-    monkeypatch.setattr("rocketbox.handoff.find_spec", lambda name: None)
-    assert await anyio.to_thread.run_sync(run_in_thread) == "asyncio"
 
 
 async def test_blocking_functions_run_in_the_loop_when_it_is_said_and_no_thread_starts() -> None:

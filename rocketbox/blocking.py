@@ -1,10 +1,7 @@
-"""Hand-offs inside the event loop (waiters) and between it and threads (the worker pool).
+"""Blocking functions: on threads of a worker pool or of anyio's, so that the event loop goes on meanwhile.
 
-A waiter is a result that one task awaits and another sets: asyncio's own Future under asyncio, an event under any
-other backend. An ``anyio.Event`` for each request would cost 3 us, a Future 1 us (benchmark "send, 256 in flight").
-
-The worker pool runs blocking functions on threads of its own. Completions are collected and brought back into the
-loop by one wake-up for many of them; ``anyio.to_thread.run_sync`` costs about 43 us a call, this under 1 us.
+The worker pool collects completions and brings them back into the loop by one wake-up for many of them;
+``anyio.to_thread.run_sync`` costs about 43 us a call, this under 1 us.
 
 :func:`blocking_in_loop` has all blocking functions run in the loop instead, each when its argument says: a simulation
 has no threads, whose order no seed decides.
@@ -12,154 +9,31 @@ has no threads, whose order no seed decides.
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import logging
 import queue
-import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from importlib.util import find_spec
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import anyio
-import anyio.lowlevel
 import anyio.to_thread
 
 from rocketbox.errors import NotStartedError
+from rocketbox.loops import call_soon_from_thread, outside_of_loops
+from rocketbox.waiters import Waiter, make_waiter
 
-_library: contextvars.ContextVar[str | None] | None
-try:
-    from sniffio import current_async_library_cvar
-except ImportError:  # then anyio looks at asyncio itself
-    _library = None
-else:
-    _library = current_async_library_cvar
-
-__all__ = [
-    "Waiter",
-    "WorkerPool",
-    "blocking_in_loop",
-    "call_soon_from_thread",
-    "callbacks_in_asyncio",
-    "in_event_loop",
-    "loop_name",
-    "loop_options",
-    "make_waiter",
-    "run_blocking",
-]
+__all__ = ["WorkerPool", "blocking_in_loop", "run_blocking"]
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 Later = Callable[[Callable[[], object]], object]
 
 _later: contextvars.ContextVar[Later | None] = contextvars.ContextVar("later", default=None)
-
-
-class Waiter(Protocol):
-    """One result: awaited once, set once. Setting one that is done raises; ask :meth:`done` first."""
-
-    def done(self) -> bool: ...
-
-    def set_result(self, result: Any, /) -> None: ...
-
-    def set_exception(self, error: BaseException, /) -> None: ...
-
-    def __await__(self) -> Generator[Any, None, Any]: ...
-
-
-class EventWaiter:
-    """A waiter for backends that have no futures."""
-
-    __slots__ = ("_error", "_event", "_result")
-
-    def __init__(self) -> None:
-        self._event = anyio.Event()
-        self._result: Any = None
-        self._error: BaseException | None = None
-
-    def done(self) -> bool:
-        return self._event.is_set()
-
-    def set_result(self, result: Any, /) -> None:
-        self._result = result
-        self._event.set()
-
-    def set_exception(self, error: BaseException, /) -> None:
-        self._error = error
-        self._event.set()
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        yield from self._event.wait().__await__()
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-
-def make_waiter() -> Waiter:
-    """A waiter for the event loop that runs here."""
-    try:
-        return asyncio.get_running_loop().create_future()
-    except RuntimeError:
-        return EventWaiter()
-
-
-def in_event_loop() -> bool:
-    """Whether an event loop runs in this thread, which a blocking call would stop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        trio = sys.modules.get("trio")
-        return trio is not None and bool(trio.lowlevel.in_trio_run())
-    return True
-
-
-def loop_options() -> dict[str, Any]:
-    """``backend_options`` for ``anyio.run``: uvloop where it is installed.
-
-    A send that is awaited takes a sixth less processor time under it, consuming a twentieth (benchmarks "send, one at
-    a time" and "push consume").
-    """
-    return {"use_uvloop": True} if sys.platform != "win32" and find_spec("uvloop") is not None else {}
-
-
-def loop_name() -> str:
-    """What runs here: ``asyncio``, ``uvloop``, ``trio``, or the package of whatever loop it is."""
-    try:
-        return type(asyncio.get_running_loop()).__module__.partition(".")[0]
-    except RuntimeError:
-        return "trio"
-
-
-@contextmanager
-def callbacks_in_asyncio() -> Iterator[None]:
-    """What the loop calls back, of the transports that are made inside, may use anyio.
-
-    Where sniffio is installed anyio asks it which loop runs, and outside of tasks sniffio knows only what it was told:
-    ``anyio.run`` tells it, ``asyncio.run`` and web servers do not.
-    """
-    if _library is None:
-        yield
-        return
-    token = _library.set("asyncio")
-    try:
-        yield
-    finally:
-        _library.reset(token)
-
-
-def call_soon_from_thread() -> Callable[[Callable[[], object]], object]:
-    """A function which, called from any thread, runs its argument in the loop that runs here, soon."""
-    try:
-        return asyncio.get_running_loop().call_soon_threadsafe
-    except RuntimeError:
-        import trio.lowlevel  # only trio is left; it is a dependency of tests, not of the library
-
-        return trio.lowlevel.current_trio_token().run_sync_soon
 
 
 @contextmanager
@@ -245,9 +119,7 @@ class WorkerPool:
         if self._call_soon is None or self._stopping:
             raise self._closed()
         waiter = make_waiter()
-        context = contextvars.copy_context()
-        if _library is not None:
-            context.run(_library.set, None)  # no loop runs in the thread: a function may start one of its own
+        context = outside_of_loops()
         job = _Job(waiter, lambda: context.run(function, *args))
         self._jobs.put(job)
         if self._later is not None:
