@@ -25,7 +25,7 @@ from rocketbox.protocol.tags import java_string_hash
 
 __all__ = ["Lane", "LaneTable", "Lanes"]
 
-FOR_A_TOPIC_TO_COME = -1  # a version that no route has, so that the tables are looked at before each send
+NO_ROUTE = 0  # the version of a topic that no name server knows yet
 
 
 class Lane:
@@ -49,7 +49,7 @@ class Lanes:
         self.all = lanes
         self.brokers = frozenset(lane.broker_name for lane in lanes)
         self.by_queue = {lane.queue: lane for lane in lanes}
-        self.version = version if template is None else FOR_A_TOPIC_TO_COME
+        self.version = version if template is None else NO_ROUTE
         self.template_topic = None if template is None else template[0]
         self.template_version = 0 if template is None else template[1]
         self.sent_to = True
@@ -74,6 +74,9 @@ class LaneTable:
         lanes = self._lanes.get(topic)
         if lanes is None or lanes.version != self._routes.version(topic):
             return None
+        template = lanes.template_topic
+        if template is not None and lanes.template_version != self._routes.version(template):
+            return None
         lanes.sent_to = True  # a mark instead of the time: it is set with each message
         return lanes
 
@@ -84,15 +87,6 @@ class LaneTable:
         """
         instance, routes = self._instance, self._routes
         instance.check_running(f"producer {self._group}")
-        known = self._lanes.get(topic)
-        if (
-            known is not None
-            and known.template_topic is not None
-            and known.template_version == routes.version(known.template_topic)
-            and routes.get(topic) is None
-        ):
-            known.sent_to = True
-            return known
         route: TopicRoute | None = None
         with instance.clock.move_on_after(max(0.0, timeout)):
             route, template = await self._publish_route(topic)

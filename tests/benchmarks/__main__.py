@@ -4,8 +4,8 @@ The broker is ``rocketbox broker``, first with SYNC_FLUSH, the default, then wit
 ``--name-server`` and ``--broker`` (an Apache cluster of one). CPU per message is the client process' own; the broker's
 is shown where the broker is ours. The scenarios of the store alone have neither: theirs is the CPU of the process that
 holds the store. The starts of a whole service (``start``), sends among hostile peers (``hostile``), and Apache's Java
-client on our broker and on Apache's (``java``) bring their own servers; ``--profile`` shows what the broker does
-meanwhile.
+client on our broker and on Apache's (``java``) bring their own servers, as does our client beside the Java client on
+Apache's broker (``clients``); ``--profile`` shows what our broker does meanwhile.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from tests.benchmarks.clients import clients_to_run, measure_clients, tables_of_clients
 from tests.benchmarks.hostile import HOSTILE, measure_hostile, table_of_hostile
 from tests.benchmarks.java import JAVA, SHARE, loads_of, measure_java, profile_of, table_of_java
 from tests.benchmarks.processes import cpu_seconds, pinned
@@ -90,6 +91,7 @@ def main() -> None:
     starts = [name for name in STARTS if own and arguments.only in name]
     hostile = [name for name in HOSTILE if own and arguments.only in name]
     java = [name for name in JAVA if own and arguments.only in name]
+    clients = clients_to_run(arguments.only) if own else []
     flush_types = [arguments.flush_disk_type] if arguments.flush_disk_type else FLUSH_TYPES if own else FLUSH_TYPES[:1]
     tables: list[Table | str] = []
     title = f"{machine()}, Python {platform.python_version()}, median of {arguments.rounds} rounds"
@@ -100,7 +102,11 @@ def main() -> None:
             for kind in flush_types
         ]
         total = (
-            sum(len(of_kind) for _, of_kind in runs) + len(starts) + len(hostile) + (2 * loads_of(java) if java else 0)
+            sum(len(of_kind) for _, of_kind in runs)
+            + len(starts)
+            + len(hostile)
+            + len(clients)
+            + (2 * loads_of(java) if java else 0)
         )
         bar = progress.add_task("measuring", total=total * (arguments.rounds + 1))
 
@@ -118,6 +124,10 @@ def main() -> None:
                 tables.append(table_of_java(found, f"ASYNC_FLUSH, {title}"))
             if found and arguments.profile:
                 tables += [profile_of(name, messages, arguments.directory) for name in java]
+        if clients and (
+            of_clients := measure_clients(clients, arguments.rounds, arguments.messages, arguments.directory, begins)
+        ):
+            tables += tables_of_clients(of_clients, f"Apache's broker, ASYNC_FLUSH, {title}")
         if hostile:
             measured = measure_hostile(hostile, arguments.rounds, arguments.directory, begins)
             tables.append(table_of_hostile(measured, title))

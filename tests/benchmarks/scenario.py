@@ -12,7 +12,9 @@ import os
 import resource
 import statistics
 import tempfile
+import threading
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -21,6 +23,7 @@ import anyio
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import FlushDiskType, StoreOptions
 from rocketbox.client import ClientOptions, ConsumerOptions, Credentials, Producer, PushConsumer
+from rocketbox.client.outcomes import AnyHandler
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt
 from rocketbox.protocol.stored_message import StoredMessage
 from tests.benchmarks import reference
@@ -43,6 +46,8 @@ class Run:
     messages: int
     directory: str
     """An empty one, for scenarios that write files."""
+    filled: bool = False
+    """Whether the topic has the messages already that are to be consumed."""
     seconds: float = 0.0
     cpu: float = 0.0
     latencies: list[float] = field(default_factory=list)
@@ -139,29 +144,83 @@ async def send_batch(run: Run) -> None:
         run.stop()
 
 
+async def send_batches(run: Run) -> None:
+    """Batches of 32, 8 of them in flight."""
+    async with Producer("bench", name_server=run.name_server) as producer:
+        await producer.send(run.message(0))
+        run.start()
+        await _send_batches(run, producer)
+        run.stop()
+
+
+async def _send_batches(run: Run, producer: Producer) -> None:
+    firsts = iter(range(0, run.messages, BATCH))
+
+    async def send() -> None:
+        for first in firsts:
+            await producer.send_batch([run.message(first + index) for index in range(BATCH)])
+
+    async with anyio.create_task_group() as group:
+        for _ in range(8):
+            group.start_soon(send)
+
+
+async def fill(run: Run) -> None:
+    """Only put the messages into the topic that others consume."""
+    async with Producer("bench", name_server=run.name_server) as producer:
+        run.start()
+        await _send_batches(run, producer)
+        run.stop()
+
+
 async def consume(run: Run) -> None:
     """A push consumer whose handler looks at the body only; the messages lie ready."""
-    async with Producer("bench", name_server=run.name_server) as producer:
-        for number in range(0, run.messages, BATCH):
-            await producer.send_batch([run.message(number + index) for index in range(BATCH)])
-    done = anyio.Event()
-    seen = size = 0
+    seen = Seen(run)
 
     async def handle(messages: list[MessageExt]) -> None:
-        nonlocal seen, size
+        seen.count(messages)
+
+    await _consume(run, seen, handle)
+
+
+async def consume_in_threads(run: Run) -> None:
+    """The same with a handler that is a ``def``: it runs in the consumer's threads."""
+    seen = Seen(run)
+    await _consume(run, seen, seen.count)
+
+
+class Seen:
+    """What handlers have seen; counted under a lock, for they may be threads."""
+
+    def __init__(self, run: Run) -> None:
+        self._wanted = run.messages
+        self._lock = threading.Lock()
+        self.messages = self.bytes = 0
+        self.all_seen = threading.Event()
+
+    def count(self, messages: list[MessageExt]) -> None:
+        size = 0
         for message in messages:
             size += len(message.body)
-        seen += len(messages)
-        if seen >= run.messages:
-            done.set()
+        with self._lock:
+            self.messages += len(messages)
+            self.bytes += size
+            if self.messages >= self._wanted:
+                self.all_seen.set()
 
+
+async def _consume(run: Run, seen: Seen, handle: AnyHandler) -> None:
+    if not run.filled:
+        await fill(run)
     options = ConsumerOptions(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
-    async with PushConsumer(f"bench-{run.topic}", name_server=run.name_server, options=options) as consumer:
+    group = f"bench-{uuid.uuid4().hex[:12]}"
+    async with PushConsumer(group, name_server=run.name_server, options=options) as consumer:
         run.start()
         await consumer.subscribe(run.topic, "*", handle)
-        await done.wait()
+        while not seen.all_seen.is_set():
+            await anyio.sleep(0.005)
         run.stop()
-    assert size == seen * len(BODY)
+    assert seen.bytes == seen.messages * len(BODY)
 
 
 async def reference_pipelined(run: Run) -> None:
@@ -272,7 +331,9 @@ SCENARIOS: dict[str, Scenario] = {
     "one-way": Scenario(send_one_way),
     "one-way (bare peer)": Scenario(reference_one_way),
     "batch of 32, one at a time": Scenario(send_batch),
+    "batch of 32, 8 in flight": Scenario(send_batches),
     "push consume": Scenario(consume),
+    "push consume, def handler": Scenario(consume_in_threads),
     "store append": Scenario(store_append, needs_servers=False),
     "store recovery (256 MiB)": Scenario(store_recovery, share=3.5, needs_servers=False),
     "store opening": Scenario(store_opening, needs_servers=False),
@@ -283,19 +344,22 @@ SCENARIOS: dict[str, Scenario] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("name", choices=list(SCENARIOS))
+    parser.add_argument("name", choices=[*SCENARIOS, "fill"])
     parser.add_argument("--topic", required=True)
     for name in ("name-server", "broker"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--directory")
     parser.add_argument("--messages", type=int, required=True)
     parser.add_argument("--cpu", type=int)
+    parser.add_argument("--filled", action="store_true")
     arguments = parser.parse_args()
     if arguments.cpu is not None:
         os.sched_setaffinity(0, {arguments.cpu})
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-        run = Run(arguments.name_server, arguments.broker, arguments.topic, arguments.messages, directory)
-        anyio.run(SCENARIOS[arguments.name].run, run)
+        run = Run(
+            arguments.name_server, arguments.broker, arguments.topic, arguments.messages, directory, arguments.filled
+        )
+        anyio.run(fill if arguments.name == "fill" else SCENARIOS[arguments.name].run, run)
     result = {"seconds": run.seconds, "cpu": run.cpu, "messages": run.messages}
     if run.latencies:
         cuts = statistics.quantiles(run.latencies, n=100)

@@ -73,6 +73,14 @@ class JavaLoad:
         )
 
     @classmethod
+    def one_way(
+        cls, name_server: str, topic: str, messages: int, *, warm_up: int = 1, body_bytes: int = 1024,
+        version: str = NEWEST, prefix: Sequence[str] = (),
+    ) -> Self:  # fmt: skip
+        """``sendOneway(message)``, and one answered send behind all of them; its failures are those refused here."""
+        return cls("oneway", name_server, topic, warm_up, messages, body_bytes, version=version, prefix=prefix)
+
+    @classmethod
     def consumer(
         cls, name_server: str, topic: str, messages: int, *, warm_up: int = 1, group: str = "load",
         version: str = NEWEST, prefix: Sequence[str] = (),

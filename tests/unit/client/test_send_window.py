@@ -86,16 +86,36 @@ async def outcomes_of(clock: VirtualClock, seconds: float, producer: Producer, b
     return found
 
 
-async def test_messages_that_find_all_well_start_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[str] = []
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of all tasks that send_many starts."""
+    names: list[str] = []
     start = Supervisor.start
 
     def counted(self: Supervisor, name: str, *rest: Any, **options: Any) -> Any:
         if self.name.startswith("send_many"):
-            started.append(name)
+            names.append(name)
         return start(self, name, *rest, **options)
 
     monkeypatch.setattr(Supervisor, "start", counted)
+    return names
+
+
+async def test_messages_to_a_topic_that_no_name_server_knows_yet_start_no_task_either(started: list[str]) -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("TBW102", queues=8, perm=7)
+        async with producer_of(cluster) as producer:
+            await warm(cluster, producer)
+            await producer.send_many(messages(10))
+            assert started == []
+            cluster.add_topic("T", queues=2)
+            await cluster.clock.advance(31)  # type: ignore[attr-defined] # the virtual clock's own
+            cluster.broker.requests.clear()
+            await producer.send_many(messages(10))
+        assert set(cluster.broker.queues) == {0, 1}, "once its route is known it is that one"
+
+
+async def test_messages_that_find_all_well_start_no_task(started: list[str]) -> None:
     async with ScriptedCluster(VirtualClock()) as cluster:
         cluster.add_topic("T", queues=4)
         async with producer_of(cluster, send_many_window=16) as producer:

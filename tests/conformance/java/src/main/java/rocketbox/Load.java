@@ -17,16 +17,17 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * A load on a broker from Apache's own Java client: sends behind a semaphore, or a push consumer that counts.
+ * A load on a broker from Apache's own Java client: sends behind a semaphore or one-way, or a push consumer that counts.
  *
  * <pre>
  * Load produce NAME_SERVER TOPIC WARM_UP MESSAGES IN_FLIGHT BODY_BYTES
+ * Load oneway NAME_SERVER TOPIC WARM_UP MESSAGES BODY_BYTES
  * Load consume NAME_SERVER TOPIC WARM_UP MESSAGES GROUP
  * </pre>
  *
  * Prints the line {@code {"warm": true}} when the first WARM_UP messages are through, then MESSAGES more are measured, and
  * one line tells what came out: {@code {"messages": 200000, "seconds": 7.1, "failures": 0}}. Whoever wants the broker's
- * CPU time reads it at both lines.
+ * CPU time, or the client's, reads it at both lines.
  */
 public final class Load {
     private static final int SEND_TIMEOUT_MS = 30_000; // a loaded machine must not turn into failures
@@ -40,6 +41,8 @@ public final class Load {
             if (arguments[0].equals("produce")) {
                 int inFlight = Integer.parseInt(arguments[5]);
                 produce(nameServer, topic, warmUp, messages, inFlight, Integer.parseInt(arguments[6]));
+            } else if (arguments[0].equals("oneway")) {
+                oneway(nameServer, topic, warmUp, messages, Integer.parseInt(arguments[5]));
             } else {
                 consume(nameServer, topic, warmUp, messages, arguments[5]);
             }
@@ -79,6 +82,38 @@ public final class Load {
         sendAll(producer, topic, body, messages, inFlight, failures);
         sayResult(messages, started, failures.get());
         producer.shutdown();
+    }
+
+    private static void oneway(String nameServer, String topic, int warmUp, int messages, int bodyBytes)
+        throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("load-producer");
+        producer.setNamesrvAddr(nameServer);
+        producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
+        producer.start();
+        byte[] body = new byte[bodyBytes];
+        Arrays.fill(body, (byte) 'x');
+        producer.send(new Message(topic, "A", "first", body));
+        sendAllOneway(producer, topic, body, warmUp);
+        say("{\"warm\": true}");
+        long started = System.nanoTime();
+        long failures = sendAllOneway(producer, topic, body, messages);
+        sayResult(messages, started, failures);
+        producer.shutdown();
+    }
+
+    /** An answered send comes last: when its answer is here the others have left, and the broker has read them. */
+    private static long sendAllOneway(DefaultMQProducer producer, String topic, byte[] body, int messages)
+        throws Exception {
+        long failures = 0;
+        for (int number = 0; number < messages; number++) {
+            try {
+                producer.sendOneway(new Message(topic, "A", "k" + number, body));
+            } catch (org.apache.rocketmq.remoting.exception.RemotingTooMuchRequestException tooMany) {
+                failures++;
+            }
+        }
+        producer.send(new Message(topic, "A", "last", body));
+        return failures;
     }
 
     private static void sendAll(

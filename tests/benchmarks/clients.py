@@ -1,0 +1,187 @@
+"""Our client beside Apache's Java client, on the same Apache broker in the same run: CPU time for each message.
+
+The clients take turns on one core, the broker has the other; what counts is the client's user and system time, all of
+its threads. Bodies of 1 KiB with a tag and a key, asynchronous flush. Java is warmed up in each of its processes, and
+the broker by a first round that is not counted. Each goal is a ratio of two loads of the same round; the gate is what
+ours may cost beside the bare peer, which needs no Java.
+
+Where other work runs on the machine all CPU times grow, those of short rounds more than others: the smallest of many
+rounds says most then, so it is shown beside the median.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from tests.benchmarks.processes import cpu_seconds, pinned
+from tests.conformance.apache import NEWEST, apache_servers, missing
+from tests.conformance.java_load import JavaLoad, build
+
+__all__ = ["CLIENTS", "GATES", "GOALS", "Goal", "clients_to_run", "measure_clients", "tables_of_clients"]
+
+JAVA_SEND, JAVA_ONE_WAY, JAVA_CONSUME = "java send, 256 in flight", "java one-way", "java push consume"
+SEND, BARE_SEND = "send, 256 in flight", "send, 256 in flight (bare peer)"
+ONE_WAY, BARE_ONE_WAY = "one-way", "one-way (bare peer)"
+BATCH = "batch of 32, one at a time"
+BATCHES = "batch of 32, 8 in flight"
+CONSUME, CONSUME_DEF = "push consume", "push consume, def handler"
+WARM_UP = 60_000  # messages of a Java process, until its compiler has settled
+HEAP = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=1g")
+SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What ``load`` may cost at most, in multiples of ``beside``."""
+
+    load: str
+    beside: str
+    most: float
+
+
+GOALS = (
+    Goal(SEND, JAVA_SEND, 0.9),
+    Goal(ONE_WAY, JAVA_ONE_WAY, 0.6),
+    Goal("send_many", SEND, 0.7),
+    Goal(BATCH, BARE_SEND, 0.8),
+    Goal(BATCHES, BARE_SEND, 0.8),
+    Goal(CONSUME, JAVA_CONSUME, 1.0),
+    Goal(CONSUME_DEF, JAVA_CONSUME, 1.0),
+)
+GATES = (
+    Goal(SEND, BARE_SEND, 2.0),
+    Goal("send_many", BARE_SEND, 2.0),
+    Goal(BATCH, BARE_SEND, 2.0),
+    Goal(BATCHES, BARE_SEND, 2.0),
+    Goal(ONE_WAY, BARE_ONE_WAY, 2.0),
+)
+CLIENTS = tuple(dict.fromkeys(load for goal in (*GOALS, *GATES) for load in (goal.beside, goal.load)))
+CONSUMES = (JAVA_CONSUME, CONSUME, CONSUME_DEF)
+
+
+def clients_to_run(only: str) -> list[str]:
+    """The loads whose goals hold the text in one of their names, and what they are compared with."""
+    goals = [goal for goal in (*GOALS, *GATES) if only in f"clients: {goal.load} beside {goal.beside}"]
+    return [load for load in CLIENTS if any(load in (goal.load, goal.beside) for goal in goals)]
+
+
+@dataclass(frozen=True)
+class _Servers:
+    name_server: str
+    broker: str
+
+
+@contextlib.contextmanager
+def _apache(directory: str | None) -> Iterator[_Servers]:
+    with (
+        tempfile.TemporaryDirectory(dir=directory) as folder,
+        apache_servers(
+            Path(folder),
+            NEWEST,
+            heap=HEAP,
+            prefix=pinned(1),
+            flushDiskType="ASYNC_FLUSH",
+            waitTimeMillsInSendQueue=10_000,  # else it refuses sends when the machine has other work as well
+        ) as servers,
+    ):
+        yield _Servers(servers.name_server, servers.broker)
+
+
+def _java(load: JavaLoad) -> float:
+    """CPU microseconds for each message of a load, its warm-up left out."""
+    with load:
+        load.wait_until_warm()
+        before = cpu_seconds(load.process.pid)
+        result = load.result()
+        used = cpu_seconds(load.process.pid) - before
+    if result["failures"]:
+        raise RuntimeError(f"{result['failures']:.0f} of {result['messages']:.0f} messages of the Java load failed")
+    return used / result["messages"] * 1e6
+
+
+def _ours(name: str, servers: _Servers, topic: str, messages: int, *, filled: bool = False) -> float:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks.scenario", name, f"--topic={topic}", f"--messages={messages}"]
+        + [f"--name-server={servers.name_server}", f"--broker={servers.broker}"]
+        + (["--cpu=0"] if (os.cpu_count() or 1) > 1 else [])
+        + (["--filled"] if filled else []),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{name} failed:\n{done.stderr}")
+    result = json.loads(done.stdout.splitlines()[-1])
+    return float(result["cpu"] / result["messages"] * 1e6)
+
+
+def measure_clients(
+    names: Sequence[str], rounds: int, messages: int, directory: str | None, begins: Callable[[str], None]
+) -> dict[str, list[float]]:
+    """CPU microseconds for each message of each load, round by round; the first round is not counted."""
+    if what := missing():
+        print(f"the Java client is not measured: this machine has no {what}", file=sys.stderr)
+        return {}
+    build()
+    results: dict[str, list[float]] = {name: [] for name in names}
+    with _apache(directory) as servers:
+        filled = f"filled-{uuid.uuid4().hex[:12]}"
+        if any(name in CONSUMES for name in names):
+            _ours("fill", servers, filled, WARM_UP + messages)
+        for number in range(rounds + 1):
+            for name in names:
+                begins(f"clients: {name}")
+                cost = _cost(name, servers, messages, filled)
+                if number:
+                    results[name].append(cost)
+    return results
+
+
+def _cost(name: str, servers: _Servers, messages: int, filled: str) -> float:
+    topic = f"clients-{uuid.uuid4().hex[:12]}"
+    name_server = servers.name_server
+    if name == JAVA_SEND:
+        return _java(JavaLoad.producer(name_server, topic, messages, warm_up=WARM_UP, prefix=pinned(0)))
+    if name == JAVA_ONE_WAY:
+        return _java(JavaLoad.one_way(name_server, topic, messages, warm_up=WARM_UP, prefix=pinned(0)))
+    if name == JAVA_CONSUME:
+        load = JavaLoad.consumer(name_server, filled, messages, warm_up=WARM_UP, group=topic, prefix=pinned(0))
+        return _java(load)
+    if name in CONSUMES:
+        return _ours(name, servers, filled, messages, filled=True)
+    return _ours(name, servers, topic, messages)
+
+
+def tables_of_clients(results: dict[str, list[float]], title: str) -> list[Table]:
+    """What each load cost, and what became of goals and gates."""
+    costs = Table(title=title)
+    for column in ("load", "client CPU us", "min..max"):
+        costs.add_column(column, justify="left" if column == "load" else "right")
+    for name, each in results.items():
+        costs.add_row(name, f"{statistics.median(each):.1f}", f"{min(each):.1f}..{max(each):.1f}")
+    ratios = Table(title="CPU time in multiples of another load of the same round")
+    for column in ("load", "beside", "median", "of the smallest", "at most", ""):
+        ratios.add_column(column, justify="left" if column in ("load", "beside") else "right")
+    for goal, kind in [*((goal, "goal") for goal in GOALS), *((goal, "gate") for goal in GATES)]:
+        if goal.load in results and goal.beside in results:
+            pairs = zip(results[goal.load], results[goal.beside], strict=True)
+            median = statistics.median(ours / theirs for ours, theirs in pairs)
+            smallest = min(results[goal.load]) / min(results[goal.beside])
+            met = "met" if min(median, smallest) <= goal.most else "missed"
+            ratios.add_row(
+                goal.load, goal.beside, f"{median:.2f}", f"{smallest:.2f}", f"{goal.most:g}", f"{kind} {met}"
+            )
+    return [costs, ratios]
