@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -136,7 +136,7 @@ class MessageQueue:
     queue_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Message:
     """A message to send.
 
@@ -148,13 +148,43 @@ class Message:
 
     topic: str
     body: bytes
-    tag: str | None = None
-    keys: tuple[str, ...] | list[str] = ()
-    properties: Mapping[str, str] = field(default_factory=dict)
-    hash_key: str | None = None
-    delay_level: int = 0
-    flag: int = 0
-    wait_store_ok: bool = True
+    tag: str | None
+    keys: tuple[str, ...] | list[str]
+    properties: Mapping[str, str]
+    hash_key: str | None
+    delay_level: int
+    flag: int
+    wait_store_ok: bool
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes,
+        tag: str | None = None,
+        keys: tuple[str, ...] | list[str] = (),
+        properties: Mapping[str, str] | None = None,
+        hash_key: str | None = None,
+        delay_level: int = 0,
+        flag: int = 0,
+        wait_store_ok: bool = True,
+    ) -> None:
+        # A frozen dataclass' own __init__ asks object.__setattr__ for each field. Its slots, set themselves, take six
+        # tenths of the time, which was a fifth of a one-way send (benchmark "one-way").
+        _set_topic(self, topic)
+        _set_body(self, body)
+        _set_tag(self, tag)
+        _set_keys(self, keys)
+        _set_properties(self, {} if properties is None else properties)
+        _set_hash_key(self, hash_key)
+        _set_delay_level(self, delay_level)
+        _set_flag(self, flag)
+        _set_wait_store_ok(self, wait_store_ok)
+
+
+(
+    _set_topic, _set_body, _set_tag, _set_keys, _set_properties, _set_hash_key, _set_delay_level, _set_flag,
+    _set_wait_store_ok,
+) = (Message.__dict__[slot.name].__set__ for slot in fields(Message))  # fmt: skip
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:

@@ -54,6 +54,7 @@ from rocketbox.protocol.admin_bodies import ClusterInfo
 from rocketbox.protocol.bodies import HeartbeatData, ProducerData, TopicRouteData
 from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER, MASTER_ID, RequestCode
 from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.ids import UniqIdGenerator
 from rocketbox.remoting.acl import RequestSigner
 from rocketbox.remoting.client import RemotingClient, RpcHook
 from rocketbox.remoting.connection import Connection
@@ -113,6 +114,8 @@ class MQClientInstance:
         self.running = False
         """Between entering and leaving its ``async with``."""
         self._identity: Identity | None = None
+        self.unique_ids: UniqIdGenerator
+        """Those of the identity, for who asks with each message; there from the start on."""
         self._forked = False
         self._stack = AsyncExitStack()
         self._started = False
@@ -134,6 +137,7 @@ class MQClientInstance:
         if self._has_own_clock:
             self.clock.random.seed()  # forks of the process that made it have the same random state until here
         self._identity = make_identity(self.options, self.clock)
+        self.unique_ids = self._identity.unique_ids
         for code in CONSUMER_REQUESTS:
             self.remoting.register_handler(code, self._serve)
         for code in REFUSED_REQUESTS:

@@ -43,11 +43,13 @@ class Lane:
 class Lanes:
     """The lanes of a topic, as of one version of its route. A topic to come has those of a template topic."""
 
-    __slots__ = ("all", "brokers", "by_queue", "sent_to", "template_topic", "template_version", "version")
+    __slots__ = ("all", "brokers", "by_queue", "one_broker", "sent_to", "template_topic", "template_version",
+                 "version")  # fmt: skip
 
     def __init__(self, lanes: list[Lane], version: int, template: tuple[str, int] | None = None) -> None:
         self.all = lanes
         self.brokers = frozenset(lane.broker_name for lane in lanes)
+        self.one_broker = len(self.brokers) == 1
         self.by_queue = {lane.queue: lane for lane in lanes}
         self.version = version if template is None else NO_ROUTE
         self.template_topic = None if template is None else template[0]
@@ -67,15 +69,16 @@ class LaneTable:
         self._instance = instance
         self._options = options
         self._routes = instance.routes
+        self._versions = instance.routes.versions
         self._lanes: dict[str, Lanes] = {}
 
     def get(self, topic: str) -> Lanes | None:
         """The topic's lanes, if they are still right; they count as sent to."""
         lanes = self._lanes.get(topic)
-        if lanes is None or lanes.version != self._routes.version(topic):
+        if lanes is None or lanes.version != self._versions.get(topic, 0):
             return None
         template = lanes.template_topic
-        if template is not None and lanes.template_version != self._routes.version(template):
+        if template is not None and lanes.template_version != self._versions.get(template, 0):
             return None
         lanes.sent_to = True  # a mark instead of the time: it is set with each message
         return lanes

@@ -45,7 +45,8 @@ class RouteTable:
         self.brokers: BrokerTable = {}
         """The addresses of all brokers that a route names."""
         self._entries: dict[str, _Entry] = {}
-        self._versions: dict[str, int] = {}
+        self.versions: dict[str, int] = {}
+        """What :meth:`version` looks at, for who asks with each message; only this table changes it."""
         self._numbers = itertools.count(1)
         self._confirmed_at: dict[str, float] = {}  # broker name: when its addresses were asked for
         self._topics_of: dict[str, set[str]] = {}  # broker name: topics whose route names it
@@ -67,7 +68,7 @@ class RouteTable:
 
         Other topics' changes leave it alone: what was prepared for one topic stays right.
         """
-        return self._versions.get(topic, 0)
+        return self.versions.get(topic, 0)
 
     def use(self, topic: str, now: float) -> None:
         """Somebody wants the topic's route."""
@@ -100,7 +101,7 @@ class RouteTable:
             named_before.discard(name)
         self._no_longer_named(topic, named_before)
         for each in stale:
-            self._versions[each] = next(self._numbers)
+            self.versions[each] = next(self._numbers)
         return changed
 
     def unknown(self, topic: str, now: float) -> None:
@@ -123,7 +124,7 @@ class RouteTable:
             names = {broker.broker_name for broker in entry.route.data.broker_datas}
             is_last = any(self._topics_of[name] == {topic} for name in names)
             if unknown or (now - entry.used_at >= FORGET_UNUSED_AFTER and not (keep_brokers and is_last)):
-                del self._entries[topic], self._versions[topic]
+                del self._entries[topic], self.versions[topic]
                 self._no_longer_named(topic, names)
                 gone.append(topic)
         return gone

@@ -280,11 +280,12 @@ class Sender:
             topic, body = message.topic, message.body
             if topic not in self._topics:
                 self._check_topic(topic)
-            check_body(topic, body, self.options.max_message_size)
+            if type(body) is not bytes or not 0 < len(body) <= self.options.max_message_size:
+                check_body(topic, body, self.options.max_message_size)
             if message.hash_key is not None:
                 check_hash_key(message.hash_key)
             born = self._clock.time_ms()
-            msg_id = self._instance.identity.unique_ids.next(born)
+            msg_id = self._instance.unique_ids.next(born)
             properties = message_properties(message, msg_id)
             flag = message.flag
             numbers = PLAIN_NUMBERS if flag == 0 else encode_send_numbers(flag=check_flag(flag))
@@ -300,7 +301,7 @@ class Sender:
         for message in batch:
             try:
                 check_body(message.topic, message.body, self.options.max_message_size)
-                msg_id = self._instance.identity.unique_ids.next(born)
+                msg_id = self._instance.unique_ids.next(born)
                 elements.append((check_flag(message.flag), message.body, message_properties(message, msg_id)))
             except (AttributeError, TypeError, UnicodeEncodeError) as error:
                 raise wrong_message(message, error) from error
@@ -359,7 +360,7 @@ class Sender:
         A queue that was given, or that the key chooses at first, is kept whatever happens to the topic's route. One-way
         sends have no result. ``first`` is the lane of the first try, if it is chosen already.
         """
-        topic = request.topic
+        options, topic = self.options, request.topic
         lane: Lane | None = None
         while True:
             lanes = self._lanes.get(topic)
@@ -373,7 +374,10 @@ class Sender:
                 lane = self._next_lane(lanes, tries)
             else:
                 lane = self._lane_to(queue, topic, lanes, lane)
-            share = self._share(lane, lanes, tries, fixed=queue is not None)
+            if lanes.one_broker and options.send_msg_max_timeout_per_request is None:
+                share = tries.deadline - tries.now
+            else:
+                share = self._share(lane, lanes, tries, fixed=queue is not None)
             request.template = lane.template
             try:
                 if request.one_way:
@@ -524,7 +528,7 @@ class Sender:
     def _share(self, lane: Lane, lanes: Lanes, tries: Tries, *, fixed: bool) -> float:
         """The seconds of the try at hand. A ``fixed`` lane has no other beside it."""
         limit = self.options.send_msg_max_timeout_per_request
-        places = 1 if fixed or len(lanes.brokers) == 1 else self._places(lane, lanes, tries)
+        places = 1 if fixed or lanes.one_broker else self._places(lane, lanes, tries)
         return tries.share(places, limit)
 
     def _places(self, lane: Lane, lanes: Lanes, tries: Tries) -> int:

@@ -206,12 +206,13 @@ class RemotingClient:
     def write_prepared(self, address: str, request: SendRequest) -> bool:
         """Write a one-way send now; whether it could be, which is said as in :meth:`start_prepared`."""
         connection = self._connections.get(address)
-        if connection is None or not self._writes_binary or connection.makes_wait:
+        if connection is None or not self._writes_binary:
             return False
         if self.hooks:
+            if connection.makes_wait:
+                return False
             self._ask_hooks(address, request)
-        connection.write_oneway(request.encode)
-        return True
+        return connection.write_at_once(request.encode)
 
     def answered(self, address: str, code: int, answer: RemotingCommand) -> None:
         """Show hooks an answer that a taker was given."""
@@ -307,9 +308,19 @@ class RemotingClient:
             now = self._clock.monotonic()
         deadline = now + timeout
         connection = self._connections.get(address)
-        if connection is None or timeout <= 0:
-            connection, now = await self._reach(address, deadline)
-        response = await connection.request_frame(encode, timeout=deadline - now, now=now, what=what)
+        if connection is not None and connection.takes_requests and timeout > 0:
+            # Here and not by request_frame(): a coroutine less is 3 % of a send (benchmark "send, 256 in flight").
+            waiter = connection.new_waiter()
+            opaque = connection.start_request(encode, waiter, timeout=timeout, now=now, what=what)
+            try:
+                response: RemotingCommand = await waiter
+            except BaseException:
+                connection.forget_request(opaque)
+                raise
+        else:
+            if connection is None or timeout <= 0:
+                connection, now = await self._reach(address, deadline)
+            response = await connection.request_frame(encode, timeout=deadline - now, now=now, what=what)
         if response.code == GO_AWAY:
             self.leave(address, connection)
             connection, now = await self._reach(address, deadline)

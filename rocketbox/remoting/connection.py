@@ -70,7 +70,8 @@ class Connection:
         self._driver = driver
         self._role = role
         self._monotonic = role.clock.monotonic
-        self._new_waiter = driver.waiter
+        self.new_waiter = driver.waiter
+        """Makes a waiter for :meth:`start_request`."""
         self._close_reason: str | None = None
         self._closed_at = 0.0
         self._gone = anyio.Event()
@@ -186,15 +187,14 @@ class Connection:
         waiters, line = self._waiters, self._line
         if self._congested or line.places or len(waiters) + line.admitted >= self._max_waiters:
             await self._stand_in_line(now + timeout)
-        waiter = self._new_waiter()
+        waiter = self.new_waiter()
         opaque = self.start_request(encode, waiter, timeout=timeout, now=now, what=what)
         try:
             response: RemotingCommand = await waiter
             return response
-        finally:
-            waiters.pop(opaque, None)  # a late response finds no waiter and is dropped
-            if line.places:
-                line.call()
+        except BaseException:
+            self.forget_request(opaque)
+            raise
 
     def start_request(
         self, encode: Callable[[int], bytes], taker: AnswerTaker, *, timeout: float, now: float, what: str | int
@@ -219,6 +219,12 @@ class Connection:
             self._role.awaiting.add(self)
         return opaque
 
+    def forget_request(self, opaque: int) -> None:
+        """Nobody waits for the answer any more: a late one finds no taker and is dropped."""
+        self._waiters.pop(opaque, None)
+        if self._line.places:
+            self._line.call()
+
     def forget_requests(self, given_up: Callable[[AnswerTaker], bool]) -> None:
         """Tell those takers nothing more; what comes for them is dropped."""
         for opaque in [opaque for opaque, (taker, *_) in self._waiters.items() if given_up(taker)]:
@@ -241,6 +247,13 @@ class Connection:
                 version=options.version,
             )
         )
+
+    def write_at_once(self, encode: Callable[[int], bytes]) -> bool:
+        """As :meth:`write_oneway`, unless a frame more has to wait; whether it was written."""
+        if self._congested or self._line.places or self._close_reason is not None:
+            return False
+        self._write(encode(next(self._opaques) & MAX_OPAQUE))
+        return True
 
     def write_oneway(self, encode: Callable[[int], bytes]) -> None:
         """As :meth:`send_oneway`, for a caller who makes the frame himself: encode is given the opaque."""
