@@ -54,6 +54,8 @@ class AsyncioDriver(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         names = (transport.get_extra_info("sockname"), transport.get_extra_info("peername"))
         self.connection = self._opened(self, *names)
+        if (allowed := self.connection.may_buffer) is not None:
+            self._transport.set_write_buffer_limits(high=allowed)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.connection.get_buffer(sizehint)

@@ -115,6 +115,15 @@ class Connection:
         return self._congested
 
     @property
+    def may_buffer(self) -> int | None:
+        """How many bytes a driver may keep before it says that it is full; None: as few as it likes.
+
+        Few where a peer connected to us, for it is one of thousands. As many as we may have unwritten where we did:
+        callers wait when that is reached, not when the driver's own limit is, which asyncio has at 64 KiB.
+        """
+        return None if self._role.accepted else self._max_output_bytes
+
+    @property
     def makes_wait(self) -> bool:
         """Whether a frame more has to wait for room; see :meth:`writable`."""
         return self._congested or bool(self._line.places)

@@ -39,7 +39,8 @@ class RemotingOptions:
     max_running_handlers: int = 1_024
     """For each connection: asynchronous handlers at work. A server stops reading then, a client answers 'busy'."""
     max_unwritten_bytes: int = 1_048_576
-    """For each connection: above it requests wait, and a server stops reading, until the peer has taken some."""
+    """For each connection: above it requests wait, and a server stops reading, until the peer has taken some. What one
+    turn of the loop writes may come on top, up to as much again; a server stops already when its socket is full."""
     max_frame_bytes: int = MAX_FRAME_BYTES
     max_header_bytes: int = MAX_HEADER_BYTES
 

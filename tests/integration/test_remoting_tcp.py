@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import gc
 import itertools
+import select
 import socket
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 from rocketbox.clock import RealClock
-from rocketbox.errors import ConnectError, ConnectionClosedError, RequestTimeoutError, RocketBoxError
+from rocketbox.errors import (
+    ConnectError,
+    ConnectionClosedError,
+    RequestTimeoutError,
+    RocketBoxError,
+    TooManyRequestsError,
+)
 from rocketbox.protocol.command import RemotingCommand, encode_command
 from rocketbox.protocol.framing import FrameReader
 from rocketbox.remoting.asyncio_driver import AsyncioDriver
@@ -377,6 +385,44 @@ async def test_a_server_that_does_not_read_holds_the_callers_back(network: TcpNe
                 assert 0 < written < 1000
                 assert "peer takes no bytes" in repr(client)
             # and leaving the client did not hang on what nobody will read
+
+
+async def test_callers_wait_for_a_slow_server_when_the_bytes_that_were_allowed_wait_and_not_before(
+    network: TcpNetwork, driver: str
+) -> None:
+    """A transport of asyncio's calls itself full at 64 KiB, whatever was allowed."""
+    allowed, frame = 1_000_000, 20_000
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 50_000)
+        slow.bind(("127.0.0.1", 0))
+        slow.listen()
+        address = f"127.0.0.1:{slow.getsockname()[1]}"
+        with anyio.fail_after(LIMIT):
+            async with client_of(network, options=RemotingOptions(max_unwritten_bytes=allowed)) as client:
+                written = 0
+                with suppress(TooManyRequestsError):
+                    while written < 100_000_000:
+                        await client.send_oneway(address, ask(NOTICE, b"x" * frame), timeout=0.3)
+                        written += frame
+                peer, _ = await anyio.to_thread.run_sync(slow.accept)
+                with peer:
+                    peer.setblocking(False)
+                    in_the_system = read_until_none_comes(peer)
+                waiting = written - in_the_system
+                assert waiting < 2 * allowed + 10 * frame
+                if driver in {"asyncio", "uvloop"}:  # a stream keeps nothing itself
+                    assert waiting > allowed // 2
+
+
+def read_until_none_comes(peer: socket.socket) -> int:
+    """The bytes that had left the other side, whose loop does not run meanwhile."""
+    count = 0
+    while True:
+        try:
+            count += len(peer.recv(1_000_000))
+        except BlockingIOError:
+            if not select.select([peer], [], [], 0.05)[0]:
+                return count
 
 
 async def test_idle_connections_are_closed(network: TcpNetwork) -> None:
