@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from rocketbox.errors import InvalidMessageError
 
@@ -25,6 +25,7 @@ __all__ = [
     "ConsumeMode",
     "Message",
     "MessageExt",
+    "QUEUE_OFFSET_FIELD",
     "MessageModel",
     "MessageQueue",
     "Property",
@@ -221,6 +222,10 @@ def _format_host(ip: bytes, port: int) -> str:
     return f"[{socket.inet_ntop(socket.AF_INET6, ip)}]:{port}"
 
 
+QUEUE_OFFSET_FIELD: Final = 5
+"""Where a message's queue offset stands in MessageExt.fields; reading it there saves a call per message."""
+
+
 class MessageExt:
     """A message that came from a broker.
 
@@ -300,7 +305,7 @@ class MessageExt:
 
     @property
     def queue_offset(self) -> int:
-        return int(self.fields[5])
+        return int(self.fields[QUEUE_OFFSET_FIELD])
 
     @property
     def commit_log_offset(self) -> int:

@@ -1,7 +1,7 @@
 """Calling handlers: concurrently (any message of a queue beside another), or in order (one batch at a time per queue).
 
-Holds what becomes of a batch when its handler has ended. What an outcome means is in ``outcomes``, the bookkeeping in
-``process_queue``, the way back to the broker in ``send_back``.
+Holds what becomes of a batch when its handler has ended. What an outcome means is in ``outcomes``; where messages come
+from and go back to is behind ``message_source``.
 
 Source: Apache RocketMQ 5.x ``ConsumeMessageConcurrentlyService``, ``ConsumeMessageOrderlyService``.
 """
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from rocketbox.client.failure_log import FailureLog, describe_message
+from rocketbox.client.message_source import MessageSource, WayBack
 from rocketbox.client.options import LONGEST_PAUSE, SHORTEST_PAUSE, ConsumerOptions
 from rocketbox.client.outcomes import (
     BROKER_DECIDES,
@@ -24,8 +25,7 @@ from rocketbox.client.outcomes import (
     failures_of_error,
     failures_of_result,
 )
-from rocketbox.client.process_queue import ProcessQueue
-from rocketbox.client.send_back import DEFAULT_MAX_RECONSUME_TIMES, FIRST_RETRY_LEVEL, SendBack
+from rocketbox.client.send_back import DEFAULT_MAX_RECONSUME_TIMES, FIRST_RETRY_LEVEL
 from rocketbox.client.subscriptions import Subscription, Subscriptions
 from rocketbox.client.workers import Worker, Workers
 from rocketbox.clock import Clock
@@ -66,7 +66,7 @@ class _Consumer(ABC):
         options: ConsumerOptions,
         subscriptions: Subscriptions,
         *,
-        send_back: SendBack | None,
+        send_back: WayBack | None,
         tasks: Supervisor,
         clock: Clock,
     ) -> None:
@@ -82,15 +82,15 @@ class _Consumer(ABC):
         self.workers = Workers(group, options.concurrency, self.run, tasks, clock)
 
     @abstractmethod
-    async def run(self, worker: Worker, queue: ProcessQueue) -> None:
+    async def run(self, worker: Worker, queue: MessageSource) -> None:
         """Take one batch of queue and see it through; never raises for what a handler does."""
 
-    def offer(self, queue: ProcessQueue) -> None:
+    def offer(self, queue: MessageSource) -> None:
         """Messages were put into queue: see that a worker comes to it."""
-        if not queue.scheduled and queue.waiting:
-            self.workers.schedule(queue)
+        if not queue.attended and queue.waiting:
+            self.workers.line_up(queue)
 
-    def _take(self, queue: ProcessQueue) -> tuple[Subscription | None, list[MessageExt]]:
+    def _take(self, queue: MessageSource) -> tuple[Subscription | None, list[MessageExt]]:
         subscription = self._subscriptions.get(queue.topic)
         if subscription is not None:
             return subscription, queue.take(subscription.batch_max_size)
@@ -135,13 +135,13 @@ class ConcurrentConsumer(_Consumer):
         if self._options.consume_timeout != float("inf"):
             self._tasks.start("consume timeout", self._watch_for_slow_handlers)
 
-    async def run(self, worker: Worker, queue: ProcessQueue) -> None:
+    async def run(self, worker: Worker, queue: MessageSource) -> None:
         """Take one batch of queue, have it handled, and see to what failed."""
         subscription, batch = self._take(queue)
         if batch and queue.waiting:
-            self.workers.schedule(queue)  # others may go on with it meanwhile
+            self.workers.line_up(queue)  # others may go on with it meanwhile
         else:
-            queue.scheduled = False
+            queue.attended = False
         if not batch:
             return
         worker.queue, worker.batch = queue, batch
@@ -161,7 +161,7 @@ class ConcurrentConsumer(_Consumer):
             worker.batch = None
             queue.finish()
 
-    async def _settle(self, queue: ProcessQueue, batch: Sequence[MessageExt], failures: Failures) -> None:
+    async def _settle(self, queue: MessageSource, batch: Sequence[MessageExt], failures: Failures) -> None:
         failed = {id(message) for message, _ in failures}
         queue.remove(message for message in batch if id(message) not in failed)
         kept = []
@@ -200,10 +200,10 @@ class ConcurrentConsumer(_Consumer):
         self._tell(message, error, retries, what_now)
         return level
 
-    def _resubmit_later(self, queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+    def _resubmit_later(self, queue: MessageSource, messages: Sequence[MessageExt]) -> None:
         self._tasks.start("resubmit", self._resubmit, queue, tuple(messages))
 
-    async def _resubmit(self, queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+    async def _resubmit(self, queue: MessageSource, messages: Sequence[MessageExt]) -> None:
         await self._clock.sleep(RESUBMIT_AFTER)
         queue.give_back(messages)
         self.offer(queue)
@@ -226,7 +226,7 @@ class ConcurrentConsumer(_Consumer):
                 self.workers.replace(worker)
                 self._tasks.start("consume timeout of a batch", self._take_away, queue, batch)
 
-    async def _take_away(self, queue: ProcessQueue, batch: Sequence[MessageExt]) -> None:
+    async def _take_away(self, queue: MessageSource, batch: Sequence[MessageExt]) -> None:
         kept = []
         for message in batch:
             if queue.dropped:
@@ -248,16 +248,16 @@ class OrderlyConsumer(_Consumer):
     def start(self) -> None:
         self.workers.start()
 
-    async def run(self, worker: Worker, queue: ProcessQueue) -> None:
+    async def run(self, worker: Worker, queue: MessageSource) -> None:
         """Take the next batch of queue, have it handled, and put the queue into the line again."""
         if queue.closed:
             return
         if not self._may_consume(queue):
-            queue.scheduled = False  # it is offered again when its lock is confirmed
+            queue.attended = False  # it is offered again when its lock is confirmed
             return
         subscription, batch = self._take(queue)
         if not batch:
-            queue.scheduled = False
+            queue.attended = False
             return
         worker.queue, worker.batch = queue, batch
         pause: float | None = None
@@ -281,14 +281,14 @@ class OrderlyConsumer(_Consumer):
         if pause is not None:
             self._tasks.start("suspended queue", self._go_on_after, pause, queue)
         elif queue.waiting:
-            self.workers.schedule(queue)
+            self.workers.line_up(queue)
         else:
-            queue.scheduled = False
+            queue.attended = False
 
-    def _may_consume(self, queue: ProcessQueue) -> bool:
+    def _may_consume(self, queue: MessageSource) -> bool:
         return self._options.broadcasting or queue.lock_holds(self._clock.monotonic())
 
-    async def _settle(self, queue: ProcessQueue, batch: Sequence[MessageExt], failures: Failures) -> float | None:
+    async def _settle(self, queue: MessageSource, batch: Sequence[MessageExt], failures: Failures) -> float | None:
         """Give what failed back to its queue, in order, or to the dead-letter queue; the seconds to pause, if any."""
         again: list[MessageExt] = []
         pause = 0.0
@@ -329,6 +329,6 @@ class OrderlyConsumer(_Consumer):
             return True  # broadcasting has no dead-letter queue; the reason has been logged
         return await self._send_back.send_back(message, DEAD_LETTER, self._options.max_reconsume_times)
 
-    async def _go_on_after(self, pause: float, queue: ProcessQueue) -> None:
+    async def _go_on_after(self, pause: float, queue: MessageSource) -> None:
         await self._clock.sleep(pause)
-        self.workers.schedule(queue)
+        self.workers.line_up(queue)

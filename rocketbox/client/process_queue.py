@@ -15,13 +15,12 @@ from dataclasses import dataclass
 
 from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.client.options import MIB
-from rocketbox.message import MessageExt, MessageQueue
+from rocketbox.message import QUEUE_OFFSET_FIELD, MessageExt, MessageQueue
 from rocketbox.waiters import Waiter, make_waiter
 
 __all__ = ["LOCK_EXPIRY", "FlowLimits", "ProcessQueue"]
 
 LOCK_EXPIRY = 30.0  # seconds a lock counts without being refreshed; the broker gives it away after 60
-OFFSET = 5  # the queue offset among MessageExt.fields; reading it there saves a call per message
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,7 @@ class ProcessQueue:
         "_limits",
         "_live",
         "_room_waiter",
+        "attended",
         "body_bytes",
         "closed",
         "dropped",
@@ -57,7 +57,6 @@ class ProcessQueue:
         "locked_at",
         "pulled_to",
         "queue",
-        "scheduled",
         "topic",
         "waiting",
     )
@@ -75,7 +74,7 @@ class ProcessQueue:
         self.lock_doubted = False  # the connection to the broker was lost since
         self.closed = False  # takes nothing in and gives nothing out; what is in hand still counts
         self.dropped = False  # closed, and what is in hand no longer counts
-        self.scheduled = False  # stands in the workers' line, is being worked on in order, or waits for its time
+        self.attended = False  # see MessageSource
         self.waiting: deque[MessageExt] = deque()
         self.in_process = 0  # batches with handlers
         self.body_bytes = 0
@@ -96,7 +95,7 @@ class ProcessQueue:
         held, live, waiting = self._held, self._live, self.waiting
         floor, before = self.pulled_to, self.body_bytes
         for message in messages:
-            offset = message.fields[OFFSET]
+            offset = message.fields[QUEUE_OFFSET_FIELD]
             if offset < floor:
                 continue
             floor = offset + 1
@@ -138,7 +137,7 @@ class ProcessQueue:
         if self.closed:
             return 0
         live = self._live
-        back = [message for message in messages if message.fields[OFFSET] in live]
+        back = [message for message in messages if message.fields[QUEUE_OFFSET_FIELD] in live]
         self.waiting.extendleft(reversed(back))
         return len(back)
 
@@ -147,7 +146,7 @@ class ProcessQueue:
         held, live = self._held, self._live
         before = self.body_bytes
         for message in messages:
-            self.body_bytes -= live.pop(message.fields[OFFSET], 0)
+            self.body_bytes -= live.pop(message.fields[QUEUE_OFFSET_FIELD], 0)
         if not self.dropped:
             self._cached.free(before - self.body_bytes)
         while held and held[0] not in live:
@@ -156,7 +155,7 @@ class ProcessQueue:
             self._wake_room()
 
     def holds(self, message: MessageExt) -> bool:
-        return message.fields[OFFSET] in self._live
+        return message.fields[QUEUE_OFFSET_FIELD] in self._live
 
     @property
     def count(self) -> int:

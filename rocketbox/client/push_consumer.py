@@ -435,17 +435,17 @@ class PushConsumer:
             busy_workers=self._consumer.workers.busy,
             queues=tuple(
                 QueueState(
-                    queue=held.queue,
-                    commit_offset=held.commit_offset,
-                    pulled_to=held.pulled_to,
-                    lag=held.lag,
-                    held=held.count,
-                    waiting=len(held.waiting),
-                    in_process=held.in_process,
-                    locked=held.lock_holds(now),
-                    seconds_since_pull=now - held.last_pull_at,
+                    queue=each.queue,
+                    commit_offset=each.commit_offset,
+                    pulled_to=each.pulled_to,
+                    lag=each.lag,
+                    held=each.count,
+                    waiting=len(each.waiting),
+                    in_process=each.in_process,
+                    locked=each.lock_holds(now),
+                    seconds_since_pull=now - each.last_pull_at,
                 )
-                for held in sorted(self._queues.queues, key=lambda held: held.queue)
+                for each in sorted(self._queues.queues, key=lambda each: each.queue)
             ),
             topics_without_route=tuple(sorted(self.missing_topics)),
             hung_handlers=self.threads.hung,
@@ -459,9 +459,9 @@ class PushConsumer:
         if self._registered and not self._closed:
             self._queues.rebalance()
 
-    def _start_pulling(self, held: ProcessQueue) -> SupervisedTask:
-        name = f"pull {held.queue.topic} {held.queue.broker_name}/{held.queue.queue_id}"
-        return self._tasks.start(name, PullLoop(held, self._pull_context).run)
+    def _start_pulling(self, messages: ProcessQueue) -> SupervisedTask:
+        name = f"pull {messages.queue.topic} {messages.queue.broker_name}/{messages.queue.queue_id}"
+        return self._tasks.start(name, PullLoop(messages, self._pull_context).run)
 
     async def _set_aside(self, message: MessageExt, error: RemoteProtocolError) -> bool:
         """A message that cannot be read goes to the dead-letter queue; if only a codec is missing it is tried again."""

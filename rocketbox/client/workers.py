@@ -17,7 +17,7 @@ from contextvars import ContextVar
 
 from anyio.lowlevel import checkpoint
 
-from rocketbox.client.process_queue import ProcessQueue
+from rocketbox.client.message_source import MessageSource
 from rocketbox.clock import Clock
 from rocketbox.message import MessageExt
 from rocketbox.tasks import SupervisedTask, Supervisor
@@ -37,7 +37,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.task: SupervisedTask | None = None
-        self.queue: ProcessQueue | None = None
+        self.queue: MessageSource | None = None
         self.batch: list[MessageExt] | None = None  # None: nothing in hand, or taken away because it took too long
         self.since = 0.0  # when the batch was taken; later by what it waited in line for a thread
         self.in_line_since: float | None = None
@@ -66,13 +66,13 @@ def worker_in_hand() -> Worker | None:
 
 
 class Workers:
-    """``count`` tasks that call ``work(worker, queue)`` for each queue that is scheduled, in that order."""
+    """``count`` tasks that call ``work(worker, queue)`` for each queue that is lined up, in that order."""
 
     def __init__(
         self,
         name: str,
         count: int,
-        work: Callable[[Worker, ProcessQueue], Awaitable[None]],
+        work: Callable[[Worker, MessageSource], Awaitable[None]],
         tasks: Supervisor,
         clock: Clock,
     ) -> None:
@@ -81,7 +81,7 @@ class Workers:
         self._work = work
         self._tasks = tasks
         self._clock = clock
-        self._line: deque[ProcessQueue] = deque()
+        self._line: deque[MessageSource] = deque()
         self._idle: list[Waiter] = []
         self._waking = False  # a worker was woken and has not run yet; one at a time is enough
         self._closed = False
@@ -102,11 +102,11 @@ class Workers:
         self._workers.append(worker)
         worker.task = self._tasks.start(f"{self._name} worker", self._run, worker)
 
-    def schedule(self, queue: ProcessQueue) -> None:
+    def line_up(self, queue: MessageSource) -> None:
         """Put queue at the end of the line."""
         if self._closed:
             return
-        queue.scheduled = True
+        queue.attended = True
         self._line.append(queue)
         if self._idle and not self._waking:
             self._wake()

@@ -7,6 +7,7 @@ from itertools import pairwise
 import anyio
 import pytest
 
+from rocketbox.client.message_source import MessageSource
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.client.workers import Worker, Workers
 from rocketbox.message import MessageQueue
@@ -20,23 +21,28 @@ def queues(count: int) -> list[ProcessQueue]:
     return [ProcessQueue(MessageQueue("T", "b", number), 0, now=0.0) for number in range(count)]
 
 
-async def test_what_is_scheduled_is_worked_on_once_and_in_order(anyio_backend: str) -> None:
+def number(queue: MessageSource) -> int:
+    assert isinstance(queue, ProcessQueue)
+    return queue.queue.queue_id
+
+
+async def test_what_is_lined_up_is_worked_on_once_and_in_order(anyio_backend: str) -> None:
     clock = VirtualClock()
     done: list[int] = []
 
-    async def work(worker: Worker, queue: ProcessQueue) -> None:
-        done.append(queue.queue.queue_id)
+    async def work(worker: Worker, queue: MessageSource) -> None:
+        done.append(number(queue))
 
     async with Supervisor("test", clock) as tasks:
         workers = Workers("test", 4, work, tasks, clock)
         workers.start()
         await settle()
         for queue in queues(100):
-            workers.schedule(queue)
+            workers.line_up(queue)
         await settle()
         assert done == list(range(100))
         for queue in queues(3):
-            workers.schedule(queue)
+            workers.line_up(queue)
         await settle()
         assert done[100:] == [0, 1, 2]
 
@@ -45,7 +51,7 @@ async def test_as_many_run_at_once_as_there_are_workers(anyio_backend: str) -> N
     clock = VirtualClock()
     running = most = ended = 0
 
-    async def work(worker: Worker, queue: ProcessQueue) -> None:
+    async def work(worker: Worker, queue: MessageSource) -> None:
         nonlocal running, most, ended
         running += 1
         most = max(most, running)
@@ -57,7 +63,7 @@ async def test_as_many_run_at_once_as_there_are_workers(anyio_backend: str) -> N
         workers = Workers("test", 4, work, tasks, clock)
         workers.start()
         for queue in queues(10):
-            workers.schedule(queue)
+            workers.line_up(queue)
         await settle()
         assert (most, workers.busy) == (4, 4)
         await clock.advance(2.5)
@@ -70,14 +76,14 @@ async def test_a_worker_cancelled_while_it_is_woken_passes_the_wake_up_on(anyio_
     clock = VirtualClock()
     done = anyio.Event()
 
-    async def work(worker: Worker, queue: ProcessQueue) -> None:
+    async def work(worker: Worker, queue: MessageSource) -> None:
         done.set()
 
     async with Supervisor("test", clock) as tasks:
         workers = Workers("test", 2, work, tasks, clock)
         workers.start()
         await settle()
-        workers.schedule(queues(1)[0])  # wakes the one that became idle last
+        workers.line_up(queues(1)[0])  # wakes the one that became idle last
         last = workers._workers[-1]
         assert last.task is not None
         last.task.cancel()
@@ -89,15 +95,15 @@ async def test_drained_waits_for_what_is_in_hand_and_begins_nothing_more(anyio_b
     clock = VirtualClock()
     begun: list[int] = []
 
-    async def work(worker: Worker, queue: ProcessQueue) -> None:
-        begun.append(queue.queue.queue_id)
+    async def work(worker: Worker, queue: MessageSource) -> None:
+        begun.append(number(queue))
         await clock.sleep(5)
 
     async with Supervisor("test", clock) as tasks:
         workers = Workers("test", 2, work, tasks, clock)
         workers.start()
         for queue in queues(5):
-            workers.schedule(queue)
+            workers.line_up(queue)
         await settle()
         workers.close()
         drained = anyio.Event()
@@ -112,7 +118,7 @@ async def test_drained_waits_for_what_is_in_hand_and_begins_nothing_more(anyio_b
         await clock.advance(2)
         assert drained.is_set()
         assert begun == [0, 1]
-        workers.schedule(queues(1)[0])
+        workers.line_up(queues(1)[0])
         await settle()
         assert begun == [0, 1]
 
@@ -123,11 +129,11 @@ async def test_workers_that_never_wait_let_others_run(anyio_backend: str) -> Non
     other_ran_at: list[int] = []
     queue = queues(1)[0]
 
-    async def work(worker: Worker, queue: ProcessQueue) -> None:
+    async def work(worker: Worker, queue: MessageSource) -> None:
         nonlocal turns
         turns += 1
         if turns < 1000:
-            workers.schedule(queue)
+            workers.line_up(queue)
 
     async def other() -> None:
         other_ran_at.append(turns)
@@ -136,7 +142,7 @@ async def test_workers_that_never_wait_let_others_run(anyio_backend: str) -> Non
         workers = Workers("test", 1, work, tasks, clock)
         workers.start()
         await settle()
-        workers.schedule(queue)
+        workers.line_up(queue)
         while turns == 0:
             await anyio.lowlevel.checkpoint()
         tasks.start("other", other)
@@ -156,7 +162,7 @@ async def test_handlers_that_do_not_wait_keep_the_loop_for_a_slice_and_one_handl
     done = 0
     other_ran_at: list[float] = []
 
-    async def work(worker: Worker, queue: ProcessQueue) -> None:
+    async def work(worker: Worker, queue: MessageSource) -> None:
         nonlocal done
         clock.now += seconds
         done += 1
@@ -166,7 +172,7 @@ async def test_handlers_that_do_not_wait_keep_the_loop_for_a_slice_and_one_handl
         workers.start()
         await settle()
         for queue in queues(300):
-            workers.schedule(queue)
+            workers.line_up(queue)
         while done < 300:
             other_ran_at.append(clock.now)
             await anyio.lowlevel.checkpoint()
@@ -177,13 +183,13 @@ async def test_handlers_that_do_not_wait_keep_the_loop_for_a_slice_and_one_handl
 async def test_several_may_wait_for_the_end_of_what_is_in_hand(anyio_backend: str) -> None:
     clock = VirtualClock()
 
-    async def work(worker: Worker, queue: ProcessQueue) -> None:
+    async def work(worker: Worker, queue: MessageSource) -> None:
         await clock.sleep(3)
 
     async with Supervisor("test", clock) as tasks:
         workers = Workers("test", 1, work, tasks, clock)
         workers.start()
-        workers.schedule(queues(1)[0])
+        workers.line_up(queues(1)[0])
         await settle()
         ended: list[float] = []
 
