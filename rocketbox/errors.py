@@ -30,6 +30,7 @@ __all__ = [
     "ConnectionClosedError",
     "Finding",
     "ForkedError",
+    "HandlerError",
     "HookFailedError",
     "InvalidGroupError",
     "InvalidMessageError",
@@ -183,6 +184,10 @@ class AccessDeniedError(BrokerError):
 
 class ClientError(RocketBoxError):
     """The client refuses, or cannot do, what was asked; nothing was sent."""
+
+
+class HandlerError(RocketBoxError):
+    """No handler of a message ended as one may, or there is none; the message has failed."""
 
 
 class InvalidMessageError(ClientError):

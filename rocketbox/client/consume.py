@@ -29,7 +29,7 @@ from rocketbox.client.send_back import DEFAULT_MAX_RECONSUME_TIMES, FIRST_RETRY_
 from rocketbox.client.subscriptions import Subscription, Subscriptions
 from rocketbox.client.workers import Worker, Workers
 from rocketbox.clock import Clock
-from rocketbox.errors import BatchFailed, ClientError, Reject, RetryLater
+from rocketbox.errors import BatchFailed, HandlerError, Reject, RetryLater
 from rocketbox.message import DELAY_LEVEL_SECONDS, MessageExt
 from rocketbox.protocol.codes import dlq_topic, retry_topic
 from rocketbox.tasks import Supervisor
@@ -42,14 +42,14 @@ RESUBMIT_AFTER = 5.0  # seconds until messages that could not be sent back are h
 EXPIRED_DELAY_LEVEL = 3  # of a message whose handler took longer than consume_timeout
 
 
-class _NobodyError(ClientError):
+class _NobodyError(HandlerError):
     """A message of the retry topic comes from a topic that the group has no handler for."""
 
     def __init__(self, group: str, topic: str) -> None:
         super().__init__(f"group {group} does not subscribe to {topic} any more")
 
 
-class HandlerEndedError(ClientError):
+class HandlerEndedError(HandlerError):
     """A handler raised what would end its task or the process: a CancelledError of its own, a SystemExit."""
 
     def __init__(self, topic: str, error: BaseException) -> None:
@@ -201,7 +201,7 @@ class ConcurrentConsumer(_Consumer):
         return level
 
     def _resubmit_later(self, queue: MessageSource, messages: Sequence[MessageExt]) -> None:
-        self._tasks.start("resubmit", self._resubmit, queue, tuple(messages))
+        self._tasks.start("resubmit", self._resubmit, queue, tuple(messages), restart=False)
 
     async def _resubmit(self, queue: MessageSource, messages: Sequence[MessageExt]) -> None:
         await self._clock.sleep(RESUBMIT_AFTER)
@@ -224,20 +224,24 @@ class ConcurrentConsumer(_Consumer):
                     limit,
                 )
                 self.workers.replace(worker)
-                self._tasks.start("consume timeout of a batch", self._take_away, queue, batch)
+                self._tasks.start("consume timeout of a batch", self._take_away, queue, batch, restart=False)
 
     async def _take_away(self, queue: MessageSource, batch: Sequence[MessageExt]) -> None:
-        kept = []
-        for message in batch:
-            if queue.dropped:
-                return
-            if self._send_back is None or await self._send_back.send_back(
-                message, EXPIRED_DELAY_LEVEL, self._options.max_reconsume_times
-            ):
-                queue.remove((message,))
-            else:
-                message.reconsume_times += 1
-                kept.append(message)
+        kept = list(batch)
+        try:
+            for message in batch:
+                if queue.dropped:
+                    return
+                if self._send_back is None or await self._send_back.send_back(
+                    message, EXPIRED_DELAY_LEVEL, self._options.max_reconsume_times
+                ):
+                    kept.remove(message)
+                    queue.remove((message,))
+                else:
+                    message.reconsume_times += 1
+        except Exception:  # a fault of ours: the supervisor tells, and the messages must not be stuck
+            self._resubmit_later(queue, kept)
+            raise
         if kept:
             self._resubmit_later(queue, kept)
 
@@ -273,13 +277,13 @@ class OrderlyConsumer(_Consumer):
                 pause = self._options.suspend_current_queue_time
         except Exception:  # a fault of ours: the supervisor tells, and the queue must not be stuck
             queue.give_back(batch)
-            self._tasks.start("suspended queue", self._go_on_after, self._options.suspend_current_queue_time, queue)
+            self._suspend(queue, self._options.suspend_current_queue_time)
             raise
         finally:
             worker.batch = None
             queue.finish()
         if pause is not None:
-            self._tasks.start("suspended queue", self._go_on_after, pause, queue)
+            self._suspend(queue, pause)
         elif queue.waiting:
             self.workers.line_up(queue)
         else:
@@ -328,6 +332,9 @@ class OrderlyConsumer(_Consumer):
         if self._send_back is None:
             return True  # broadcasting has no dead-letter queue; the reason has been logged
         return await self._send_back.send_back(message, DEAD_LETTER, self._options.max_reconsume_times)
+
+    def _suspend(self, queue: MessageSource, pause: float) -> None:
+        self._tasks.start("suspended queue", self._go_on_after, pause, queue, restart=False)
 
     async def _go_on_after(self, pause: float, queue: MessageSource) -> None:
         await self._clock.sleep(pause)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
-from rocketbox.errors import BatchFailed, ClientError
+from rocketbox.errors import BatchFailed, HandlerError
 from rocketbox.message import DELAY_LEVEL_SECONDS, MessageExt
 
 __all__ = [
@@ -73,7 +73,7 @@ def failures_of_result(messages: Sequence[MessageExt], result: object) -> Failur
             return [
                 (message, outcome) for message, outcome in zip(messages, outcomes, strict=True) if outcome is not None
             ]
-    error = ClientError(
+    error = HandlerError(
         f"the handler returned {result!r:.200}; it must return None or a list of {len(messages)} outcomes, "
         "each None or an exception"
     )

@@ -60,6 +60,49 @@ class Again:
         return True
 
 
+class FaultyOnce(Again):
+    """Fails, once, at a body and in a way that nobody foresaw."""
+
+    def __init__(self, at: bytes) -> None:
+        super().__init__()
+        self.at: bytes | None = at
+
+    async def send_back(self, message: MessageExt, delay_level: int, max_reconsume_times: int) -> bool:
+        if message.body == self.at:
+            self.at = None
+            raise KeyError(message.body)
+        return await super().send_back(message, delay_level, max_reconsume_times)
+
+
+async def test_fault_of_our_own_while_a_slow_batch_is_sent_back_repeats_none_of_it_and_loses_none(
+    anyio_backend: str,
+) -> None:
+    clock = VirtualClock()
+    broker = ScriptedBroker(clock)
+    options = ConsumerOptions(concurrency=2, consume_timeout=1.0)
+    source, back, calls = Leased("T", b"0", b"1", b"2"), FaultyOnce(b"1"), list[int]()
+
+    async def handle(batch: list[MessageExt]) -> None:
+        calls.append(len(batch))
+        if len(calls) == 1:
+            await clock.sleep(1000)
+
+    async with (
+        broker,
+        MQClientInstance(broker.address, clock=clock, network=broker.network) as instance,
+        Supervisor("test", clock) as tasks,
+    ):
+        subscriptions = Subscriptions("g", instance, options)
+        subscriptions.put("T", "*", handle, SelectorType.TAG, 32)
+        consumer = ConcurrentConsumer("g", options, subscriptions, send_back=back, tasks=tasks, clock=clock)
+        consumer.start()
+        consumer.offer(source)
+        await clock.advance(12)
+        assert back.levels == [(b"0", 3)], "sent back once"
+        assert calls == [3, 2], "the others are handled again here"
+        assert sorted(source.acknowledged) == [b"0", b"1", b"2"]
+
+
 @pytest.mark.parametrize("mode", list(ConsumeMode))
 async def test_messages_that_are_acknowledged_one_by_one_are_handled_like_those_of_a_queue(
     mode: ConsumeMode, anyio_backend: str

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from rocketbox.client.outcomes import Failures, delay_level_for, failures_of_error, failures_of_result
-from rocketbox.errors import BatchFailed, ClientError, Reject, RetryLater
+from rocketbox.errors import BatchFailed, HandlerError, Reject, RetryLater
 from rocketbox.message import MessageExt
 
 
@@ -55,7 +55,7 @@ def test_each_message_has_its_own_outcome() -> None:
 def test_what_is_no_outcome_brings_all_back_and_says_so(result: object) -> None:
     failures = failures_of_result(messages(3), result)
     assert failed(failures) == [0, 1, 2]
-    assert all(isinstance(reason, ClientError) and "3 outcomes" in str(reason) for _, reason in failures)
+    assert all(isinstance(reason, HandlerError) and "3 outcomes" in str(reason) for _, reason in failures)
 
 
 @pytest.mark.parametrize(
