@@ -71,7 +71,8 @@ class HandlerThreads:
         try:
             return await self._pool.run(self._call, worker.begin, function, args)
         finally:
-            worker.leave_line(self._clock.monotonic())
+            if worker.in_line_since is not None:  # it was cancelled before the thread began
+                worker.leave_line(self._clock.monotonic())
 
     def _call(
         self, begin: Callable[[float], None] | None, function: Callable[..., ResultT], args: tuple[Any, ...]

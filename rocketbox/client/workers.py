@@ -85,6 +85,8 @@ class Workers:
         self._idle: list[Waiter] = []
         self._waking = False  # a worker was woken and has not run yet; one at a time is enough
         self._closed = False
+        self.taken = 0
+        """How many queues were taken from the line so far."""
         self._busy = 0
         self._drained: list[Waiter] = []
         self._workers: list[Worker] = []
@@ -132,6 +134,15 @@ class Workers:
             if worker.task is not None:
                 worker.task.cancel()
 
+    def another(self, worker: Worker) -> bool:
+        """Whether a worker that has ended a batch may take one more out of the same hand; it counts as begun then."""
+        now = self._clock.monotonic()
+        if now >= self._slice_ends or not self._slice_left or worker.replaced or self._closed:
+            return False
+        self._slice_left -= 1
+        worker.since = now
+        return True
+
     @property
     def busy(self) -> int:
         """Workers with something in hand."""
@@ -170,6 +181,7 @@ class Workers:
                 continue
             self._slice_left -= 1
             queue = line.popleft()
+            self.taken += 1
             if line and self._idle and not self._waking:
                 self._wake()
             self._busy += 1

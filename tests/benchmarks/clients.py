@@ -37,7 +37,8 @@ ONE_WAY, BARE_ONE_WAY = "one-way", "one-way (bare peer)"
 BATCH = "batch of 32, one at a time"
 BATCHES = "batch of 32, 8 in flight"
 CONSUME, CONSUME_DEF = "push consume", "push consume, def handler"
-WARM_UP = 60_000  # messages of a Java process, until its compiler has settled
+WARM_UP = {JAVA_SEND: 150_000, JAVA_ONE_WAY: 300_000, JAVA_CONSUME: 200_000}
+"""Messages of a Java process until its compiler has settled: what comes before costs two to three times as much."""
 HEAP = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=1g")
 SECONDS = 300
 
@@ -140,7 +141,7 @@ def measure_clients(
     with _apache(directory) as servers:
         filled = f"filled-{uuid.uuid4().hex[:12]}"
         if any(name in CONSUMES for name in names):
-            _ours("fill", servers, filled, WARM_UP + messages)
+            _ours("fill", servers, filled, WARM_UP[JAVA_CONSUME] + messages)
         for number in range(rounds + 1):
             for name in names:
                 begins(f"clients: {name}")
@@ -154,11 +155,11 @@ def _cost(name: str, servers: _Servers, messages: int, filled: str) -> float:
     topic = f"clients-{uuid.uuid4().hex[:12]}"
     name_server = servers.name_server
     if name == JAVA_SEND:
-        return _java(JavaLoad.producer(name_server, topic, messages, warm_up=WARM_UP, prefix=pinned(0)))
+        return _java(JavaLoad.producer(name_server, topic, messages, warm_up=WARM_UP[name], prefix=pinned(0)))
     if name == JAVA_ONE_WAY:
-        return _java(JavaLoad.one_way(name_server, topic, messages, warm_up=WARM_UP, prefix=pinned(0)))
+        return _java(JavaLoad.one_way(name_server, topic, messages, warm_up=WARM_UP[name], prefix=pinned(0)))
     if name == JAVA_CONSUME:
-        load = JavaLoad.consumer(name_server, filled, messages, warm_up=WARM_UP, group=topic, prefix=pinned(0))
+        load = JavaLoad.consumer(name_server, filled, messages, warm_up=WARM_UP[name], group=topic, prefix=pinned(0))
         return _java(load)
     if name in CONSUMES:
         return _ours(name, servers, filled, messages, filled=True)
