@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from itertools import pairwise
 
 import anyio
 import pytest
@@ -826,3 +828,60 @@ async def test_a_cancelled_subscription_leaves_the_one_before(setting: Setting, 
         assert (seen.bodies, other.bodies) == ([b"first", b"second"], [])
         (group,) = broker.heartbeats[-1].consumer_data_set
         assert {data.topic: data.sub_string for data in group.subscription_data_set} == {"T": "*", "%RETRY%g": "*"}
+
+
+# --- what a message costs ------------------------------------------------------------------------------------------
+
+
+class CountingClock(VirtualClock):
+    """Counts how often it is looked at."""
+
+    looks = 0
+
+    def monotonic(self) -> float:
+        self.looks += 1
+        return super().monotonic()
+
+
+async def test_handlers_that_do_not_wait_are_called_with_one_look_at_the_clock_each(anyio_backend: str) -> None:
+    setting = Setting()
+    clock = setting.clock = CountingClock()
+    setting.broker = ScriptedBroker(clock)
+    setting.broker.topics = {"T": 1, "%RETRY%g": 1}
+    for number in range(64):
+        setting.broker.store("T", b"%d" % number)
+    looks: list[int] = []
+
+    async def handle(batch: list[MessageExt]) -> None:
+        looks.append(clock.looks)
+
+    async with setting.consumer(consume_from_where=ConsumeFromWhere.FIRST_OFFSET) as consumer:
+        await consumer.subscribe("T", "*", handle)
+        await settle(200)
+    assert len(looks) == 64
+    between = Counter(after - before for before, after in pairwise(looks))
+    assert between.most_common(1)[0][0] == 1
+    assert between[1] >= 55, "all but the first of each slice and pull"
+
+
+async def test_handlers_that_begin_to_wait_have_as_many_beside_them_as_there_are_workers(
+    setting: Setting, anyio_backend: str
+) -> None:
+    for number in range(40):
+        setting.broker.store("T", b"%d" % number)
+    go = anyio.Event()
+    begun = 0
+
+    async def handle(batch: list[MessageExt]) -> None:
+        nonlocal begun
+        begun += 1
+        if begun > 10:  # the first ones do not wait
+            await go.wait()
+
+    async with setting.consumer(consume_from_where=ConsumeFromWhere.FIRST_OFFSET, concurrency=8) as consumer:
+        await consumer.subscribe("T", "*", handle)
+        await settle(200)
+        assert begun == 10 + 8, "each worker has one that waits"
+        go.set()
+        await settle(200)
+        assert begun == 40

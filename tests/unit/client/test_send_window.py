@@ -421,3 +421,40 @@ async def test_latency_table_hears_how_long_first_tries_took() -> None:
             results = await outcomes_of(clock, 0.5, producer, messages(4))
         assert {result.broker_name for result in results} == {"broker-b"}, "0.7 s mean two seconds away"
         assert len(slow.sends) == before
+
+
+class CountingClock(VirtualClock):
+    """Counts how often it is looked at."""
+
+    looks = wall_looks = 0
+
+    def monotonic(self) -> float:
+        self.looks += 1
+        return super().monotonic()
+
+    def time_ms(self) -> int:
+        self.wall_looks += 1
+        return super().time_ms()
+
+
+async def test_sends_look_at_the_clock_once_and_never_at_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = CountingClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        async with producer_of(cluster) as producer:
+            await warm(cluster, producer)
+
+            def never() -> int:
+                raise AssertionError("the process id is asked for with each message")
+
+            monkeypatch.setattr("os.getpid", never)
+            clock.looks = clock.wall_looks = 0
+            for _ in range(10):
+                await producer.send_one_way(Message("T", b"1"))
+            assert (clock.looks, clock.wall_looks) == (0, 10), "nothing of it has a deadline"
+            await settle(40)
+            clock.looks = clock.wall_looks = 0
+            first = producer.send(Message("T", b"1"))
+            first.send(None)  # up to where it waits for its answer
+            assert (clock.looks, clock.wall_looks) == (1, 1)
+            first.close()
