@@ -298,11 +298,14 @@ class Sender:
         first = self._check_batch(batch)
         elements = []
         ids = []
+        next_id, most = self._instance.unique_ids.next, self.options.max_message_size
         for message in batch:
             try:
-                check_body(message.topic, message.body, self.options.max_message_size)
-                msg_id = self._instance.unique_ids.next(born)
-                elements.append((check_flag(message.flag), message.body, message_properties(message, msg_id)))
+                body, flag = message.body, message.flag
+                if type(body) is not bytes or not 0 < len(body) <= most:
+                    check_body(message.topic, body, most)
+                msg_id = next_id(born)
+                elements.append((check_flag(flag) if flag else 0, body, message_properties(message, msg_id)))
             except (AttributeError, TypeError, UnicodeEncodeError) as error:
                 raise wrong_message(message, error) from error
             ids.append(msg_id)
@@ -328,7 +331,8 @@ class Sender:
         first = batch[0]
         for message in batch:
             try:
-                self._check_topic(message.topic)
+                if message is first or message.topic != first.topic:
+                    self._check_topic(message.topic)
                 if message.hash_key is not None:
                     check_hash_key(message.hash_key)
                 if message.delay_level:

@@ -314,11 +314,13 @@ def encode_batch(elements: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     Raises InvalidMessageError when the properties of one are too long.
     """
     parts: list[bytes] = []
+    head, length = _ELEMENT.pack, _SHORT.pack
+    fixed = _ELEMENT.size + _SHORT.size
     for flag, body, properties in elements:
-        if len(properties) > MAX_PROPERTIES_BYTES:
-            raise InvalidMessageError(f"properties of {len(properties)} bytes; {MAX_PROPERTIES_BYTES} is the most")
-        size = _ELEMENT.size + len(body) + 2 + len(properties)
-        parts += (_ELEMENT.pack(size, 0, 0, flag, len(body)), body, _SHORT.pack(len(properties)), properties)
+        body_size, size = len(body), len(properties)
+        if size > MAX_PROPERTIES_BYTES:
+            raise InvalidMessageError(f"properties of {size} bytes; {MAX_PROPERTIES_BYTES} is the most")
+        parts += (head(fixed + body_size + size, 0, 0, flag, body_size), body, length(size), properties)
     return b"".join(parts)
 
 
