@@ -285,7 +285,8 @@ class MQClientInstance:
         return route
 
     async def refresh_route(self, topic: str) -> TopicRoute | None:
-        """Ask a name server for topic now; see find_route."""
+        """What is known of topic does not hold: ask another name server for it now; see find_route."""
+        self._name_servers.suspect()
         return await self.find_route(topic, refresh=True)
 
     async def find_route(self, topic: str, *, refresh: bool = False) -> TopicRoute | None:
@@ -329,7 +330,7 @@ class MQClientInstance:
             lookup.done.set()
 
     def suspect_route(self, topic: str) -> None:
-        """A broker of topic failed: ask for the route within a second instead of within 30."""
+        """A broker of topic failed: ask another name server for the route within a second, instead of within 30."""
         self._suspected.add(topic)
 
     def _confirm_route(self, topic: str, data: TopicRouteData, asked_at: float) -> None:
@@ -360,6 +361,8 @@ class MQClientInstance:
             await self.clock.sleep(self.options.missing_route_interval)
             subscribed = {topic for member in self._consumers.values() for topic in member.topics()}
             topics = (subscribed - self.routes.topics()) | self._suspected
+            if self._suspected:
+                self._name_servers.suspect()
             self._suspected = set()
             now = self.clock.monotonic()
             if now - refreshed >= self.options.poll_name_server_interval:

@@ -3,6 +3,10 @@
 One server is kept while it answers. When it does not, each of the others is tried once within the same timeout, and
 the one that answers is kept from then on.
 
+Name servers do not know of each other: one that was just started, or that a broker cannot reach, knows less than the
+others or an address that is no more. So what one of them does not know the others are asked for, within a moment, and
+when what it said does not hold, another one is asked next (``suspect``).
+
 Source: Apache RocketMQ 5.x ``NettyRemotingClient.getAndCreateNameserverChannel`` (which tries one server a call) and
 ``NameServerAddressUtils``.
 """
@@ -21,6 +25,10 @@ from rocketbox.remoting.client import RemotingClient
 __all__ = ["NameServers", "parse_name_servers"]
 
 _log = logging.getLogger(__name__)
+
+OTHERS_WITHIN = 0.3  # seconds that each other server has for telling what the first one does not know
+TURN_AGAIN_AFTER = 1.0  # seconds
+AVOIDED_FOR = 30.0  # seconds for which one that did not answer is no alternative
 
 _ADDRESS = re.compile(r"\S+:([0-9]{1,5})")
 
@@ -54,12 +62,45 @@ class NameServers:
         clock.random.shuffle(self.addresses)  # clients spread over the servers
         self._remoting = remoting
         self._clock = clock
+        self._failed_at: dict[str, float] = {}
+        self._turned_at = -TURN_AGAIN_AFTER
 
-    async def request(self, command: RemotingCommand, *, timeout: float) -> tuple[str, RemotingCommand]:
+    def suspect(self) -> None:
+        """What the server that is kept has said does not hold: ask another one next, if there is one that answers.
+
+        Many may say so at once, of one thing: that is one reason to turn to another.
+        """
+        now = self._clock.monotonic()
+        if now - self._turned_at < TURN_AGAIN_AFTER:
+            return
+        for address in self.addresses[1:]:
+            if now - self._failed_at.get(address, -AVOIDED_FOR) >= AVOIDED_FOR:
+                self._turned_at = now
+                self.addresses.append(self.addresses.pop(0))
+                self._keep(address)
+                return
+
+    async def request(
+        self, command: RemotingCommand, *, timeout: float, unknown: int | None = None
+    ) -> tuple[str, RemotingCommand]:
         """The first server's address that answers within timeout seconds, and its answer.
 
-        Raises RemotingError when none does: NoNameServerError, if several were asked.
+        With ``unknown`` an answer of that code counts only if no other server answers otherwise soon.
+        Raises RemotingError when none answers: NoNameServerError, if several were asked.
         """
+        address, answer = await self._request_first(command, timeout)
+        if answer.code == unknown:
+            for other in [each for each in self.addresses if each != address]:
+                try:
+                    found = await self._remoting.request(other, command, timeout=min(timeout, OTHERS_WITHIN))
+                except RemotingError as error:
+                    self._note_failure(other, error)
+                    continue
+                if found.code != unknown:
+                    return other, found
+        return address, answer
+
+    async def _request_first(self, command: RemotingCommand, timeout: float) -> tuple[str, RemotingCommand]:
         deadline = self._clock.monotonic() + timeout
         failures: dict[str, RemotingError] = {}
         candidates = list(self.addresses)
@@ -72,12 +113,20 @@ class NameServers:
                 answer = await self._remoting.request(address, command, timeout=share)
             except RemotingError as error:
                 failures[address] = error
-                _log.debug("name server %s: %s", address, error)
+                self._note_failure(address, error)
                 continue
-            if self.addresses[0] != address and address in self.addresses:
-                self.addresses.remove(address)
-                self.addresses.insert(0, address)
+            self._keep(address)
             return address, answer
         for address in candidates:
             failures.setdefault(address, RequestTimeoutError(address, f"request {command.code}", timeout))
         raise NoNameServerError(failures) if len(failures) > 1 else failures[candidates[0]]
+
+    def _keep(self, address: str) -> None:
+        """Ask this one first from now on."""
+        if self.addresses[0] != address and address in self.addresses:
+            self.addresses.remove(address)
+            self.addresses.insert(0, address)
+
+    def _note_failure(self, address: str, error: RemotingError) -> None:
+        self._failed_at[address] = self._clock.monotonic()
+        _log.debug("name server %s: %s", address, error)

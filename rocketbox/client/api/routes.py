@@ -17,13 +17,13 @@ __all__ = ["fetch_cluster", "fetch_route"]
 
 
 async def fetch_route(name_servers: NameServers, topic: str, *, timeout: float) -> TopicRouteData | None:
-    """The topic's route data; None when the name server knows no broker for it.
+    """The topic's route data; None when no name server knows a broker for it.
 
     Raises RemotingError when none answers, BrokerError when one refuses.
     """
     header = GetRouteInfoRequestHeader(topic=topic)
     command = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.encode())
-    address, answer = await name_servers.request(command, timeout=timeout)
+    address, answer = await name_servers.request(command, timeout=timeout, unknown=ResponseCode.TOPIC_NOT_EXIST)
     if answer.code == ResponseCode.TOPIC_NOT_EXIST:
         return None
     if answer.code != ResponseCode.SUCCESS:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,7 @@ from rocketbox.errors import (
 )
 from rocketbox.message import Message, MessageQueue
 from rocketbox.protocol.bodies import ConsumerData
-from rocketbox.protocol.codes import RequestCode, ResponseCode
+from rocketbox.protocol.codes import TBW102, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.tags import SubscriptionData
 from rocketbox.remoting.connection import Connection
@@ -177,6 +178,35 @@ async def test_client_that_was_started_before_a_fork_says_what_to_do_instead() -
             assert (await producer.send(Message("T", b"x"))).queue_offset >= 0, "the parent goes on"
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+async def test_fork_tells_each_of_two_running_clients_and_the_one_that_runs_alone_later() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as one, ScriptedCluster(clock) as other, instance_of(other) as second:
+        one.add_topic("T")
+        other.add_topic("T")
+        async with instance_of(one) as first:
+
+            def states() -> str:
+                told = []
+                for instance in (first, second):
+                    try:
+                        instance.check_running()
+                        told.append("runs")
+                    except ForkedError:
+                        told.append("forked")
+                    except NotStartedError:
+                        told.append("ended")
+                return " ".join(told)
+
+            assert in_a_fork(states) == "forked forked"
+            assert states() == "runs runs", "the parent goes on"
+            assert (await first.route("T")).topic == (await second.route("T")).topic == "T"
+        assert in_a_fork(states) == "ended forked"
+        assert states() == "ended runs"
+        async with Producer("P", instance=second) as producer:
+            await producer.send(Message("T", b"x"))
+
+
 def test_identity_is_asked_for_after_the_start() -> None:
     with pytest.raises(NotStartedError, match=r"ns:1, not started"):
         _ = MQClientInstance("ns:1").client_id
@@ -284,6 +314,132 @@ async def test_silent_name_server_leaves_time_for_the_other_one() -> None:
             assert found
             assert instance.name_servers[0] == answering.address
         tasks.cancel_scope.cancel()
+
+
+# --- name servers that disagree -----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def two_name_servers(
+    clock: VirtualClock, cluster: ScriptedCluster
+) -> AsyncIterator[tuple[MQClientInstance, ScriptedNameServer, ScriptedNameServer]]:
+    """A client, the name server that it asks first, and the other one."""
+    async with anyio.create_task_group() as tasks:
+        other = ScriptedNameServer(clock, cluster.network, "ns2")
+        await other.start(tasks)
+        async with MQClientInstance(
+            "ns:9876;ns2:9876", options=ClientOptions(client_ip="192.0.2.7"), clock=clock, network=cluster.network
+        ) as instance:
+            servers = (cluster.name_server, other)
+            yield instance, *(servers if instance.name_servers[0] == servers[0].address else servers[::-1])
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_one_name_server_does_not_know_the_other_is_asked_for() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, two_name_servers(clock, cluster) as (instance, first, second):
+        second.routes["T"] = cluster.route(queues=3)
+        assert len((await instance.route("T")).publish_queues) == 3
+        async with Producer("P", instance=instance) as producer:  # which would make it anew, as the template topic is
+            first.routes[TBW102] = cluster.route(queues=8)
+            second.routes["U"] = cluster.route(queues=1)
+            assert (await producer.send(Message("U", b"x"))).queue.queue_id == 0
+            assert first.asked(TBW102) == 0
+        assert instance.name_servers[0] == first.address, "it has answered, and is kept"
+        assert await instance.find_route("V") is None
+        assert first.asked("V") == second.asked("V") == 1
+
+
+async def test_silent_name_server_takes_little_time_from_what_no_other_knows() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, two_name_servers(clock, cluster) as (instance, _, second):
+        await second.stop()
+        second.scripts[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda *_: None
+        await cluster.restart(second)
+        found: list[TopicRoute | None] = []
+
+        async def ask() -> None:
+            found.append(await instance.find_route("T"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            await clock.advance(0.6)  # 0.3 s, and a sweep
+            assert found == [None]
+
+
+async def test_broker_whose_old_address_one_name_server_still_tells_is_found_by_the_other() -> None:
+    clock = VirtualClock()
+    async with (
+        ScriptedCluster(clock, ("broker-a", "moved")) as cluster,
+        two_name_servers(clock, cluster) as (instance, first, second),
+    ):
+        old, new = (cluster.route(queues=1, brokers=["broker-a"]) for _ in range(2))
+        new["brokerDatas"][0]["brokerAddrs"] = {"0": cluster.brokers["moved"].address}
+        first.routes["T"], second.routes["T"] = old, new
+        async with Producer("P", instance=instance) as producer:
+            await producer.send(Message("T", b"at the old one"))
+            await cluster.brokers["broker-a"].stop()
+            results = []
+
+            async def send() -> None:
+                results.append(await producer.send(Message("T", b"at the new one")))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send)
+                await clock.advance(3.5)
+            assert [result.broker_name for result in results] == ["broker-a"]
+            assert len(cluster.brokers["moved"].sends) == 1
+            await clock.advance(120)
+            assert instance.broker_address("broker-a") == cluster.brokers["moved"].address, "and stays so"
+
+
+async def test_who_cannot_pull_asks_another_name_server_and_only_one_however_many_queues_that_are() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, two_name_servers(clock, cluster) as (instance, first, second):
+        first.routes["T"], second.routes["T"] = cluster.route(queues=1), cluster.route(queues=2)
+        assert len((await instance.route("T")).subscribe_queues) == 1
+        for _ in range(4):
+            route = await instance.refresh_route("T")
+            assert route is not None
+            assert len(route.subscribe_queues) == 2
+        assert first.asked("T") == 1
+
+
+async def test_name_server_that_does_not_answer_is_no_alternative() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, two_name_servers(clock, cluster) as (instance, first, second):
+        await second.stop()
+        first.routes["T"] = cluster.route(queues=1)
+        await instance.route("T")
+        assert await instance.find_route("V") is None
+        for _ in range(5):
+            instance.suspect_route("T")
+            await clock.advance(1.5)
+            assert instance.name_servers[0] == first.address
+        assert first.asked("T") >= 5
+
+
+async def test_two_clients_of_one_process_share_nothing_but_the_process() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as one, ScriptedCluster(clock, ("broker-a", "broker-b")) as other:
+        one.add_topic("T", queues=1)
+        other.add_topic("T", queues=5)
+        async with instance_of(one) as first:
+            async with instance_of(other) as second, Producer("P", instance=second) as producer:
+                async with Producer("P", instance=first) as of_first:  # the same group, in another cluster
+                    assert len((await first.route("T")).publish_queues) == 1
+                    assert len((await second.route("T")).publish_queues) == 10
+                    assert set(first.broker_names) == {"broker-a"}
+                    assert first.broker_address("broker-a") == second.broker_address("broker-a")
+                    await of_first.send(Message("T", b"for one"))
+                await producer.send(Message("T", b"for the other"))
+                assert [request.body for request in one.broker.sends] == [b"for one"]
+                assert [r.body for broker in other.brokers.values() for r in broker.sends] == [b"for the other"]
+                assert first.client_id != second.client_id
+            assert first.running
+            async with Producer("P", instance=first) as of_first:
+                await of_first.send(Message("T", b"still here"))
+            assert len(one.broker.sends) == 2
 
 
 # --- routes -------------------------------------------------------------------------------------------------------
