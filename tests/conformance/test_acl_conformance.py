@@ -1,0 +1,183 @@
+"""Signed requests on Apache's brokers with access control: ACL 1.0 (plain_acl.yml) of 4.9.7, ACL 2.0 of 5.x."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import anyio
+import pytest
+
+from rocketbox.client import Admin, ClientOptions, ConsumerOptions, Credentials, Producer, PushConsumer
+from rocketbox.errors import AccessDeniedError
+from rocketbox.message import ConsumeFromWhere, Message, MessageExt
+from tests.conformance.apache import EACH_VERSION, apache_servers, home
+from tests.services import ServiceMaker, service_maker
+
+pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
+
+ADMIN = Credentials(access_key="administrator", secret_key="secret-of-the-administrator")
+PUBLISHER = Credentials(access_key="publisher", secret_key="secret-of-the-publisher")
+SUBSCRIBER = Credentials(access_key="subscriber", secret_key="secret-of-the-subscriber")
+SECONDS = 30.0
+
+PLAIN_ACL = f"""
+globalWhiteRemoteAddresses: []
+accounts:
+- {{accessKey: {ADMIN.access_key}, secretKey: {ADMIN.secret_key}, admin: true}}
+- accessKey: {PUBLISHER.access_key}
+  secretKey: {PUBLISHER.secret_key}
+  defaultTopicPerm: DENY
+  defaultGroupPerm: DENY
+  topicPerms: [departures=PUB]
+- accessKey: {SUBSCRIBER.access_key}
+  secretKey: {SUBSCRIBER.secret_key}
+  defaultTopicPerm: DENY
+  defaultGroupPerm: DENY
+  topicPerms: [departures=SUB]
+  groupPerms: [board=SUB]
+"""
+
+AUTH = "org.apache.rocketmq.auth"
+ACL_2 = {
+    "authenticationEnabled": "true",
+    "authenticationProvider": f"{AUTH}.authentication.provider.DefaultAuthenticationProvider",
+    "authenticationMetadataProvider": f"{AUTH}.authentication.provider.LocalAuthenticationMetadataProvider",
+    "authorizationEnabled": "true",
+    "authorizationProvider": f"{AUTH}.authorization.provider.DefaultAuthorizationProvider",
+    "authorizationMetadataProvider": f"{AUTH}.authorization.provider.LocalAuthorizationMetadataProvider",
+    "initAuthenticationUser": json.dumps({"username": ADMIN.access_key, "password": ADMIN.secret_key}),
+    "innerClientAuthenticationCredentials": json.dumps({"accessKey": ADMIN.access_key, "secretKey": ADMIN.secret_key}),
+}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module", params=EACH_VERSION)
+def name_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a broker on which the publisher may send to departures, and the subscriber read it in group board."""
+    folder = tmp_path_factory.mktemp(request.param)
+    home(folder)
+    if request.param.startswith("4."):
+        (folder / "conf" / "plain_acl.yml").write_text(PLAIN_ACL)
+        with apache_servers(folder, request.param, aclEnable="true") as servers:
+            yield servers.name_server
+        return
+    (folder / "conf" / "tools.yml").write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
+    with apache_servers(folder, request.param, authConfigPath=folder / "auth", **ACL_2) as servers:
+        cluster = ("-c", "DefaultCluster")
+        for user in (PUBLISHER, SUBSCRIBER):
+            servers.admin("createUser", *cluster, "-u", user.access_key, "-p", user.secret_key, "-t", "Normal")
+        for user, resources, action in (
+            (PUBLISHER, "Topic:departures", "Pub"),
+            (SUBSCRIBER, "Topic:departures", "Sub,Get"),  # Get: where its queues end, for a new group
+            (SUBSCRIBER, "Group:board", "Sub"),
+        ):
+            servers.admin("createAcl", *cluster, "-s", f"User:{user.access_key}", "-r", resources, "-a", action,
+                          "-d", "Allow")  # fmt: skip
+        yield servers.name_server
+
+
+@pytest.fixture
+async def topic(name_server: str) -> str:
+    async with Admin(name_server=name_server, client_options=ClientOptions(credentials=ADMIN)) as admin:
+        await admin.create_topic("departures", queues=2)
+    return "departures"
+
+
+def producer(name_server: str, user: Credentials | None) -> Producer:
+    return Producer("desk", name_server=name_server, client_options=ClientOptions(credentials=user))
+
+
+async def consumed(name_server: str, user: Credentials, group: str, wanted: set[bytes], seconds: float) -> set[bytes]:
+    """What a member of the group gets of departures, until it has got the wanted."""
+    seen: set[bytes] = set()
+    complete = anyio.Event()
+
+    async def handle(batch: list[MessageExt]) -> None:
+        seen.update(message.body for message in batch)
+        if wanted <= seen:
+            complete.set()
+
+    options = ConsumerOptions(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    client = ClientOptions(credentials=user)
+    async with PushConsumer(group, name_server=name_server, client_options=client, options=options) as consumer:
+        await consumer.subscribe("departures", "*", handle)
+        with anyio.move_on_after(seconds):
+            await complete.wait()
+    return seen
+
+
+async def test_who_may_publish_and_subscribe_does(name_server: str, topic: str) -> None:
+    sent = {b"%d of %d bytes %s" % (number, number * 100, b"x" * number * 100) for number in range(8)}
+    first, second, *rest = sorted(sent)
+    async with producer(name_server, PUBLISHER) as publisher:
+        await publisher.send(Message(topic, first, flag=7, keys=("k1", "k2"), properties={"ä": "ü€"}))
+        await publisher.send_one_way(Message(topic, second))
+        await publisher.send_many([Message(topic, body) for body in rest[:4]])
+        await publisher.send_batch([Message(topic, body) for body in rest[4:]])
+    assert await consumed(name_server, SUBSCRIBER, "board", sent, SECONDS) >= sent
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        None,
+        Credentials(access_key=PUBLISHER.access_key, secret_key="a wrong one"),
+        Credentials(access_key="stranger", secret_key="whatever"),
+        SUBSCRIBER,
+    ],
+    ids=["without keys", "wrong secret", "unknown user", "not permitted"],
+)
+async def test_who_may_not_publish_is_told_so_at_once(name_server: str, topic: str, user: Credentials | None) -> None:
+    async with producer(name_server, user) as stranger:
+        with pytest.raises(AccessDeniedError) as caught:
+            await stranger.send(Message(topic, b"never"))
+    assert getattr(caught.value, "__notes__", []) == [], "there was one try"
+
+
+async def test_who_may_not_subscribe_gets_nothing(name_server: str, topic: str) -> None:
+    async with producer(name_server, PUBLISHER) as publisher:
+        await publisher.send(Message(topic, b"not for everybody"))
+    assert await consumed(name_server, PUBLISHER, "board", {b"not for everybody"}, 3.0) == set()
+
+
+SERVICE = """
+import anyio
+from rocketbox import ConsumeFromWhere, RocketBox, rocketmq_listener
+
+app = RocketBox("desk", scan=[__name__])
+seen = anyio.Event()
+
+@rocketmq_listener(topic="departures", consumer_group="board", consume_from_where=ConsumeFromWhere.LAST_OFFSET)
+async def on_departure(text: str) -> None:
+    if text == "from the service":
+        seen.set()
+"""
+
+SETTINGS = f"""
+rocketmq:
+  name-server: NAME_SERVER
+  producer: {{group: desk, access-key: {PUBLISHER.access_key}, secret-key: {PUBLISHER.secret_key}}}
+  consumer: {{access-key: {SUBSCRIBER.access_key}, secret-key: {SUBSCRIBER.secret_key}}}
+"""
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
+    yield from service_maker(tmp_path, monkeypatch)
+
+
+async def test_a_service_publishes_as_one_user_and_subscribes_as_another(
+    name_server: str, topic: str, service: ServiceMaker
+) -> None:
+    module: ModuleType = service(SERVICE, SETTINGS.replace("NAME_SERVER", name_server))
+    async with module.app:
+        with anyio.fail_after(SECONDS):
+            await module.app.template.send(topic, "from the service")
+            await module.seen.wait()
