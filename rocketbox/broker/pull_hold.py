@@ -183,6 +183,7 @@ class PullHold:
         for held in list(self._connections.get(connection, ())):
             self._leave_queue(held)
             self._set_done(held)
+            held.connection = held.request = None  # its deadline may stand in line for long
 
     async def run(self) -> None:
         """Answer what is woken or out of time, for ever."""

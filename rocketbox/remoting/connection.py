@@ -37,7 +37,7 @@ from rocketbox.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingComma
 from rocketbox.remoting.intake import Intake
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.peer_requests import PeerRequests
-from rocketbox.remoting.role import AnswerTaker, Driver, RequestHandler, Role
+from rocketbox.remoting.role import GONE, AnswerTaker, Driver, RequestHandler, Role
 from rocketbox.remoting.sweep_times import IDLE_SWEEP_INTERVAL
 from rocketbox.remoting.waiting_line import WaitingLine
 
@@ -91,7 +91,7 @@ class Connection:
         self._driver_is_full = False
         self._congested = False
         # requests of the peer
-        self._intake = Intake(self, role)
+        self._intake = Intake(role)
         self._requests = PeerRequests(self, driver, role)
         self._hooked = self._requests.hooked
         self._read_turns = role.read_turns
@@ -283,7 +283,7 @@ class Connection:
         """
         if request.flag & ONEWAY_FLAG or self._close_reason is not None:
             if self._hooked is not None:
-                self._hooked.after(request, response.code, 0)
+                self._hooked.after(self, request, response.code, 0)
             return
         code = response.code
         options = self._role.options
@@ -301,7 +301,7 @@ class Connection:
             frame = encode_response(request, failure, language=options.language, version=options.version)
         self._write(frame)
         if self._hooked is not None:
-            self._hooked.after(request, code, len(frame))
+            self._hooked.after(self, request, code, len(frame))
 
     def reply_frame(self, request: RemotingCommand, frame: bytes, *, code: int = ResponseCode.SUCCESS) -> None:
         """As :meth:`reply`, for an answer that is written already: the whole frame, no larger than they may be.
@@ -312,7 +312,7 @@ class Connection:
         if answered:
             self._write(frame)
         if self._hooked is not None:
-            self._hooked.after(request, code, len(frame) if answered else 0)
+            self._hooked.after(self, request, code, len(frame) if answered else 0)
 
     def reply_frames(self, answers: Sequence[tuple[object, RemotingCommand, bytes]]) -> None:
         """As :meth:`reply_frame` for many that succeeded: (anything, request, frame) each."""
@@ -413,7 +413,7 @@ class Connection:
             self._answer_refused()
         held = intake.reader.buffered_bytes
         if held or intake.counted_bytes:
-            intake.count(held)
+            intake.count(self, held)
 
     def _answer_refused(self) -> None:
         for one in self._intake.take_refused():
@@ -491,6 +491,10 @@ class Connection:
         self._output = []
         self._intake.reader.release()
         self._gone.set()
+        if self._driver is not GONE:
+            # No cycle is left, and nothing waits for a full collection of garbage, which is rare.
+            self._driver = GONE
+            self._requests.part()
 
     # --- for the owner ---------------------------------------------------------------------------------------------
 
@@ -525,8 +529,8 @@ class Connection:
             if not waiter.done():
                 waiter.set_exception(ConnectionClosedError(self.remote_address, reason))
         if self._hooked is not None:
-            self._hooked.lost()
-        self._intake.forget()
+            self._hooked.lost(self)
+        self._intake.forget(self)
         if self._role.unread is not None:
             self._role.unread.set(self, 0)
         self._role.awaiting.discard(self)

@@ -45,42 +45,41 @@ class RequestHook(Protocol):
 class HookedRequests:
     """The requests of one connection that are on their way through its server's hooks."""
 
-    def __init__(self, connection: Connection, role: Role) -> None:
+    def __init__(self, role: Role) -> None:
         self._hooks: Sequence[RequestHook] = role.hooks
         self._role = role
-        self._connection = connection
         self._entered: dict[RemotingCommand, int] = {}  # how many hooks have let a request through, or answered it
 
-    def before(self, request: RemotingCommand) -> RemotingCommand | None:
+    def before(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
         """What a hook answers instead of the handler; None lets the request through. Raises what a hook raises."""
         answer = None
         entered = 0
         try:
             for hook in self._hooks:
-                answer = hook.before(self._connection, request)
+                answer = hook.before(connection, request)
                 entered += 1
-                if answer is not None or self._connection.closed:
+                if answer is not None or connection.closed:
                     break
         finally:
             self._entered[request] = entered
-            if self._connection.closed:  # by a hook: what was lost then did not include this request
-                self.after(request, NO_ANSWER, 0)
+            if connection.closed:  # by a hook: what was lost then did not include this request
+                self.after(connection, request, NO_ANSWER, 0)
         return answer
 
-    def after(self, request: RemotingCommand, code: int, frame_bytes: int) -> None:
+    def after(self, connection: Connection, request: RemotingCommand, code: int, frame_bytes: int) -> None:
         """Tell the hooks how a request ended, the innermost first; a request that they heard of is not told again."""
         for hook in reversed(self._hooks[: self._entered.pop(request, 0)]):
             try:
-                hook.after(self._connection, request, code, frame_bytes)
+                hook.after(connection, request, code, frame_bytes)
             except Exception as error:
                 self._role.counters.failed_hooks += 1
                 self._role.log.tell(
                     logging.ERROR, self._role.clock.monotonic(), ("hook", type(hook), type(error)),
                     "a hook, %s, failed behind request %d of %s",
-                    type(hook).__name__, request.code, self._connection.remote_address, error=error,
+                    type(hook).__name__, request.code, connection.remote_address, error=error,
                 )  # fmt: skip
 
-    def lost(self) -> None:
+    def lost(self, connection: Connection) -> None:
         """The connection is closed: nobody will read the answers. One-way requests end with their handlers."""
         for request in [request for request in self._entered if not request.is_oneway]:
-            self.after(request, NO_ANSWER, 0)
+            self.after(connection, request, NO_ANSWER, 0)

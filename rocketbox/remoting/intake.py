@@ -51,9 +51,9 @@ class FrameWatch:
 class Intake:
     """What one connection receives; the limits apply to accepted ones, a client trusts the servers it has chosen."""
 
-    __slots__ = ("_budget", "_connection", "_counted_frame", "_watch", "counted_bytes", "reader")
+    __slots__ = ("_budget", "_counted_frame", "_watch", "counted_bytes", "reader")
 
-    def __init__(self, connection: Connection, role: Role) -> None:
+    def __init__(self, role: Role) -> None:
         options = role.options
         self.reader = FrameReader(
             options.max_frame_bytes,
@@ -62,29 +62,25 @@ class Intake:
             pool=role.buffers,
         )
         self.counted_bytes = 0
-        self._connection = connection
         self._watch = FrameWatch(self.reader, options.header_timeout, options.frame_timeout) if role.accepted else None
         self._budget = role.half_frames
         self._counted_frame = 0  # how many frames had ended when the one that is counted began
 
-    def count(self, held: int) -> None:
-        """Tell the budget of half frames what is held; it may have another connection closed, or this one."""
-        if self._budget is None or self._connection.closed:
+    def count(self, connection: Connection, held: int) -> None:
+        """Tell the budget of half frames what its connection holds; it may have another one closed, or this one."""
+        if self._budget is None or connection.closed:
             return
         if self.reader.frames != self._counted_frame:  # a younger one than that which was counted last
             self._counted_frame = self.reader.frames
-            self._budget.set(self._connection, 0)
+            self._budget.set(connection, 0)
         self.counted_bytes = held
-        self._budget.set(self._connection, held)
+        self._budget.set(connection, held)
 
-    def forget(self) -> None:
-        """The connection is closed: it holds nothing any more.
-
-        The connection itself may stay for long: it is part of cycles, and full collections of garbage are rare.
-        """
+    def forget(self, connection: Connection) -> None:
+        """The connection is closed: it holds nothing any more."""
         self.reader.drop()
         if self._budget is not None:
-            self._budget.set(self._connection, 0)
+            self._budget.set(connection, 0)
 
     def take_refused(self) -> list[RefusedBody]:
         """The requests whose bodies are too large; each is handed out once."""

@@ -42,6 +42,7 @@ class PeerRequests:
         "_dispatching",
         "_driver",
         "_max_running",
+        "_parted",
         "_reads",
         "_role",
         "_running_reads",
@@ -56,7 +57,7 @@ class PeerRequests:
     def __init__(self, connection: Connection, driver: Driver, role: Role) -> None:
         self.inbox: deque[RemotingCommand] = deque()
         """What has come and was not handed to a handler; :meth:`dispatch` is to be called when something was added."""
-        self.hooked = HookedRequests(connection, role) if role.hooks else None
+        self.hooked = HookedRequests(role) if role.hooks else None
         self.running = 0
         """How many handlers are at work."""
         self.serving = True
@@ -70,6 +71,7 @@ class PeerRequests:
         self._reads: deque[RemotingCommand] = deque()  # that wait for their turn
         self._running_reads = 0
         self._dispatching = False
+        self._parted = False
 
     def dispatch(self) -> None:
         """Hand requests to their handlers until one of the bounds is reached; read on or stop reading accordingly."""
@@ -90,6 +92,9 @@ class PeerRequests:
                     self._dispatch(request)
         finally:
             self._dispatching = False
+        if self._parted:
+            self.part()
+            return
         if turns is not None and self._reads and self._may_read():
             turns.enter(self)
         self._read_on()
@@ -114,6 +119,13 @@ class PeerRequests:
         self._reads.clear()
         if self._turns is not None:
             self._turns.leave(self)
+
+    def part(self) -> None:
+        """The connection is gone, and was stopped before: let go of it as soon as no handler runs any more."""
+        self._parted = True
+        if not self.running and not self._dispatching:
+            del self._connection, self._driver
+            self._dispatching = True  # nothing is dispatched any more
 
     def _may_read(self) -> bool:
         return (
@@ -140,7 +152,7 @@ class PeerRequests:
         connection = self._connection
         if self.hooked is not None:
             try:
-                refusal = self.hooked.before(request)
+                refusal = self.hooked.before(connection, request)
             except Exception as error:
                 self._handler_failed(request, error)
                 return
@@ -191,13 +203,15 @@ class PeerRequests:
             self.running -= 1
             if self._turns is not None and request.code in self._turns.codes:
                 self._running_reads -= 1
-            self.dispatch()
+            if self._parted:
+                self.part()
+            else:
+                self.dispatch()
 
-    @staticmethod
-    def _oneway_ended(hooked: HookedRequests, request: RemotingCommand) -> None:
+    def _oneway_ended(self, hooked: HookedRequests, request: RemotingCommand) -> None:
         """Of a request without an answer yet: if it will get none, its hooks hear that it is over."""
         if request.flag & ONEWAY_FLAG:
-            hooked.after(request, ResponseCode.SUCCESS, 0)
+            hooked.after(self._connection, request, ResponseCode.SUCCESS, 0)
 
     def _handler_failed(self, request: RemotingCommand, error: Exception) -> None:
         connection, role, code = self._connection, self._role, request.code

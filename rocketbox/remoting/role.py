@@ -23,12 +23,12 @@ from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.read_turns import ReadTurns
 from rocketbox.remoting.sweep_times import SweepTimes
 from rocketbox.tasks import Supervisor
-from rocketbox.waiters import Waiter
+from rocketbox.waiters import Waiter, make_waiter
 
 if TYPE_CHECKING:
     from rocketbox.remoting.connection import Connection
 
-__all__ = ["AnswerTaker", "Driver", "RequestHandler", "Role"]
+__all__ = ["GONE", "AnswerTaker", "Driver", "RequestHandler", "Role"]
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +67,20 @@ class Driver(Protocol):
 
     def abort(self) -> None:
         """Close at once; :meth:`Connection.lost` follows."""
+
+
+class _Gone:
+    """In place of the driver of a connection that is gone."""
+
+    waiter: Callable[[], Waiter] = staticmethod(make_waiter)
+
+    def schedule_flush(self) -> None:
+        """There is nothing to write to."""
+
+    pause_reading = resume_reading = close = abort = schedule_flush
+
+
+GONE = _Gone()
 
 
 @dataclass(frozen=True, kw_only=True)

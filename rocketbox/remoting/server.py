@@ -218,22 +218,29 @@ class RemotingServer:
 
     async def _sweep(self) -> None:
         """Deadlines of requests of ours when they come, all else (idleness, slow frames) once a second."""
-        awaiting = self._role.awaiting
         swept, due = self._clock.monotonic(), inf
         while True:
             now = await self._sweeps.next(due)
-            if now - swept >= ALL_SWEPT_INTERVAL:
+            all_of_them = now - swept >= ALL_SWEPT_INTERVAL
+            if all_of_them:
                 swept = now
-                for connection in list(self.connections):
-                    connection.sweep()
-            due = min([connection.sweep() for connection in list(awaiting)], default=inf)
-            for connection in list(awaiting):
-                if not connection.awaits:
-                    awaiting.discard(connection)
-            for connection in list(self._closing):
-                due = min(due, connection.sweep())
-                if connection.gone:
-                    self._closing.discard(connection)
+            due = self._sweep_once(all_of_them=all_of_them)
+
+    def _sweep_once(self, *, all_of_them: bool) -> float:
+        """When the next deadline is. No task's variables hold a connection until then."""
+        awaiting = self._role.awaiting
+        if all_of_them:
+            for connection in list(self.connections):
+                connection.sweep()
+        due = min([connection.sweep() for connection in list(awaiting)], default=inf)
+        for connection in list(awaiting):
+            if not connection.awaits:
+                awaiting.discard(connection)
+        for connection in list(self._closing):
+            due = min(due, connection.sweep())
+            if connection.gone:
+                self._closing.discard(connection)
+        return due
 
     async def _close_connections(self) -> None:
         for connection in list(self.connections):

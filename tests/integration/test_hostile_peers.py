@@ -6,12 +6,15 @@ All request codes from 0 to 4,000 instead of a sample: ``ROCKETBOX_ALL_CODES=1 p
 from __future__ import annotations
 
 import contextlib
+import gc
+import json
 import os
 import random
 import re
 import socket
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,6 +27,7 @@ from rocketbox.clock import RealClock
 from rocketbox.protocol.codes import RequestCode, SerializeType
 from rocketbox.protocol.command import RemotingCommand, encode_command
 from rocketbox.remoting.client import RemotingClient
+from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.descriptors import raise_descriptor_limit
 from rocketbox.remoting.options import RemotingOptions
 from tests.broker_process import BrokerProcess
@@ -308,3 +312,40 @@ def test_hundreds_of_idle_and_slow_connections_cost_little(tmp_path: Path) -> No
             send(broker.broker, "meanwhile")
         assert grown < 600 * 32_768
         assert used < 0.10
+
+
+@on_asyncio
+async def test_connections_of_consumers_that_are_closed_wait_for_no_collection_of_garbage(tmp_path: Path) -> None:
+    subscription = {"topic": "news", "subString": "*"}
+    group = {
+        "groupName": "g", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "subscriptionDataSet": [subscription],
+    }  # fmt: skip
+    pull = {
+        "consumerGroup": "g", "topic": "news", "queueId": 0, "queueOffset": 1, "maxMsgNums": 32, "sysFlag": 2 | 4,
+        "commitOffset": 0, "suspendTimeoutMillis": 20_000, "subscription": "*", "subVersion": 0,
+    }  # fmt: skip
+    alive: list[weakref.ref[Connection]] = []
+    async with embedded(tmp_path) as wire:
+        await wire.send("news")
+        broker = wire.servers.broker
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(20):
+                async with RemotingClient(clock=RealClock()) as client:
+                    body = json.dumps({"clientID": f"c{number}", "consumerDataSet": [group]}).encode()
+                    beat = RemotingCommand.request(RequestCode.HEART_BEAT, None, body)
+                    assert (await client.request(wire.broker_address, beat, timeout=5)).code == 0
+                    fields = {name: str(value) for name, value in pull.items()}
+                    await client.send_oneway(
+                        wire.broker_address, RemotingCommand.request(RequestCode.PULL_MESSAGE, fields), timeout=5
+                    )
+                    other = Wire(wire.servers, client)
+                    assert (await other.send("news", b"more", queue=1)).code == 0
+                    alive += [weakref.ref(each) for each in broker.server.connections]
+            with anyio.fail_after(10):
+                while len({id(each()) for each in alive if each() is not None}) > 1:  # that of ``wire`` goes on
+                    await anyio.sleep(0.02)
+        finally:
+            gc.enable()

@@ -7,8 +7,9 @@ import itertools
 import select
 import socket
 import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import anyio
@@ -499,6 +500,37 @@ async def test_a_stopped_server_leaves_no_socket_behind(network: TcpNetwork) -> 
         with pytest.raises(ConnectError):
             await client.request(server.address, ask(ECHO), timeout=5)
     gc.collect()  # a socket left open would warn here, and warnings are errors
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+async def test_closed_connections_wait_for_no_collection_of_garbage(network: TcpNetwork) -> None:
+    alive: list[weakref.ref[Connection]] = []
+    desk = Desk()
+    with anyio.fail_after(LIMIT), without_collections():
+        async with RemotingServer(
+            desk.handlers, host="127.0.0.1", port=0, clock=RealClock(), network=network,
+            on_open=lambda connection: alive.append(weakref.ref(connection)),
+        ) as server:  # fmt: skip
+            for closing in range(3):
+                async with client_of(network) as client:
+                    await client.request(server.address, ask(ECHO), timeout=5)
+                    await client.send_oneway(server.address, ask(NOTICE), timeout=5)
+                    if closing == 1:  # while a handler runs
+                        await client.send_oneway(server.address, ask(SLOW), timeout=5)
+                if closing == 2:
+                    async with await raw(server) as stream:
+                        await stream.send(b"\0\0")  # half a frame
+            await until(lambda: len(alive) == 4)
+            await until(lambda: [each() for each in alive if each() is not None] == [])
 
 
 async def test_a_cancelled_stop_still_closes_everything(network: TcpNetwork) -> None:
