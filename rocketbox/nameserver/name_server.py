@@ -21,7 +21,7 @@ from typing import Self
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import NotStartedError
 from rocketbox.nameserver.route_info import RegistrationRefusedError, RouteInfoManager, RouteLimits
-from rocketbox.protocol.admin_bodies import encode_cluster_info, encode_topic_list
+from rocketbox.protocol.admin_bodies import encode_cluster_info, topic_list_in_steps
 from rocketbox.protocol.bodies import encode_topic_route
 from rocketbox.protocol.codes import VERSION_4_9_4, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
@@ -209,9 +209,14 @@ class NameServer:
         """The clusters and brokers there are, in Apache's own dialect."""
         return RemotingCommand.response(body=encode_cluster_info(self.routes.cluster_info()))
 
-    def _topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """The names of all topics."""
-        return RemotingCommand.response(body=encode_topic_list(self.routes.topics()))
+    def _topics(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
+        """The names of all topics; many are written in steps, as large registrations are read."""
+        return self._in_turns(connection, self._topics_in_steps())
+
+    def _topics_in_steps(self) -> Steps[RemotingCommand]:
+        return RemotingCommand.response(body=(yield from topic_list_in_steps(self.routes.topics())))
 
     def _delete_topic(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Forget a topic that its brokers have deleted; a broker that has it still brings it back when it registers."""

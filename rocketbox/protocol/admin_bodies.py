@@ -6,14 +6,14 @@ Source: Apache RocketMQ 5.x ``ClusterInfo``, ``TopicList``, ``TopicConfigAndMapp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rocketbox.protocol.bodies import BrokerData, broker_from_json, broker_to_json
 from rocketbox.protocol.codes import MASTER_ID
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.json_values import BareKeys, as_list, as_object, as_text, dumps, dumps_bare, reading
-from rocketbox.protocol.loose_json import loads_loose
+from rocketbox.protocol.loose_json import Steps, finish, loads_loose
 from rocketbox.protocol.registration_bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 
 __all__ = [
@@ -28,7 +28,10 @@ __all__ = [
     "encode_group_configs",
     "encode_topic_configs",
     "encode_topic_list",
+    "topic_list_in_steps",
 ]
+
+NAMES_OF_A_STEP = 2000  # of topics; one takes some 0.5 us
 
 
 @dataclass(frozen=True)
@@ -72,9 +75,20 @@ def decode_cluster_info(body: bytes) -> ClusterInfo:
         )
 
 
-def encode_topic_list(topics: Iterable[str]) -> bytes:
+def encode_topic_list(topics: Sequence[str]) -> bytes:
     """The answer to code 206."""
-    return dumps({"topicList": list(topics)})
+    return finish(topic_list_in_steps(topics))
+
+
+def topic_list_in_steps(topics: Sequence[str]) -> Steps[bytes]:
+    """As :func:`encode_topic_list`; many names in several steps."""
+    pieces = [b'{"topicList":[']
+    for start in range(0, len(topics), NAMES_OF_A_STEP):
+        if start:
+            yield
+            pieces.append(b",")
+        pieces.append(dumps(topics[start : start + NAMES_OF_A_STEP])[1:-1])
+    return b"".join((*pieces, b"]}"))
 
 
 def decode_topic_list(body: bytes) -> list[str]:

@@ -10,6 +10,8 @@ import pytest
 
 from rocketbox.clock import RealClock
 from rocketbox.nameserver.name_server import NameServer, NameServerOptions, _may_take_over
+from rocketbox.protocol import admin_bodies
+from rocketbox.protocol.admin_bodies import decode_topic_list
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import RegisterBrokerRequestHeader, UnregisterBrokerRequestHeader
@@ -133,6 +135,34 @@ async def test_others_are_answered_while_a_large_registration_is_taken_in() -> N
         route = names.routes.route(TOPICS[-1])
         assert route is not None
         assert route.queue_datas[0].write_queue_nums == 1
+
+
+async def test_others_are_answered_while_a_long_list_of_topics_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_bodies, "NAMES_OF_A_STEP", 20)
+    clock, network = VirtualClock(), MemoryNetwork()
+    many = [f"topic-{number:05}" for number in range(2_000)]
+    async with (
+        NameServer(NameServerOptions(host="names", port=0), clock=clock, network=network) as names,
+        RemotingClient(clock=clock, network=network) as broker,
+        RemotingClient(clock=clock, network=network) as client,
+    ):
+        question = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": many[-1]})
+        assert (await broker.request(names.address, registration("10.0.0.1:1", *many), timeout=5)).code == 0
+        await client.request(names.address, question, timeout=5)
+        lists: list[list[str]] = []
+
+        async def ask_for_all() -> None:
+            command = RemotingCommand.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+            lists.append(decode_topic_list((await broker.request(names.address, command, timeout=5)).body))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask_for_all)
+            answered = 0
+            while not lists:
+                assert (await client.request(names.address, question, timeout=5)).code == 0
+                answered += 1
+        assert lists == [many]
+        assert answered > 5, answered
 
 
 async def test_a_goodbye_behind_a_large_registration_is_the_last_word() -> None:
