@@ -10,6 +10,7 @@ a client of its own).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -53,6 +54,7 @@ def key_findings(
                 *_not_together(prefix, cluster, where),
                 *_unbuilt(prefix, cluster, where),
             ]
+    findings += _one_name_twice(every, clients, where)
     for plan in plans:
         findings += _unbuilt_in_decorators(plan)
     return findings
@@ -111,6 +113,28 @@ def _instance_names(prefix: str, clients: ClusterClients, where: Where) -> Itera
                 _places(keys, where),
                 "leave it out, or give each section a name of its own; groups with keys of their own need it left out",
             )
+
+
+def _one_name_twice(
+    clusters: Mapping[str, ClusterProperties], clients: Mapping[str, ClusterClients], where: Where
+) -> Iterator[Finding]:
+    """One name for clients of two clusters that are one: brokers would take them for one client."""
+    first: dict[tuple[object, str], tuple[str, str]] = {}
+    for name, cluster in clusters.items():
+        if cluster.name_server is None or cluster.is_off:
+            continue
+        servers = frozenset(re.split(r"[;,\s]+", cluster.name_server.lower().strip(" ;,")))
+        for client in clients[name].clients:
+            if client.instance_name == DEFAULT_INSTANCE_NAME:
+                continue
+            key = f"{cluster_prefix(name)}.{next(iter(client.names))}"
+            found_in, other = first.setdefault((servers, client.instance_name), (name, key))
+            if found_in != name:
+                yield Finding(
+                    f"{other} and {key} are both {client.instance_name}, and the name server is the same",
+                    _places([other, key], where),
+                    "brokers would take the two for one client: leave the names out, or make them different",
+                )
 
 
 def _not_together(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[Finding]:

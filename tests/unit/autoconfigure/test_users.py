@@ -17,7 +17,9 @@ from rocketbox.autoconfigure.users import ClientInstances, ClusterClients
 from rocketbox.boot.marks import Phase
 from rocketbox.cli.app import app as cli
 from rocketbox.client import Credentials, MQClientInstance, Producer
+from rocketbox.client.local_offsets import default_offset_dir
 from rocketbox.errors import ConfigurationError
+from rocketbox.listeners.options import GroupOptions, consumer_options
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from tests.clocks import VirtualClock
@@ -180,6 +182,34 @@ def test_two_groups_with_keys_of_their_own_cannot_have_one_name(service: Service
     source = listener() + listener("audit", access_key="auditor", secret_key="hunter3")
     (finding,) = module_of(service, text, source).app.look().findings
     assert finding.what.startswith("rocketmq.consumer.instance-name is gate for 2 clients")
+
+
+@pytest.mark.parametrize(("address", "name", "refused"), [
+    ("ns:9876", "gate", True),
+    ("ns:9876", "exit", False),
+    ("other:9876", "gate", False),
+    ("ns:9876", "DEFAULT", False),
+])  # fmt: skip
+def test_one_cluster_under_two_names_has_clients_of_two_names(
+    service: ServiceMaker, address: str, name: str, refused: bool
+) -> None:
+    text = BASE + "rocketmq.producer.instance-name: gate\n"
+    text += f"rocketmq.clusters.audit: {{name-server: '{address}', producer: {{group: a, instance-name: {name}}}}}\n"
+    told = [finding.what for finding in module_of(service, text, "").app.look().findings]
+    assert told == (
+        [
+            "rocketmq.producer.instance-name and rocketmq.clusters.audit.producer.instance-name are both gate, and the "
+            "name server is the same"
+        ]
+        if refused
+        else []
+    )
+
+
+@pytest.mark.parametrize(("cluster", "folder"), [("audit", "cluster-audit"), ("../eu", "cluster-..%2Feu")])
+def test_what_broadcasting_groups_of_a_further_cluster_consumed_is_kept_apart(cluster: str, folder: str) -> None:
+    assert consumer_options(GroupOptions()).local_offset_dir is None, "where Java's clients have it"
+    assert consumer_options(GroupOptions(), cluster=cluster).local_offset_dir == default_offset_dir() / folder
 
 
 # --- what is built, and told ------------------------------------------------------------------------------------------
