@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import anyio
 
@@ -18,6 +18,7 @@ from rocketbox.broker.limits import LimitError
 from rocketbox.broker.persister import TableFile
 from rocketbox.broker.property_text import find_property, remove_properties
 from rocketbox.broker.put_stage import PutOrigin, PutStage
+from rocketbox.broker.store.dispatcher import Arrival
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.record_reading import WrongEntryError
 from rocketbox.broker.table_text import table_pieces
@@ -164,14 +165,17 @@ class DelayedDelivery:
                 max(self._level_ms) // 1000,
             )  # fmt: skip
 
-    def on_arrival(self, topic: str, queue_id: int, next_offset: int, tags_code: int, record: bytes) -> None:
-        """A message became readable; the levels' tasks wait for theirs."""
-        level = queue_id + 1
-        if topic == SCHEDULE_TOPIC and level in self._arrived:
-            now = self._clock.time_ms()
-            if tags_code > now + self._delay_ms(level) + CORRECTION_MS:  # which for a delayed message is when it is due
-                self._park_times[level].note(next_offset, now)
-            self._arrived[level].set()
+    def on_arrival(self, arrived: Sequence[Arrival]) -> None:
+        """Messages became readable; the levels' tasks wait for theirs."""
+        for topic, queue_id, next_offset, due, _ in arrived:
+            if topic != SCHEDULE_TOPIC:
+                continue
+            level = queue_id + 1
+            if level in self._arrived:
+                now = self._clock.time_ms()
+                if due > now + self._delay_ms(level) + CORRECTION_MS:
+                    self._park_times[level].note(next_offset, now)
+                self._arrived[level].set()
 
     def _delay_ms(self, level: int) -> int:
         return self._level_ms[level - 1] if level <= len(self._level_ms) else max(self._level_ms)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
+from rocketbox.broker.store.dispatcher import Arrival
 from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.clock import Clock
 from rocketbox.rare_log import RareLog
@@ -138,27 +139,35 @@ class PullHold:
         if self._deadlines[0][2] is held:  # it is the next to run out of time: the task sleeps too long
             self._signal.set()
 
-    def on_arrival(self, topic: str, queue_id: int, next_offset: int, tags_code: int, record: bytes) -> None:
-        """A message became pullable at offset ``next_offset - 1``.
+    def on_arrival(self, arrived: Sequence[Arrival]) -> None:
+        """Messages became pullable, each at the offset before the one that is told.
 
-        The pulls it wakes are answered by the task and not here, so that one answer carries all messages of a group
+        The pulls they wake are answered by the task and not here, so that one answer carries all messages of a group
         commit and not the first alone.
         """
-        waiting = self._queues.get((topic, queue_id))
-        if not waiting:
+        queues = self._queues
+        if not queues:
             return
-        self._wake(
-            [
-                held
-                for of_group in waiting.values()
-                for held in of_group
-                if next_offset > held.offset
-                and (
-                    (selects := held.filter) is None
-                    or (selects.matches_unit(tags_code) and selects.matches_record(record))
+        for topic, queue_id, next_offset, tags_code, record in arrived:
+            if waiting := queues.get((topic, queue_id)):
+                self._wake(
+                    [
+                        held
+                        for of_group in waiting.values()
+                        for held in of_group
+                        if next_offset > held.offset and self._selects(held.filter, tags_code, record)
+                    ]
                 )
-            ]
-        )
+
+    def _selects(self, selects: MessageFilter | None, tags_code: int, record: bytes) -> bool:
+        if selects is None:
+            return True
+        try:
+            return selects.matches_unit(tags_code) and selects.matches_record(record)
+        except Exception as error:  # the pull is answered what is wrong with its filter, and the others go on waiting
+            self._log.tell(logging.ERROR, self._clock.monotonic(), "filter", "the filter of a pull on hold failed: %s",
+                           error, error=error)  # fmt: skip
+            return True
 
     def wake_topic(self, topic: str) -> None:
         """Have all pulls of a topic answered, because it is gone."""

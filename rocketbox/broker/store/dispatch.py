@@ -11,7 +11,7 @@ Source: Apache RocketMQ 5.x ``DefaultMessageStore`` (``ReputMessageService``, ``
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from rocketbox.broker.store.aside import Aside
@@ -33,7 +33,7 @@ from rocketbox.errors import InvalidMessageError, StoreError
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, MessageSysFlag
 from rocketbox.protocol.tags import tags_code
 
-__all__ = ["TRANSACTION", "Derived", "Misfits", "is_queued"]
+__all__ = ["TRANSACTION", "Appended", "Derived", "IndexedRecord", "Misfits", "is_queued"]
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +41,13 @@ TRANSACTION = MessageSysFlag.TRANSACTION_ROLLBACK.value  # both bits of a messag
 _PREPARED = MessageSysFlag.TRANSACTION_PREPARED.value
 _ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK.value
 CACHED_HASHES = 10_000  # of tags; of those for each topic
+
+Appended = tuple[ConsumeQueue | None, int, int, str, int, bytes, bytes, RecordKeys]
+"""A record that is not dispatched: its queue (None: it has no place in one), physical offset, store time (epoch ms),
+topic, sysFlag, properties, the record, the keys that stand in its properties."""
+
+IndexedRecord = tuple[str, RecordKeys, int, int, int]
+"""Topic, keys, sysFlag, physical offset and store time (epoch ms) of a record that is indexed."""
 
 
 def is_queued(sys_flag: int) -> bool:
@@ -298,10 +305,19 @@ class Derived:
         self.unwritten += 1
         return code
 
-    def index_record(self, topic: str, keys: RecordKeys, sys_flag: int, physical: int, stored: int) -> None:
-        """Add a record's keys to the index, unless it has them."""
-        if self.indexes and sys_flag & TRANSACTION != _ROLLBACK and physical > self.index.end_physical:
-            self._index_keys(topic, *keys, physical, stored)
+    def index_records(self, records: Iterable[IndexedRecord]) -> None:
+        """Add the keys of records to the index, unless it has them."""
+        if not self.indexes:
+            return
+        end = self.index.end_physical
+        hashes = self._hashes_of
+        self.index.put(
+            [
+                (found, physical, stored)
+                for topic, keys, sys_flag, physical, stored in records
+                if physical > end and sys_flag & TRANSACTION != _ROLLBACK and (found := hashes(topic, keys))
+            ]
+        )
 
     def add(
         self,
@@ -318,7 +334,7 @@ class Derived:
         """Add a record to its queue, if that is given, and to the index."""
         keys = find_keys(properties)
         if index:
-            self.index_record(topic, keys, sys_flag, physical, stored)
+            self.index_records([(topic, keys, sys_flag, physical, stored)])
         if queue is not None:
             self.add_to_queue(queue, topic, properties, keys[0], physical, size, stored)
 
@@ -344,15 +360,14 @@ class Derived:
             code = self._codes[tags] = tags_code(tags.decode("utf-8", "replace"))
         return code
 
-    def _index_keys(
-        self, topic: str, tags: bytes | None, keys: bytes | None, unique: bytes | None, physical: int, stored: int
-    ) -> None:
-        """Add a record's keys: the properties TAGS, KEYS and UNIQ_KEY."""
+    def _hashes_of(self, topic: str, record_keys: RecordKeys) -> list[int]:
+        """The hashes under which a record is indexed."""
+        tags, keys, unique = record_keys
         known = self._hashes.get(topic)
         if known is None or len(known[1]) > CACHED_HASHES:
             known = self._hashes[topic] = (hash_prefix(f"{topic}#"), {})
         prefix, of_tags = known
-        hashes = []
+        hashes: list[int] = []
         if unique is not None:
             hashes.append(hash_key(prefix, unique))
         if keys is not None:
@@ -365,8 +380,7 @@ class Derived:
             if found is None:
                 found = of_tags[tags] = hash_key(prefix, b"T#" + tags)
             hashes.append(found)
-        if hashes:
-            self.index.put(hashes, physical, stored)
+        return hashes
 
     def find_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int | None]:
         """Physical offsets of records that may have the key, newest first; None in between, where one may rest."""

@@ -17,8 +17,7 @@ import anyio
 
 from rocketbox.blocking import WorkerPool
 from rocketbox.broker.store.commit_log import CommitLog
-from rocketbox.broker.store.consume_queue import ConsumeQueue
-from rocketbox.broker.store.dispatch import Derived, is_queued
+from rocketbox.broker.store.dispatch import Appended, Derived, is_queued
 from rocketbox.broker.store.index_feed import IndexFeed
 from rocketbox.broker.store.record_cache import RecordCache
 from rocketbox.broker.store.records import find_keys, parse_record
@@ -26,14 +25,13 @@ from rocketbox.broker.store.troubles import Troubles
 from rocketbox.clock import Clock
 from rocketbox.errors import StoreError
 
-__all__ = ["Appended", "ArrivalCallback", "Dispatcher"]
+__all__ = ["Arrival", "ArrivalCallback", "Dispatcher"]
 
-ArrivalCallback = Callable[[str, int, int, int, bytes], None]
-"""Called with topic, queue id, the offset behind the new message, its tags code and its record."""
+Arrival = tuple[str, int, int, int, bytes]
+"""A message that can be read now: topic, queue id, the offset behind it, its tags code and its record."""
 
-Appended = tuple[ConsumeQueue | None, int, int, str, int, bytes, bytes]
-"""A record that is not dispatched: its queue (None: it has no place in one), physical offset, store time (epoch ms),
-topic, sysFlag, properties, the record."""
+ArrivalCallback = Callable[[Sequence[Arrival]], None]
+"""Called with the messages of one group commit, in the order of the log; at least one."""
 
 FIRST_BACKOFF = 0.1
 LONGEST_BACKOFF = 30.0
@@ -87,26 +85,30 @@ class Dispatcher:
             self._fall_behind(error)
 
     def _dispatch(self, appended: Sequence[Appended]) -> None:
-        add, feed, listeners = self._derived.add_to_queue, self._feed, self._listeners
-        heard = failed = False
-        for queue, offset, timestamp, topic, sys_flag, properties, record in appended:
-            end = offset + len(record)
-            keys = find_keys(properties)
-            feed.add(topic, keys, len(properties), sys_flag, offset, timestamp, end)
-            if queue is not None:
-                code = add(queue, topic, properties, keys[0], offset, end - offset, timestamp)
-            self.dispatched = end
-            self.timestamp = timestamp
-            self.last_record = offset
-            if queue is not None:
-                heard = True
-                for listener in listeners:
-                    try:
-                        listener(topic, queue.queue_id, queue.max_offset, code, record)
-                    except Exception as error:
-                        failed = True
-                        self._troubles.begin(LISTENERS, error)
-        if heard and not failed:
+        self._feed.add(appended)
+        add = self._derived.add_to_queue
+        arrived: list[Arrival] = []
+        try:
+            for queue, offset, timestamp, topic, _, properties, record, keys in appended:
+                if queue is not None:
+                    code = add(queue, topic, properties, keys[0], offset, len(record), timestamp)
+                    arrived.append((topic, queue.queue_id, queue.max_offset, code, record))
+                self.dispatched = offset + len(record)
+                self.timestamp = timestamp
+                self.last_record = offset
+        finally:
+            if arrived:
+                self._tell(arrived)
+
+    def _tell(self, arrived: Sequence[Arrival]) -> None:
+        failed = False
+        for listener in self._listeners:
+            try:
+                listener(arrived)
+            except Exception as error:
+                failed = True
+                self._troubles.begin(LISTENERS, error)
+        if not failed:
             self._troubles.end(LISTENERS)
 
     def _check_room(self) -> None:
@@ -163,4 +165,4 @@ class Dispatcher:
                     f"the record at {offset} has queue offset {queue_offset} in {topic}/{queue_id}, "
                     f"where {queue.max_offset} comes next"
                 )
-            self._dispatch([(queue, offset, stored, topic, sys_flag, properties, record)])
+            self._dispatch([(queue, offset, stored, topic, sys_flag, properties, record, find_keys(properties))])

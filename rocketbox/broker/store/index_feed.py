@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import anyio
 
 from rocketbox.blocking import WorkerPool
 from rocketbox.broker.store.commit_log import CommitLog
-from rocketbox.broker.store.dispatch import Derived
+from rocketbox.broker.store.dispatch import Appended, Derived, IndexedRecord
 from rocketbox.broker.store.index_file import IndexSnapshot
-from rocketbox.broker.store.records import RecordKeys, find_keys, parse_record
+from rocketbox.broker.store.records import find_keys, parse_record
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.clock import Clock
 
@@ -34,7 +35,7 @@ FIRST_BACKOFF = 1.0
 LONGEST_BACKOFF = 60.0
 BUILDING = "building the index"  # name of the trouble
 
-_Note = tuple[str, RecordKeys, int, int, int, int, int]  # topic, keys, sysFlag, offset, store time, end, _noted
+_Note = tuple[IndexedRecord, int, int]  # and where the record ends, and how much is noted up to it
 
 
 @dataclass(frozen=True)
@@ -64,24 +65,28 @@ class IndexFeed:
         self._has_all = True  # whether the notes reach, without a gap, from ``built`` to _end
         self._enough = anyio.Event()
 
-    def add(self, topic: str, keys: RecordKeys, size: int, sys_flag: int, offset: int, stored: int, end: int) -> None:
-        """Note the keys of a record that is dispatched, at most ``size`` bytes.
+    def add(self, appended: Sequence[Appended]) -> None:
+        """Note the keys of records that are dispatched.
 
-        Called in the loop, in the order of the log; again after an error.
+        Called in the loop, in the order of the log; again, with some that were noted, after an error.
         """
-        if offset < self._end:
-            return
-        self._end = end
+        end = self._end
+        if appended:
+            last = appended[-1]
+            self._end = max(end, last[1] + len(last[6]))
         if not self._derived.indexes:
-            self.built = end
+            self.built = self._end
         elif self._has_all:
-            notes = self._notes
-            self._noted += size
-            notes.append((topic, keys, sys_flag, offset, stored, end, self._noted))
-            if len(notes) >= WAKE or self._noted - self._indexed >= WAKE_BYTES:
+            notes, noted = self._notes, self._noted
+            for _, offset, stored, topic, sys_flag, properties, record, keys in appended:
+                if offset >= end:
+                    noted += len(properties)
+                    notes.append(((topic, keys, sys_flag, offset, stored), offset + len(record), noted))
+            self._noted = noted
+            if len(notes) >= WAKE or noted - self._indexed >= WAKE_BYTES:
                 # a thread that has the old ones in its hands may go on with them
-                if len(notes) > MOST_NOTES or self._noted - self._indexed > MOST_BYTES:
-                    self._notes, self._has_all, self._indexed = deque(), False, self._noted
+                if len(notes) > MOST_NOTES or noted - self._indexed > MOST_BYTES:
+                    self._notes, self._has_all, self._indexed = deque(), False, noted
                 self._enough.set()
 
     async def run(self, pool: WorkerPool) -> None:
@@ -120,16 +125,19 @@ class IndexFeed:
                 records, behind = self._log.read_records(self.built, end)
                 for offset, record in records:
                     topic, _, _, sys_flag, stored, properties = parse_record(record)
-                    self._derived.index_record(topic, find_keys(properties), sys_flag, offset, stored)
+                    self._derived.index_records([(topic, find_keys(properties), sys_flag, offset, stored)])
                     self.built = offset + len(record)
                 self.built = behind
                 return
-            for _ in range(min(SLICE, len(notes))):
-                topic, keys, sys_flag, offset, stored, behind, noted = notes[0]
-                self._derived.index_record(topic, keys, sys_flag, offset, stored)
-                self.built = behind
-                self._indexed = noted
-                notes.popleft()
+            taken = [notes.popleft() for _ in range(min(SLICE, len(notes)))]
+            if not taken:
+                return
+            try:
+                self._derived.index_records([record for record, _, _ in taken])
+            except BaseException:
+                notes.extendleft(reversed(taken))  # those that are in the index are not added again
+                raise
+            _, self.built, self._indexed = taken[-1]
 
     def begin_index(self, start: int) -> None:
         """Build an index, which was left out until now, from the record at ``start`` on; for a thread.

@@ -30,7 +30,7 @@ from rocketbox.broker.store.files import read_data
 from rocketbox.broker.store.index_sizes import found_sizes, other_size
 from rocketbox.storage.file_system import Storage, StorageFile
 
-__all__ = ["REST", "IndexFile", "IndexSnapshot", "MessageIndex", "hash_key", "hash_prefix"]
+__all__ = ["REST", "IndexFile", "IndexSnapshot", "MessageIndex", "RecordHashes", "hash_key", "hash_prefix"]
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +94,10 @@ def hash_key(prefix: int, key: bytes) -> int:
     if value < 0x80000000:
         return value
     return 0x100000000 - value if value > 0x80000000 else 0
+
+
+RecordHashes = tuple[Sequence[int], int, int]
+"""The hashes of a record's keys, its physical offset and its store time (epoch ms)."""
 
 
 @dataclass(frozen=True)
@@ -227,35 +231,38 @@ class IndexFile:
             table[first : first + len(part)] = part
         return table
 
-    def put(self, hashes: Sequence[int], physical: int, store_timestamp: int) -> int:
-        """Add an entry for each key of a record, until the file is full; returns how many were added."""
+    @property
+    def room(self) -> int:
+        """How many entries can be added."""
+        return self._limit - self.count
+
+    def put(self, records: Sequence[RecordHashes]) -> None:
+        """Add an entry for each hash of some records, one at least; there is room for them."""
         table = self._table
         if table is None:
             table = self._table = self._read_table(self._file)
         count, slots = self.count, self._slots
         if count == 1:
-            self.begin_timestamp = store_timestamp
-            self.begin_physical = physical
-        seconds = (store_timestamp - self.begin_timestamp) // 1000
-        if not 0 <= seconds <= 0x7FFFFFFF:
-            seconds = 0 if seconds < 0 else 0x7FFFFFFF
-        if count + len(hashes) > self._limit:
-            hashes = hashes[: self._limit - count]
-        tail, changed = self._tail, self._changed
-        for key_hash in hashes:
-            slot = key_hash % slots
-            previous = table[slot]
-            if not 0 < previous < count:
-                previous = 0
-                self.used_slots += 1
-            tail += _ENTRY.pack(key_hash, physical, seconds, previous)
-            table[slot] = count
-            changed.append(slot)
-            count += 1
+            _, self.begin_physical, self.begin_timestamp = records[0]
+        begin = self.begin_timestamp
+        tail, changed, pack = self._tail, self._changed, _ENTRY.pack
+        for hashes, physical, stored in records:
+            seconds = (stored - begin) // 1000
+            if not 0 <= seconds <= 0x7FFFFFFF:
+                seconds = 0 if seconds < 0 else 0x7FFFFFFF
+            for key_hash in hashes:
+                slot = key_hash % slots
+                previous = table[slot]
+                if not 0 < previous < count:
+                    previous = 0
+                    self.used_slots += 1
+                tail += pack(key_hash, physical, seconds, previous)
+                table[slot] = count
+                changed.append(slot)
+                count += 1
         self.count = count
-        self.end_timestamp = store_timestamp
+        self.end_timestamp = stored
         self.end_physical = physical
-        return len(hashes)
 
     def search(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
         """Physical offsets of records with that hash stored in [begin, end], newest first.
@@ -401,16 +408,22 @@ class MessageIndex:
             file.load()
             self.files.append(file)
 
-    def put(self, hashes: Sequence[int], physical: int, store_timestamp: int) -> None:
-        """Index a record under the hashes of its keys."""
-        while True:
-            file = self.files[-1] if self.files else None
-            if file is None or file.full:
-                file = self._begin_file(store_timestamp)
-            added = file.put(hashes, physical, store_timestamp)
-            if added == len(hashes):
-                return
-            hashes = hashes[added:]
+    def put(self, records: Sequence[RecordHashes]) -> None:
+        """Index records, each of which has a hash at least, in the order of the log.
+
+        What one has lies in one file if there is room for all, as almost always; else each begins files as it needs.
+        """
+        file = self.files[-1] if self.files else None
+        if records and file is not None and sum([len(hashes) for hashes, _, _ in records]) <= file.room:
+            file.put(records)
+            return
+        for hashes, physical, stored in records:
+            while hashes:
+                if file is None or file.full:
+                    file = self._begin_file(stored)
+                room = file.room
+                file.put([(hashes[:room], physical, stored)])
+                hashes = hashes[room:]
 
     def _begin_file(self, store_timestamp: int) -> IndexFile:
         last = self.files[-1] if self.files else None

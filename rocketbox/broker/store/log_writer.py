@@ -30,7 +30,8 @@ import anyio
 from rocketbox.blocking import WorkerPool
 from rocketbox.broker.store.checkpoint import CheckpointFile
 from rocketbox.broker.store.commit_log import CommitLog, NotPreparedError, Segment, WriteFullError
-from rocketbox.broker.store.dispatcher import Appended, Dispatcher
+from rocketbox.broker.store.dispatch import Appended
+from rocketbox.broker.store.dispatcher import Dispatcher
 from rocketbox.broker.store.options import FlushDiskType, StoreOptions
 from rocketbox.broker.store.state import StoreState
 from rocketbox.broker.store.troubles import Troubles

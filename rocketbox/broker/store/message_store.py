@@ -48,7 +48,7 @@ from rocketbox.broker.store.opening import OpenedStore, lock_directory, open_sto
 from rocketbox.broker.store.options import FlushDiskType, StoreOptions
 from rocketbox.broker.store.reading import StoreReader
 from rocketbox.broker.store.record_reading import WrongEntryError
-from rocketbox.broker.store.records import seems_damaged
+from rocketbox.broker.store.records import find_keys, seems_damaged
 from rocketbox.broker.store.recovery import RecoveryReport
 from rocketbox.broker.store.retention import Retention
 from rocketbox.broker.store.state import StoreHealth, StoreState
@@ -471,12 +471,15 @@ class MessageStore:
 
     def _append(self, queue: ConsumeQueue, message: StoredMessage, record: bytes, now: int) -> int:
         offset = self._log.append(record)
-        sys_flag = message.sys_flag
-        if not sys_flag or is_queued(sys_flag):
-            queue.next_offset += 1
-            self._writer.appended.append((queue, offset, now, message.topic, sys_flag, message.properties, record))
-        else:
-            self._writer.appended.append((None, offset, now, message.topic, sys_flag, message.properties, record))
+        queued = is_queued(message.sys_flag)
+        queue.next_offset += queued
+        properties = message.properties
+        self._writer.appended.append(
+            (
+                queue if queued else None, offset, now, message.topic, message.sys_flag, properties, record,
+                find_keys(properties),
+            )
+        )  # fmt: skip
         return offset
 
     async def delete_topic(self, topic: str) -> None:

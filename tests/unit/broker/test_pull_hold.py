@@ -38,10 +38,10 @@ async def test_an_arrival_wakes_the_pulls_behind_it_only() -> None:
         waits_for_five, waits_for_six = pull(answered.append, 5), pull(answered.append, 6)
         hold.hold(waits_for_five, 15)
         hold.hold(waits_for_six, 15)
-        hold.on_arrival("topic", 1, 6, 0, b"")
+        hold.on_arrival([("topic", 1, 6, 0, b"")])
         await settle()
         assert answered == []
-        hold.on_arrival("topic", 0, 6, 0, b"")
+        hold.on_arrival([("topic", 0, 6, 0, b"")])
         await settle()
         assert answered == [waits_for_five]
         assert len(hold) == 1
@@ -55,10 +55,10 @@ async def test_what_the_filter_refuses_does_not_wake() -> None:
         tasks.start("hold", hold.run)
         held = pull(answered.append, 0, TagFilter({7}))
         hold.hold(held, 15)
-        hold.on_arrival("topic", 0, 1, 8, b"")
+        hold.on_arrival([("topic", 0, 1, 8, b"")])
         await settle()
         assert answered == []
-        hold.on_arrival("topic", 0, 2, 7, b"")
+        hold.on_arrival([("topic", 0, 2, 7, b"")])
         await settle()
         assert answered == [held]
 
@@ -91,8 +91,8 @@ async def test_a_woken_pull_is_answered_once() -> None:
     async with Supervisor("test", clock) as tasks:
         tasks.start("hold", hold.run)
         hold.hold(pull(answered.append, 0), 2)
-        hold.on_arrival("topic", 0, 1, 0, b"")
-        hold.on_arrival("topic", 0, 2, 0, b"")
+        hold.on_arrival([("topic", 0, 1, 0, b"")])
+        hold.on_arrival([("topic", 0, 2, 0, b"")])
         await settle()
         await clock.advance(3)
         assert len(answered) == 1
@@ -128,7 +128,7 @@ async def test_a_pull_that_cannot_be_answered_delays_no_other() -> None:
         behind, later = pull(answered.append, 0), pull(answered.append, 5)
         for held in (broken, behind, later):
             hold.hold(held, 2)
-        hold.on_arrival("topic", 0, 1, 0, b"")
+        hold.on_arrival([("topic", 0, 1, 0, b"")])
         await settle()
         assert answered == [behind]
         await clock.advance(2)
@@ -148,7 +148,7 @@ async def test_what_was_answered_is_not_kept_until_its_time_would_be_up() -> Non
             hold.hold(held, 1e9)
             answered.append(weakref.ref(held))
             del held
-            hold.on_arrival("topic", 0, number + 1, 0, b"")
+            hold.on_arrival([("topic", 0, number + 1, 0, b"")])
             await settle()
     gc.collect()
     assert len(done) == 1000
@@ -170,11 +170,11 @@ async def test_a_record_that_the_filter_refuses_does_not_wake() -> None:
         tasks.start("hold", hold.run)
         held = pull(answered.append, 0, Same({7}))
         hold.hold(held, 15)
-        hold.on_arrival("topic", 0, 1, 7, b"another")
-        hold.on_arrival("topic", 0, 2, 8, b"seven")
+        hold.on_arrival([("topic", 0, 1, 7, b"another")])
+        hold.on_arrival([("topic", 0, 2, 8, b"seven")])
         await settle()
         assert answered == []
-        hold.on_arrival("topic", 0, 3, 7, b"seven")
+        hold.on_arrival([("topic", 0, 3, 7, b"seven")])
         await settle()
         assert answered == [held]
 
@@ -286,7 +286,7 @@ async def test_others_have_their_turn_while_thousands_of_pulls_are_answered() ->
         tasks.start("hold", hold.run)
         for _ in range(2_000):
             hold.hold(pull(peer.resume, 0, connection=peer), 10)
-        hold.on_arrival("topic", 0, 1, 0, b"")
+        hold.on_arrival([("topic", 0, 1, 0, b"")])
         while len(hold):
             before = peer.answers
             await anyio.lowlevel.checkpoint()
@@ -325,7 +325,7 @@ async def test_pulls_that_cannot_be_answered_are_told_once_and_counted(caplog: p
         tasks.start("hold", hold.run)
         for _ in range(100):
             hold.hold(pull(fails, 0), 2)
-        hold.on_arrival("topic", 0, 1, 0, b"")
+        hold.on_arrival([("topic", 0, 1, 0, b"")])
         await settle()
     assert hold.failed == 100
     assert len(caplog.records) == 1
@@ -344,7 +344,7 @@ async def test_few_bytes_of_answers_to_woken_pulls_are_written_in_one_turn() -> 
         tasks.start("hold", hold.run)
         for number in range(100):
             hold.hold(pull(answer, 0, connection=number), 10)
-        hold.on_arrival("topic", 0, 1, 0, b"")
+        hold.on_arrival([("topic", 0, 1, 0, b"")])
         while len(hold):
             before = written
             await anyio.lowlevel.checkpoint()

@@ -34,7 +34,7 @@ def index_with(*times: int, storage: MemoryStorage | None = None) -> MessageInde
     """An index in which each of these moments (epoch ms) begins a file."""
     index = MessageIndex(storage or MemoryStorage(), "/index", 16, 2)
     for number, moment in enumerate(times):
-        index.put([number], number, moment)
+        index.put([([number], number, moment)])
     return index
 
 
@@ -63,7 +63,7 @@ def test_the_next_name_is_found_at_once_in_another_zone(zone: None, monkeypatch:
     index = index_with(moment, storage=storage)
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    index.put([1], 1, moment + 1000)
+    index.put([([1], 1, moment + 1000)])
     assert names(index) == ["20260701140000000", "20260701140000001"]
 
 
@@ -76,5 +76,5 @@ def test_a_name_that_is_no_time_is_gone_on_from(zone: None) -> None:
     storage.rename(f"/index/{name}", "/index/" + "20269999999999999")
     again = MessageIndex(storage, "/index", 16, 2)
     again.load()
-    again.put([1], 1, milliseconds("2026-07-01T12:00:00.000"))
+    again.put([([1], 1, milliseconds("2026-07-01T12:00:00.000"))])
     assert names(again) == ["20269999999999999", "20270000000000000"]

@@ -334,7 +334,7 @@ async def test_an_error_while_dispatching_holds_up_no_acknowledgement_and_is_mad
     storage, clock = FaultyStorage(), ManualClock()
     async with opened(storage, clock=clock) as store:
         arrived: list[tuple[int, int]] = []
-        store.on_arrival.append(lambda topic, queue_id, end, code, record: arrived.append((queue_id, end)))
+        store.on_arrival.append(lambda new: arrived.extend([(queue_id, end) for _, queue_id, end, _, _ in new]))
         await put_all(store, message(0))
         derived = store._derived
         add, broken = derived.add_to_queue, True

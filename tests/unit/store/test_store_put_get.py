@@ -65,7 +65,7 @@ async def test_without_the_checksum_the_properties_are_left_as_they_came() -> No
 async def test_nothing_is_readable_before_it_is_durable() -> None:
     async with opened(MemoryStorage()) as store:
         arrived: list[tuple[str, int, int, int, bytes]] = []
-        store.on_arrival.append(lambda *arrival: arrived.append(arrival))
+        store.on_arrival.append(arrived.extend)
         result = store.put(message(4, queue_id=2))
         assert store.max_offset("orders", 2) == 0
         assert store.get("orders", 2, 0).status is GetMessageStatus.NO_MESSAGE_IN_QUEUE
@@ -221,7 +221,7 @@ async def test_store_times_never_go_back() -> None:
 async def test_a_delayed_message_has_its_due_time_beside_it() -> None:
     async with opened(MemoryStorage()) as store:
         codes: list[int] = []
-        store.on_arrival.append(lambda topic, queue_id, offset, code, record: codes.append(code))
+        store.on_arrival.append(lambda arrived: codes.extend([code for _, _, _, code, _ in arrived]))
         result = store.put(message(1, topic=SCHEDULE_TOPIC, queue_id=2, DELAY="3"))
         store.put(message(2, topic=SCHEDULE_TOPIC, queue_id=17, DELAY="99"))
         end = store.put(message(3, DELAY="3")).end_offset
