@@ -163,9 +163,11 @@ class Broker:
             persister=self.persister,
             turns=Turns(options.max_large_requests, too_many_large_requests),
         )
+        sends = SendHandler(context)
+        self._runs = sends.runs()
         self._handlers = join_codes(
             [
-                SendHandler(context),
+                sends,
                 SendBackHandler(context),
                 PullHandler(context),
                 QueryHandler(context),
@@ -220,6 +222,7 @@ class Broker:
                     on_close=self._connection_closed,
                     hooks=self._hooks,
                     reads=READS,
+                    runs=self._runs,
                 )
             )
             stack.push_async_callback(self._answer_the_last, server)

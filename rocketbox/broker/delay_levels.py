@@ -48,6 +48,8 @@ class DelayLevels:
     What is delivered still has its level in its properties, as Apache leaves it, and goes on to its topic.
     """
 
+    looks_at = frozenset({b"DELAY"})
+
     def __init__(self, levels: int) -> None:
         self._levels = levels
 

@@ -7,9 +7,7 @@ flush fails; storing is the handlers' part.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rocketbox.errors import ClientStateError, StoreBusyError, StoreError, StoreFullError, StoreStalledError
@@ -29,8 +27,7 @@ _log = logging.getLogger(__name__)
 
 FRAME_LENGTH_BYTES = 4
 
-_Answer = tuple["Connection", RemotingCommand, bytes]  # who asked, what, and the whole frame
-_connection_of: Callable[[_Answer], Connection] = itemgetter(0)
+_Answers = tuple["Connection", Sequence[RemotingCommand], Sequence[bytes]]  # who asked, what, and the whole frames
 
 
 class DurableReplies:
@@ -43,6 +40,11 @@ class DurableReplies:
         self.waiting = 0
         self._last = 0  # where the last message ends that somebody waits for
         self._give = self._give_all  # bound once: waiters of the same function are told together
+
+    @property
+    def room(self) -> int:
+        """How many more may wait."""
+        return self._most - self.waiting
 
     @property
     def is_full(self) -> bool:
@@ -63,23 +65,32 @@ class DurableReplies:
 
         self._store.when_durable(end_offset, flushed)
 
-    def answer_frame(
-        self, connection: Connection, request: RemotingCommand, frame: bytes, end_offset: int, *, wait: bool = True
+    def answer_frames(
+        self,
+        connection: Connection,
+        requests: Sequence[RemotingCommand],
+        frames: Sequence[bytes],
+        end_offset: int,
+        *,
+        wait: bool = True,
     ) -> None:
-        """As :meth:`answer`, for an answer that is written already; without ``wait`` when the record is written."""
-        self.waiting += 1
+        """As :meth:`answer`, for answers that are written already, to requests whose records lie one behind the other.
+
+        Without ``wait`` they are given when the records are written.
+        """
+        self.waiting += len(requests)
         self._last = end_offset
         tell = self._store.tell_when_durable if wait else self._store.tell_when_written
-        tell(self._give, end_offset, (connection, request, frame))
+        tell(self._give, end_offset, (connection, requests, frames))
 
-    def _give_all(self, answers: list[_Answer], error: BaseException | None) -> None:
-        """Answer those of one group commit: one write for each connection."""
-        self.waiting -= len(answers)
-        for connection, some in groupby(answers, _connection_of):
+    def _give_all(self, answers: list[_Answers], error: BaseException | None) -> None:
+        """Answer those of one group commit."""
+        self.waiting -= sum([len(requests) for _, requests, _ in answers])
+        for connection, requests, frames in answers:
             if error is None:
-                connection.reply_frames(list(some))
+                connection.reply_frames(requests, frames)
                 continue
-            for _, request, frame in some:
+            for request, frame in zip(requests, frames, strict=True):
                 if not request.is_oneway:
                     connection.reply(request, flush_failed(error, decode_command(frame[FRAME_LENGTH_BYTES:])))
 

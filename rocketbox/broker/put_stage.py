@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
-from rocketbox.broker.store.message_store import MessageStore, PutResult
+from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.broker.store.putting import PutResult
 from rocketbox.errors import InvalidMessageError
 from rocketbox.protocol.stored_message import StoredMessage
 
@@ -32,16 +33,34 @@ class PutOrigin(Enum):
 
 
 PutTransform = Callable[[StoredMessage, PutOrigin], StoredMessage]
-"""Returns what is stored in place of a message, mostly the message itself. Raises InvalidMessageError."""
+"""Returns what is stored in place of a message, mostly the message itself. Raises InvalidMessageError.
+
+One with an attribute ``looks_at`` (a set of property names) has nothing to do with messages that have none of them, and
+does not see them all.
+"""
 
 
 class PutStage:
     """Puts messages into the store as the transforms, in their order, have made them."""
 
     def __init__(self, store: MessageStore, transforms: Sequence[PutTransform]) -> None:
+        self.lane = store.lane
+        self.put_run = store.put_run
+        """For messages without any property of :attr:`looks_at`; not at all if that is None."""
         self._store_put = store.put
         self._store_put_batch = store.put_batch
         self._transforms = tuple(transforms)
+
+    @property
+    def looks_at(self) -> frozenset[bytes] | None:
+        """The properties that make a message one for the transforms; None: they want to see all."""
+        names: frozenset[bytes] = frozenset()
+        for transform in self._transforms:
+            looks_at: frozenset[bytes] | None = getattr(transform, "looks_at", None)
+            if looks_at is None:
+                return None
+            names |= looks_at
+        return names
 
     def put(self, message: StoredMessage, origin: PutOrigin) -> PutResult:
         """Store a message; the result says where it lies, under whatever topic. Raises as the store's put does."""

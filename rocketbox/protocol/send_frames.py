@@ -232,18 +232,19 @@ class SendReplyTemplate:
         self._json_with_transaction = f'{start},"transactionId":%b{end}'.encode()
 
     def encode(
-        self, request: RemotingCommand, msg_id: str, queue_id: int, queue_offset: int, transaction_id: bytes | None
+        self, request: RemotingCommand, msg_id: bytes, queue_id: int, queue_offset: int, transaction_id: bytes | None
     ) -> bytes:
         """The whole frame of the answer to request, code 0, in its serialization."""
         if request.serialization == ROCKETMQ:
-            return self._encode_binary(request.opaque, msg_id.encode(), queue_id, queue_offset, transaction_id)
-        ids = (msg_id.encode(), queue_id, queue_offset)
+            return self._encode_binary(request.opaque, msg_id, queue_id, queue_offset, transaction_id)
         if not transaction_id:
-            header = self._json % (*ids, request.opaque)
+            header = self._json % (msg_id, queue_id, queue_offset, request.opaque)
         else:
-            plain = transaction_id.isalnum()
-            text = b'"%b"' % transaction_id if plain else json.dumps(transaction_id.decode("utf-8", "replace")).encode()
-            header = self._json_with_transaction % (*ids, text, request.opaque)
+            if transaction_id.isalnum():
+                text = b'"%b"' % transaction_id
+            else:
+                text = json.dumps(transaction_id.decode("utf-8", "replace")).encode()
+            header = self._json_with_transaction % (msg_id, queue_id, queue_offset, text, request.opaque)
         return _TWO_SIZES.pack(4 + len(header), len(header)) + header
 
     def _encode_binary(

@@ -31,6 +31,7 @@ __all__ = [
     "MAGIC_V1",
     "MAGIC_V2",
     "BatchElement",
+    "RecordTemplate",
     "StoredMessage",
     "decode_batch",
     "decode_message",
@@ -51,6 +52,9 @@ _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _SHORT = struct.Struct(">h")
 _TAIL = struct.Struct(">iq")
+_TWO_INTS = struct.Struct(">ii")
+_HOSTS_V4 = struct.Struct(">4siq4si")  # born host, store time, store host
+_HEAD_LIKE = struct.Struct(">iII8sqqiq24s12si")  # as _HEAD_V4, in which neighbours that seldom change are one
 _ELEMENT = struct.Struct(">iiiii")
 V6_FLAGS = int(MessageSysFlag.BORNHOST_V6 | MessageSysFlag.STOREHOST_V6)
 COMPRESSED = int(MessageSysFlag.COMPRESSED)
@@ -161,6 +165,46 @@ def encode_stored_message(message: StoredMessage, *, property_crc: bool = False,
         record = b"".join((head, body, topic, _SHORT.pack(properties_size), properties))
     assert len(record) == size
     return record
+
+
+class RecordTemplate:
+    """Writes the records of messages that are as a given one in all but places, times, body and properties.
+
+    They are byte for byte those of ``encode_stored_message`` with ``property_crc``, for hosts with IPv4 and properties
+    that are empty or end with 0x02. Fast path: 1.6 us of 2.6 (benchmark "java client: send, 256 in flight").
+    """
+
+    __slots__ = ("_behind", "_magic", "_queue_and_flag", "_sys_flag", "_topic", "bytes_beside")
+
+    def __init__(self, message: StoredMessage) -> None:
+        """Raises struct.error when a number is out of its range, InvalidMessageError for a topic that is too long."""
+        self._topic = topic = _topics.get(message.topic) or _encoded_topic(message.topic)
+        self._magic = (MAGIC_V1 if len(topic) <= SHORTEST_TOPIC_OF_V2 else MAGIC_V2) & 0xFFFF_FFFF
+        self._queue_and_flag = _TWO_INTS.pack(message.queue_id, message.flag)
+        self._sys_flag = message.sys_flag & ~V6_FLAGS
+        self._behind = _TAIL.pack(message.reconsume_times, message.prepared_transaction_offset)
+        self.bytes_beside = _HEAD_V4.size + len(self._topic) + _SHORT.size + CHECKSUM_BYTES
+        """Of a record, beside body and properties."""
+
+    @staticmethod
+    def hosts(born_host: Host, store_timestamp_ms: int, store_host: Host) -> bytes:
+        """What :meth:`encode` takes as ``hosts``. Raises struct.error."""
+        return _HOSTS_V4.pack(*born_host, store_timestamp_ms, *store_host)
+
+    def encode(
+        self, queue_offset: int, commit_log_offset: int, born_timestamp_ms: int, hosts: bytes, body: bytes,
+        properties: bytes,
+    ) -> bytes:  # fmt: skip
+        """The record, of ``bytes_beside`` and the two. The properties with their checksum must fit: 32,767 bytes."""
+        size = len(body)
+        head = _HEAD_LIKE.pack(
+            self.bytes_beside + size + len(properties), self._magic, zlib.crc32(body) & 0x7FFF_FFFF,
+            self._queue_and_flag, queue_offset, commit_log_offset, self._sys_flag, born_timestamp_ms, hosts,
+            self._behind, size,
+        )  # fmt: skip
+        tail = b"%b%b%b" % (self._topic, _SHORT.pack(len(properties) + CHECKSUM_BYTES), properties)
+        digits = b"%010d" % (zlib.crc32(tail, zlib.crc32(body, zlib.crc32(head))) & 0x7FFF_FFFF)
+        return b"".join((head, body, tail, CHECKSUM_NAME, digits[::-1], b"\x02"))
 
 
 _topics: dict[str, bytes] = {}  # what _encoded_topic has answered

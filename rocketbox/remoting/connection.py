@@ -37,11 +37,11 @@ from rocketbox.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingComma
 from rocketbox.remoting.intake import Intake
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.peer_requests import PeerRequests
-from rocketbox.remoting.role import GONE, AnswerTaker, Driver, RequestHandler, Role
+from rocketbox.remoting.role import GONE, AnswerTaker, Driver, RequestHandler, Role, RunHandler
 from rocketbox.remoting.sweep_times import IDLE_SWEEP_INTERVAL
 from rocketbox.remoting.waiting_line import WaitingLine
 
-__all__ = ["Connection", "Driver", "RemotingOptions", "RequestHandler", "Role", "close_all"]
+__all__ = ["Connection", "Driver", "RemotingOptions", "RequestHandler", "Role", "RunHandler", "close_all"]
 
 _log = logging.getLogger(__name__)
 
@@ -314,13 +314,15 @@ class Connection:
         if self._hooked is not None:
             self._hooked.after(self, request, code, len(frame) if answered else 0)
 
-    def reply_frames(self, answers: Sequence[tuple[object, RemotingCommand, bytes]]) -> None:
-        """As :meth:`reply_frame` for many that succeeded: (anything, request, frame) each."""
+    def reply_frames(self, requests: Sequence[RemotingCommand], frames: Sequence[bytes]) -> None:
+        """As :meth:`reply_frame` for many that succeeded."""
         if self._hooked is not None or self._close_reason is not None:
-            for _, request, frame in answers:
+            for request, frame in zip(requests, frames, strict=True):
                 self.reply_frame(request, frame)
         else:
-            self._write_all([frame for _, request, frame in answers if not request.flag & ONEWAY_FLAG])
+            self._write_all(
+                [frame for request, frame in zip(requests, frames, strict=True) if not request.flag & ONEWAY_FLAG]
+            )
 
     def _write(self, frame: bytes) -> None:
         size = len(frame)

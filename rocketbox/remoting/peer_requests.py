@@ -23,7 +23,7 @@ from rocketbox.protocol.command import ONEWAY_FLAG, RemotingCommand
 from rocketbox.protocol.headers import HeaderError
 from rocketbox.remoting.hooks import HookedRequests
 from rocketbox.remoting.read_turns import MAX_RUNNING_READS, MAX_WAITING_READS
-from rocketbox.remoting.role import Driver, Role
+from rocketbox.remoting.role import Driver, Role, RunHandler
 
 if TYPE_CHECKING:
     from rocketbox.remoting.connection import Connection
@@ -46,6 +46,7 @@ class PeerRequests:
         "_reads",
         "_role",
         "_running_reads",
+        "_runs",
         "_turns",
         "hooked",
         "inbox",
@@ -68,6 +69,7 @@ class PeerRequests:
         self._accepted = role.accepted
         self._max_running = role.options.max_running_handlers
         self._turns = role.read_turns
+        self._runs = role.runs if self.hooked is None else {}
         self._reads: deque[RemotingCommand] = deque()  # that wait for their turn
         self._running_reads = 0
         self._dispatching = False
@@ -77,10 +79,13 @@ class PeerRequests:
         """Hand requests to their handlers until one of the bounds is reached; read on or stop reading accordingly."""
         if self._dispatching:  # a handler's answer made the output full: the loop below sees it
             return
-        inbox, turns = self.inbox, self._turns
+        inbox, turns, runs = self.inbox, self._turns, self._runs
         self._dispatching = True
         try:
             while inbox and not self._is_busy():
+                run = runs.get(inbox[0].code)
+                if run is not None and self._take_run(run):
+                    continue
                 request = inbox.popleft()
                 if (
                     turns is not None
@@ -98,6 +103,13 @@ class PeerRequests:
         if turns is not None and self._reads and self._may_read():
             turns.enter(self)
         self._read_on()
+
+    def _take_run(self, run: RunHandler) -> int:
+        try:
+            return run(self._connection, self.inbox)
+        except Exception as error:
+            self._handler_failed(self.inbox.popleft(), error)
+            return 1
 
     def serve_reads(self) -> None:
         """It is this connection's turn: hand over the reads that wait, as far as the turn allows."""

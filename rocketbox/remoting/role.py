@@ -8,6 +8,7 @@ Source: Apache RocketMQ 5.x ``NettyRemotingAbstract`` (processor table, response
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -28,12 +29,19 @@ from rocketbox.waiters import Waiter, make_waiter
 if TYPE_CHECKING:
     from rocketbox.remoting.connection import Connection
 
-__all__ = ["GONE", "AnswerTaker", "Driver", "RequestHandler", "Role"]
+__all__ = ["GONE", "AnswerTaker", "Driver", "RequestHandler", "Role", "RunHandler"]
 
 _log = logging.getLogger(__name__)
 
 RequestHandler = Callable[["Connection", RemotingCommand], RemotingCommand | Awaitable[RemotingCommand | None] | None]
 """Takes a request. Returns the answer, an awaitable of it, or None: then ``connection.reply`` is called later."""
+
+RunHandler = Callable[["Connection", deque[RemotingCommand]], int]
+"""Takes requests from the front of those that wait, as many as it can answer together; returns how many that were.
+
+It answers them later by ``connection.reply``. 0: the first is for its :data:`RequestHandler`, as each is when there are
+hooks.
+"""
 
 
 class AnswerTaker(Protocol):
@@ -96,6 +104,8 @@ class Role:
     handler_tasks: Supervisor
     sweeps: SweepTimes
     """Is told of deadlines that may come before the next sweep."""
+    runs: Mapping[int, RunHandler] = field(default_factory=dict)
+    """By the code of the first request; asked before ``handlers``."""
     closed: Callable[[Connection], None]
     """Called once, as soon as the connection can no longer be used."""
     hooks: Sequence[RequestHook] = ()

@@ -19,7 +19,15 @@ from rocketbox.clock import Clock
 from rocketbox.errors import NotStartedError, RemotingError
 from rocketbox.rare_log import RareLog
 from rocketbox.remoting.budgets import ServerCounters, SharedBytes
-from rocketbox.remoting.connection import Connection, Driver, RemotingOptions, RequestHandler, Role, close_all
+from rocketbox.remoting.connection import (
+    Connection,
+    Driver,
+    RemotingOptions,
+    RequestHandler,
+    Role,
+    RunHandler,
+    close_all,
+)
 from rocketbox.remoting.descriptors import connection_limit, raise_descriptor_limit
 from rocketbox.remoting.hooks import RequestHook
 from rocketbox.remoting.network import Listener, Network, TcpNetwork, format_address, reason_of
@@ -49,7 +57,7 @@ class RemotingServer:
     Entering raises ListenError. Leaving stops in this order: accept, handlers that run, connections. ``on_open`` and
     ``on_close`` are called in the loop with each connection, on_close exactly once for each on_open; ``hooks`` around
     the handler of each request. ``reads`` are the codes of requests whose answers may be large: connections take turns
-    with them.
+    with them. ``runs`` take several requests at once.
     """
 
     def __init__(
@@ -65,6 +73,7 @@ class RemotingServer:
         on_close: Callable[[Connection], None] | None = None,
         hooks: Sequence[RequestHook] = (),
         reads: Set[int] = frozenset(),
+        runs: Mapping[int, RunHandler] | None = None,
     ) -> None:
         self.host = host
         self.port = port
@@ -92,6 +101,7 @@ class RemotingServer:
             options=self.options,
             opaques=itertools.count(),
             handlers=handlers,
+            runs=runs or {},
             handler_tasks=Supervisor("remoting server's handlers", clock),
             sweeps=self._sweeps,
             closed=self._connection_closed,

@@ -2,23 +2,26 @@
 
 This is the broker's hot path: one pass over header and property text, no mapping of either, no task for a message; the
 answer is written by the store's callback after the flush that covers the message. Transactions and timer messages are
-refused. What is not the common case stands in ``send_rules``, the answers in ``send_answers``.
+refused. What is ordinary goes by ``send_runs``, many at once. What else is not the common case stands in
+``send_rules``, the answers in ``send_answers``.
 
 Source: Apache RocketMQ 5.x ``SendMessageProcessor``, ``AbstractSendMessageProcessor``.
 """
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Awaitable, Mapping
 from functools import partial
 
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.durable_replies import code_of
+from rocketbox.broker.handlers.born_host import born_host
 from rocketbox.broker.handlers.refused import Refused, TopicNotWrittenError
 from rocketbox.broker.handlers.send_answers import SendAnswers
 from rocketbox.broker.handlers.send_rules import SendRules
+from rocketbox.broker.handlers.send_runs import SendRuns
 from rocketbox.broker.limits import LimitError
+from rocketbox.broker.property_shapes import PropertyShapes
 from rocketbox.broker.property_text import add_property, find_property, remove_properties
 from rocketbox.broker.put_stage import PutOrigin
 from rocketbox.errors import InvalidMessageError, StoreBusyError, StoreError, StoreFailedError
@@ -36,23 +39,13 @@ from rocketbox.protocol.ids import UniqIdGenerator
 from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.protocol.send_frames import SendHead, SendReader
 from rocketbox.protocol.stored_message import StoredMessage
-from rocketbox.remoting.connection import Connection, RequestHandler
+from rocketbox.remoting.connection import Connection, RequestHandler, RunHandler
 
-__all__ = ["SendHandler", "parse_address"]
+__all__ = ["SendHandler"]
 
 _REPLACED_PROPERTIES = frozenset(  # what the broker itself writes; a message sent again brings the old ones along
     {b"MSG_REGION", b"TRACE_ON", b"CLUSTER", b"POP_CK", b"__CRC32#"}
 )
-_BORN_HOST = "broker.born_host"  # attribute of a connection
-
-
-def parse_address(address: str) -> tuple[bytes, int]:
-    """IP (4 or 16 bytes) and port of ``ip:port`` or ``[ip]:port``; an address that is no IP is 0.0.0.0."""
-    host, _, port = address.rpartition(":")
-    try:
-        return ipaddress.ip_address(host.strip("[]").partition("%")[0]).packed, int(port)
-    except ValueError:
-        return bytes(4), 0
 
 
 class SendHandler:
@@ -60,6 +53,7 @@ class SendHandler:
 
     def __init__(self, context: BrokerContext) -> None:
         options = context.options
+        self._context = context
         self._broker_name = options.broker_name
         self._writable = bool(options.broker_permission & PermName.WRITE)
         self._topics = context.topics
@@ -83,6 +77,14 @@ class SendHandler:
             RequestCode.SEND_MESSAGE_V2: self.handle,
             RequestCode.SEND_BATCH_MESSAGE: self.handle,
         }
+
+    def runs(self) -> Mapping[int, RunHandler]:
+        """What takes many requests at once; none when a step before the store wants to see all messages."""
+        looks_at = self._puts.looks_at
+        if looks_at is None:
+            return {}
+        shapes = PropertyShapes(_REPLACED_PROPERTIES | {b"TRAN_MSG"} | looks_at, (b"TIMER_",))
+        return SendRuns(self._context, self._reader, shapes, self._answers, self._added).runs()
 
     def handle(
         self, connection: Connection, request: RemotingCommand
@@ -187,7 +189,7 @@ class SendHandler:
             head.flag,
             head.sys_flag | multi_tags,
             born,
-            _born_host(connection),
+            born_host(connection),
             head.reconsume_times,
         )
         result = self._puts.put(message, PutOrigin.SEND)
@@ -206,7 +208,7 @@ class SendHandler:
         """Put all messages of a batch, each with exactly the properties it came with (as 5.5.0 does)."""
         topic = head.topic
         elements = self._rules.read_batch(topic, properties, request.body)
-        host = _born_host(connection)
+        host = born_host(connection)
         result = self._puts.put_batch(
             [
                 StoredMessage(
@@ -217,11 +219,3 @@ class SendHandler:
         )
         uniq_key = find_property(properties, b"UNIQ_KEY")
         return self._answers.answer(connection, request, result, topic, queue_id, uniq_key, wait=wait)
-
-
-def _born_host(connection: Connection) -> tuple[bytes, int]:
-    host = connection.attributes.get(_BORN_HOST)
-    if host is None:
-        host = connection.attributes[_BORN_HOST] = parse_address(connection.remote_address)
-    found: tuple[bytes, int] = host
-    return found

@@ -5,10 +5,10 @@ Source: Apache RocketMQ 5.x ``SendMessageProcessor.handlePutMessageResult``.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 
 from rocketbox.broker.context import BrokerContext
-from rocketbox.broker.store.message_store import PutResult
+from rocketbox.broker.store.putting import PutResult, RunResult
 from rocketbox.message import format_offset_msg_id
 from rocketbox.protocol.command import RemotingCommand, decode_command
 from rocketbox.protocol.send_frames import SendReplyTemplate
@@ -25,7 +25,7 @@ class SendAnswers:
         self._replies = context.replies
         self._template = SendReplyTemplate(fields)
         self._host: tuple[bytes, int] = (b"", 0)
-        self._host_of_ids = ""
+        self._host_of_ids = b""
 
     def answer(
         self,
@@ -47,13 +47,34 @@ class SendAnswers:
         if self._registration.is_pending(topic) and not request.is_oneway:
             answer = decode_command(frame[4:])
             return self._replies.answer_when_known(topic, answer, result.end_offset, wait=wait)
-        self._replies.answer_frame(connection, request, frame, result.end_offset, wait=wait)
+        self._replies.answer_frames(connection, [request], [frame], result.end_offset, wait=wait)
         return None
 
-    def _msg_id(self, result: PutResult) -> str:
+    def answer_run(
+        self,
+        connection: Connection,
+        sent: Sequence[tuple[RemotingCommand, int, bytes]],
+        result: RunResult,
+    ) -> None:
+        """Answer sends of one run when they are durable: request, queue and unique id of each, and where it was put.
+
+        Their topics are known everywhere.
+        """
+        encode, prefix = self._template.encode, self._prefix(result.store_host)
+        frames = []
+        for (request, queue_id, uniq_key), (offset, queue_offset) in zip(sent, result.places, strict=True):
+            request.body = b""
+            frames.append(encode(request, b"%b%016X" % (prefix, offset), queue_id, queue_offset, uniq_key))
+        self._replies.answer_frames(connection, [request for request, _, _ in sent], frames, result.end_offset)
+
+    def _msg_id(self, result: PutResult) -> bytes:
         if len(result.offsets) > 1:
-            return result.msg_id
-        if result.store_host is not self._host:
-            self._host = result.store_host
-            self._host_of_ids = format_offset_msg_id(*self._host, 0)[:-16]
-        return f"{self._host_of_ids}{result.commit_log_offset:016X}"
+            return result.msg_id.encode()
+        return b"%b%016X" % (self._prefix(result.store_host), result.commit_log_offset)
+
+    def _prefix(self, host: tuple[bytes, int]) -> bytes:
+        """What the ids of all messages have in front that a broker of that address stores."""
+        if host is not self._host:
+            self._host = host
+            self._host_of_ids = format_offset_msg_id(*host, 0)[:-16].encode()
+        return self._host_of_ids

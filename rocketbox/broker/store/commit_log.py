@@ -116,6 +116,11 @@ class CommitLog:
             )
         return False
 
+    @property
+    def file_limit(self) -> int:
+        """Up to where records may reach in the file at ``end``."""
+        return self._file_end - BLANK_BYTES
+
     def roll(self) -> None:
         """Close the file with a blank; ``end`` is then the start of the next."""
         self._buffer.chunks.append(_BLANK.pack(self._file_end - self.end, BLANK_MAGIC))

@@ -206,7 +206,7 @@ def test_any_json_is_read_as_by_names(entries: list[tuple[str, str]]) -> None:
 def test_the_answer_is_what_the_ordinary_way_writes(serialization: SerializeType, transaction_id: bytes | None) -> None:
     request = received(FIELDS, serialization)
     constant = {"MSG_REGION": 'Default"Region', "TRACE_ON": "true"}
-    frame = SendReplyTemplate(constant).encode(request, "AB12", 3, 12_345, transaction_id)
+    frame = SendReplyTemplate(constant).encode(request, b"AB12", 3, 12_345, transaction_id)
     fields = {"msgId": "AB12", "queueId": "3", "queueOffset": "12345"}
     if transaction_id is not None:
         fields["transactionId"] = transaction_id.decode()

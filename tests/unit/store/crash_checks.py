@@ -18,8 +18,9 @@ from unittest.mock import patch
 import anyio.lowlevel
 
 from rocketbox.blocking import WorkerPool
-from rocketbox.broker.store.message_store import MessageStore, PutResult
+from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
+from rocketbox.broker.store.putting import PutResult
 from rocketbox.broker.store.waiting import Told
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.protocol.tags import tags_code
