@@ -22,7 +22,7 @@ import operator
 import struct
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -38,7 +38,8 @@ HEADER_BYTES = 40
 SLOT_BYTES = 4
 ENTRY_BYTES = 20
 REST = 256  # entries that a search looks at, in about a millisecond
-WRITE_GAP = 16 << 10  # slots nearer than this are written together with what is between
+BLOCK_SLOTS = 1024  # slots are written by so many: what the page cache writes of a file in any case
+WRITE_BLOCKS = 256  # of them at once
 _HEADER = struct.Struct(">4q2i")
 _SLOT = struct.Struct(">i")
 _ENTRY = struct.Struct(">iqii")
@@ -107,7 +108,10 @@ class IndexSnapshot:
     file: IndexFile
     first_entry: int
     entries: bytes
-    slots: dict[int, int]
+    changed: list[int]
+    """The slots that are not in the file yet."""
+    blocks: dict[int, bytes]
+    """Those, and their neighbours, by the number of the block."""
     header: bytes
 
 
@@ -244,8 +248,8 @@ class IndexFile:
         count, slots = self.count, self._slots
         if count == 1:
             _, self.begin_physical, self.begin_timestamp = records[0]
-        begin = self.begin_timestamp
-        tail, changed, pack = self._tail, self._changed, _ENTRY.pack
+        begin, used = self.begin_timestamp, 0
+        tail, changed, pack = self._tail, self._changed.append, _ENTRY.pack
         for hashes, physical, stored in records:
             seconds = (stored - begin) // 1000
             if not 0 <= seconds <= 0x7FFFFFFF:
@@ -255,12 +259,13 @@ class IndexFile:
                 previous = table[slot]
                 if not 0 < previous < count:
                     previous = 0
-                    self.used_slots += 1
+                    used += 1
                 tail += pack(key_hash, physical, seconds, previous)
                 table[slot] = count
-                changed.append(slot)
+                changed(slot)
                 count += 1
         self.count = count
+        self.used_slots += used
         self.end_timestamp = stored
         self.end_physical = physical
 
@@ -314,9 +319,14 @@ class IndexFile:
     def snapshot(self) -> IndexSnapshot:
         """What is to be written now; :meth:`write` writes it, :meth:`set_written` lets go of it."""
         changed, self._changed = self._changed, []
-        table = self._table
-        slots = {slot: table[slot] for slot in changed} if table is not None else {}
-        return IndexSnapshot(self, self._tail_start, bytes(self._tail), slots, self._header())
+        table, blocks = self._table, {}
+        if table is not None:
+            for number in {slot // BLOCK_SLOTS for slot in changed}:
+                block = table[number * BLOCK_SLOTS : (number + 1) * BLOCK_SLOTS]
+                if sys.byteorder == "little":
+                    block.byteswap()
+                blocks[number] = block.tobytes()
+        return IndexSnapshot(self, self._tail_start, bytes(self._tail), changed, blocks, self._header())
 
     def write(self, snapshot: IndexSnapshot) -> None:
         """Write and sync; may run in another thread."""
@@ -329,23 +339,15 @@ class IndexFile:
         base = HEADER_BYTES + SLOT_BYTES * self._slots
         file.write(base + snapshot.first_entry * ENTRY_BYTES, [snapshot.entries])
         file.sync()
-        run: list[int] = []
-        for slot in (*sorted(snapshot.slots), -1):
-            if run and (slot < 0 or (slot - run[-1]) * SLOT_BYTES > WRITE_GAP):
-                start = HEADER_BYTES + run[0] * SLOT_BYTES
-                data = bytearray(file.read(start, (run[-1] - run[0] + 1) * SLOT_BYTES))
-                for changed in run:
-                    _SLOT.pack_into(data, (changed - run[0]) * SLOT_BYTES, snapshot.slots[changed])
-                file.write(start, [bytes(data)])
-                run = []
-            run.append(slot)
+        for first, chunks in _runs(snapshot.blocks):
+            file.write(HEADER_BYTES + first * BLOCK_SLOTS * SLOT_BYTES, chunks)
         file.sync()
         file.write(0, [snapshot.header])
         file.sync()
 
     def restore(self, snapshot: IndexSnapshot) -> None:
         """That snapshot could not be written: its slots belong to the next one too."""
-        self._changed += snapshot.slots
+        self._changed += snapshot.changed
 
     def set_written(self, snapshot: IndexSnapshot) -> None:
         """That snapshot is in the file now."""
@@ -359,6 +361,20 @@ class IndexFile:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _runs(blocks: Mapping[int, bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    """Blocks that lie one behind the other, with the number of the first."""
+    first, chunks = 0, list[bytes]()
+    for number in sorted(blocks):
+        if chunks and (number != first + len(chunks) or len(chunks) == WRITE_BLOCKS):
+            yield first, chunks
+            chunks = []
+        if not chunks:
+            first = number
+        chunks.append(blocks[number])
+    if chunks:
+        yield first, chunks
 
 
 class MessageIndex:
