@@ -155,6 +155,17 @@ def scenario(seed: int) -> tuple[list[list[bytes]], int]:
     return writes, answered
 
 
+def files_below(storage: MemoryStorage, directory: str) -> list[str]:
+    found = list[str]()
+    for name in storage.list_directory(directory):
+        path = f"{directory}/{name}"
+        found += files_below(storage, path) if storage.is_directory(path) else [path]
+    return found
+
+
+Answers = dict[int, tuple[object, ...]]  # code, remark, fields and serialization by the request's opaque
+
+
 async def outcome(
     seed: int, extensions: BrokerExtensions
 ) -> tuple[dict[int, tuple[object, ...]], dict[str, bytes], int]:
