@@ -10,13 +10,13 @@ import anyio
 import pytest
 
 from rocketbox.broker.extensions import BrokerExtensions
-from rocketbox.broker.store.memory_storage import MemoryStorage
 from rocketbox.clock import RealClock
-from rocketbox.handoff import make_waiter
 from rocketbox.protocol.codes import RequestCode, ResponseCode, SerializeType
 from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command
 from rocketbox.protocol.stored_message import encode_batch
 from rocketbox.remoting.connection import Connection
+from rocketbox.storage.memory_storage import MemoryStorage
+from rocketbox.waiters import make_waiter
 from tests.unit.broker.in_memory import BrokerWire, broker_in_memory
 from tests.unit.store.store_tools import FaultyStorage, contents
 
@@ -280,6 +280,15 @@ async def test_no_more_sends_wait_than_may_and_the_rest_of_a_run_is_told_so() ->
         codes = [peer.answers[n].code for n in range(25)]
         assert codes == [0] * 10 + [ResponseCode.SYSTEM_BUSY] * 15
         assert len(await wire.messages("t")) == 11
+
+
+async def test_a_retry_that_is_given_up_is_not_taken_in_a_run() -> None:
+    async with broker_in_memory() as wire:
+        await wire.send("%RETRY%readers", properties=ordinary(0))
+        peer = Peer(wire)
+        await peer.write([send(n, topic="%RETRY%readers", properties=ordinary(n), j=17) for n in range(2)], answers=2)
+        assert sum(peer.taken) == 0
+        assert len(await wire.messages("%DLQ%readers")) == 2
 
 
 async def test_a_topic_that_is_deleted_and_made_again_takes_runs_into_its_new_queue() -> None:

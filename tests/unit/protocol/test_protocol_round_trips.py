@@ -31,6 +31,7 @@ from rocketbox.protocol.ids import UniqIdGenerator, parse_offset_msg_id
 from rocketbox.protocol.loose_json import dumps_with_raw_keys, loads_loose
 from rocketbox.protocol.prepared_sends import SendRequest, SendTemplate, encode_send_numbers
 from rocketbox.protocol.stored_message import (
+    RecordTemplate,
     StoredMessage,
     decode_batch,
     decode_message,
@@ -348,3 +349,38 @@ def test_fastjsons_dialect(text: str, value: object) -> None:
 def test_maps_with_objects_as_keys() -> None:
     text = dumps_with_raw_keys("offsetTable", [({"topic": "T", "queueId": 1}, 5)])
     assert text == '{"offsetTable":{{"queueId":1,"topic":"T"}:5}}'
+
+
+@given(
+    st.builds(
+        StoredMessage,
+        topic=st.text("té%", min_size=1, max_size=140),
+        queue_id=int32s,
+        body=st.binary(max_size=50),
+        properties=st.just(b"") | st.binary(max_size=50).map(lambda text: text + b"\x02"),
+        flag=int32s,
+        sys_flag=int32s,
+        born_timestamp_ms=longs,
+        born_host=st.tuples(st.binary(min_size=4, max_size=4), int32s),
+        reconsume_times=int32s,
+        prepared_transaction_offset=longs,
+        queue_offset=longs,
+        commit_log_offset=longs,
+        store_timestamp_ms=longs,
+        store_host=st.tuples(st.binary(min_size=4, max_size=4), int32s),
+    )
+)
+def test_records_from_a_template_are_those_that_are_encoded_one_by_one(message: StoredMessage) -> None:
+    template = RecordTemplate(message)
+    hosts = RecordTemplate.hosts(message.born_host, message.store_timestamp_ms, message.store_host)
+    record = template.encode(
+        message.queue_offset, message.commit_log_offset, message.born_timestamp_ms, hosts, message.body,
+        message.properties,
+    )  # fmt: skip
+    assert record == encode_stored_message(message, property_crc=True)
+    assert len(record) == template.bytes_beside + len(message.body) + len(message.properties)
+
+
+def test_a_number_out_of_its_range_makes_no_template() -> None:
+    with pytest.raises(struct.error):
+        RecordTemplate(StoredMessage("t", 0, b"", flag=2**40))
