@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import hypothesis  # noqa: F401 - not after a service ran here: it looks at what the collector then passes over
+import hypothesis  # not after a service ran here: it looks at what the collector then passes over
 import pytest
 
 from tests.canary import pytest_configure, pytest_runtest_makereport
 
 __all__ = ["anyio_backend", "pytest_configure", "pytest_runtest_makereport"]
+
+hypothesis.settings.register_profile("rocketbox", deadline=None)  # a busy machine is no fault
+hypothesis.settings.load_profile("rocketbox")
 
 
 @pytest.fixture(params=["asyncio", "trio"])
