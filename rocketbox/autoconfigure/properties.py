@@ -56,13 +56,16 @@ __all__ = [
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
-def _not_blank(secret: SecretStr) -> SecretStr:
-    if not secret.get_secret_value().strip():
+def _usable(secret: SecretStr) -> SecretStr:
+    text = secret.get_secret_value()
+    if not text.strip():
         raise ValueError("a key cannot be blank; leave it out instead")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("a key must be text, and has bytes that are no UTF-8")
     return secret
 
 
-Secret = Annotated[SecretStr, AfterValidator(_not_blank)]
+Secret = Annotated[SecretStr, AfterValidator(_usable)]
 
 
 class Properties(BaseModel):

@@ -36,11 +36,17 @@ _MOST_KEPT = 4096  # queues with kinds of sends; each takes about 1 KiB
 _SHOWN = 4  # characters of an access key, of a short one half
 
 
+def _is_writable(text: str) -> bool:
+    """Whether a key can be written: bytes of a variable that are no UTF-8 cannot, and would show in the error."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
     """A user's keys, as an administrator of the cluster has given them. No ``repr`` shows more than ``who`` does.
 
-    ``security_token`` comes with keys that are lent for a time. Raises ConfigurationError for an empty key.
+    ``security_token`` comes with keys that are lent for a time. Raises ConfigurationError for a key that is empty or
+    cannot be written.
     """
 
     access_key: str
@@ -49,11 +55,13 @@ class Credentials:
 
     def __post_init__(self) -> None:
         values = {"access_key": self.access_key, "secret_key": self.secret_key, "security_token": self.security_token}
-        findings = [
-            Finding(f"Credentials.{name} is empty", fix="give the key, or no Credentials at all")
-            for name, value in values.items()
-            if value is not None and not value.strip()
-        ]
+        findings = []
+        for name, value in values.items():
+            if value is not None and not value.strip():
+                findings.append(Finding(f"Credentials.{name} is empty", fix="give the key, or no Credentials at all"))
+            elif value is not None and not _is_writable(value):
+                fix = "give it as text; what was bytes must be UTF-8"
+                findings.append(Finding(f"Credentials.{name} has characters that UTF-8 cannot write", fix=fix))
         if findings:
             raise ConfigurationError(findings)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -276,6 +277,16 @@ def test_a_secret_that_cannot_be_is_not_shown(service: ServiceMaker, written: st
 def test_a_blank_secret_in_the_settings_is_called_so(service: ServiceMaker) -> None:
     with pytest.raises(ConfigurationError, match=r"rocketmq\.producer\.secret-key is empty, which is not allowed"):
         service(HEAD, settings("rocketmq.producer: {access-key: AK, secret-key: '  '}\n")).app.look()
+
+
+def test_a_secret_that_is_no_utf_8_is_refused_with_its_variable_and_not_shown(
+    service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROCKETMQ_SECRET_KEY", SECRET + "\udcfc")
+    with pytest.raises(ConfigurationError, match=rf"rocketmq\.secret-key is {re.escape(MASK)}, which is no") as caught:
+        service(LISTENER, settings("rocketmq.access-key: AK\n")).app.check()
+    assert "environment variable ROCKETMQ_SECRET_KEY" in str(caught.value)
+    assert SECRET not in repr(caught.value)
 
 
 def test_two_secrets_in_one_group_are_refused_and_not_shown(service: ServiceMaker) -> None:
