@@ -290,6 +290,64 @@ async def test_a_backlog_that_cannot_be_read_pauses_the_group_instead_of_emptyin
     assert "app.listeners['desk'].resume()" in caplog.text
 
 
+async def test_service_whose_def_handlers_all_hang_is_not_ready_until_one_returns(service: ServiceMaker) -> None:
+    module = service(
+        FLIGHTS
+        + """
+    release = threading.Event()
+
+    @rocketmq_listener(topic="departures", consumer_group="desk", concurrency=2, consume_timeout="200ms")
+    def on_departure(departure: Departure, seen: Seen) -> None:
+        seen.departures.append(departure.flight)
+        release.wait(30)
+    """
+    )
+    async with module.app as app:
+        try:
+            for number in range(4):
+                await app.template.send("departures", module.Departure(flight=f"UA{number}"))
+            await until(lambda: "all threads of its def handlers hang" in str(app.not_ready_because))
+            reason = str(app.not_ready_because)
+            assert not app.is_ready
+            assert f"{module.__file__}:" in reason
+            assert "in on_departure" in reason
+            assert len(app.get(module.Seen).departures) == 2
+        finally:
+            module.release.set()
+        await until(lambda: app.is_ready)
+
+
+async def test_bytes_that_wait_for_handlers_are_bounded_by_the_setting(service: ServiceMaker) -> None:
+    module = service(
+        FLIGHTS
+        + """
+    release = threading.Event()
+
+    @rocketmq_listener(topic="departures", consumer_group="desk", concurrency=1)
+    def on_departure(message: MessageExt, seen: Seen) -> None:
+        seen.departures.append(len(message.body))
+        release.wait(30)
+    """,
+        SETTINGS + "\n  client: {max-cached-bytes: 1MB}\n",
+    )
+    size, count = 100_000, 60
+    async with module.app as app:
+        try:
+            for _ in range(count):
+                await app.template.send("departures", b"x" * size)
+            consumer = app.listeners["desk"].consumer
+            cached = app.get(MQClientInstance).cached_bytes
+            await until(lambda: cached.full)
+            await anyio.sleep(0.2)  # pulls that are under way come back
+            assert cached.limit == 1_048_576
+            queues = len(consumer.state().queues)
+            assert cached.total <= cached.limit + size * queues
+            assert consumer.state().held < count
+        finally:
+            module.release.set()
+        await until(lambda: len(app.get(module.Seen).departures) == count)
+
+
 async def test_settings_win_over_decorators_and_can_switch_listeners_off(
     service: ServiceMaker, caplog: pytest.LogCaptureFixture
 ) -> None:

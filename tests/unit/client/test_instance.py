@@ -932,12 +932,12 @@ async def test_what_no_member_does_yet_is_refused_with_what_to_do_instead(code: 
         assert answer.remark == "no consumer of group 'nobody' runs here"
 
 
-async def test_offsets_are_persisted_every_5_seconds() -> None:
+async def test_offsets_are_persisted_each_second() -> None:
     clock = VirtualClock()
     async with ScriptedCluster(clock) as cluster, instance_of(cluster) as instance:
         member = Member("G")
         instance.register_consumer("G", member)
-        await clock.advance(16)
+        await clock.advance(3.5)
         assert member.persisted == 3
 
 

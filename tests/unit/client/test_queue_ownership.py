@@ -335,6 +335,20 @@ async def test_a_long_batch_of_an_orderly_queue_delays_no_other_queue(anyio_back
             await group.until(lambda: bool(subscribed), 2.5 + began - group.clock.now)
 
 
+async def test_what_was_handled_is_committed_within_a_second_so_that_a_killed_member_repeats_no_more(
+    anyio_backend: str,
+) -> None:
+    group = Group(queues=2)
+    broker = group.broker
+    async with broker, group.member() as one:
+        await group.until(lambda: len(queues_of(one)) == 2, 3)
+        await group.clock.advance(1)
+        for number in range(1, 8):
+            broker.store("T", b"%d" % number, queue_id=number % 2)
+            await group.clock.advance(1.05)
+            assert sum(broker.committed["T", queue_id] for queue_id in range(2)) == number
+
+
 # --- resets --------------------------------------------------------------------------------------------------------
 
 
