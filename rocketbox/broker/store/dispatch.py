@@ -19,7 +19,7 @@ from rocketbox.broker.store.consume_queue import ConsumeQueue, find_queues
 from rocketbox.broker.store.deleted_topics import DeletedTopics
 from rocketbox.broker.store.derivation import due_time
 from rocketbox.broker.store.files import NO_ROOM, OpenFiles
-from rocketbox.broker.store.index_file import MessageIndex, hash_key, hash_prefix
+from rocketbox.broker.store.index_file import MessageIndex, RecordHashes, hash_key, hash_keys, hash_prefix
 from rocketbox.broker.store.misfits import (
     entries_in,
     mend_queue_files,
@@ -310,14 +310,44 @@ class Derived:
         if not self.indexes:
             return
         end = self.index.end_physical
-        hashes = self._hashes_of
-        self.index.put(
-            [
-                (found, physical, stored)
-                for topic, keys, sys_flag, physical, stored in records
-                if physical > end and sys_flag & TRANSACTION != _ROLLBACK and (found := hashes(topic, keys))
-            ]
-        )
+        keys: list[tuple[int, bytes]] = []  # of all of them: hashed at once
+        found: list[tuple[int, int | None, int, int]] = []  # how many keys, the tags' hash, offset, store time
+        for topic, (tags, words, unique), sys_flag, physical, stored in records:
+            if physical <= end or sys_flag & TRANSACTION == _ROLLBACK:
+                continue
+            prefix, of_tags = self._hashes.get(topic) or self._begin_hashes(topic)
+            count = len(keys)
+            if unique is not None:
+                keys.append((prefix, unique))
+            if words is not None:
+                if b" " in words:
+                    keys += [(prefix, word) for word in words.split(b" ") if word]
+                else:
+                    keys.append((prefix, words))
+            tag = None
+            if tags is not None:
+                tag = of_tags.get(tags)
+                if tag is None:
+                    if len(of_tags) >= CACHED_HASHES:
+                        of_tags.clear()
+                    tag = of_tags[tags] = hash_key(prefix, b"T#" + tags)
+            if tag is not None or len(keys) > count:
+                found.append((len(keys) - count, tag, physical, stored))
+        hashed, at = hash_keys(keys), 0
+        indexed: list[RecordHashes] = []
+        for count, tag, physical, stored in found:
+            hashes = hashed[at : at + count]
+            at += count
+            if tag is not None:
+                hashes.append(tag)
+            indexed.append((hashes, physical, stored))
+        self.index.put(indexed)
+
+    def _begin_hashes(self, topic: str) -> tuple[int, dict[bytes, int]]:
+        if len(self._hashes) >= CACHED_HASHES:
+            self._hashes.clear()
+        known = self._hashes[topic] = (hash_prefix(f"{topic}#"), {})
+        return known
 
     def add(
         self,
@@ -359,28 +389,6 @@ class Derived:
                 self._codes.clear()
             code = self._codes[tags] = tags_code(tags.decode("utf-8", "replace"))
         return code
-
-    def _hashes_of(self, topic: str, record_keys: RecordKeys) -> list[int]:
-        """The hashes under which a record is indexed."""
-        tags, keys, unique = record_keys
-        known = self._hashes.get(topic)
-        if known is None or len(known[1]) > CACHED_HASHES:
-            known = self._hashes[topic] = (hash_prefix(f"{topic}#"), {})
-        prefix, of_tags = known
-        hashes: list[int] = []
-        if unique is not None:
-            hashes.append(hash_key(prefix, unique))
-        if keys is not None:
-            if b" " in keys:
-                hashes += [hash_key(prefix, key) for key in keys.split(b" ") if key]
-            else:
-                hashes.append(hash_key(prefix, keys))
-        if tags is not None:
-            found = of_tags.get(tags)
-            if found is None:
-                found = of_tags[tags] = hash_key(prefix, b"T#" + tags)
-            hashes.append(found)
-        return hashes
 
     def find_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int | None]:
         """Physical offsets of records that may have the key, newest first; None in between, where one may rest."""

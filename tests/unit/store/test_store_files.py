@@ -10,7 +10,7 @@ import pytest
 
 from rocketbox.broker.store.checkpoint import Checkpoint
 from rocketbox.broker.store.files import FileRun, OpenFiles, read_data
-from rocketbox.broker.store.index_file import hash_key, hash_prefix
+from rocketbox.broker.store.index_file import hash_key, hash_keys, hash_prefix
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.records import find_keys, find_property
 from rocketbox.errors import ConfigurationError
@@ -183,6 +183,18 @@ def test_keys_have_javas_hash_made_positive() -> None:
     key = "7F00000100002A139C18000000000001"
     assert hash_key(hash_prefix("Orders#"), key.encode()) == abs(java_string_hash(f"Orders#{key}"))
     assert hash_key(hash_prefix("polygenelubricants"), b"") == 0  # Java's smallest int, which has no positive
+
+
+@pytest.mark.parametrize("letters", ["abcXYZ0123456789#-_\x7f\0", "abé漢😀"])
+def test_keys_hashed_together_have_the_hashes_they_have_alone(letters: str) -> None:
+    chance = random.Random(6)
+    keys = [
+        (chance.choice([0, hash_prefix("topic#"), 0xFFFFFFFF]), "".join(chance.choices(letters, k=length)).encode())
+        for length in [*range(80), *[chance.randrange(80) for _ in range(500)]]
+    ]
+    assert hash_keys(keys) == [hash_key(prefix, key) for prefix, key in keys]
+    assert hash_keys([(0, b"\x7f" * 8), (0, b"")]) == [hash_key(0, b"\x7f" * 8), 0]
+    assert hash_keys([]) == []
 
 
 def test_properties_are_found_in_the_text_of_all() -> None:
