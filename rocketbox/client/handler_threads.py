@@ -93,7 +93,9 @@ class HandlerThreads:
 
         async def in_a_thread(batch: list[MessageExt]) -> Outcomes:
             result = await self.run(given, batch)
-            return await result if inspect.isawaitable(result) else result  # a def may return a coroutine
+            if result is not None and inspect.isawaitable(result):  # a def may return a coroutine
+                return await result
+            return result
 
         return in_a_thread
 

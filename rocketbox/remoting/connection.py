@@ -565,6 +565,7 @@ class Connection:
             taker.set_exception(RequestTimeoutError(self.remote_address, _name(what), timeout))
         if self._line.places:
             self._line.expire(now, self._cannot_be_written)
+            self._line.call()  # what has expired makes room
         if expired and now - self._last_read >= options.silence_timeout:
             self.close(f"nothing came in for {now - self._last_read:.0f} s")
         elif now - self._last_activity >= options.idle_timeout and not self._waiters and not self._requests.running:

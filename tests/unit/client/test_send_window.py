@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from rocketbox.errors import (
     NotDurableError,
     SendManyError,
     SendTimeoutError,
+    TooManyRequestsError,
 )
 from rocketbox.message import Message, SendStatus, decode_properties
 from rocketbox.protocol.codes import RequestCode, ResponseCode, SerializeType
@@ -458,3 +460,35 @@ async def test_sends_look_at_the_clock_once_and_never_at_the_process(monkeypatch
             first.send(None)  # up to where it waits for its answer
             assert (clock.looks, clock.wall_looks) == (1, 1)
             first.close()
+
+
+async def test_messages_that_time_out_make_room_for_who_stands_in_line() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T")
+        remoting = RemotingOptions(max_requests_in_flight=2)
+        async with producer_of(
+            cluster, client={"remoting": remoting}, retry_times_when_send_async_failed=0
+        ) as producer:
+            await warm(cluster, producer)
+            broker = cluster.broker
+            broker.on_send = lambda request: broker.store(request) if request.body == b"99" else None
+            sent: list[float] = []
+
+            async def many() -> None:
+                with pytest.raises(SendManyError):
+                    await producer.send_many(messages(2), timeout=1)
+
+            async def one() -> None:
+                with contextlib.suppress(TooManyRequestsError):
+                    await producer.send(Message("T", b"99"), timeout=3)
+                    sent.append(clock.now)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(many)
+                await settle(40)
+                began = clock.now
+                tasks.start_soon(one)
+                await clock.advance(3.3)
+        assert sent, "it went when there was room"
+        assert sent[0] - began < 1.3
