@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,30 +15,9 @@ from rocketbox.errors import BrokerError
 from rocketbox.message import Message
 from rocketbox.protocol.codes import PermName
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
-from tests.conformance.apache import EACH_VERSION, apache_servers, class_path, home, java
+from tests.conformance.apache import EACH_VERSION, class_path, home, java
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module", params=["embedded", *EACH_VERSION])
-def name_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp(request.param)
-    if request.param != "embedded":
-        with apache_servers(folder, request.param) as servers:
-            yield servers.name_server
-    else:
-        with EmbeddedServers.in_thread(EmbeddedOptions(data_dir=folder, port=0, name_server_port=0)) as embedded:
-            yield embedded.name_server_address
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"t{uuid.uuid4().hex[:12]}"
 
 
 async def test_a_topic_is_made_changed_listed_and_deleted(name_server: str, topic: str) -> None:

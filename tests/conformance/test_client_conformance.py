@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -12,37 +11,14 @@ import anyio
 import pytest
 
 from rocketbox.client import Admin, ConsumerOptions, Producer, ProducerOptions, PushConsumer
-from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import InvalidMessageError, NoRouteError, Reject, RetryLater
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, Message, MessageExt, MessageQueue
-from tests.conformance.apache import EACH_VERSION, apache_servers
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
 
 SECONDS = 60.0
 SEND = ProducerOptions(send_message_timeout=12.0)  # a busy broker on two cores may need it
 FIRST = ConsumeFromWhere.FIRST_OFFSET
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module", params=["embedded", *EACH_VERSION])
-def name_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp(request.param)
-    if request.param != "embedded":
-        with apache_servers(folder, request.param) as servers:
-            yield servers.name_server
-    else:
-        with EmbeddedServers.in_thread(EmbeddedOptions(data_dir=folder, port=0, name_server_port=0)) as embedded:
-            yield embedded.name_server_address
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"t{uuid.uuid4().hex[:12]}"
 
 
 class Seen:
