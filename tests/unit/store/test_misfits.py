@@ -256,6 +256,53 @@ async def test_a_queue_whose_messages_have_expired_keeps_its_numbers_when_a_file
         assert numbers(store, "once") == [45]
 
 
+class FillingStorage(FaultyStorage):
+    """Its disk is full behind so many changes."""
+
+    left = 0
+
+    def record(self, name: str, path: str, offset: int = 0, size: int = 0) -> None:
+        self.left -= 1
+        self.full = self.full or self.left < 0
+        super().record(name, path, offset, size)
+
+
+async def test_a_disk_that_gets_full_at_any_step_of_mending_leaves_a_store_that_is_read_and_mended_later() -> None:
+    stopped, _ = await filled()
+    for what in (
+        "first queue file of 277",
+        "middle queue file gone",
+        "last queue file of 100",
+        "only queue file of a topic",
+    ):
+        DAMAGES[what](stopped)
+    stopped.open(f"{ROOT}/index/{stopped.list_directory(f'{ROOT}/index')[0]}").truncate(100)
+    counting = FillingStorage()
+    counting.take(stopped)
+    counting.left = most = 1 << 30
+    async with opened(counting):
+        changes = most - counting.left
+    refused = 0
+    for left in range(0, changes, 3):
+        storage, clock = FillingStorage(), ManualClock(threads=False)
+        storage.take(stopped)
+        storage.left = left
+        async with opened(storage, clock=clock) as store:
+            assert numbers(store) == list(range(COUNT)), left
+            assert numbers(store, "other") == [COUNT]
+            refused += store.refusal is not None
+            storage.left = most
+            storage.heal()
+            await until(lambda: store.refusal is None, clock)
+            await put_all(store, message(COUNT))
+            assert numbers(store) == list(range(COUNT + 1)), left
+            await check_index(store, 0, COUNT, complete=False)
+        async with opened(storage) as store:
+            assert numbers(store) == list(range(COUNT + 1)), left
+            assert numbers(store, "other") == [COUNT]
+    assert refused > 10
+
+
 async def test_entries_of_files_that_are_left_out_still_prove_that_the_log_was_synced() -> None:
     _, killed = await filled()
     DAMAGES["middle queue file of 420"](killed)
