@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from io import BytesIO
 
 from rocketbox.errors import RemoteProtocolError
 from rocketbox.protocol.command import RESPONSE_FLAG, RemotingCommand, decode_parts
 
-__all__ = ["MAX_FRAME_BYTES", "MAX_HEADER_BYTES", "BufferPool", "FrameReader", "RefusedBody"]
+__all__ = ["MAX_FRAME_BYTES", "MAX_HEADER_BYTES", "BodyLimits", "BufferPool", "FrameReader", "RefusedBody"]
 
 MAX_FRAME_BYTES = 16_777_216  # Java's com.rocketmq.remoting.frameMaxLength, the 4 length bytes included
 MAX_HEADER_BYTES = 4_194_304  # the longest honest header is the list of ids that answers a large batch
@@ -47,6 +48,22 @@ class BufferPool:
 
     def give_back(self, buffer: memoryview) -> None:
         self._free.append(buffer)
+
+
+@dataclass(frozen=True)
+class BodyLimits:
+    """How many bytes the body of a request may have: by its code, or ``default``."""
+
+    default: int
+    by_code: Mapping[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def least(self) -> int:
+        """What a request of any code may have."""
+        return min(self.default, *self.by_code.values()) if self.by_code else self.default
+
+    def of(self, code: int) -> int:
+        return self.by_code.get(code, self.default)
 
 
 @dataclass(frozen=True)
@@ -84,7 +101,7 @@ class FrameReader:
     (asyncio's BufferedProtocol). Both raise RemoteProtocolError for bytes that are not frames and for frames or headers
     above the limits, as soon as their first bytes show it.
 
-    With ``body_limit``, which says how many bytes the body of a request with a code may have, larger ones are noted in
+    With ``body_limits``, which say how many bytes the body of a request with a code may have, larger ones are noted in
     ``refused`` as soon as their header is there, and their bodies pass without being kept.
     """
 
@@ -93,12 +110,13 @@ class FrameReader:
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_header_bytes: int = MAX_HEADER_BYTES,
         *,
-        body_limit: Callable[[int], int] | None = None,
+        body_limits: BodyLimits | None = None,
         pool: BufferPool | None = None,
     ) -> None:
         self._max_length = max_frame_bytes - 4
         self._max_header_bytes = max_header_bytes
-        self._body_limit = body_limit
+        self._body_limits = body_limits
+        self._never_refused = max_frame_bytes if body_limits is None else body_limits.least
         self._pool = pool or BufferPool()
         self._buffer: memoryview | None = None
         self._rest = b""  # of a short frame that is not complete
@@ -192,7 +210,7 @@ class FrameReader:
                 return size
             body = at + _HEAD_BYTES + header
             command = decode_parts(tagged >> 24, data[at + _HEAD_BYTES : body], data[body:end])
-            if self._body_limit is None or not self._refuses(command, end - body):
+            if end - body <= self._never_refused or not self._refuses(command, end - body):
                 commands.append(command)
             else:
                 self.frames += 1
@@ -212,7 +230,7 @@ class FrameReader:
             long.header_missing -= taken
         if not long.header_missing and long.request is None:
             long.request = decode_parts(long.serialization, long.header.getvalue(), b"")
-            long.skipped = self._body_limit is not None and self._refuses(long.request, long.body_missing)
+            long.skipped = self._refuses(long.request, long.body_missing)
         size = min(long.body_missing, len(data) - taken)
         if size:
             if not long.skipped:
@@ -230,9 +248,9 @@ class FrameReader:
         return taken
 
     def _refuses(self, command: RemotingCommand, size: int) -> bool:
-        if command.flag & RESPONSE_FLAG or self._body_limit is None:
+        if command.flag & RESPONSE_FLAG or self._body_limits is None:
             return False
-        limit = self._body_limit(command.code)
+        limit = self._body_limits.of(command.code)
         if size <= limit:
             return False
         command.body = b""

@@ -136,7 +136,7 @@ class SendReader:
         except ValueError:
             return None
         born, properties, end = header[born_at:born_end], text.encode("utf-8", "replace"), start + length - 1
-        if not born.isdigit() or b'"remark"' in header[tail_at:]:
+        if not born.isdigit() or header.find(b'"remark"', tail_at) >= 0:
             return None
         key = (header[:born_at], header[born_end:start], header[end:tail_at])
         head = self._by_bytes.get(key)

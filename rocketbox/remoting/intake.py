@@ -58,7 +58,7 @@ class Intake:
         self.reader = FrameReader(
             options.max_frame_bytes,
             options.max_header_bytes,
-            body_limit=options.body_limit if role.accepted else None,
+            body_limits=options.body_limits if role.accepted else None,
             pool=role.buffers,
         )
         self.counted_bytes = 0

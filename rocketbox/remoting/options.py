@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from rocketbox.protocol.codes import CLIENT_VERSION, LanguageCode, SerializeType
-from rocketbox.protocol.framing import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from rocketbox.protocol.framing import MAX_FRAME_BYTES, MAX_HEADER_BYTES, BodyLimits
 
 __all__ = ["RemotingOptions"]
 
@@ -62,6 +63,7 @@ class RemotingOptions:
     max_request_bodies: Mapping[int, int] = field(default_factory=dict)
     """The most bytes of a request's body, by code. Larger ones are answered with the number and are not kept."""
 
-    def body_limit(self, code: int) -> int:
+    @cached_property
+    def body_limits(self) -> BodyLimits:
         """How many bytes the body of a request to a server may have."""
-        return self.max_request_bodies.get(code, self.max_request_body)
+        return BodyLimits(self.max_request_body, self.max_request_bodies)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rocketbox.errors import RemoteProtocolError
 from rocketbox.protocol.codes import SerializeType
 from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command
-from rocketbox.protocol.framing import BUFFER_BYTES, BufferPool, FrameReader
+from rocketbox.protocol.framing import BUFFER_BYTES, BodyLimits, BufferPool, FrameReader
 from rocketbox.protocol.ids import UniqIdGenerator
 
 
@@ -117,7 +117,7 @@ def test_bodies_above_the_limit_of_their_code_pass_without_being_kept(largest: i
         for opaque, (code, size) in sizes.items()
     )
     stream += encode_command(RemotingCommand.response(34, body=bytes(90_000)), 7)
-    reader = FrameReader(body_limit=lambda code: 1_000 if code == 34 else 1_000_000)
+    reader = FrameReader(body_limits=BodyLimits(1_000_000, {34: 1_000}))
     found = receive(reader, stream, largest)
     assert [(one.opaque, len(one.body)) for one in found] == [
         (1, 1_000), (2, 1_000_000), (5, 100), (6, 50_000), (7, 90_000),
@@ -130,7 +130,7 @@ def test_bodies_above_the_limit_of_their_code_pass_without_being_kept(largest: i
 
 def test_a_body_above_its_limit_is_refused_as_soon_as_its_header_is_here() -> None:
     frame = encode_command(RemotingCommand.request(34, {"a": "b"}, bytes(3_000_000)), 9)
-    reader = FrameReader(body_limit=lambda _: 1_000)
+    reader = FrameReader(body_limits=BodyLimits(1_000))
     reader.feed(frame[: len(frame) - 3_000_000])
     assert [one.request.opaque for one in reader.refused] == [9]
     reader.feed(frame[len(frame) - 3_000_000 : -1])
