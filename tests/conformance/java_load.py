@@ -1,4 +1,4 @@
-"""The load program of ``java/``: built with Maven against a version of Apache's Java client, run as a process.
+"""The programs of ``java/``: built with Maven against a version of Apache's Java client, run as a process.
 
 Conformance runs it to see the Java client at work on our broker, the benchmarks to compare brokers.
 """
@@ -20,7 +20,7 @@ from tests.conformance.apache import NEWEST, ROOT, java, maven
 __all__ = ["JavaLoad", "LoadResult", "build"]
 
 SOURCE = Path(__file__).with_name("java")
-PROGRAM = SOURCE / "src" / "main" / "java" / "rocketbox" / "Load.java"
+PROGRAMS = SOURCE / "src" / "main" / "java" / "rocketbox"
 BUILT = ROOT / ".rocketbox" / "java"
 SECONDS = 600
 
@@ -30,11 +30,12 @@ class LoadResult(dict[str, float]):
 
 
 def build(version: str = NEWEST) -> str:
-    """The class path of the program with the client of a version; built once for each state of its source."""
-    state = hashlib.sha256(PROGRAM.read_bytes() + (SOURCE / "pom.xml").read_bytes()).hexdigest()[:12]
+    """The class path of the programs with the client of a version; built once for each state of its source."""
+    sources = [*sorted(PROGRAMS.glob("*.java")), SOURCE / "pom.xml"]
+    state = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
     folder = BUILT / f"{version}-{state}"
     if not folder.exists():
-        print(f"building the Java load program with the client {version} into {folder}", flush=True)
+        print(f"building the Java programs with the client {version} into {folder}", flush=True)
         BUILT.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=BUILT) as scratch:
             maven(
