@@ -47,8 +47,8 @@ whose lock is being given back is not taken again before that is answered.
 A graceful hand-over gives handlers ``HANDOVER`` seconds: the old owner ends what is in hand and commits, the new one
 waits as long before it reads the offset. Of an orderly queue the lock is the proof, however long its batch takes.
 
-When a round runs is in ``rebalance``, how queues are shared in ``allocation``, who is in the group in ``members``;
-commits, locks and start offsets are carried out by ``offset_store``, ``queue_locks`` and ``start_offsets``.
+When a round runs is in ``rebalance``, which queues it gives to this member in ``shares``; commits, locks and start
+offsets are carried out by ``offset_store``, ``queue_locks`` and ``start_offsets``.
 
 Source: Apache RocketMQ 5.x ``RebalanceImpl``, ``RebalancePushImpl``. Unlike there: a start offset is committed at once;
 what is in hand is waited for by both sides; a lock that a refresh did not get is asked for again before it ends.
@@ -66,12 +66,12 @@ import anyio
 
 from rocketbox.client.failure_log import PERIOD
 from rocketbox.client.instance import MQClientInstance
-from rocketbox.client.members import GroupMembers
 from rocketbox.client.offset_store import OffsetStore
 from rocketbox.client.options import ConsumerOptions
 from rocketbox.client.process_queue import LOCK_EXPIRY, ProcessQueue
 from rocketbox.client.queue_locks import QueueLocks
 from rocketbox.client.rebalance import AFTER_A_CHANGE
+from rocketbox.client.shares import Share, Shares
 from rocketbox.client.start_offsets import StartOffsets
 from rocketbox.client.subscriptions import Subscriptions
 from rocketbox.errors import RemotingError, RocketBoxError
@@ -169,11 +169,8 @@ class QueueAssignment:
         self._pull = pull
         self._offer = offer
         self._again = again
-        self._members = GroupMembers(group, instance, subscriptions, options.allocation)
         self._table: dict[MessageQueue, OwnedQueue] = {}
         self._shares: dict[str, frozenset[MessageQueue]] = {}  # topic: what the last round gave to this member
-        self._inquiries: dict[str, SupervisedTask] = {}  # by topic
-        self._asked_meanwhile: set[str] = set()  # topics that a round wanted an answer for later than the one under way
         self._turns: dict[str, SupervisedTask] = {}  # by broker name
         self._pokes: dict[str, anyio.Event] = {}  # by broker name: its turn has more to do
         self._hand_ons: dict[MessageQueue, SupervisedTask] = {}
@@ -182,6 +179,7 @@ class QueueAssignment:
         self._losses = 0  # of connections to brokers
         self._closed = False
         self._told = RareLog(_log, PERIOD)
+        self._asking = Shares(group, instance, options, subscriptions, tasks, decide=self._decide, again=again)
         self.starts = StartOffsets(group, instance, options, offsets)
 
     # --- what others see ---------------------------------------------------------------------------------------------
@@ -209,7 +207,7 @@ class QueueAssignment:
 
     async def settled(self) -> None:
         """Return when what rounds decided is done, but for what hangs on a silent broker or on a handler."""
-        await ended_most(list(self._inquiries.values()), PATIENCE, self._clock)
+        await ended_most(self._asking.inquiries, PATIENCE, self._clock)
         waits = [owned.not_before for owned in self._table.values() if owned.state is Ownership.WANTED]
         rest = max(waits, default=0.0) - self._clock.monotonic()
         await ended_most(list(self._turns.values()), max(0.0, rest) + PATIENCE, self._clock)
@@ -220,15 +218,16 @@ class QueueAssignment:
     def forget_topic(self, topic: str) -> None:
         """The consumer is done with topic."""
         self.starts.forget_topic(topic)
-        self._members.forget(topic)
+        self._asking.forget(topic)
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def stop_pulling(self) -> None:
         """Take no more queues and pull nothing more; the queues stay."""
         self._closed = True
+        self._asking.close()
         pulls = [owned.pull for owned in self._table.values() if owned.pull is not None]
-        await _cancel([*self._inquiries.values(), *self._turns.values(), *pulls])
+        await _cancel([*self._asking.inquiries, *self._turns.values(), *pulls])
 
     async def release(self, timeout: float) -> None:
         """Commit for the last time and give locks back, within timeout seconds; :meth:`forget_all` is to follow."""
@@ -259,72 +258,28 @@ class QueueAssignment:
         """Begin to bring the table in line with what this member should have; what fails asks for another round."""
         wanted = self._subscriptions.topics
         for topic in {queue.topic for queue in self._table} - wanted:
-            self._decide(topic, (), ())
-        self._asked_meanwhile |= wanted & self._inquiries.keys()
-        for topic in sorted(wanted - self._inquiries.keys()):
-            self._start_inquiry(topic)
+            self._decide(topic, Share())
+        self._asking.ask(wanted)
         self._start_turns()
 
-    def _start_inquiry(self, topic: str) -> None:
-        self._inquiries[topic] = self._tasks.start(f"queues of {topic}", self._inquire, topic, restart=False)
-
-    async def _inquire(self, topic: str) -> None:
-        """Find out which queues of topic are this member's."""
-        try:
-            route = self._instance.cached_route(topic)
-            queues = sorted(route.subscribe_queues) if route is not None else []  # else the instance keeps asking
-            members: Sequence[str] = ()
-            if self._options.broadcasting:
-                share: Sequence[MessageQueue] = queues
-            elif queues:
-                members = await self._members.ask(topic)
-                if self._instance.client_id not in members:
-                    self._instance.request_heartbeat()  # no broker that answers knows this member (yet, or any more)
-                    self._again()
-                    return
-                share = self._members.share(topic, queues, members)
-            else:
-                share = ()
-            if not self._closed and topic in self._subscriptions.topics:
-                self._decide(topic, queues, members, share)
-        except RocketBoxError as error:
-            self._told.tell(
-                logging.WARNING, self._clock.monotonic(), ("rebalance", topic),
-                "group %s: rebalance of %s failed, it is tried again: %s", self._group, topic, error,
-            )  # fmt: skip
-            self._again()
-        finally:
-            del self._inquiries[topic]
-            if topic in self._asked_meanwhile:
-                self._asked_meanwhile.remove(topic)
-                if not self._closed:
-                    self._start_inquiry(topic)
-
-    def _decide(
-        self,
-        topic: str,
-        queues: Sequence[MessageQueue],
-        members: Sequence[str],
-        share: Sequence[MessageQueue] = (),
-    ) -> None:
-        """The event of a round: of topic's queues, shared among members, these are this member's."""
-        mine = self._shares[topic] = frozenset(share)
+    def _decide(self, topic: str, share: Share) -> None:
+        """The event of a round: this is the member's share of topic."""
+        mine = self._shares[topic] = frozenset(share.mine)
         others = [
             owned for queue, owned in self._table.items()
             if queue.topic == topic and queue not in mine and owned.state not in (Ownership.DRAINING, Ownership.DROPPED)
         ]  # fmt: skip
-        fresh = [queue for queue in share if queue not in self._table]
+        fresh = [queue for queue in share.mine if queue not in self._table]
         for owned in others:
             self._give_up(owned)
         if fresh:
             handed_over: frozenset[MessageQueue] = frozenset()
-            if members and self._locks is None:  # a lock says by itself when the former owner has ended
-                handed_over = self._members.in_other_hands(topic, queues, members)
+            if share.members and self._locks is None:  # a lock says by itself when the former owner has ended
+                handed_over = self._asking.formerly_others(topic, share)
             later = self._clock.monotonic() + HANDOVER + HANDOVER_NOTICE
             for queue in fresh:
                 self._table[queue] = OwnedQueue(queue, later if queue in handed_over else 0.0)
-        if members:
-            self._members.decided(topic, members)
+        self._asking.decided(topic, share)
         if fresh or others:
             self._subscriptions.renew(topic)
         self._start_turns()

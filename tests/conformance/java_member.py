@@ -1,4 +1,4 @@
-"""The program ``Member`` of ``java/``: a push consumer of Apache's Java client that joins and leaves when it is told."""
+"""The program ``Member`` of ``java/``: a push consumer of Apache's Java client that joins, and leaves when told to."""
 
 from __future__ import annotations
 

@@ -90,7 +90,9 @@ async def test_java_member_joins_and_leaves_a_group_of_ours(
         tasks.start_soon(ledger.send, producer, topic, stop)
         with java:
             await anyio.to_thread.run_sync(java.wait_until_joined)
-            await anyio.sleep(5)
+            with anyio.fail_after(SECONDS):  # it may have to wait for the next of its rounds, which are 20 s apart
+                while len(java.events) <= 2 * KEYS:
+                    await anyio.sleep(0.1)
             leaving = clock.monotonic()
             await anyio.to_thread.run_sync(java.leave)
             await anyio.sleep(3)
@@ -106,7 +108,6 @@ async def test_java_member_joins_and_leaves_a_group_of_ours(
     times = Counter(handled())
     twice = {body for body in times if times[body] > 1}
     events = sorted([*ledger.events, *java.events])
-    assert len(java.events) > 2 * KEYS, "it had a share"
     if orderly:
         assert twice == set()
         assert orders(events) == {body.split()[0]: list(range(count)) for body, count in counts(ledger.sent).items()}
