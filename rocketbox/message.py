@@ -170,7 +170,7 @@ class Message:
         wait_store_ok: bool = True,
     ) -> None:
         # A frozen dataclass' own __init__ asks object.__setattr__ for each field. Its slots, set themselves, take six
-        # tenths of the time, which was a fifth of a one-way send (benchmark "one-way").
+        # tenths of the time, which was a seventh of a one-way send (benchmark "one-way").
         _set_topic(self, topic)
         _set_body(self, body)
         _set_tag(self, tag)

@@ -6,7 +6,7 @@ try, goes on in a task of its own through the one loop of tries (``sending``), a
 goes to and how long it may take is said there, too.
 
 Fast path: a task for each place in the window, with its chain of awaits, took 1.2 times the processor time of a send
-that is awaited alone, this takes 0.6 times (benchmarks "send_many" and "send, 256 in flight").
+that is awaited alone, this takes 0.7 times (benchmarks "send_many" and "send, 256 in flight").
 
 Source: own design; Apache RocketMQ 5.x has ``send(message, callback)`` and leaves the window to its user.
 """

@@ -406,8 +406,8 @@ class Sender:
     def _write(self, request: SendRequest) -> bool:
         """Write a one-way send to any queue, if it has to wait for nothing; whether it was written.
 
-        Fast path: without the loop of tries, in which nothing is awaited then, a send takes a fifth less (benchmark
-        "one-way").
+        Fast path: without the loop of tries, in which nothing is awaited then; with what else is spared a one-way
+        send takes three tenths less (benchmark "one-way").
         """
         lanes = self._lanes.get(request.topic)
         if lanes is None or self._faults.known or self._faults.measures:

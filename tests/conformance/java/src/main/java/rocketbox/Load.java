@@ -31,6 +31,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  */
 public final class Load {
     private static final int SEND_TIMEOUT_MS = 30_000; // a loaded machine must not turn into failures
+    private static final int ONEWAY_AHEAD = 10_000;
 
     public static void main(String[] arguments) throws Exception {
         String nameServer = arguments[1];
@@ -101,7 +102,10 @@ public final class Load {
         producer.shutdown();
     }
 
-    /** An answered send comes last: when its answer is here the others have left, and the broker has read them. */
+    /**
+     * An answered send comes last: when its answer is here the others have left, and the broker has read them. One now
+     * and then keeps what has not left yet so short that the last one is answered in time.
+     */
     private static long sendAllOneway(DefaultMQProducer producer, String topic, byte[] body, int messages)
         throws Exception {
         long failures = 0;
@@ -110,6 +114,9 @@ public final class Load {
                 producer.sendOneway(new Message(topic, "A", "k" + number, body));
             } catch (org.apache.rocketmq.remoting.exception.RemotingTooMuchRequestException tooMany) {
                 failures++;
+            }
+            if (number % ONEWAY_AHEAD == ONEWAY_AHEAD - 1) {
+                producer.send(new Message(topic, "A", "between", body));
             }
         }
         producer.send(new Message(topic, "A", "last", body));
