@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rocketbox.broker.store.index_file import hash_key, hash_prefix
+from rocketbox.broker.store.index_hashes import hash_key, hash_prefix
 from rocketbox.broker.store.records import find_keys, find_property
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, MessageSysFlag
 from rocketbox.protocol.tags import tags_code

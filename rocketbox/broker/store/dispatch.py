@@ -19,7 +19,8 @@ from rocketbox.broker.store.consume_queue import ConsumeQueue, find_queues
 from rocketbox.broker.store.deleted_topics import DeletedTopics
 from rocketbox.broker.store.derivation import due_time
 from rocketbox.broker.store.files import NO_ROOM, OpenFiles
-from rocketbox.broker.store.index_file import MessageIndex, RecordHashes, hash_key, hash_keys, hash_prefix
+from rocketbox.broker.store.index_file import MessageIndex, RecordHashes
+from rocketbox.broker.store.index_hashes import hash_key, hash_keys, hash_prefix
 from rocketbox.broker.store.misfits import (
     entries_in,
     mend_queue_files,

@@ -10,7 +10,7 @@ import pytest
 
 from rocketbox.broker.store.checkpoint import Checkpoint
 from rocketbox.broker.store.files import FileRun, OpenFiles, read_data
-from rocketbox.broker.store.index_file import hash_key, hash_keys, hash_prefix
+from rocketbox.broker.store.index_hashes import hash_key, hash_keys, hash_prefix
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.records import find_keys, find_property
 from rocketbox.errors import ConfigurationError
