@@ -24,7 +24,7 @@ from rocketbox.broker.handlers.born_host import born_host
 from rocketbox.broker.handlers.send_answers import SendAnswers
 from rocketbox.broker.property_shapes import PropertyShapes
 from rocketbox.broker.store.putting import LaneMessage, PutLane
-from rocketbox.errors import InvalidMessageError
+from rocketbox.errors import InvalidMessageError, RemoteProtocolError
 from rocketbox.protocol.codes import RETRY_PREFIX, SEND_FORBIDDEN_TOPICS, RequestCode
 from rocketbox.protocol.command import ONEWAY_FLAG, RemotingCommand
 from rocketbox.protocol.headers import HeaderError
@@ -78,7 +78,7 @@ class SendRuns:
                 break
             try:
                 head, born, properties = read(request)
-            except HeaderError:
+            except (HeaderError, RemoteProtocolError):
                 break
             known = lanes.get(id(head))
             lane = known[1] if known is not None else self._lane(head)

@@ -310,3 +310,25 @@ async def test_a_peer_with_an_ipv6_address_is_served_one_by_one() -> None:
         await peer.write([send(n, properties=ordinary(n)) for n in range(3)], answers=3)
         assert sum(peer.taken) == 0
         assert [message.born_host for message in (await wire.messages("t"))[1:]] == ["[2001:db8::1]:40000"] * 3
+
+
+@pytest.mark.parametrize("serialization", list(SerializeType))
+async def test_sends_before_one_whose_header_cannot_be_read_are_stored(
+    serialization: SerializeType,
+) -> None:
+    async with broker_in_memory() as wire:
+        await wire.send("t", properties=ordinary(0))
+        peer = Peer(wire)
+        whole = [send(n, body=b"%d" % n, properties=ordinary(n), serialization=serialization) for n in range(4)]
+        broken = whole.pop()
+        if serialization == SerializeType.JSON:
+            broken = broken.replace(b'"b":"t"', b'"b":}t"')
+        else:
+            broken = broken.replace(b"\0\x01b\0\0\0\x01t", b"\0\x01b\0\0\x07\x01t")
+        peer.connection.received(b"".join([*whole, broken]))
+        with anyio.fail_after(5):
+            while wire.running.store.max_offset("t", 0) < 4:
+                await anyio.sleep(0.001)
+        assert peer.connection.closed
+        assert [message.body for message in (await wire.messages("t"))[1:]] == [b"0", b"1", b"2"]
+        assert wire.running.server.counters.unreadable_requests == 0, "one that can be read was refused"
