@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rocketbox.errors import InvalidGroupError, InvalidMessageError
+from rocketbox.errors import ClientError, InvalidGroupError, InvalidMessageError
 from rocketbox.message import MAX_PROPERTIES_BYTES, RESERVED_PROPERTIES, Message, encode_properties
 from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER, SEND_FORBIDDEN_TOPICS
 from rocketbox.protocol.tags import is_valid_name
@@ -17,6 +17,7 @@ __all__ = [
     "check_flag",
     "check_group",
     "check_hash_key",
+    "check_timeout",
     "check_topic",
     "encode_checked",
     "message_properties",
@@ -182,3 +183,12 @@ def _check_property(name: str, value: str) -> None:
         raise InvalidMessageError(f"property name {name!r} is reserved by RocketMQ; choose another one")
     if not name.strip() or not value.strip():
         raise InvalidMessageError(f"property {name!r} is {value!r}; neither name nor value may be blank")
+
+
+def check_timeout(timeout: float) -> float:
+    """The seconds that a user gave for one send. Raises ClientError unless they are a number of more than 0."""
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        raise ClientError(
+            f"timeout={timeout!r}: it must be more than 0 seconds; leave it out for the producer's send_message_timeout"
+        )
+    return timeout

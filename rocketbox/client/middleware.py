@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from rocketbox.client.outcomes import MessageHandler, Outcomes
+from rocketbox.errors import ClientError
 from rocketbox.message import Message, MessageExt, MessageQueue, SendResult
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "SendMiddleware",
     "SendNext",
     "chain",
+    "result_of",
     "wrap_handler",
 ]
 
@@ -84,6 +86,13 @@ def _around(
     call_next: Callable[[ContextT], Awaitable[ResultT]],
 ) -> Callable[[ContextT], Awaitable[ResultT]]:
     return lambda context: middleware(context, call_next)
+
+
+def result_of(result: SendResult | None) -> SendResult:
+    """The result of a send that has one, for it was not one-way. Raises ClientError where a middleware lost it."""
+    if result is None:
+        raise ClientError("a middleware returned None for a send; it must return what call_next returned")
+    return result
 
 
 def wrap_handler(group: str, middlewares: Sequence[ConsumeMiddleware], handler: MessageHandler) -> MessageHandler:

@@ -1,27 +1,35 @@
-"""Producer: what a program sends with. Its life here, its sending in ``sending``.
+"""Producer: what a program sends with. Its life, what users call, and the middlewares around it.
+
+How a message becomes a request and gets to a broker is ``sending``'s part.
 
 Source: Apache RocketMQ 5.x ``DefaultMQProducer``, ``DefaultMQProducerImpl.start``, ``shutdown``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
-from rocketbox.client.checks import check_group
+from anyio.lowlevel import checkpoint_if_cancelled
+
+from rocketbox.client.checks import check_group, check_timeout
 from rocketbox.client.instance import MQClientInstance, own_or_shared
+from rocketbox.client.middleware import SendContext, chain, result_of
 from rocketbox.client.options import ClientOptions, ProducerOptions
 from rocketbox.client.sending import Sender
+from rocketbox.client.tries import Tries
 from rocketbox.client.unbuilt import refuse_unbuilt
 from rocketbox.clock import Clock
-from rocketbox.errors import ClientStateError
+from rocketbox.errors import ClientError, ClientStateError, SendManyError
+from rocketbox.message import Message, MessageQueue, SendResult
 from rocketbox.remoting.network import Network
+from rocketbox.tasks import Supervisor
 
 __all__ = ["Producer"]
 
 
-class Producer(Sender):
+class Producer:
     """Sends messages as a member of a producer group.
 
     ``async with Producer("flight-desk", name_server="127.0.0.1:9876") as producer: await producer.send(message)``.
@@ -44,14 +52,19 @@ class Producer(Sender):
         network: Network | None = None,
     ) -> None:
         check_group(group, "producer")
-        options = options or ProducerOptions()
-        refuse_unbuilt(options)
-        instance, self._owns_instance = own_or_shared(
+        self.group = group
+        self.options = options or ProducerOptions()
+        refuse_unbuilt(self.options)
+        self._instance, self._owns_instance = own_or_shared(
             f"producer {group}", name_server, instance, client_options=client_options, clock=clock, network=network
         )
-        super().__init__(group, instance, options)
-        self._open = False
-        self._started = False
+        self._clock = self._instance.clock
+        self._sender = sender = Sender(group, self._instance, self.options)
+        sender.is_open = self._started = False
+        self._request, self._deliver = sender.request, sender.deliver  # bound once, not with each send
+        self.send_prepared = sender.send_prepared
+        middlewares = self._instance.options.send_middleware
+        self._around = chain(middlewares, self._send_as_said) if middlewares else None
 
     @property
     def instance(self) -> MQClientInstance:
@@ -65,15 +78,15 @@ class Producer(Sender):
             self._started = True
             await self._instance.__aenter__()
         self._instance.check_running(f"the client instance of producer {self.group}")
-        self._turn = self._clock.random.getrandbits(31)
         self._instance.register_producer(self.group, self)
-        self._started = self._open = True
+        self._sender.open()
+        self._started = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        self._open = False
+        self._sender.is_open = False
         try:
             await self._instance.unregister_producer(self.group)
         finally:  # a task's own cancel() comes through the shield of the goodbye
@@ -81,5 +94,135 @@ class Producer(Sender):
         return handled
 
     def __repr__(self) -> str:
-        state = "running" if self._open else "closed" if self._started else "not started"
+        state = "running" if self._sender.is_open else "closed" if self._started else "not started"
         return f"Producer({self.group!r}, {state})"
+
+    # --- what users call ---------------------------------------------------------------------------------------------
+
+    async def send(
+        self, message: Message, *, timeout: float | None = None, queue: MessageQueue | None = None
+    ) -> SendResult:
+        """Send one message and return what the broker answered, within ``timeout`` seconds over all tries.
+
+        Tries go round the topic's queues, each on another broker than the one that failed before. A message with a
+        ``hash_key``, or sent to a ``queue``, is tried on that queue only. While nothing was sent, because no broker
+        could be connected, tries go on until the time is over.
+
+        Raises InvalidMessageError and NoRouteError: nothing was sent. ConnectError: nothing was sent.
+        SendTimeoutError, ConnectionClosedError: it may have been stored. NotDurableError: it is stored, do not send it
+        again. BrokerError: the broker refused it. ClientError for a ``timeout`` of 0 or less.
+        """
+        options = self.options
+        seconds = options.send_message_timeout if timeout is None else check_timeout(timeout)
+        retries = options.retry_times_when_send_failed
+        if self._around is not None:
+            return result_of(await self._around(SendContext(self.group, [message], seconds, retries, queue)))
+        tries = Tries(self._clock.monotonic(), seconds, retries)
+        return result_of(await self._deliver(self._request(message), tries, queue, message.hash_key))
+
+    async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+        """Send one message without an answer: a broker that fails loses it, and nobody is told.
+
+        A broker that cannot be connected is no loss: others are tried for ``send_message_timeout``, then ConnectError
+        is raised.
+        """
+        options = self.options
+        seconds, retries = options.send_message_timeout, options.retry_times_when_send_failed
+        if self._around is not None:
+            await self._around(SendContext(self.group, [message], seconds, retries, queue, one_way=True))
+            return
+        request = self._request(message)
+        request.one_way = True
+        if queue is None and message.hash_key is None and self._sender.write(request):
+            return
+        await self._deliver(request, Tries(self._clock.monotonic(), seconds, retries), queue, message.hash_key)
+
+    async def send_batch(
+        self, messages: Iterable[Message], *, timeout: float | None = None, queue: MessageQueue | None = None
+    ) -> SendResult:
+        """Send messages of one topic in one request: all of them are stored, one behind the other, or none.
+
+        Raises InvalidMessageError when there are none, when they differ in topic, ``wait_store_ok`` or ``hash_key``,
+        when one has a delay level or goes to a retry topic, and when together they are larger than max_message_size:
+        nothing is split. Otherwise as :meth:`send`. The result's ``msg_id`` and ``offset_msg_id`` are lists joined by
+        commas.
+        """
+        self._sender.check_open()
+        batch = list(messages)
+        options = self.options
+        seconds = options.send_message_timeout if timeout is None else check_timeout(timeout)
+        retries = options.retry_times_when_send_failed
+        if self._around is not None:
+            return result_of(await self._around(SendContext(self.group, batch, seconds, retries, queue, batch=True)))
+        tries = Tries(self._clock.monotonic(), seconds, retries)
+        return result_of(await self._deliver(self._sender.batch_request(batch), tries, queue, batch[0].hash_key))
+
+    async def send_many(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[SendResult]:
+        """Send messages each on its own, up to ``send_many_window`` of them in flight, and return results in order.
+
+        ``timeout`` is that of each message, which is tried ``retry_times_when_send_async_failed`` more times. They are
+        not stored in the order in which they stand. All are tried whatever happens to others; raises SendManyError with
+        every result and error when one of them fails.
+        """
+        self._sender.check_open()
+        batch = list(messages)
+        seconds = self.options.send_message_timeout if timeout is None else check_timeout(timeout)
+        retries = self.options.retry_times_when_send_async_failed
+        if self._around is not None:
+            results = await self._send_many_around(batch, seconds, retries)
+        else:
+            results = await self._sender.deliver_many(batch, seconds, retries)
+        sent = [result for result in results if isinstance(result, SendResult)]
+        if len(sent) < len(results):
+            raise SendManyError(results)
+        return sent
+
+    async def _send_many_around(
+        self, batch: Sequence[Message], timeout: float, retries: int
+    ) -> list[SendResult | Exception]:
+        """Many under middlewares, which are coroutines: each place in the window has a task."""
+        assert self._around is not None
+        around = self._around
+        outcomes: list[SendResult | Exception | None] = [None] * len(batch)
+        queue = iter(enumerate(batch))
+
+        async def work() -> None:
+            for index, message in queue:
+                try:
+                    outcomes[index] = result_of(await around(SendContext(self.group, [message], timeout, retries)))
+                except Exception as error:  # whatever it is: a message without an outcome would be lost silently
+                    outcomes[index] = error
+                except (KeyboardInterrupt, SystemExit):
+                    raise
+                except BaseException as error:
+                    await checkpoint_if_cancelled()  # this send_many is cancelled; else a middleware was, by its own
+                    ended = ClientError(f"the send ended with {error!r}, raised inside a middleware")
+                    ended.__cause__ = error
+                    outcomes[index] = ended
+
+        async with Supervisor(f"send_many of {self.group}", self._clock) as workers:
+            # Workers instead of a task a message: a task costs as much as the send (performance notes).
+            tasks = [
+                workers.start(f"worker {number}", work, restart=False)
+                for number in range(min(self.options.send_many_window, len(batch)))
+            ]
+            for task in tasks:
+                await task.wait()
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def topics_in_use(self) -> set[str]:
+        """The topics that it has sent to since this was asked last."""
+        return self._sender.lanes.topics_in_use()
+
+    async def _send_as_said(self, context: SendContext) -> SendResult | None:
+        """The innermost of the chain: send what the middlewares have left of a context."""
+        messages = list(context.messages)
+        if context.batch:
+            request = self._sender.batch_request(messages)
+        else:
+            if len(messages) != 1:
+                raise ClientError(f"a send is of one message; a middleware left {len(messages)} in its context")
+            request = self._request(messages[0])
+            request.one_way = context.one_way
+        tries = Tries(self._clock.monotonic(), context.timeout, context.retries)
+        return await self._deliver(request, tries, context.queue, messages[0].hash_key)

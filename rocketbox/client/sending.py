@@ -1,10 +1,10 @@
 """How a message gets to a broker: checks, queue, and one loop of tries for whatever is sent.
 
-Holds :class:`Sender`, which ``producer`` gives a life of its own and ``send_back`` keeps one of for the retries of
-consumers. Queues and prepared headers are ``lanes``' part, the rules of tries ``tries``', brokers to be avoided
+Holds :class:`Sender`; a ``producer`` has one, and ``send_back`` keeps one for the retries of consumers. What users call
+is ``producer``'s part, queues and prepared headers are ``lanes``', the rules of tries ``tries``', brokers to be avoided
 ``broker_faults``', the meaning of one answer ``api.send``'s.
 
-    send, send_batch, send_many, send_one_way, send_prepared -> SendRequest -> _deliver: lane, try, and on
+    request, batch_request, send_prepared -> SendRequest -> deliver, write, deliver_many: lane, try, and on
 
 Source: Apache RocketMQ 5.x ``DefaultMQProducerImpl.sendDefaultImpl``, ``sendKernelImpl``, ``MQFaultStrategy``,
 ``MessageBatch``. Unlike there: a send to a chosen queue (or by hash key) is tried again, on that queue; a one-way send
@@ -14,9 +14,7 @@ to a broker that cannot be reached goes to another one, or raises; a silent brok
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-from anyio.lowlevel import checkpoint_if_cancelled
+from collections.abc import Sequence
 
 from rocketbox.client.api.send import send_result
 from rocketbox.client.broker_faults import BrokerFaults, LatencyTable, ShortMemory
@@ -24,6 +22,7 @@ from rocketbox.client.checks import (
     check_body,
     check_flag,
     check_hash_key,
+    check_timeout,
     check_topic,
     encode_checked,
     message_properties,
@@ -31,7 +30,7 @@ from rocketbox.client.checks import (
 )
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.lanes import Lane, Lanes, LaneTable
-from rocketbox.client.middleware import SendContext, chain
+from rocketbox.client.middleware import result_of
 from rocketbox.client.options import ProducerOptions
 from rocketbox.client.send_window import FirstTry, SendWindow
 from rocketbox.client.tries import RETRY_CODES, Tries
@@ -46,13 +45,11 @@ from rocketbox.errors import (
     NotStartedError,
     RemotingError,
     RocketBoxError,
-    SendManyError,
 )
 from rocketbox.message import Message, MessageQueue, Property, SendResult, SendStatus, encode_properties
 from rocketbox.protocol.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from rocketbox.protocol.prepared_sends import PLAIN_NUMBERS, SendRequest, encode_send_numbers
 from rocketbox.protocol.stored_message import encode_batch
-from rocketbox.tasks import Supervisor
 
 __all__ = ["Sender"]
 
@@ -79,141 +76,17 @@ class Sender:
         self._instance = instance
         self._clock = instance.clock
         self._remoting = instance.remoting
-        self._lanes = LaneTable(group, instance, self.options)
+        self.lanes = LaneTable(group, instance, self.options)
         self._faults: BrokerFaults = LatencyTable() if self.options.send_latency_fault_enable else ShortMemory()
         self._turn = self._clock.random.getrandbits(31)
         self._topics: set[str] = set()
-        middlewares = instance.options.send_middleware
-        self._around = chain(middlewares, self._send_as_said) if middlewares else None
-        self._open = True
+        self.is_open = True
+        """Whether it sends; else NotStartedError is raised."""
 
-    # --- what users call ---------------------------------------------------------------------------------------------
-
-    async def send(
-        self, message: Message, *, timeout: float | None = None, queue: MessageQueue | None = None
-    ) -> SendResult:
-        """Send one message and return what the broker answered, within ``timeout`` seconds over all tries.
-
-        Tries go round the topic's queues, each on another broker than the one that failed before. A message with a
-        ``hash_key``, or sent to a ``queue``, is tried on that queue only. While nothing was sent, because no broker
-        could be connected, tries go on until the time is over.
-
-        Raises InvalidMessageError and NoRouteError: nothing was sent. ConnectError: nothing was sent.
-        SendTimeoutError, ConnectionClosedError: it may have been stored. NotDurableError: it is stored, do not send it
-        again. BrokerError: the broker refused it. ClientError for a ``timeout`` of 0 or less.
-        """
-        options = self.options
-        seconds = options.send_message_timeout if timeout is None else _seconds(timeout)
-        retries = options.retry_times_when_send_failed
-        if self._around is not None:
-            return _result(await self._around(SendContext(self.group, [message], seconds, retries, queue)))
-        tries = Tries(self._clock.monotonic(), seconds, retries)
-        return _result(await self._deliver(self._request(message), tries, queue, message.hash_key))
-
-    async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
-        """Send one message without an answer: a broker that fails loses it, and nobody is told.
-
-        A broker that cannot be connected is no loss: others are tried for ``send_message_timeout``, then ConnectError
-        is raised.
-        """
-        options = self.options
-        seconds, retries = options.send_message_timeout, options.retry_times_when_send_failed
-        if self._around is not None:
-            await self._around(SendContext(self.group, [message], seconds, retries, queue, one_way=True))
-            return
-        request = self._request(message)
-        request.one_way = True
-        if queue is None and message.hash_key is None and self._write(request):
-            return
-        await self._deliver(request, Tries(self._clock.monotonic(), seconds, retries), queue, message.hash_key)
-
-    async def send_batch(
-        self, messages: Iterable[Message], *, timeout: float | None = None, queue: MessageQueue | None = None
-    ) -> SendResult:
-        """Send messages of one topic in one request: all of them are stored, one behind the other, or none.
-
-        Raises InvalidMessageError when there are none, when they differ in topic, ``wait_store_ok`` or ``hash_key``,
-        when one has a delay level or goes to a retry topic, and when together they are larger than max_message_size:
-        nothing is split. Otherwise as :meth:`send`. The result's ``msg_id`` and ``offset_msg_id`` are lists joined by
-        commas.
-        """
-        self._check_open()
-        batch = list(messages)
-        options = self.options
-        seconds = options.send_message_timeout if timeout is None else _seconds(timeout)
-        retries = options.retry_times_when_send_failed
-        if self._around is not None:
-            return _result(await self._around(SendContext(self.group, batch, seconds, retries, queue, batch=True)))
-        tries = Tries(self._clock.monotonic(), seconds, retries)
-        return _result(await self._deliver(self._batch_request(batch), tries, queue, batch[0].hash_key))
-
-    async def send_many(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[SendResult]:
-        """Send messages each on its own, up to ``send_many_window`` of them in flight, and return results in order.
-
-        ``timeout`` is that of each message, which is tried ``retry_times_when_send_async_failed`` more times. They are
-        not stored in the order in which they stand. All are tried whatever happens to others; raises SendManyError with
-        every result and error when one of them fails.
-        """
-        self._check_open()
-        batch = list(messages)
-        seconds = self.options.send_message_timeout if timeout is None else _seconds(timeout)
-        retries = self.options.retry_times_when_send_async_failed
-        if self._around is not None:
-            results = await self._send_many_around(batch, seconds, retries)
-        else:
-            faults = self._faults
-            window = SendWindow(
-                f"send_many of {self.group}",
-                self._remoting,
-                self._clock,
-                size=self.options.send_many_window,
-                timeout=seconds,
-                retries=retries,
-                prepare=self._request,
-                start=self._start,
-                deliver=self._deliver_from,
-                succeeded=self._note_first_success,
-                faults=faults.known,
-                measures=faults.measures,
-            )
-            results = await window.run(batch)
-        sent = [result for result in results if isinstance(result, SendResult)]
-        if len(sent) < len(results):
-            raise SendManyError(results)
-        return sent
-
-    async def _send_many_around(
-        self, batch: Sequence[Message], timeout: float, retries: int
-    ) -> list[SendResult | Exception]:
-        """Many under middlewares, which are coroutines: each place in the window has a task."""
-        assert self._around is not None
-        around = self._around
-        outcomes: list[SendResult | Exception | None] = [None] * len(batch)
-        queue = iter(enumerate(batch))
-
-        async def work() -> None:
-            for index, message in queue:
-                try:
-                    outcomes[index] = _result(await around(SendContext(self.group, [message], timeout, retries)))
-                except Exception as error:  # whatever it is: a message without an outcome would be lost silently
-                    outcomes[index] = error
-                except (KeyboardInterrupt, SystemExit):
-                    raise
-                except BaseException as error:
-                    await checkpoint_if_cancelled()  # this send_many is cancelled; else a middleware was, by its own
-                    ended = ClientError(f"the send ended with {error!r}, raised inside a middleware")
-                    ended.__cause__ = error
-                    outcomes[index] = ended
-
-        async with Supervisor(f"send_many of {self.group}", self._clock) as workers:
-            # Workers instead of a task a message: a task costs as much as the send (performance notes).
-            tasks = [
-                workers.start(f"worker {number}", work, restart=False)
-                for number in range(min(self.options.send_many_window, len(batch)))
-            ]
-            for task in tasks:
-                await task.wait()
-        return [outcome for outcome in outcomes if outcome is not None]
+    def open(self) -> None:
+        """Send from now on. The turn of queues is drawn anew: a process that was forked has the same random state."""
+        self._turn = self._clock.random.getrandbits(31)
+        self.is_open = True
 
     async def send_prepared(
         self,
@@ -244,38 +117,22 @@ class Sender:
         )
         request = SendRequest(topic, body, encode_checked(complete), msg_id, born, numbers=numbers)
         options = self.options
-        seconds = options.send_message_timeout if timeout is None else _seconds(timeout)
+        seconds = options.send_message_timeout if timeout is None else check_timeout(timeout)
         tries = Tries(self._clock.monotonic(), seconds, options.retry_times_when_send_failed)
-        return _result(await self._deliver(request, tries))
-
-    def topics_in_use(self) -> set[str]:
-        """The topics that it has sent to since this was asked last."""
-        return self._lanes.topics_in_use()
-
-    async def _send_as_said(self, context: SendContext) -> SendResult | None:
-        """The innermost of the chain: send what the middlewares have left of a context."""
-        messages = list(context.messages)
-        if context.batch:
-            request = self._batch_request(messages)
-        else:
-            if len(messages) != 1:
-                raise ClientError(f"a send is of one message; a middleware left {len(messages)} in its context")
-            request = self._request(messages[0])
-            request.one_way = context.one_way
-        tries = Tries(self._clock.monotonic(), context.timeout, context.retries)
-        return await self._deliver(request, tries, context.queue, messages[0].hash_key)
+        return result_of(await self.deliver(request, tries))
 
     # --- from messages to requests -----------------------------------------------------------------------------------
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises NotStartedError, or ForkedError, when nothing can be sent."""
         self._instance.check_running(f"producer {self.group}")
-        if not self._open:
+        if not self.is_open:
             raise NotStartedError(f"producer {self.group}")
 
-    def _request(self, message: Message) -> SendRequest:
-        """A checked message with an id of its own."""
-        if not (self._open and self._instance.running):
-            self._check_open()
+    def request(self, message: Message) -> SendRequest:
+        """A checked message with an id of its own. Raises InvalidMessageError."""
+        if not (self.is_open and self._instance.running):
+            self.check_open()
         try:
             topic, body = message.topic, message.body
             if topic not in self._topics:
@@ -293,7 +150,8 @@ class Sender:
             raise wrong_message(message, error) from error
         return SendRequest(topic, body, properties, msg_id, born, numbers=numbers)
 
-    def _batch_request(self, batch: Sequence[Message]) -> SendRequest:
+    def batch_request(self, batch: Sequence[Message]) -> SendRequest:
+        """Checked messages as one, each with an id of its own. Raises InvalidMessageError."""
         born = self._clock.time_ms()
         first = self._check_batch(batch)
         elements = []
@@ -351,7 +209,7 @@ class Sender:
 
     # --- tries -------------------------------------------------------------------------------------------------------
 
-    async def _deliver(
+    async def deliver(
         self,
         request: SendRequest,
         tries: Tries,
@@ -367,7 +225,7 @@ class Sender:
         options, topic = self.options, request.topic
         lane: Lane | None = None
         while True:
-            lanes = self._lanes.get(topic)
+            lanes = self.lanes.get(topic)
             if lanes is None:
                 lanes = await self._find_lanes(request, tries)
             if queue is None and hash_key is not None:
@@ -403,13 +261,13 @@ class Sender:
                     self._note_success(lane, tries)
                 return result
 
-    def _write(self, request: SendRequest) -> bool:
+    def write(self, request: SendRequest) -> bool:
         """Write a one-way send to any queue, if it has to wait for nothing; whether it was written.
 
         Fast path: without the loop of tries, in which nothing is awaited then; with what else is spared a one-way
         send takes three tenths less (benchmark "one-way").
         """
-        lanes = self._lanes.get(request.topic)
+        lanes = self.lanes.get(request.topic)
         if lanes is None or self._faults.known or self._faults.measures:
             return False
         everywhere, turn = lanes.all, self._turn + 1
@@ -425,10 +283,31 @@ class Sender:
             self._turn = turn & MAX_TURN
         return written
 
+    async def deliver_many(
+        self, messages: Sequence[Message], timeout: float, retries: int
+    ) -> list[SendResult | Exception]:
+        """Send messages each on its own, up to ``send_many_window`` of them in flight: result or error of each."""
+        faults = self._faults
+        window = SendWindow(
+            f"send_many of {self.group}",
+            self._remoting,
+            self._clock,
+            size=self.options.send_many_window,
+            timeout=timeout,
+            retries=retries,
+            prepare=self.request,
+            start=self._start,
+            deliver=self._deliver_from,
+            succeeded=self._note_first_success,
+            faults=faults.known,
+            measures=faults.measures,
+        )
+        return await window.run(messages)
+
     def _start(self, first: FirstTry) -> bool:
         """For the window of send_many: choose a lane and make the first try, if it has to wait for nothing."""
         request = first.request
-        lanes = self._lanes.get(request.topic)
+        lanes = self.lanes.get(request.topic)
         if lanes is None:
             return False
         first.lanes = lanes
@@ -452,12 +331,12 @@ class Sender:
         """For the window of send_many: what follows on a first try, or that first try."""
         request, lane = first.request, first.lane
         if first.failure is None:
-            return _result(await self._deliver(request, first, None, first.hash_key, lane))
+            return result_of(await self.deliver(request, first, None, first.hash_key, lane))
         assert lane is not None
         queue = None if first.hash_key is None else lane.queue
         fixed = queue is not None
         accepted = await self._go_on_after(first.failure, request, first, first.lanes, lane, fixed=fixed)
-        return accepted if accepted is not None else _result(await self._deliver(request, first, queue))
+        return accepted if accepted is not None else result_of(await self.deliver(request, first, queue))
 
     def _note_first_success(self, first: FirstTry) -> None:
         if first.lane is not None and (self._faults.known or self._faults.measures):
@@ -499,7 +378,7 @@ class Sender:
 
     async def _find_lanes(self, request: SendRequest, tries: Tries) -> Lanes:
         try:
-            lanes = await self._lanes.find(request.topic, tries.deadline - tries.now)
+            lanes = await self.lanes.find(request.topic, tries.deadline - tries.now)
         except RocketBoxError:
             if tries.error is None:
                 raise
@@ -551,26 +430,12 @@ class Sender:
         if lane is not None:
             return lane
         try:
-            return self._lanes.lane_of(queue, topic)
+            return self.lanes.lane_of(queue, topic)
         except ClientError:
             if last is None:
                 raise
             return last
 
 
-def _result(result: SendResult | None) -> SendResult:
-    if result is None:
-        raise ClientError("a middleware returned None for a send; it must return what call_next returned")
-    return result
-
-
 def _too_large(topic: str, error: LocalProtocolError) -> InvalidMessageError:
     return InvalidMessageError(f"the message to {topic!r} cannot be sent: {error}")
-
-
-def _seconds(timeout: float) -> float:
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
-        raise ClientError(
-            f"timeout={timeout!r}: it must be more than 0 seconds; leave it out for the producer's send_message_timeout"
-        )
-    return timeout
