@@ -23,10 +23,12 @@ from rocketbox.broker.store.index_file import IndexSnapshot
 from rocketbox.broker.store.records import find_keys, parse_record
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.clock import Clock
+from rocketbox.message import MAX_PROPERTIES_BYTES
 
 __all__ = ["BUILDING", "IndexFeed", "TakenIndex"]
 
-SLICE = 256  # records that are indexed at once, in about a millisecond
+SLICE = 256  # records that are indexed at once, in about a millisecond ...
+SLICE_BYTES = 64 << 10  # ... unless they have many keys: of each byte of those a hundred of memory may come
 WAKE = 1024  # so many notes are worth a thread's while; fewer wait for the next writing of the index, or for a query
 WAKE_BYTES = 4 << 20  # so many bytes of them are too
 MOST_NOTES = 50_000
@@ -129,9 +131,12 @@ class IndexFeed:
                     self.built = offset + len(record)
                 self.built = behind
                 return
-            taken = [notes.popleft() for _ in range(min(SLICE, len(notes)))]
-            if not taken:
+            if not notes:
                 return
+            taken = [notes.popleft()]
+            most = taken[0][2] + SLICE_BYTES - MAX_PROPERTIES_BYTES
+            while notes and len(taken) < SLICE and notes[0][2] <= most:
+                taken.append(notes.popleft())
             try:
                 self._derived.index_records([record for record, _, _ in taken])
             except BaseException:

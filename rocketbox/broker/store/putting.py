@@ -275,7 +275,10 @@ class StorePutter:
             if offset + size > limit or len(body) > most or len(properties) > LONGEST_PROPERTIES or queue.is_deleted:
                 break
             queue_offset = queue.next_offset
-            record = template.encode(queue_offset, offset, born, hosts, body, properties)
+            try:
+                record = template.encode(queue_offset, offset, born, hosts, body, properties)
+            except struct.error:  # a number is out of its range
+                break
             log.append(record)
             queue.next_offset = queue_offset + 1
             appended.append((queue, offset, now, topic, sys_flag, properties, record, keys))

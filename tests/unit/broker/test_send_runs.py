@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import anyio
 import pytest
@@ -332,3 +333,23 @@ async def test_sends_before_one_whose_header_cannot_be_read_are_stored(
         assert peer.connection.closed
         assert [message.body for message in (await wire.messages("t"))[1:]] == [b"0", b"1", b"2"]
         assert wire.running.server.counters.unreadable_requests == 0, "one that can be read was refused"
+
+
+@pytest.mark.parametrize("serialization", list(SerializeType))
+@pytest.mark.parametrize("field", ["f", "g"])  # sysFlag and born time
+async def test_a_number_out_of_range_in_a_run_refuses_that_message_and_no_other(
+    field: str, serialization: SerializeType
+) -> None:
+    async with broker_in_memory() as wire:
+        await wire.send("t", properties=ordinary(0))
+        peer = Peer(wire)
+        odd: dict[str, Any] = {field: 2**70}
+        frames = [
+            send(n, body=b"%d" % n, properties=ordinary(n), serialization=serialization, **(odd if n == 3 else {}))
+            for n in range(6)
+        ]
+        await peer.write(frames, answers=6)
+        codes = [peer.answers[n].code for n in range(6)]
+        assert codes == [0, 0, 0, ResponseCode.MESSAGE_ILLEGAL, 0, 0]
+        assert [message.body for message in (await wire.messages("t"))[1:]] == [b"0", b"1", b"2", b"4", b"5"]
+        assert peer.taken == [3, 0, 2]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 import pytest
 
 from rocketbox.broker.store import index_feed
+from rocketbox.broker.store.dispatch import IndexedRecord
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.store.store_tools import SMALL, check_index, message, opened, put_all, settle
@@ -43,3 +45,24 @@ async def test_more_bytes_of_properties_than_may_be_held_are_read_again_from_the
     async with opened(MemoryStorage(), OPTIONS) as store:
         await put_all(store, *[message(number) for number in range(40)])
         await check_index(store, *range(40))
+
+
+async def test_a_slice_holds_few_bytes_of_keys_however_long_those_of_a_message_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slices: list[int] = []
+    options = dataclasses.replace(OPTIONS, max_index_num=100_000, mapped_file_size_commit_log=1 << 20)
+    async with opened(MemoryStorage(), options) as store:
+        index_records = store._derived.index_records
+
+        def noted(records: Iterable[IndexedRecord]) -> None:
+            records = list(records)
+            slices.append(sum(len(keys[1] or b"") for _, keys, *_ in records))
+            index_records(records)
+
+        monkeypatch.setattr(store._derived, "index_records", noted)
+        words = " ".join([f"word{number}" for number in range(500)])
+        await put_all(store, *[message(number, KEYS=words) for number in range(60)])
+        assert len((await store.query_keys("orders", "word499", 99, 0, 1 << 60)).records) == 60
+    assert sum(slices) == 60 * len(words)
+    assert max(slices) <= 64 << 10
