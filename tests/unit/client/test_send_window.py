@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from rocketbox.client.lanes import Lane, LaneTable
 from rocketbox.client.options import ClientOptions, ProducerOptions
 from rocketbox.client.producer import Producer
 from rocketbox.errors import (
@@ -21,7 +22,7 @@ from rocketbox.errors import (
     SendTimeoutError,
     TooManyRequestsError,
 )
-from rocketbox.message import Message, SendStatus, decode_properties
+from rocketbox.message import Message, MessageQueue, SendStatus, decode_properties
 from rocketbox.protocol.codes import RequestCode, ResponseCode, SerializeType
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.prepared_sends import SendRequest
@@ -115,6 +116,25 @@ async def test_messages_to_a_topic_that_no_name_server_knows_yet_start_no_task_e
             cluster.broker.requests.clear()
             await producer.send_many(messages(10))
         assert set(cluster.broker.queues) == {0, 1}, "once its route is known it is that one"
+
+
+@pytest.mark.parametrize("topic", ["T", "TBW102"])
+async def test_messages_that_wait_for_one_route_share_the_lanes_made_from_it(
+    monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
+    made: list[MessageQueue] = []
+    lane_of = LaneTable.lane_of
+
+    def counted(self: LaneTable, queue: MessageQueue, topic: str) -> Lane:
+        made.append(queue)
+        return lane_of(self, queue, topic)
+
+    monkeypatch.setattr(LaneTable, "lane_of", counted)
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic(topic, queues=4, perm=7)
+        async with producer_of(cluster) as producer:
+            await producer.send_many(messages(100))
+    assert len(made) == 4, "a lane costs more than a send: 10,000 messages would hold up the loop for longer than 3 s"
 
 
 async def test_messages_that_find_all_well_start_no_task(started: list[str]) -> None:
