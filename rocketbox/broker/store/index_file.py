@@ -76,6 +76,7 @@ class IndexFile:
         self._file: StorageFile | None = None
         self._table: array[int] | None = None  # all slots; read when the first key is put
         self._changed: list[int] = []  # slots that are not written
+        self._writing: list[int] = []  # those of the snapshot that is on its way into the file
         self._tail = bytearray()  # the entries from number _written on
         self._written = 1
         self._tail_start = 1
@@ -255,16 +256,19 @@ class IndexFile:
         return entry
 
     def forget_slots(self) -> None:
-        """Take the slots from the file again, but for those that are not written."""
+        """Take the slots from the file again, but for those that are not written, or may not be yet."""
         table = self._table
         if table is not None and self._file is not None:
             self._table = self._read_table(self._file)
-            for slot in self._changed:
+            for slot in (*self._changed, *self._writing):
                 self._table[slot] = table[slot]
+            if self._writing:  # with their neighbours as they were: those that are right now are to be written again
+                self._changed += [slot for slot, number in enumerate(self._table) if number != table[slot]]
 
     def snapshot(self) -> IndexSnapshot:
         """What is to be written now; :meth:`write` writes it, :meth:`set_written` lets go of it."""
         changed, self._changed = self._changed, []
+        self._writing = changed
         table, blocks = self._table, {}
         if table is not None:
             for number in {slot // BLOCK_SLOTS for slot in changed}:
@@ -294,12 +298,14 @@ class IndexFile:
     def restore(self, snapshot: IndexSnapshot) -> None:
         """That snapshot could not be written: its slots belong to the next one too."""
         self._changed += snapshot.changed
+        self._writing = []
 
     def set_written(self, snapshot: IndexSnapshot) -> None:
         """That snapshot is in the file now."""
         del self._tail[: len(snapshot.entries)]
         self._tail_start += len(snapshot.entries) // ENTRY_BYTES
         self._written = self._tail_start
+        self._writing = []
         if self.full and not self._tail:
             self._table = None
 
