@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 
 from rocketbox.clock import Clock
 from rocketbox.errors import NotStartedError
+from rocketbox.safe_repr import safe_repr
 
 __all__ = ["SupervisedTask", "Supervisor", "TaskHealth", "TaskState", "ended_most"]
 
@@ -68,7 +69,7 @@ class SupervisedTask:
         await self._done.wait()
 
     def health(self) -> TaskHealth:
-        return TaskHealth(self.name, self.state, self.restarts, repr(self.error) if self.error else None)
+        return TaskHealth(self.name, self.state, self.restarts, safe_repr(self.error) if self.error else None)
 
 
 class Supervisor:

@@ -32,6 +32,7 @@ from rocketbox.clock import Clock
 from rocketbox.errors import BatchFailed, HandlerError, Reject, RetryLater
 from rocketbox.message import DELAY_LEVEL_SECONDS, MessageExt
 from rocketbox.protocol.codes import dlq_topic, retry_topic
+from rocketbox.safe_repr import safe_repr
 from rocketbox.tasks import Supervisor
 
 __all__ = ["ConcurrentConsumer", "OrderlyConsumer"]
@@ -54,7 +55,9 @@ class HandlerEndedError(HandlerError):
 
     def __init__(self, topic: str, error: BaseException) -> None:
         self.topic = topic
-        super().__init__(f"the handler of {topic} raised {error!r}; the message has failed, the service goes on")
+        super().__init__(
+            f"the handler of {topic} raised {safe_repr(error)}; the message has failed, the service goes on"
+        )
 
 
 class _Consumer(ABC):

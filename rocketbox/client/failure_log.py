@@ -10,6 +10,7 @@ import logging
 from rocketbox.clock import Clock
 from rocketbox.errors import Reject, RetryLater
 from rocketbox.message import MessageExt
+from rocketbox.safe_repr import safe_repr, safe_str
 from rocketbox.tasks import Supervisor
 
 __all__ = ["PERIOD", "FailureLog", "describe_message"]
@@ -52,7 +53,7 @@ class FailureLog:
         of = "" if attempts is None else f" of {attempts}"
         text = (
             f"group {self._group}: {describe_message(message)} failed, attempt {message.reconsume_times + 1}{of}: "
-            f"{error if expected else repr(error)}; {what_now}"
+            f"{safe_str(error) if expected else safe_repr(error)}; {what_now}"
         )
         key = (message.topic, type(error))
         kind = self._kinds.get(key)

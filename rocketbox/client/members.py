@@ -19,6 +19,7 @@ from rocketbox.client.subscriptions import Subscriptions
 from rocketbox.errors import BrokerError, ClientError, NoRouteError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import ResponseCode
+from rocketbox.safe_repr import safe_repr
 
 __all__ = ["GroupMembers"]
 
@@ -130,4 +131,4 @@ class GroupMembers:
         try:
             return self._allocation(client_id, queues, members)
         except Exception as error:  # a strategy may be anybody's
-            raise ClientError(f"the allocation strategy of group {self._group} failed: {error!r}") from error
+            raise ClientError(f"the allocation strategy of group {self._group} failed: {safe_repr(error)}") from error

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 from rocketbox.errors import BatchFailed, HandlerError
 from rocketbox.message import DELAY_LEVEL_SECONDS, MessageExt
+from rocketbox.safe_repr import safe_repr
 
 __all__ = [
     "AnyHandler",
@@ -74,7 +75,7 @@ def failures_of_result(messages: Sequence[MessageExt], result: object) -> Failur
                 (message, outcome) for message, outcome in zip(messages, outcomes, strict=True) if outcome is not None
             ]
     error = HandlerError(
-        f"the handler returned {result!r:.200}; it must return None or a list of {len(messages)} outcomes, "
+        f"the handler returned {safe_repr(result):.200}; it must return None or a list of {len(messages)} outcomes, "
         "each None or an exception"
     )
     return [(message, error) for message in messages]

@@ -72,3 +72,15 @@ def test_what_is_no_outcome_brings_all_back_and_says_so(result: object) -> None:
 )
 def test_a_delay_is_the_first_level_that_is_not_shorter(delay: timedelta, level: int | None) -> None:
     assert delay_level_for(delay) == level
+
+
+class Unwritable:
+    def __repr__(self) -> str:
+        raise RuntimeError("its session is closed")
+
+
+def test_what_is_no_outcome_and_cannot_be_written_out_brings_all_back_as_well() -> None:
+    failures = failures_of_result(messages(1), Unwritable())
+    assert failed(failures) == [0]
+    assert "Unwritable" in str(failures[0][1])
+    assert "RuntimeError" in str(failures[0][1])

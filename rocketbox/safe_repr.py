@@ -1,0 +1,31 @@
+"""The text of values that are not ours, in messages of errors and logs: one that cannot be written out is named.
+
+What a handler raised or returned may fail in its own ``__repr__`` or ``__str__`` (a row of a database whose session is
+closed), and that must not take the place of what was to be told.
+
+Source: own design.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+__all__ = ["safe_repr", "safe_str"]
+
+
+def safe_repr(value: object) -> str:
+    """``repr(value)``, or what it is and why that failed."""
+    return _written(repr, value)
+
+
+def safe_str(value: object) -> str:
+    """``str(value)``, or what it is and why that failed."""
+    return _written(str, value)
+
+
+def _written(write: Callable[[object], str], value: object) -> str:
+    try:
+        return write(value)
+    except Exception as error:
+        kind, why = type(value).__qualname__, type(error).__qualname__
+        return f"<{kind} that cannot be written out: its {write.__name__}() raised {why}>"

@@ -1,0 +1,60 @@
+"""What handlers raise fails the message, whatever it is, and never the consumer."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketbox.errors import Reject
+from rocketbox.message import ConsumeMode
+from rocketbox.protocol.codes import RequestCode
+from tests.unit.client.consumer_group import Group, queues_of
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"  # whose loop tells when all tasks wait
+
+
+class UnwritableError(Exception):
+    """As an error has it whose text needs what is closed by then."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class UnwritableReject(Reject):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class UnwritableEnd(BaseException):
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("error", [UnwritableError, UnwritableReject, UnwritableEnd])
+@pytest.mark.parametrize("mode", list(ConsumeMode))
+async def test_a_message_whose_error_cannot_be_written_out_fails_like_any_other(
+    mode: ConsumeMode, error: type[BaseException], anyio_backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = Group()
+    broker = group.broker
+
+    def fail(body: bytes) -> float:
+        if body == b"bad":
+            raise error
+        return 0.0
+
+    async with broker, group.member(seconds=fail, consume_mode=mode, max_reconsume_times=1) as one:
+        await group.until(lambda: len(queues_of(one)) == 1, 3)
+        broker.store("T", b"bad", b"good")
+        await group.until(lambda: broker.committed["T", 0] == 2, 4)
+        assert len(broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
+        assert group.bodies.count(b"good") == 1
+    assert error.__qualname__ in caplog.text
+    assert "RuntimeError" in caplog.text, "why its text is missing"
+    assert not [record for record in caplog.records if record.name == "rocketbox.tasks"], "no worker has failed"
