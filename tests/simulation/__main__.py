@@ -14,6 +14,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from tests.simulation.faults import KINDS
 from tests.simulation.loop import hash_by_order
 from tests.simulation.plants import PLANTS
 from tests.simulation.run import simulate
@@ -28,7 +29,9 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--only", type=int, help="this seed alone, with everything that happens")
     parser.add_argument("--quiet", action="store_true", help="with --only: only how it ends")
+    parser.add_argument("--faults", nargs="+", choices=KINDS, metavar="KIND", help=f"only these: {', '.join(KINDS)}")
     parser.add_argument("--plant", choices=sorted(PLANTS), help="break the product so; the seeds are to find it")
+    parser.add_argument("--twice", action="store_true", help="run each seed in two processes, and compare them")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="that run at once")
     arguments = parser.parse_args()
     if arguments.only is not None:
@@ -37,40 +40,58 @@ def main() -> int:
     if CHILD in os.environ:
         if arguments.plant:
             PLANTS[arguments.plant]()
-        return _run_here(arguments.first, end, talk=arguments.only is not None and not arguments.quiet)
+        return _run_here(arguments, end)
     blocks = [
         (max(arguments.first, block * BLOCK), min(end, (block + 1) * BLOCK))
         for block in range(arguments.first // BLOCK, (end - 1) // BLOCK + 1)
     ]
     began = time.monotonic()
     with ThreadPoolExecutor(arguments.processes) as children:
-        codes = list(children.map(lambda block: _run_child(block[0], block[1], arguments), blocks))
+        first = list(children.map(lambda block: _run_child(block[0], block[1], arguments), blocks))
+        again = list(children.map(lambda block: _run_child(block[0], block[1], arguments), blocks * arguments.twice))
+    codes = [code for code, _ in first]
+    if arguments.twice and again != first:
+        print("FAILED: a seed was not the same run again")
+        codes.append(1)
     print(f"{arguments.seeds} seeds in {time.monotonic() - began:.0f} s", flush=True)
     return max(codes)
 
 
-def _run_child(first: int, end: int, given: argparse.Namespace) -> int:
+def _run_child(first: int, end: int, given: argparse.Namespace) -> tuple[int, str]:
+    """Its status, and what it printed."""
     command = [sys.executable, "-m", "tests.simulation", str(end - first), "--first", str(first)]
     command += ["--plant", given.plant] if given.plant else []
     command += ["--only", str(given.only)] if given.only is not None else []
     command += ["--quiet"] if given.quiet else []
+    command += ["--faults", *given.faults] if given.faults else []
     environment = {**os.environ, CHILD: "1", "PYTHONHASHSEED": str(first // BLOCK)}
-    return subprocess.run(command, env=environment, check=False).returncode
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        said = ""
+        for line in child.stdout:
+            print(line, end="", flush=True)
+            said += line
+    return child.returncode, said
 
 
-def _run_here(first: int, end: int, *, talk: bool) -> int:
+def _run_here(given: argparse.Namespace, end: int) -> int:
+    talk = given.only is not None and not given.quiet
+    again = "".join(f' --{name} "{value}"' for name, value in (("plant", given.plant),) if value)
+    again += " --faults " + " ".join(f'"{kind}"' for kind in given.faults) if given.faults else ""
     hash_by_order()
     logging.getLogger("rocketbox").propagate = False
     failed = 0
-    for seed in range(first, end):
-        outcome = simulate(seed, talk=print if talk else None)
+    for seed in range(given.first, end):
+        outcome = simulate(seed, talk=print if talk else None, kinds=given.faults or KINDS)
         print(
             f"seed {seed}: {outcome.digest} {outcome.acknowledged} acknowledged, {outcome.handled} handled", flush=True
         )
         if outcome.violations:
             failed = 1
             told = "\n".join(f"  {text}" for text in [*outcome.faults, "VIOLATED", *outcome.violations[:20]])
-            print(f"FAILED seed {seed}; again with: python -m tests.simulation --only {seed}\n{told}", flush=True)
+            print(
+                f"FAILED seed {seed}; again with: python -m tests.simulation --only {seed}{again}\n{told}", flush=True
+            )
     return failed
 
 

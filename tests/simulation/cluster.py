@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 from rocketbox.broker.broker import Broker
+from rocketbox.broker.extensions import BrokerExtensions
 from rocketbox.broker.options import read_broker_options
 from rocketbox.clock import RealClock
 from rocketbox.nameserver.name_server import NameServer, NameServerOptions
-from rocketbox.storage.memory_storage import MemoryStorage
+from rocketbox.protocol.codes import RequestCode, ResponseCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rocketbox.remoting.connection import Connection
 from tests.clocks import START_MS
 from tests.integration.wire import SMALL_FILES
+from tests.simulation.disk import Disk
 from tests.simulation.network import Host, SimulatedNetwork
 
-__all__ = ["HostClock", "Process", "SimulatedBroker", "SimulatedNameServer"]
+__all__ = ["HostClock", "Process", "PullRules", "SimulatedBroker", "SimulatedNameServer"]
 
 LEVELS = " ".join(f"{seconds}s" for seconds in range(1, 19))  # delays, short enough for ten minutes
+BUSY_PULLS = 150  # of one group and queue in a window: more is a loop that does not wait
+WINDOW = 10.0
 
 
 class HostClock(RealClock):
@@ -36,6 +44,9 @@ class HostClock(RealClock):
 
     def monotonic(self) -> float:
         return self._loop.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)  # without the look-up of the loop's kind, a fifth of a simulation
 
 
 class Process:
@@ -76,6 +87,10 @@ class SimulatedNameServer:
         self._network = network
         self._process: Process | None = None
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
     async def start(self) -> None:
         options = NameServerOptions(host=self.host, port=9876)
         self._process = Process(lambda: NameServer(options, clock=self.clock, network=self._network.host(self.host)))
@@ -87,32 +102,85 @@ class SimulatedNameServer:
             await process.stop()
 
 
+class PullRules:
+    """What a broker answers some pulls instead of messages, and how many pulls it gets; a hook of the broker.
+
+    ``resets`` are offsets by (group, topic, queue id): Apache's brokers answer the next pull after an offset was reset
+    so. ``stuck`` are groups whose every pull is sent to the offset that it asks for, until that time.
+    """
+
+    def __init__(self, now: Callable[[], float], busy: Callable[[str], object]) -> None:
+        self.resets: dict[tuple[str, str, int], int] = {}
+        self.stuck: dict[str, float] = {}
+        self._now = now
+        self._busy = busy
+        self._window = 0.0
+        self._pulls: Counter[tuple[str, str, int, str]] = Counter()
+
+    def before(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+        if request.code != RequestCode.PULL_MESSAGE:
+            return None
+        header = PullMessageRequestHeader.decode(request.ext_fields)
+        self._count((header.consumer_group, header.topic, header.queue_id, connection.remote_address))
+        offset = self.resets.pop((header.consumer_group, header.topic, header.queue_id), None)
+        if offset is None and self.stuck.get(header.consumer_group, 0.0) > self._now():
+            offset = header.queue_offset
+        if offset is None:
+            return None
+        moved = PullMessageResponseHeader(
+            suggest_which_broker_id=0, next_begin_offset=offset, min_offset=0, max_offset=offset, topic_sys_flag=0,
+            group_sys_flag=0,
+        )  # fmt: skip
+        return RemotingCommand.response(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", moved.encode())
+
+    def after(self, connection: Connection, request: RemotingCommand, code: int, frame_bytes: int) -> None:
+        """Nothing to do."""
+
+    def _count(self, who: tuple[str, str, int, str]) -> None:
+        if self._now() >= self._window + WINDOW:
+            self._window = self._now()
+            self._pulls.clear()
+        self._pulls[who] += 1
+        if self._pulls[who] == BUSY_PULLS:
+            self._busy(f"{who[0]} pulled {who[1]}/{who[2]} {BUSY_PULLS} times within {WINDOW:g} s")
+
+
 class SimulatedBroker:
     """A broker and its disk, which outlives it. ``running`` is None while it is down."""
 
-    def __init__(self, network: SimulatedNetwork, number: int, name_servers: Sequence[str], seed: int) -> None:
+    def __init__(
+        self, network: SimulatedNetwork, number: int, name_servers: Sequence[str], seed: int, *, flush: str,
+        rules: PullRules,
+    ) -> None:  # fmt: skip
         self.name = f"broker-{number}"
         self.host = f"10.0.1.{number}"
         self.clock = HostClock(seed)
+        self.flush = flush
+        self.rules = rules
         self.running: Broker | None = None
+        self.busy = False
+        """A fault is at work on it: one at a time."""
         self._network = network
         self._name_servers = tuple(name_servers)
-        self._storage = MemoryStorage()
+        self._disk = Disk()
         self._process: Process | None = None
         self._mine: Host | None = None
+        self._moves = 0
         self._dying: list[Awaitable[None]] = []
-        self._options = read_broker_options(
-            {**SMALL_FILES, "broker-name": self.name, "message-delay-level": LEVELS},
-            store_path_root_dir=Path("/store"), bind_address=self.host, listen_port=10911,
-        )  # fmt: skip
 
     async def start(self) -> None:
         host = self._mine = self._network.host(self.host)
-        self._process = Process(
-            lambda: Broker(
-                self._options, name_servers=self._name_servers, clock=self.clock, network=host, storage=self._storage
-            )
-        )
+        options = read_broker_options(
+            {
+                **SMALL_FILES, "broker-name": self.name, "message-delay-level": LEVELS, "flush-disk-type": self.flush,
+            },
+            store_path_root_dir=Path("/store"), bind_address=self.host, listen_port=10911,
+        )  # fmt: skip
+        broker = Broker(
+            options, name_servers=self._name_servers, clock=self.clock, network=host, storage=self._disk,
+            extensions=BrokerExtensions(hooks=[self.rules]),
+        )  # fmt: skip
+        self._process = Process(lambda: broker)
         self.running = await self._process.start()
 
     async def stop(self) -> None:
@@ -121,13 +189,18 @@ class SimulatedBroker:
             process, self._process, self.running = self._process, None, None
             await process.stop()
 
-    def kill(self) -> None:
-        """As ``kill -9``: from now on it says and writes nothing. The disk has what it wrote."""
+    def kill(self, *, power: bool = False) -> None:
+        """As ``kill -9``: from now on it says and writes nothing. With ``power`` the whole machine ends."""
         if self._process is not None and self._mine is not None:
             process, self._process, self.running = self._process, None, None
-            self._storage = self._storage.copy()
+            self._disk = self._disk.after_a_power_failure() if power else self._disk.after_a_kill()
             self._mine.die()
             self._dying.append(asyncio.create_task(process.stop()))
+
+    def move(self) -> None:
+        """It will be started with its disk on another machine, at another address."""
+        self._moves += 1
+        self.host = f"10.{self._moves}.1.{self.name.rpartition('-')[2]}"
 
     async def gone(self) -> None:
         """Return when nothing of those that were killed runs on, unheard, in this process."""

@@ -2,31 +2,69 @@
 
 A violation is a sentence. Those that can be told at once are noted while the simulation runs, the others by
 :meth:`History.check` at its end.
+
+A message's body is ``stream-number``. What is sent to one queue on purpose, or with one key, is a stream of its own, of
+which each number is sent when the one before was acknowledged.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 
 from rocketbox.message import MessageExt
 
-__all__ = ["Acknowledged", "History", "Place"]
+__all__ = ["EVERYTHING", "NOTHING", "Acknowledged", "Fault", "GroupKind", "History", "Place"]
 
-Place = tuple[str, int]  # broker, queue id
+Place = tuple[str, str, int]  # topic, broker, queue id
 PATIENCE = 30.0  # seconds after the last fault in which every consumer must have gone on
 AFTERMATH = 45.0  # seconds after a fault in which it explains that something comes twice
+LOCK_SLACK = 7.0  # seconds that locks are not confirmed for without any harm: the rest of their 30 s
+EVERYTHING = frozenset({"*"})
+NOTHING: frozenset[str] = frozenset()
+
+
+class GroupKind(Enum):
+    """How a group consumes."""
+
+    CONCURRENT = "concurrent"
+    ORDERLY = "orderly"
+    BROADCAST = "broadcast"
 
 
 @dataclass(frozen=True)
 class Acknowledged:
-    """A message that a broker has answered for."""
+    """A message that a broker has answered for. ``tried_at`` is when its first send began."""
 
-    place: Place
+    topic: str
+    broker: str
     offset: int
     at: float
+    tried_at: float
+
+
+@dataclass
+class Fault:
+    """Something that goes wrong, from ``begin`` to ``end``. Equal to nothing but itself.
+
+    ``touches`` names brokers, groups and "*", which is everything: what may come late because of it. ``doubles`` are
+    those of which something may come twice.
+    """
+
+    begin: float
+    end: float
+    text: str
+    touches: frozenset[str]
+    doubles: frozenset[str]
+    aftermath: float
+    """Seconds behind its end in which something may be handled that comes twice because of it."""
+
+    def concerns(self, names: Iterable[str], *, twice: bool) -> bool:
+        touched = self.doubles if twice else self.touches
+        return "*" in touched or not touched.isdisjoint(names)
 
 
 @dataclass
@@ -37,17 +75,25 @@ class History:
     talk: Callable[[str], object] | None = None
     violations: list[str] = field(default_factory=list)
     acknowledged: dict[str, Acknowledged] = field(default_factory=dict)
-    faults: list[tuple[float, float, str]] = field(default_factory=list)
-    """When each began and ended."""
-    groups: dict[str, bool] = field(default_factory=dict)
-    """Each consumer group, and whether it is an orderly one."""
+    faults: list[Fault] = field(default_factory=list)
+    groups: dict[str, GroupKind] = field(default_factory=dict)
+    """Each consumer group, and how it consumes."""
+    topics: dict[str, frozenset[str]] = field(default_factory=dict)
+    """What each group consumes."""
+    members: dict[str, list[tuple[str, float, float | None]]] = field(default_factory=lambda: defaultdict(list))
+    """Of broadcasting groups: each member's name, and from when until when it was there."""
+    excused: set[tuple[str, str]] = field(default_factory=set)
+    """(group, body) of what need not come: its topic was deleted, the group was set behind it, or its disk lost it."""
     _digest: hashlib.blake2b = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
-    _got: dict[tuple[str, str], float] = field(default_factory=dict)
-    """(group, body): when it was handled first."""
+    _got: dict[tuple[str, str], tuple[float, str, Place, int]] = field(default_factory=dict)
+    """(group, body): when, by whom and at which place it was handled first. Members of broadcasting groups are groups
+    of their own here."""
+    _tried: dict[str, float] = field(default_factory=dict)
+    """Body: when its first send began."""
     _working: dict[tuple[str, Place], str] = field(default_factory=dict)
     _done: dict[tuple[str, Place], set[int]] = field(default_factory=lambda: defaultdict(set))
     _through: dict[tuple[str, Place], int] = field(default_factory=lambda: defaultdict(int))
-    _highest: dict[tuple[str, Place], int] = field(default_factory=lambda: defaultdict(lambda: -1))
+    _highest: dict[tuple[str, Place, str], int] = field(default_factory=lambda: defaultdict(lambda: -1))
 
     @property
     def digest(self) -> str:
@@ -68,51 +114,137 @@ class History:
         self.trace(f"VIOLATION {text}")
         self.violations.append(f"at {self.now():.3f} s: {text}")
 
-    def fault(self, text: str, seconds: float) -> None:
-        """Something begins to go wrong, and will be over after so long."""
-        self.faults.append((self.now(), self.now() + seconds, text))
+    def fault(
+        self, text: str, seconds: float, *, touches: Collection[str] = EVERYTHING,
+        doubles: Collection[str] | None = None, aftermath: float = AFTERMATH,
+    ) -> Fault:  # fmt: skip
+        """Something begins to go wrong, and will be over after so long. Without ``doubles``: what it touches."""
+        touched = frozenset(touches)
+        fault = Fault(
+            self.now(),
+            self.now() + seconds,
+            text,
+            touched,
+            touched if doubles is None else frozenset(doubles),
+            aftermath,
+        )
+        self.faults.append(fault)
         self.trace(f"fault {text} for {seconds:.3f} s")
+        return fault
 
-    def sent(self, body: str, place: Place, offset: int) -> None:
+    def tries(self, body: str) -> None:
+        """A producer begins to send it, maybe not for the first time."""
+        self._tried.setdefault(body, self.now())
+
+    def sent(self, body: str, topic: str, broker: str, offset: int) -> None:
         """A broker has acknowledged it."""
-        self.trace(f"acknowledged {body} {place} {offset}")
-        self.acknowledged[body] = Acknowledged(place, offset, self.now())
+        self.trace(f"acknowledged {body} {topic} {broker} {offset}")
+        self.acknowledged[body] = Acknowledged(topic, broker, offset, self.now(), self._tried[body])
 
     # --- told by handlers ------------------------------------------------------------------------------------------
 
     def begins(self, group: str, member: str, message: MessageExt) -> None:
-        body, place = message.body.decode(), (message.broker_name, message.fields[3])
-        self.trace(f"{group} {member} begins {body} {place} {message.fields[5]} {message.reconsume_times}")
-        if self.groups[group]:
+        body, place = message.body.decode(), place_of(message)
+        offset = message.fields[5]
+        self.trace(f"{group} {member} begins {body} {place} {offset} {message.reconsume_times}")
+        kind = self.groups[group]
+        if kind is GroupKind.ORDERLY:
             other = self._working.setdefault((group, place), member)
             if other != member:
                 self.violate(f"{group}: {other} and {member} both work on {place}")
             self._check_order(group, place, body)
-        first = self._got.get((group, body))
-        if first is not None and message.reconsume_times == 0 and not self._explained(first):
-            self.violate(f"{group}: {body} comes again, first at {first:.3f} s, and no fault explains it")
+        who = member if kind is GroupKind.BROADCAST else group
+        first = self._got.get((who, body))
+        if first is not None and message.reconsume_times == 0:
+            self._check_explained(group, member, place, body, offset, first)
 
     def ends(self, group: str, member: str, message: MessageExt, *, well: bool) -> None:
         """The handler has returned or, not well, raised."""
-        body, place = message.body.decode(), (message.broker_name, message.fields[3])
+        body, place, kind = message.body.decode(), place_of(message), self.groups[group]
         self.trace(f"{group} {member} ends {body} well={well}")
-        orderly = self.groups[group]
+        orderly = kind is GroupKind.ORDERLY
         if orderly and self._working.get((group, place)) == member:
             del self._working[group, place]
-        if well:
-            self._got.setdefault((group, body), self.now())
-            self._highest[group, place] = max(self._highest[group, place], _number(body)) if orderly else -1
+        if well or kind is GroupKind.BROADCAST:  # a member of which has no second try
+            who = member if kind is GroupKind.BROADCAST else group
+            self._got.setdefault((who, body), (self.now(), member, place, message.fields[5]))
+            if orderly:
+                stream, number = split(body)
+                key = group, place, stream
+                self._highest[key] = max(self._highest[key], number)
         if well if orderly else message.reconsume_times == 0:  # a concurrent group sends it back, as another message
             self._done[group, place].add(message.fields[5])
 
-    def _check_order(self, group: str, place: Place, body: str) -> None:
-        highest = self._highest[group, place]
-        if _number(body) > highest + 1:
-            self.violate(f"{group}: {body} of {place} comes when {highest} was the last one")
+    def killed(self, group: str, member: str) -> None:
+        """Its handlers never end."""
+        self.trace(f"{group} {member} is killed")
+        for key in [key for key, working in self._working.items() if working == member]:
+            del self._working[key]
 
-    def _explained(self, since: float) -> bool:
-        now = self.now()
-        return any(begin <= now and end + AFTERMATH >= since for begin, end, _ in self.faults)
+    def _check_order(self, group: str, place: Place, body: str) -> None:
+        """Of a stream to one queue none is passed over; of one with a key none comes that is older than expected."""
+        stream, number = split(body)
+        highest = self._highest[group, place, stream]
+        is_skipped = number > highest + 1 and "/" in stream
+        if is_skipped and not all((group, f"{stream}-{n}") in self.excused for n in range(highest + 1, number)):
+            self.violate(f"{group}: {body} of {place} comes when {highest} was the last one")
+        if number < highest and (group, body) not in self._got:
+            self.violate(f"{group}: {body} of {place} comes first behind {highest}")
+
+    def _check_explained(
+        self, group: str, member: str, place: Place, body: str, offset: int, first: tuple[float, str, Place, int]
+    ) -> None:
+        """Whether a fault explains that a message comes twice: it is stored twice, or was not committed."""
+        since, earlier, *first_place = first
+        tried = self._tried.get(body, 0.0)
+        names = {group, place[1], place[0], member, earlier}
+        if [place, offset] != first_place and self._happened(tried, self.now(), names):
+            return
+        stays = self.groups[group] is GroupKind.ORDERLY and member == earlier
+        if not self._happened(since, self.now(), names, twice=True, least=LOCK_SLACK if stays else 0.0):
+            self.violate(
+                f"{group}: {body} of {place} comes again to {member}, first at {since:.3f} s to {earlier}, and no "
+                "fault explains it"
+            )
+
+    def _happened(
+        self, since: float, until: float, names: Iterable[str], *, twice: bool = False, least: float = 0.0
+    ) -> bool:
+        return any(
+            fault.end - fault.begin >= least
+            and fault.begin <= until
+            and fault.end + fault.aftermath >= since
+            and fault.concerns(names, twice=twice)
+            for fault in self.faults
+        )
+
+    # --- told by faults ---------------------------------------------------------------------------------------------
+
+    def forget_end(self, place: Place, end: int) -> None:
+        """A queue ends there now; other messages will get the offsets behind it."""
+        for group in self.groups:
+            key = group, place
+            self._done[key] = {offset for offset in self._done[key] if offset < end}
+            self._through[key] = min(self._through[key], end)
+
+    def forget_topic(self, topic: str) -> None:
+        """It was deleted: nothing of it need come any more, and its offsets begin anew."""
+        for body, sent in self.acknowledged.items():
+            if sent.topic == topic:
+                self.excused.update((group, body) for group in self.groups)
+        for key in [key for key in self._done.keys() | self._through.keys() if key[1][0] == topic]:
+            self._done.pop(key, None)
+            self._through.pop(key, None)
+
+    def begins_at(self, place: Place, offset: int) -> None:
+        """A queue has no messages before that offset."""
+        for group in self.groups:
+            self._through[group, place] = max(self._through[group, place], offset)
+
+    def moved(self, group: str, place: Place, offset: int) -> None:
+        """A group was set to an offset of a queue: what is before it need not come."""
+        key = group, place
+        self._done[key].update(range(self._through[key], offset))
 
     # --- looked at now and then -------------------------------------------------------------------------------------
 
@@ -129,17 +261,44 @@ class History:
 
     def check(self) -> None:
         """At the end, when all has come to rest."""
-        last = max((end for _, end, _ in self.faults), default=0.0)
         for body, sent in self.acknowledged.items():
-            for group in self.groups:
-                got = self._got.get((group, body))
-                if got is None:
-                    self.violate(f"{group} never got {body}, acknowledged at {sent.at:.3f} s as {sent.place} "
-                                 f"{sent.offset}")  # fmt: skip
-                elif got > max(last, sent.at) + PATIENCE:
-                    self.violate(f"{group} got {body} at {got:.3f} s, acknowledged at {sent.at:.3f} s; the last fault "
-                                 f"ended at {last:.3f} s")  # fmt: skip
+            for group, kind in self.groups.items():
+                if sent.topic not in self.topics[group]:
+                    continue
+                if kind is GroupKind.BROADCAST:
+                    for member, begin, end in self.members[group]:
+                        if begin <= sent.tried_at and (end is None or end > sent.at + PATIENCE):
+                            self._check_got(group, member, body, sent)
+                else:
+                    self._check_got(group, group, body, sent)
+
+    def _check_got(self, group: str, who: str, body: str, sent: Acknowledged) -> None:
+        if (group, body) in self.excused:
+            return
+        got = self._got.get((who, body))
+        if got is None:
+            self.violate(
+                f"{who} never got {body} of {sent.topic}, acknowledged at {sent.at:.3f} s as {sent.broker} "
+                f"{sent.offset}"
+            )
+            return
+        names = {group, sent.broker, sent.topic, who}
+        due = sent.at
+        for fault in self.faults:  # in the order of their begins; each gives as much time again
+            if fault.begin <= due + PATIENCE and fault.concerns(names, twice=False):
+                due = max(due, fault.end)
+        if got[0] > due + PATIENCE:
+            self.violate(
+                f"{who} got {body} of {sent.topic} at {got[0]:.3f} s, acknowledged at {sent.at:.3f} s by "
+                f"{sent.broker}; what may have kept it ended at {due:.3f} s"
+            )
 
 
-def _number(body: str) -> int:
-    return int(body.rpartition("-")[2])
+def place_of(message: MessageExt) -> Place:
+    return message.topic, message.broker_name, message.fields[3]
+
+
+def split(body: str) -> tuple[str, int]:
+    """The stream and the number of a body."""
+    stream, _, number = body.rpartition("-")
+    return stream, int(number)

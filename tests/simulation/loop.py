@@ -12,8 +12,10 @@ import itertools
 import random
 import selectors
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Mapping
+from contextvars import Context, copy_context
+from heapq import heappop, heappush
+from typing import Any
 
 from anyio._backends import _asyncio as backend
 
@@ -22,7 +24,6 @@ from rocketbox.remoting.connection import Connection
 __all__ = ["BEGIN", "Deadlock", "SeededLoop", "hash_by_order"]
 
 BEGIN = 1_000.0  # seconds: a time of 0 might be taken for "never"
-ResultT = TypeVar("ResultT")
 
 _made = itertools.count(1)
 
@@ -61,10 +62,9 @@ class _Task(asyncio.Task[Any]):
 
 
 class _Selector(selectors.BaseSelector):
-    """Nothing of the machine is ever ready: instead of waiting it moves the loop's time."""
+    """For what asyncio registers when a loop is made. Nothing of the machine is ever waited for."""
 
     def __init__(self) -> None:
-        self.loop: SeededLoop
         self._map: dict[Any, selectors.SelectorKey] = {}
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -78,53 +78,114 @@ class _Selector(selectors.BaseSelector):
         return self._map
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        self.loop.pass_time(timeout)
-        return []
+        raise AssertionError(f"the loop waits for the machine, {timeout} s")
+
+
+class _Call(asyncio.TimerHandle):
+    """What the loop is to call, made without asyncio's care for debugging."""
+
+    __slots__ = ()
+    _callback: Any
+    _cancelled: bool
+    _context: Context
+
+    def __init__(self, when: float, callback: Any, args: Any, loop: Any, context: Context | None) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+        self._when = when
+        self._scheduled = False
 
 
 class SeededLoop(asyncio.SelectorEventLoop):
-    """``SeededLoop(seed).run_until_complete(...)``. ``turns`` counts what it did."""
+    """``SeededLoop(seed).run_until_complete(...)``. ``turns`` counts what it did.
+
+    Of asyncio's own loop it replaces how calls are noted down and what a turn does: half of the time of a simulation
+    went into asyncio's care for selectors, threads and debugging.
+    """
 
     def __init__(self, seed: int) -> None:
-        selector = _Selector()
         self._random = random.Random(seed)
         self._now = BEGIN
+        self._ready: deque[Any]
+        self._timers: list[tuple[float, int, _Call]] = []
+        self._order = itertools.count()
         self.turns = 0
-        super().__init__(selector)
-        selector.loop = self
+        super().__init__(_Selector())
         self.set_task_factory(_make_task)
 
     def time(self) -> float:
         return self._now
 
-    def pass_time(self, timeout: float | None) -> None:
-        """Called once a turn, with the seconds until the next timer (0: something is ready)."""
-        self.turns += 1
-        ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined] # a detail of asyncio's own loop
-        if ready:
-            self._shuffle(ready)
-        elif timeout is None:
-            raise Deadlock(f"at {self._now - BEGIN:.3f} s")
-        else:
-            scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined] # likewise
-            if scheduled:
-                self._now = max(self._now, scheduled[0].when())
+    def timers(self) -> list[_Call]:
+        """Those that are still to come."""
+        return [call for _, _, call in self._timers if not call._cancelled]
 
-    def _shuffle(self, ready: deque[asyncio.Handle]) -> None:
-        places = [place for place, handle in enumerate(ready) if _is_task(handle)]
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> _Call:  # type: ignore[override]
+        call = _Call(0.0, callback, args, self, context)
+        self._ready.append(call)
+        return call
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> _Call:
+        call = _Call(when, callback, args, self, context)
+        heappush(self._timers, (when, next(self._order), call))
+        return call
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> _Call:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is passed over when its time comes."""
+
+    def _run_once(self) -> None:
+        self.turns += 1
+        ready, timers = self._ready, self._timers
+        if len(ready) > 1:
+            self._shuffle(ready)
+        elif not ready:
+            self._to_next_timer()
+        while timers and timers[0][0] <= self._now:
+            ready.append(heappop(timers)[2])
+        for _ in range(len(ready)):
+            call = ready.popleft()
+            if not call._cancelled:
+                try:
+                    call._context.run(call._callback, *call._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"message": "a callback failed", "exception": error})
+
+    def _to_next_timer(self) -> None:
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:
+            heappop(timers)
+        if not timers:
+            raise Deadlock(f"at {self._now - BEGIN:.3f} s")
+        self._now = max(self._now, timers[0][0])
+
+    def _shuffle(self, ready: deque[Any]) -> None:
+        places = [place for place, call in enumerate(ready) if _is_task(call)]
         if len(places) > 1:
-            handles = [ready[place] for place in places]
-            self._random.shuffle(handles)
-            for place, handle in zip(places, handles, strict=True):
-                ready[place] = handle
+            calls = [ready[place] for place in places]
+            self._random.shuffle(calls)
+            for place, call in zip(places, calls, strict=True):
+                ready[place] = call
 
     def _write_to_self(self) -> None:
         """Nobody calls from another thread."""
 
 
-def _is_task(handle: asyncio.Handle) -> bool:
-    callback: Callable[..., object] | None = handle._callback  # type: ignore[attr-defined] # likewise
-    return isinstance(getattr(callback, "__self__", None), asyncio.Task)
+def _is_task(call: Any) -> bool:
+    return isinstance(getattr(call._callback, "__self__", None), asyncio.Task)
 
 
 def _make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> _Task:

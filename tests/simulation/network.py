@@ -35,6 +35,8 @@ class Conditions:
     loss: float = 0.0
     silent: dict[str, float] = field(default_factory=dict)
     """Hosts that say nothing until that time of the loop."""
+    apart: dict[frozenset[str], float] = field(default_factory=dict)
+    """Pairs of hosts that hear nothing of each other until then."""
 
 
 class _End:
@@ -157,6 +159,8 @@ class SimulatedNetwork:
         begin = self.loop.time()
         for host in hosts:
             begin = max(begin, conditions.silent.get(host, 0.0))
+        if conditions.apart:
+            begin = max(begin, conditions.apart.get(frozenset(hosts), 0.0))
         begin += self._random.uniform(conditions.fastest, conditions.slowest)
         if conditions.loss:
             for wait in SENT_AGAIN:
