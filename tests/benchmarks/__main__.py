@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from tests.benchmarks.clients import clients_to_run, measure_clients, tables_of_clients
+from tests.benchmarks.clients import clients_to_run, measure_clients, steps_of_clients, tables_of_clients
 from tests.benchmarks.hostile import HOSTILE, measure_hostile, table_of_hostile
 from tests.benchmarks.java import JAVA, SHARE, loads_of, measure_java, profile_of, table_of_java
 from tests.benchmarks.processes import cpu_seconds, pinned
@@ -102,13 +102,11 @@ def main() -> None:
             for kind in flush_types
         ]
         total = (
-            sum(len(of_kind) for _, of_kind in runs)
-            + len(starts)
-            + len(hostile)
-            + len(clients)
-            + (2 * loads_of(java) if java else 0)
+            sum(len(of_kind) for _, of_kind in runs) + len(starts) + len(hostile) + (2 * loads_of(java) if java else 0)
         )
-        bar = progress.add_task("measuring", total=total * (arguments.rounds + 1))
+        bar = progress.add_task(
+            "measuring", total=total * (arguments.rounds + 1) + steps_of_clients(clients, arguments.rounds)
+        )
 
         def begins(name: str) -> None:
             progress.update(bar, description=name, advance=1)

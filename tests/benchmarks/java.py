@@ -24,7 +24,7 @@ from rich.table import Table
 from tests.benchmarks.processes import cpu_seconds, pinned
 from tests.broker_process import BrokerProcess
 from tests.conformance.apache import NEWEST, apache_servers, missing
-from tests.conformance.java_load import JavaLoad, build
+from tests.conformance.java_load import JavaLoads, build
 
 __all__ = ["JAVA", "SHARE", "Cost", "loads_of", "measure_java", "profile_of", "table_of_java"]
 
@@ -82,13 +82,24 @@ def _apache(directory: str | None) -> Iterator[_Broker]:
         yield _Broker(f"Apache {NEWEST}", servers.name_server, servers.broker_process.pid)
 
 
-def _run(load: JavaLoad, pid: int, warm: Callable[[], None] = lambda: None) -> Cost:
-    with load:
-        load.wait_until_warm()
-        warm()
-        before = cpu_seconds(pid)
-        result = load.result()
-        cost = Cost(round(result["messages"]), result["seconds"], cpu_seconds(pid) - before)
+def _send(broker: _Broker, topic: str, messages: int, warm_up: int, warm: Callable[[], None] = lambda: None) -> Cost:
+    with JavaLoads(prefix=pinned(0)) as java:
+        java.produce(broker.name_server, topic, messages, warm_up=warm_up)
+        return _cost(java, broker, warm)
+
+
+def _consume(broker: _Broker, topic: str, messages: int, warm_up: int, warm: Callable[[], None] = lambda: None) -> Cost:
+    with JavaLoads(prefix=pinned(0)) as java:
+        java.consume(broker.name_server, topic, messages, warm_up=warm_up, group=topic)
+        return _cost(java, broker, warm)
+
+
+def _cost(java: JavaLoads, broker: _Broker, warm: Callable[[], None]) -> Cost:
+    java.wait_until_warm()
+    warm()
+    before = cpu_seconds(broker.pid)
+    result = java.result()
+    cost = Cost(round(result["messages"]), result["seconds"], cpu_seconds(broker.pid) - before)
     if result["failures"]:
         raise RuntimeError(f"{result['failures']:.0f} of {cost.messages} messages of the Java load failed")
     return cost
@@ -115,14 +126,10 @@ def measure_java(
                 topic = f"java-{uuid.uuid4().hex[:12]}"
                 warm_up = WARM_UP if number else FIRST_WARM_UP
                 begins(f"{SEND}, {broker.name}")
-                load = JavaLoad.producer(broker.name_server, topic, messages, warm_up=warm_up, prefix=pinned(0))
-                costs = {SEND: _run(load, broker.pid)}
+                costs = {SEND: _send(broker, topic, messages, warm_up)}
                 if CONSUME in names:
                     begins(f"{CONSUME}, {broker.name}")
-                    load = JavaLoad.consumer(
-                        broker.name_server, topic, messages, warm_up=warm_up, group=topic, prefix=pinned(0)
-                    )
-                    costs[CONSUME] = _run(load, broker.pid)
+                    costs[CONSUME] = _consume(broker, topic, messages, warm_up)
                 if number:
                     for name in names:
                         results.setdefault((name, broker.name), []).append(costs[name])
@@ -159,9 +166,7 @@ def profile_of(what: str, messages: int, directory: str | None) -> str:
             def forget() -> None:
                 os.kill(broker.pid, signal.SIGUSR1)
 
-            producer = JavaLoad.producer(broker.name_server, "profile", messages, warm_up=WARM_UP, prefix=pinned(0))
-            cost = _run(producer, broker.pid, forget)
+            cost = _send(broker, "profile", messages, WARM_UP, forget)
             if what == CONSUME:
-                consumer = JavaLoad.consumer(broker.name_server, "profile", messages, warm_up=1, prefix=pinned(0))
-                cost = _run(consumer, broker.pid, forget)
+                cost = _consume(broker, "profile", messages, 1, forget)
         return f"{what}: {cost.microseconds:.1f} us broker CPU a message, with the profiler\n{path.read_text()}"

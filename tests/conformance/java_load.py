@@ -1,4 +1,4 @@
-"""The programs of ``java/``: built with Maven against a version of Apache's Java client, run as a process.
+"""The programs of ``java/``: built with Maven against a version of Apache's Java client; the loads run as a process.
 
 Conformance runs it to see the Java client at work on our broker, the benchmarks to compare brokers.
 """
@@ -17,7 +17,7 @@ from typing import Self
 
 from tests.conformance.apache import NEWEST, ROOT, java, maven
 
-__all__ = ["JavaLoad", "LoadResult", "build"]
+__all__ = ["JavaLoads", "LoadResult", "build"]
 
 SOURCE = Path(__file__).with_name("java")
 PROGRAMS = SOURCE / "src" / "main" / "java" / "rocketbox"
@@ -55,39 +55,16 @@ def build(version: str = NEWEST) -> str:
     return str(folder / "*")
 
 
-class JavaLoad:
-    """One run of the program; entering starts it, leaving kills what is left of it."""
+class JavaLoads:
+    """A process of the program, which runs one load after another; entering starts it, leaving kills what is left.
 
-    def __init__(self, *arguments: object, version: str = NEWEST, prefix: Sequence[str] = ()) -> None:
+    A load begins with ``produce``, ``send_one_way`` or ``consume``, and each sends or consumes ``messages`` behind a
+    ``warm_up``. The process stays as warm as the loads before have made it.
+    """
+
+    def __init__(self, *, version: str = NEWEST, prefix: Sequence[str] = ()) -> None:
         self._version = version
         self._prefix = prefix
-        self._arguments = [str(argument) for argument in arguments]
-
-    @classmethod
-    def producer(
-        cls, name_server: str, topic: str, messages: int, *, warm_up: int = 1, in_flight: int = 256,
-        body_bytes: int = 1024, version: str = NEWEST, prefix: Sequence[str] = (),
-    ) -> Self:  # fmt: skip
-        """``send(message, callback)`` behind a semaphore of ``in_flight``; messages have a tag and a key."""
-        return cls(
-            *("produce", name_server, topic, warm_up, messages, in_flight, body_bytes), version=version, prefix=prefix
-        )
-
-    @classmethod
-    def one_way(
-        cls, name_server: str, topic: str, messages: int, *, warm_up: int = 1, body_bytes: int = 1024,
-        version: str = NEWEST, prefix: Sequence[str] = (),
-    ) -> Self:  # fmt: skip
-        """``sendOneway(message)``, and one answered send behind all of them; its failures are those refused here."""
-        return cls("oneway", name_server, topic, warm_up, messages, body_bytes, version=version, prefix=prefix)
-
-    @classmethod
-    def consumer(
-        cls, name_server: str, topic: str, messages: int, *, warm_up: int = 1, group: str = "load",
-        version: str = NEWEST, prefix: Sequence[str] = (),
-    ) -> Self:  # fmt: skip
-        """A push consumer from the first offset; its failures are messages without a body."""
-        return cls("consume", name_server, topic, warm_up, messages, group, version=version, prefix=prefix)
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory()
@@ -96,8 +73,9 @@ class JavaLoad:
             self.process = subprocess.Popen(
                 [
                     *(*self._prefix, java(), "-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", f"-Duser.home={folder}"),
-                    *("-cp", build(self._version), "rocketbox.Load", *self._arguments),
+                    *("-cp", build(self._version), "rocketbox.Load"),
                 ],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -114,6 +92,30 @@ class JavaLoad:
         self.process.communicate()
         self._folder.cleanup()
 
+    def produce(
+        self, name_server: str, topic: str, messages: int, *, warm_up: int = 1, in_flight: int = 256,
+        body_bytes: int = 1024,
+    ) -> None:  # fmt: skip
+        """``send(message, callback)`` behind a semaphore of ``in_flight``; messages have a tag and a key."""
+        self._begin("produce", name_server, topic, warm_up, messages, in_flight, body_bytes)
+
+    def send_one_way(
+        self, name_server: str, topic: str, messages: int, *, warm_up: int = 1, body_bytes: int = 1024
+    ) -> None:
+        """``sendOneway(message)``, and one answered send behind all of them; its failures are those refused here."""
+        self._begin("oneway", name_server, topic, warm_up, messages, body_bytes)
+
+    def consume(self, name_server: str, topic: str, messages: int, *, warm_up: int = 1, group: str = "load") -> None:
+        """A push consumer from the first offset; its failures are messages without a body."""
+        self._begin("consume", name_server, topic, warm_up, messages, group)
+
+    def _begin(self, *words: object) -> None:
+        self._watchdog.cancel()
+        self._watchdog = threading.Timer(SECONDS, self.process.kill)
+        self._watchdog.start()
+        assert self.process.stdin is not None
+        print(*words, file=self.process.stdin, flush=True)
+
     def wait_until_warm(self) -> None:
         """Return when the warm-up is through and what is measured has begun."""
         self._line("warm")
@@ -121,6 +123,10 @@ class JavaLoad:
     def result(self) -> LoadResult:
         """What came out of what was measured."""
         return LoadResult(self._line("messages"))
+
+    def wait_until_idle(self) -> None:
+        """Return when the load is over and its client has stopped: then the process does nothing."""
+        self._line("idle")
 
     def _line(self, wanted: str) -> dict[str, float]:
         assert self.process.stdout is not None

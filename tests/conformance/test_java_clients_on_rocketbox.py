@@ -10,7 +10,7 @@ import pytest
 from rocketbox.client import Admin
 from tests.broker_process import BrokerProcess
 from tests.conformance.apache import EACH_VERSION
-from tests.conformance.java_load import JavaLoad
+from tests.conformance.java_load import JavaLoads
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke]
 
@@ -21,16 +21,15 @@ SECONDS = 180
 
 @pytest.mark.parametrize("version", EACH_VERSION)
 def test_java_clients_send_and_consume_on_the_embedded_broker(version: str, tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "store") as broker:
-        with JavaLoad.producer(broker.name_server, "Java", MESSAGES, warm_up=WARM_UP, version=version) as producer:
-            sent = producer.result()
+    with BrokerProcess(tmp_path / "store") as broker, JavaLoads(version=version) as java:
+        java.produce(broker.name_server, "Java", MESSAGES, warm_up=WARM_UP)
+        sent = java.result()
         assert (sent["messages"], sent["failures"]) == (MESSAGES, 0)
-        with JavaLoad.consumer(
-            broker.name_server, "Java", MESSAGES, warm_up=WARM_UP, group="java", version=version
-        ) as consumer:
-            consumed = consumer.result()
-            assert (consumed["messages"], consumed["failures"]) == (MESSAGES, 0)
-            assert anyio.run(all_committed, broker.name_server)
+        java.wait_until_idle()
+        java.consume(broker.name_server, "Java", MESSAGES, warm_up=WARM_UP, group="java")
+        consumed = java.result()
+        assert (consumed["messages"], consumed["failures"]) == (MESSAGES, 0)
+        assert anyio.run(all_committed, broker.name_server)
 
 
 async def all_committed(name_server: str) -> bool:

@@ -1,5 +1,8 @@
 package rocketbox;
 
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
@@ -17,41 +20,50 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * A load on a broker from Apache's own Java client: sends behind a semaphore or one-way, or a push consumer that counts.
+ * Loads on a broker from Apache's own Java client: sends behind a semaphore or one-way, or a push consumer that counts.
+ * Each line of the standard input is one, and a client of its own; the virtual machine stays the same, with all that it
+ * has compiled:
  *
  * <pre>
- * Load produce NAME_SERVER TOPIC WARM_UP MESSAGES IN_FLIGHT BODY_BYTES
- * Load oneway NAME_SERVER TOPIC WARM_UP MESSAGES BODY_BYTES
- * Load consume NAME_SERVER TOPIC WARM_UP MESSAGES GROUP
+ * produce NAME_SERVER TOPIC WARM_UP MESSAGES IN_FLIGHT BODY_BYTES
+ * oneway NAME_SERVER TOPIC WARM_UP MESSAGES BODY_BYTES
+ * consume NAME_SERVER TOPIC WARM_UP MESSAGES GROUP
  * </pre>
  *
  * Prints the line {@code {"warm": true}} when the first WARM_UP messages are through, then MESSAGES more are measured, and
  * one line tells what came out: {@code {"messages": 200000, "seconds": 7.1, "failures": 0}}. Whoever wants the broker's
- * CPU time, or the client's, reads it at both lines.
+ * CPU time, or the client's, reads it at both lines. {@code {"idle": true}} says that the load's client has stopped.
  */
 public final class Load {
     private static final int SEND_TIMEOUT_MS = 30_000; // a loaded machine must not turn into failures
     private static final int ONEWAY_AHEAD = 10_000;
 
     public static void main(String[] arguments) throws Exception {
-        String nameServer = arguments[1];
-        String topic = arguments[2];
-        int warmUp = Integer.parseInt(arguments[3]);
-        int messages = Integer.parseInt(arguments[4]);
-        try {
-            if (arguments[0].equals("produce")) {
-                int inFlight = Integer.parseInt(arguments[5]);
-                produce(nameServer, topic, warmUp, messages, inFlight, Integer.parseInt(arguments[6]));
-            } else if (arguments[0].equals("oneway")) {
-                oneway(nameServer, topic, warmUp, messages, Integer.parseInt(arguments[5]));
-            } else {
-                consume(nameServer, topic, warmUp, messages, arguments[5]);
+        try (BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8))) {
+            for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+                run(line.split(" "));
+                say("{\"idle\": true}");
             }
         } catch (Throwable error) {
             error.printStackTrace();
             System.exit(1); // the client's threads would keep the process alive
         }
         System.exit(0);
+    }
+
+    private static void run(String[] words) throws Exception {
+        String nameServer = words[1];
+        String topic = words[2];
+        int warmUp = Integer.parseInt(words[3]);
+        int messages = Integer.parseInt(words[4]);
+        if (words[0].equals("produce")) {
+            int inFlight = Integer.parseInt(words[5]);
+            produce(nameServer, topic, warmUp, messages, inFlight, Integer.parseInt(words[6]));
+        } else if (words[0].equals("oneway")) {
+            oneway(nameServer, topic, warmUp, messages, Integer.parseInt(words[5]));
+        } else {
+            consume(nameServer, topic, warmUp, messages, words[5]);
+        }
     }
 
     private static void say(String line) {

@@ -1,0 +1,339 @@
+"""What the client itself costs for each message: its own Python, without system calls, other processes or a broker.
+
+Sends go over a connection in memory whose peer answers at once; what the peer takes is measured and left out. Messages
+to be consumed are put into process queues as a pull does it, and the handler only counts them. CPU time is that of the
+process, all of its threads, kept on one processor.
+
+Rounds are many and short, and the 5th percentile is what counts: other work on the machine only adds to a round, and
+hardly ever leaves one in twenty alone. To compare two states of the code, run this in a checkout of each, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import statistics
+import struct
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from rocketbox.client import ConsumerOptions, Producer
+from rocketbox.client.consume import ConcurrentConsumer
+from rocketbox.client.handler_threads import HandlerThreads
+from rocketbox.client.outcomes import AnyHandler
+from rocketbox.client.process_queue import ProcessQueue
+from rocketbox.client.subscriptions import Subscriptions
+from rocketbox.clock import RealClock
+from rocketbox.message import Message, MessageExt, MessageQueue, SelectorType
+from rocketbox.protocol.bodies import BrokerData, QueueData, TopicRouteData, encode_topic_route
+from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.command import RemotingCommand, encode_ext_fields, encode_response
+from rocketbox.protocol.framing import FrameReader
+from rocketbox.remoting.connection import Connection
+from rocketbox.remoting.network import Listener, Opened
+from rocketbox.tasks import Supervisor
+from rocketbox.waiters import Waiter
+
+__all__ = ["LOADS", "main", "measure"]
+
+BODY = b"x" * 1024
+TOPIC = "T"
+QUEUES = 8
+IN_FLIGHT = 256
+BATCH = 32
+ANSWER_PIECE = 65_536  # bytes that come in at once, as from a socket
+
+ONE_WAY = 2  # the flag of a request that wants no answer
+SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+ASKED = struct.Struct(">IIHBHII")  # size, type and header size, code, language, version, opaque, flag
+ANSWER = struct.Struct(">IIHBHIIII")  # the same, then sizes of remark and fields
+FIELDS = encode_ext_fields(
+    {"msgId": "7F0000010000272100000000000ABCDE", "queueId": "0", "queueOffset": "123456", "TRACE_ON": "true"}
+)
+ROUTE = encode_topic_route(
+    TopicRouteData(
+        queue_datas=(QueueData(broker_name="b", read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=6),),
+        broker_datas=(BrokerData(cluster="c", broker_name="b", broker_addrs={0: "10.0.0.1:10911"}),),
+    )
+)
+
+
+def _answers(requests: bytes) -> bytes:
+    """The answers of a name server and broker to some frames: sends are read by their heads alone."""
+    answers = []
+    at = 0
+    while at < len(requests):
+        size, tagged, code, _, _, opaque, flag = ASKED.unpack_from(requests, at)
+        if flag & ONE_WAY:
+            pass
+        elif tagged >> 24 == 1 and code in SENDS:
+            header = 21 + len(FIELDS)
+            answers.append(ANSWER.pack(4 + header, 1 << 24 | header, 0, 0, 479, opaque, 1, 0, len(FIELDS)) + FIELDS)
+        else:
+            (request,) = FrameReader().feed(requests[at : at + 4 + size])
+            body = ROUTE if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC else b""
+            answers.append(encode_response(request, RemotingCommand.response(0, body=body)))
+        at += 4 + size
+    return b"".join(answers)
+
+
+class _Peer:
+    """A driver that hands frames to its own peer, which answers in the next turn of the loop."""
+
+    connection: Connection
+    waiter: Callable[[], Waiter]
+
+    def __init__(self, network: _PeerNetwork) -> None:
+        self._network = network
+        self._loop = asyncio.get_running_loop()
+        self.waiter = self._loop.create_future
+
+    def schedule_flush(self) -> None:
+        self._loop.call_soon(self._flush)
+
+    def pause_reading(self) -> None:
+        """What is answered was asked for: it is never too much."""
+
+    def resume_reading(self) -> None:
+        """It never pauses."""
+
+    def close(self) -> None:
+        self.connection.lost("closed")
+
+    def abort(self) -> None:
+        self.connection.lost("aborted")
+
+    def _flush(self) -> None:
+        requests = self.connection.take_output()
+        if not requests:
+            return
+        self.connection.flushed(len(requests))
+        began = time.process_time()
+        answers = _answers(requests)
+        self._network.seconds += time.process_time() - began
+        if answers:
+            self._loop.call_soon(self._receive, answers)
+
+    def _receive(self, answers: bytes) -> None:
+        for start in range(0, len(answers), ANSWER_PIECE):
+            piece = answers[start : start + ANSWER_PIECE]
+            self.connection.get_buffer(ANSWER_PIECE)[: len(piece)] = piece
+            self.connection.buffer_updated(len(piece))
+
+
+class _PeerNetwork:
+    """Connects to a peer of its own; ``seconds`` is the CPU time that all peers have taken."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    async def connect(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Connection:
+        peer = _Peer(self)
+        peer.connection = opened(peer, (host, 1), (host, port))
+        return peer.connection
+
+    async def listen(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Listener:
+        raise OSError("nobody listens here")
+
+
+def _message(number: int) -> Message:
+    return Message(TOPIC, BODY, tag="A", keys=(f"k{number}",))
+
+
+# --- sends -----------------------------------------------------------------------------------------------------------
+
+
+async def _send(producer: Producer, messages: int) -> None:
+    numbers = iter(range(messages))
+
+    async def send() -> None:
+        for number in numbers:
+            await producer.send(_message(number))
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(IN_FLIGHT):
+            tasks.create_task(send())
+
+
+async def _send_many(producer: Producer, messages: int) -> None:
+    await producer.send_many([_message(number) for number in range(messages)])
+
+
+async def _send_one_way(producer: Producer, messages: int) -> None:
+    for number in range(messages):
+        await producer.send_one_way(_message(number))
+    await asyncio.sleep(0)  # what was added last is written in the next turn of the loop
+
+
+async def _send_batches(producer: Producer, messages: int) -> None:
+    for first in range(0, messages, BATCH):
+        await producer.send_batch([_message(first + index) for index in range(BATCH)])
+
+
+async def _make(producer: Producer, messages: int) -> None:
+    for number in range(messages):
+        _message(number)
+
+
+# --- consuming -------------------------------------------------------------------------------------------------------
+
+
+class _Seen:
+    """A handler that counts; under a lock, for it may run in threads."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._left = 0
+        self.all_seen = asyncio.Event()
+
+    def expect(self, messages: int) -> None:
+        self._left = messages
+        self.all_seen.clear()
+
+    def count(self, messages: list[MessageExt]) -> None:
+        with self._lock:
+            self._left -= len(messages)
+            if not self._left:
+                self._loop.call_soon_threadsafe(self.all_seen.set)
+
+
+def _pulled(messages: int) -> list[ProcessQueue]:
+    """Messages in four queues, as pulls have put them there."""
+    each = messages // 4
+    queues = [ProcessQueue(MessageQueue(TOPIC, "b", number), 0, now=0.0) for number in range(4)]
+    for queue in queues:
+        queue.put([_message_ext(offset) for offset in range(each)], each)
+    return queues
+
+
+def _message_ext(offset: int) -> MessageExt:
+    fields: tuple[Any, ...] = (100, 0, 0, 0, 0, offset, 0, 0, 0, b"", 0, 0, b"", 0, 0, 0, len(BODY))
+    return MessageExt(fields, BODY, TOPIC, b"")
+
+
+@asynccontextmanager
+async def _consumer(producer: Producer, seen: _Seen, handler: AnyHandler) -> AsyncIterator[ConcurrentConsumer]:
+    clock, options = RealClock(), ConsumerOptions()
+    subscriptions = Subscriptions("cost", producer.instance, options)
+    async with HandlerThreads(options.concurrency, "cost", clock) as threads, Supervisor("cost", clock) as tasks:
+        subscriptions.put(TOPIC, "*", threads.handler(handler), SelectorType.TAG, 1)
+        consumer = ConcurrentConsumer("cost", options, subscriptions, send_back=None, tasks=tasks, clock=clock)
+        consumer.start()
+        yield consumer
+
+
+# --- rounds ----------------------------------------------------------------------------------------------------------
+
+Round = Callable[[int], Awaitable[float]]
+"""Handles so many messages and returns the CPU seconds that the client took."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """``sends``: what a producer does, or None for messages that are consumed, by a ``def`` handler or not."""
+
+    messages: int
+    sends: Callable[[Producer, int], Awaitable[None]] | None = None
+    in_threads: bool = False
+
+
+LOADS = {
+    "send, 256 in flight": Load(2048, _send),
+    "send_many": Load(2048, _send_many),
+    "one-way": Load(512, _send_one_way),
+    "batch of 32": Load(512, _send_batches),
+    "making the Message": Load(512, _make),
+    "consumed, async def handler": Load(4000),
+    "consumed, def handler": Load(4000, in_threads=True),
+}
+
+
+async def _round_of(load: Load, producer: Producer, network: _PeerNetwork, stack: AsyncExitStack) -> Round:
+    if (sends := load.sends) is not None:
+
+        async def send(messages: int) -> float:
+            began, answering = time.process_time(), network.seconds
+            await sends(producer, messages)
+            return time.process_time() - began - (network.seconds - answering)
+
+        return send
+    seen = _Seen()
+
+    async def count(messages: list[MessageExt]) -> None:
+        seen.count(messages)
+
+    handler: AnyHandler = seen.count if load.in_threads else count
+    consumer = await stack.enter_async_context(_consumer(producer, seen, handler))
+
+    async def consume(messages: int) -> float:
+        queues = _pulled(messages)
+        seen.expect(messages)
+        began = time.process_time()
+        for queue in queues:
+            consumer.offer(queue)
+        await seen.all_seen.wait()
+        return time.process_time() - began
+
+    return consume
+
+
+async def measure(names: list[str], rounds: int, share: float = 1.0) -> dict[str, list[float]]:
+    """Microseconds for each message of each load, round by round, the loads in turns; the first one is not counted.
+
+    ``share``: the part of the messages that a round has otherwise.
+    """
+    network = _PeerNetwork()
+    results: dict[str, list[float]] = {name: [] for name in names}
+    async with AsyncExitStack() as stack:
+        producer = await stack.enter_async_context(Producer("cost", name_server="10.0.0.2:9876", network=network))
+        await producer.send(_message(0))  # from here on its route is known
+        each = [(name, LOADS[name], await _round_of(LOADS[name], producer, network, stack)) for name in names]
+        for number in track(range(rounds + 1), "measuring", console=Console(stderr=True)):
+            for name, load, run in each:
+                messages = max(BATCH, round(load.messages * share) // BATCH * BATCH)
+                seconds = await run(messages)
+                if number:
+                    results[name].append(seconds / messages * 1e6)
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.client_cost",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"loads: {'; '.join(LOADS)}",
+    )
+    parser.add_argument("--rounds", type=int, default=80, help="rounds over all loads (80)")
+    parser.add_argument("--only", default="", help="loads whose name holds this text")
+    parser.add_argument("--cpu", type=int, default=0, help="the processor to stay on (0)")
+    arguments = parser.parse_args()
+    names = [name for name in LOADS if arguments.only in name]
+    if not names:
+        parser.error(f"no load holds {arguments.only!r} in its name; there are: {'; '.join(LOADS)}")
+    if arguments.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    if (os.cpu_count() or 1) > 1:
+        os.sched_setaffinity(0, {arguments.cpu})
+    results = asyncio.run(measure(names, arguments.rounds))
+    table = Table(title=f"client alone, Python {platform.python_version()}, {arguments.rounds} rounds")
+    for column in ("load", "5th percentile, us", "median, us"):
+        table.add_column(column, justify="left" if column == "load" else "right")
+    for name, each in results.items():
+        table.add_row(name, f"{sorted(each)[len(each) // 20]:.2f}", f"{statistics.median(each):.2f}")
+    Console(width=120).print(table, highlight=False)
+
+
+if __name__ == "__main__":
+    main()
