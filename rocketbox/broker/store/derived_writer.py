@@ -138,25 +138,35 @@ class DerivedWriter:
 
     async def _flush(self, pool: WorkerPool, *, index: bool, thorough: bool) -> bool:
         keys = await self._take_index(pool) if index else None
+        good: bool | None = None
+        try:
+            good = await self._flush_queues(pool, keys.built if keys else 0, thorough=thorough)
+        finally:
+            if good is None and keys is not None:
+                await pool.run(self._feed.put_back, keys)
+        if good is None:
+            return False
+        if keys is not None:
+            good = await self._write_index(pool, keys) and good
+        return good and (keys is not None) is index
+
+    async def _flush_queues(self, pool: WorkerPool, indexed: int, *, thorough: bool) -> bool | None:
+        """Write queues; None when the log could not be synced up to their records, and those ``indexed``."""
         dispatcher = self._dispatcher
         end, timestamp, last = dispatcher.dispatched, dispatcher.timestamp, dispatcher.last_record
         ends = self._derived.queue_ends if thorough else 0
         taken = self._derived.take_changed()  # nothing of what comes meanwhile, for that may not be synced
-        if self._log.synced < max(end, keys.built if keys else 0):
+        if self._log.synced < max(end, indexed):
             await self._writer.sync_written(pool)
-            if self._log.synced < max(end, keys.built if keys else 0):
+            if self._log.synced < max(end, indexed):
                 self._derived.set_written(taken, {queue for queue, _, _ in taken})
-                if keys is not None:
-                    await pool.run(self._feed.put_back, keys)
-                return False
+                return None
         good = await self._write_queues(pool, taken)
         if thorough:
             good = good and await self._sync_queues(pool)
             if good:
                 good = await self._write_checkpoint(pool, checkpoint_changes(end, timestamp, last, ends))
-        if keys is not None:
-            good = await self._write_index(pool, keys) and good
-        return good and (keys is not None) is index
+        return good
 
     async def _write_queues(self, pool: WorkerPool, taken: list[tuple[ConsumeQueue, int, bytes]]) -> bool:
         if not taken:

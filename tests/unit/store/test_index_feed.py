@@ -11,7 +11,7 @@ from rocketbox.broker.store import index_feed
 from rocketbox.broker.store.dispatch import IndexedRecord
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.store_tools import SMALL, check_index, message, opened, put_all, settle
+from tests.unit.store.store_tools import SMALL, FaultyStorage, check_index, message, opened, put_all, settle
 
 pytestmark = pytest.mark.anyio
 
@@ -66,3 +66,14 @@ async def test_a_slice_holds_few_bytes_of_keys_however_long_those_of_a_message_a
         assert len((await store.query_keys("orders", "word499", 99, 0, 1 << 60)).records) == 60
     assert sum(slices) == 60 * len(words)
     assert max(slices) <= 64 << 10
+
+
+async def test_keys_are_written_later_when_something_nobody_foresaw_ends_the_writing_of_queues() -> None:
+    storage = FaultyStorage()
+    async with opened(storage, OPTIONS) as store:
+        await put_all(store, *[message(number) for number in range(10)])
+        storage.fail(MemoryError("no memory"), "write", where="consumequeue", times=1)
+        with pytest.raises(MemoryError):
+            await store._derived_writer.flush(store._pool, index=True, thorough=True)
+    async with opened(storage, OPTIONS) as store:
+        await check_index(store, *range(10))
