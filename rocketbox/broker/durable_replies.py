@@ -94,19 +94,29 @@ class DurableReplies:
                 if not request.is_oneway:
                     connection.reply(request, flush_failed(error, decode_command(frame[FRAME_LENGTH_BYTES:])))
 
-    async def again_when_written(
+    def again_when_written(
         self,
         topics: TopicTable,
         topic: str,
         again: Callable[[], RemotingCommand | Awaitable[RemotingCommand | None] | None],
         code: ResponseCode,
         ext_fields: Mapping[str, str] | None = None,
-    ) -> RemotingCommand | None:
+    ) -> Awaitable[RemotingCommand | None]:
         """What ``again`` answers, called when the next start will know the new topic; many topics share one write.
 
         ``code`` and ``ext_fields`` are answered when the topic cannot be written down.
         """
-        self.waiting += 1
+        self.waiting += 1  # now, not when somebody awaits it: more requests of the same read look at it before
+        return self._again_when_written(topics, topic, again, code, ext_fields)
+
+    async def _again_when_written(
+        self,
+        topics: TopicTable,
+        topic: str,
+        again: Callable[[], RemotingCommand | Awaitable[RemotingCommand | None] | None],
+        code: ResponseCode,
+        ext_fields: Mapping[str, str] | None,
+    ) -> RemotingCommand | None:
         try:
             await topics.written(topic)
         except StoreError as error:

@@ -353,3 +353,12 @@ async def test_a_number_out_of_range_in_a_run_refuses_that_message_and_no_other(
         assert codes == [0, 0, 0, ResponseCode.MESSAGE_ILLEGAL, 0, 0]
         assert [message.body for message in (await wire.messages("t"))[1:]] == [b"0", b"1", b"2", b"4", b"5"]
         assert peer.taken == [3, 0, 2]
+
+
+async def test_no_more_sends_wait_for_a_new_topic_than_may_and_the_first_are_taken() -> None:
+    async with broker_in_memory(settings={"send-thread-pool-queue-capacity": 10}) as wire:
+        peer = Peer(wire)
+        await peer.write([send(n, body=b"%d" % n, properties=ordinary(n)) for n in range(25)], answers=25)
+        assert [peer.answers[n].code for n in range(25)] == [0] * 10 + [ResponseCode.SYSTEM_BUSY] * 15
+        assert "10 sends wait" in (peer.answers[24].remark or "")
+        assert len(await wire.messages("t")) == 10
