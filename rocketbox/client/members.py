@@ -9,6 +9,7 @@ Source: Apache RocketMQ 5.x ``MQClientInstance.findConsumerIdList``. Unlike ther
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import anyio
 
@@ -25,6 +26,15 @@ __all__ = ["GroupMembers"]
 
 NEXT_AFTER = 0.3  # seconds without an answer until the next broker is asked as well
 LAST_FOR = 30.0  # seconds for which a broker that did not answer in time is asked after the others
+HANDED_OVER_WITHIN = 2.0  # seconds after a decision in which former owners end what is in hand; they have less
+
+
+@dataclass
+class _Decision:
+    """Among whom the queues of a topic were shared, and until when."""
+
+    members: list[str]
+    until: float = float("inf")
 
 
 class GroupMembers:
@@ -39,7 +49,7 @@ class GroupMembers:
         self._clock = instance.clock
         self._allocation = allocation
         self._slow: dict[str, float] = {}  # broker name: when it did not answer in time
-        self._before: dict[str, list[str]] = {}  # topic: the members at the last decision about it
+        self._decisions: dict[str, list[_Decision]] = {}  # topic: the one that holds, behind those just before it
 
     async def ask(self, topic: str) -> list[str]:
         """The client ids of the group in their order; without this client while no broker that answers knows it.
@@ -104,26 +114,37 @@ class GroupMembers:
 
     def decided(self, topic: str, members: Sequence[str]) -> None:
         """The queues of topic are shared among members from now on."""
-        self._before[topic] = list(members)
+        now, present = self._clock.monotonic(), list(members)
+        *earlier, last = self._decisions.get(topic) or [_Decision(self._others(members))]
+        if last.members != present:
+            last.until = now
+            earlier, last = [*earlier, last], _Decision(present)
+        recent = [decision for decision in earlier if now - decision.until < HANDED_OVER_WITHIN]
+        self._decisions[topic] = [*recent, last]
 
     def forget(self, topic: str) -> None:
         """The consumer is done with topic."""
-        self._before.pop(topic, None)
+        self._decisions.pop(topic, None)
 
     def in_other_hands(
         self, topic: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> frozenset[MessageQueue]:
-        """Those of queues that another member, one that is still there, had until now.
+        """Those of queues that another member, one that is still there, had until now, or a moment ago.
 
-        Who had what follows from who was in the group before: at the start, all others.
+        Who had what follows from who was in the group before: at the start, all others. A moment ago counts because a
+        member that comes and goes passes queues on which their former owner has not let go yet.
         """
-        own = self._instance.client_id
-        before = self._before.get(topic) or [member for member in members if member != own]
+        late = self._clock.monotonic() - HANDED_OVER_WITHIN
         found: set[MessageQueue] = set()
-        for other in before:
-            if other != own and other in members:
-                found.update(self._allocate(other, queues, before))
+        for before in self._decisions.get(topic) or [_Decision(self._others(members))]:
+            if before.until > late:
+                for other in self._others(before.members):
+                    if other in members:
+                        found.update(self._allocate(other, queues, before.members))
         return frozenset(found)
+
+    def _others(self, members: Sequence[str]) -> list[str]:
+        return [member for member in members if member != self._instance.client_id]
 
     def _allocate(
         self, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
