@@ -201,9 +201,9 @@ class QueueAssignment:
         """Whether the queue is this member's for certain; an orderly one is so only while its lock counts."""
         return self._locks is None or messages.lock_holds(self._clock.monotonic())
 
-    async def persist(self) -> None:
-        """Commit how far each queue is consumed."""
-        await self._offsets.persist([messages for messages in self.queues if self.may_commit(messages)])
+    async def persist(self, *, wait: bool = False) -> None:
+        """Commit how far each queue is consumed; see ``OffsetStore.persist``."""
+        await self._offsets.persist([messages for messages in self.queues if self.may_commit(messages)], wait=wait)
 
     async def settled(self) -> None:
         """Return when what rounds decided is done, but for what hangs on a silent broker or on a handler."""
@@ -234,7 +234,7 @@ class QueueAssignment:
         await _cancel([*self._hand_ons.values(), *self._refreshes.values()])
         with self._clock.move_on_after(timeout * COMMIT_SHARE):  # a silent broker leaves time for the locks of others
             await self._settle_doubts()
-            await self.persist()
+            await self.persist(wait=True)
         with self._clock.move_on_after(timeout * (1 - COMMIT_SHARE)):
             if self._locks is not None:
                 await self._locks.unlock_all()
@@ -391,7 +391,9 @@ class QueueAssignment:
         )
         self._start_pull(owned)
         if not stored:
-            await self._offsets.persist([messages])  # a restart goes on here, whatever happens before the first commit
+            await self._offsets.persist(
+                [messages], wait=True
+            )  # a restart goes on here, whatever happens before the first commit
         return True
 
     def _open(self, owned: OwnedQueue, offset: int) -> ProcessQueue:
@@ -438,7 +440,7 @@ class QueueAssignment:
                 with self._clock.move_on_after(HANDOVER):
                     await owned.idle()
             if owned.state is Ownership.DRAINING and self.may_commit(messages):
-                await self._offsets.persist([messages])
+                await self._offsets.persist([messages], wait=True)
             messages.drop()
             self._offsets.forget(queue)
             if self._locks is not None:
@@ -597,7 +599,7 @@ class QueueAssignment:
         owned.before_reset = messages
         fresh = self._open(owned, offset)
         if self.may_commit(fresh):
-            await self._offsets.persist([fresh])
+            await self._offsets.persist([fresh], wait=True)
         if self._options.orderly:
             await messages.idle()
         if owned.messages is fresh:

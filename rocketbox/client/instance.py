@@ -466,11 +466,14 @@ class MQClientInstance:
     async def _keep_offsets(self) -> None:
         while True:
             await self.clock.sleep(self.options.persist_consumer_offset_interval)
-            for member in list(self._consumers.values()):
-                try:
-                    await member.persist_offsets()
-                except RocketBoxError as error:
-                    _log.warning("offsets of group %s could not be persisted: %s", member.group, error)
+            for member in list(self._consumers.values()):  # side by side: each has brokers of its own to wait for
+                self.tasks.start(f"offsets of {member.group}", self._persist, member, restart=False)
+
+    async def _persist(self, member: ConsumerMember) -> None:
+        try:
+            await member.persist_offsets()
+        except RocketBoxError as error:
+            _log.warning("offsets of group %s could not be persisted: %s", member.group, error)
 
 
 def own_or_shared(

@@ -113,8 +113,10 @@ class LocalOffsetStore:
         """The offset in the file. Raises ClientError when the file and its backup are both damaged."""
         return (await self._loaded()).get(queue)
 
-    async def persist(self, queues: Iterable[ProcessQueue]) -> None:
+    async def persist(self, queues: Iterable[ProcessQueue], *, wait: bool = False) -> None:
         """Have the file hold the offsets of queues too; when it cannot be written that is logged, and done later."""
+        if self._writing.locked() and not wait:
+            return  # a slow disk is not waited for by more and more
         async with self._writing:
             known = await self._loaded()
             merged = known | {messages.queue: messages.commit_offset for messages in queues if not messages.dropped}

@@ -3,7 +3,8 @@
 What may be committed is said by ``process_queue``; the stores only read and write.
 
 Source: Apache RocketMQ 5.x ``RemoteBrokerOffsetStore``. Unlike there a commit is acknowledged by the broker and
-repeated until it is, and an unchanged one is not sent again.
+repeated until it is, an unchanged one is not sent again, and of one queue there is one under way at a time: brokers may
+carry two of them out in any order.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Protocol
+
+import anyio
 
 from rocketbox.client.api.offsets import query_consumer_offset, update_consumer_offset
 from rocketbox.client.failure_log import PERIOD
@@ -35,10 +38,11 @@ class OffsetStore(Protocol):
     async def read(self, queue: MessageQueue) -> int | None:
         """The committed offset; None when there is none. Raises RocketBoxError when it cannot be found out."""
 
-    async def persist(self, queues: Iterable[ProcessQueue]) -> None:
+    async def persist(self, queues: Iterable[ProcessQueue], *, wait: bool = False) -> None:
         """Write the commit offsets that queues have when their turn comes, if they are not dropped by then.
 
-        What cannot be written is logged, and written with the next call that has it.
+        What cannot be written is logged, and written with the next call that has it. Where an earlier call is still at
+        work, this one leaves all to the next one, or with ``wait``, for there will be none, waits for it.
         """
 
     def forget(self, queue: MessageQueue) -> None:
@@ -52,6 +56,8 @@ class RemoteOffsetStore:
         self._group = group
         self._instance = instance
         self._acknowledged: dict[MessageQueue, int] = {}
+        self._under_way: dict[MessageQueue, anyio.Event] = {}
+        self._busy: set[str] = set()  # names of brokers at which a call is at work
         self._told = RareLog(_log, PERIOD)
 
     async def read(self, queue: MessageQueue) -> int | None:
@@ -62,29 +68,43 @@ class RemoteOffsetStore:
             self._acknowledged[queue] = offset
         return offset
 
-    async def persist(self, queues: Iterable[ProcessQueue]) -> None:
+    async def persist(self, queues: Iterable[ProcessQueue], *, wait: bool = False) -> None:
         by_broker: dict[str, list[ProcessQueue]] = defaultdict(list)
         for messages in queues:
             by_broker[messages.queue.broker_name].append(messages)
         if len(by_broker) <= 1:
-            for some in by_broker.values():
-                await self._persist_at_one(some)
+            for name, some in by_broker.items():
+                await self._persist_at(name, some, wait)
             return
         async with Supervisor(f"offsets of {self._group}", self._instance.clock) as tasks:
             brokers = [  # side by side: a silent one must not use up the time of the others
-                tasks.start(name, self._persist_at_one, some, restart=False) for name, some in by_broker.items()
+                tasks.start(name, self._persist_at, name, some, wait, restart=False) for name, some in by_broker.items()
             ]
             for broker in brokers:
                 await broker.wait()
 
-    async def _persist_at_one(self, queues: Sequence[ProcessQueue]) -> None:
+    async def _persist_at(self, broker_name: str, queues: Sequence[ProcessQueue], wait: bool) -> None:
+        if wait:
+            await self._persist_each(queues)
+        elif broker_name not in self._busy:
+            self._busy.add(broker_name)
+            try:
+                await self._persist_each(queues)
+            finally:
+                self._busy.remove(broker_name)
+
+    async def _persist_each(self, queues: Sequence[ProcessQueue]) -> None:
+        """Those of one broker."""
         instance = self._instance
         for messages in queues:
+            while (under_way := self._under_way.get(messages.queue)) is not None:
+                await under_way.wait()
             # Read now, not before: a queue may have been given up while its neighbours were written, and an old offset
             # would overwrite what its next owner has committed.
             queue, offset = messages.queue, messages.commit_offset
             if self._acknowledged.get(queue) == offset or messages.dropped:
                 continue
+            over = self._under_way[queue] = anyio.Event()
             try:
                 await update_consumer_offset(
                     instance.remoting,
@@ -104,6 +124,9 @@ class RemoteOffsetStore:
             else:
                 self._acknowledged[queue] = offset
                 self._told.over(queue.broker_name)
+            finally:
+                del self._under_way[queue]
+                over.set()
 
     def forget(self, queue: MessageQueue) -> None:
         self._acknowledged.pop(queue, None)

@@ -1,0 +1,74 @@
+"""Queues that go from member to member: nothing comes twice where handlers end in time, and commits never go back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+import pytest
+
+from rocketbox.protocol.codes import RequestCode
+from tests.unit.client.consumer_group import Group, queues_of
+from tests.unit.client.scripted_broker import ScriptedBroker
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"  # whose loop tells when all tasks wait
+
+
+@pytest.mark.parametrize("stay", [0.2, 0.5])
+async def test_nothing_comes_twice_when_a_member_leaves_before_it_had_what_it_was_given(
+    stay: float, anyio_backend: str
+) -> None:
+    """A queue of c1 is given to c2, which goes at once, and so to c3: c1 has messages of it in hand all the while."""
+    group = Group(queues=6)
+    member = partial(group.member, seconds=lambda body: 0.9, concurrency=60)
+    async with group.broker, member("c1") as one:
+        await group.until(lambda: len(queues_of(one)) == 6, 3)
+        for queue_id in range(6):
+            group.broker.store("T", *[b"%d-%d" % (queue_id, i) for i in range(20)], queue_id=queue_id)
+        async with member("c3") as three:
+            async with member("c2"):
+                await group.clock.advance(stay)
+            await group.until(lambda: len(set(group.bodies)) == 120, 10)
+            await group.clock.advance(1)
+            assert len(queues_of(one)) == len(queues_of(three)) == 3
+    assert [body for body, times in Counter(group.bodies).items() if times > 1] == []
+
+
+async def test_a_commit_that_is_carried_out_late_overwrites_no_newer_one(anyio_backend: str) -> None:
+    group = Group()
+    broker = group.broker
+    async with broker, group.member("c1", seconds=lambda body: 0.3, concurrency=1) as one:
+        await group.until(lambda: len(queues_of(one)) == 1, 3)
+        broker.store("T", *[b"%d" % i for i in range(20)])
+        await group.clock.advance(2)
+        broker.handles_later = {RequestCode.UPDATE_CONSUMER_OFFSET}
+        broker.requests.clear()
+        await group.until(lambda: bool(broker.asked(RequestCode.UPDATE_CONSUMER_OFFSET)), 1.1)
+        broker.handles_later = set()
+        broker.other_members = ["10.0.0.9@c0"]
+        broker.notify("g")
+        await group.clock.advance(0.6)
+        broker.answer()
+        await group.until(lambda: not queues_of(one), 1)
+        assert broker.committed["T", 0] == len(group.came)
+
+
+async def test_a_broker_that_answers_no_commit_delays_none_at_another(anyio_backend: str) -> None:
+    group = Group()
+    dead = ScriptedBroker(group.clock, group.broker, name="broker-b", host="10.0.0.2")
+    dead.topics = {"T": 1}
+    async with group.broker, dead, group.member("c1") as one:
+        await group.until(lambda: len(queues_of(one)) == 2, 3)
+        dead.handles_later = {RequestCode.UPDATE_CONSUMER_OFFSET}
+        for count in range(1, 6):
+            dead.store("T", b"x")
+            group.broker.store("T", b"%d" % count)
+            await group.clock.advance(1.1)
+            assert group.broker.committed["T", 0] == count
+        late = dead.asked(RequestCode.UPDATE_CONSUMER_OFFSET)
+        assert len(late) <= 3, "the start offset's, and then one at a time"
