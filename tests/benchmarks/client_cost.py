@@ -223,11 +223,11 @@ def _message_ext(offset: int) -> MessageExt:
 
 
 @asynccontextmanager
-async def _consumer(producer: Producer, seen: _Seen, handler: AnyHandler) -> AsyncIterator[ConcurrentConsumer]:
+async def _consumer(producer: Producer, handler: AnyHandler, batch_max_size: int) -> AsyncIterator[ConcurrentConsumer]:
     clock, options = RealClock(), ConsumerOptions()
     subscriptions = Subscriptions("cost", producer.instance, options)
     async with HandlerThreads(options.concurrency, "cost", clock) as threads, Supervisor("cost", clock) as tasks:
-        subscriptions.put(TOPIC, "*", threads.handler(handler), SelectorType.TAG, 1)
+        subscriptions.put(TOPIC, "*", threads.handler(handler), SelectorType.TAG, batch_max_size)
         consumer = ConcurrentConsumer("cost", options, subscriptions, send_back=None, tasks=tasks, clock=clock)
         consumer.start()
         yield consumer
@@ -241,11 +241,12 @@ Round = Callable[[int], Awaitable[float]]
 
 @dataclass(frozen=True)
 class Load:
-    """``sends``: what a producer does, or None for messages that are consumed, by a ``def`` handler or not."""
+    """``sends``: what a producer does; None: messages are consumed, by a ``def`` handler or not, one or some a call."""
 
     messages: int
     sends: Callable[[Producer, int], Awaitable[None]] | None = None
     in_threads: bool = False
+    batch_max_size: int = 1
 
 
 LOADS = {
@@ -256,6 +257,7 @@ LOADS = {
     "making the Message": Load(512, _make),
     "consumed, async def handler": Load(4000),
     "consumed, def handler": Load(4000, in_threads=True),
+    "consumed, def handler, 16 a call": Load(4000, in_threads=True, batch_max_size=16),
 }
 
 
@@ -274,7 +276,7 @@ async def _round_of(load: Load, producer: Producer, network: _PeerNetwork, stack
         seen.count(messages)
 
     handler: AnyHandler = seen.count if load.in_threads else count
-    consumer = await stack.enter_async_context(_consumer(producer, seen, handler))
+    consumer = await stack.enter_async_context(_consumer(producer, handler, load.batch_max_size))
 
     async def consume(messages: int) -> float:
         queues = _pulled(messages)
