@@ -563,11 +563,15 @@ class Connection:
         for opaque in expired:
             taker, _, timeout, what = self._waiters.pop(opaque)
             taker.set_exception(RequestTimeoutError(self.remote_address, _name(what), timeout))
+        unwritten = False
         if self._line.places:
-            self._line.expire(now, self._cannot_be_written)
+            unwritten = self._line.expire(now, self._cannot_be_written)
             self._line.call()  # what has expired makes room
         if expired and now - self._last_read >= options.silence_timeout:
             self.close(f"nothing came in for {now - self._last_read:.0f} s")
+        elif unwritten and self._congested and now - self._last_activity >= options.silence_timeout:
+            # Its output full, a dead peer is asked nothing more: no answer would ever be missed.
+            self.close(f"nothing was taken for {now - self._last_activity:.0f} s")
         elif now - self._last_activity >= options.idle_timeout and not self._waiters and not self._requests.running:
             self.close(f"idle for {options.idle_timeout:g} s")
         elif (late := self._intake.too_slow(now, reading=self._requests.reading)) is not None:

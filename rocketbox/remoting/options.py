@@ -30,7 +30,8 @@ class RemotingOptions:
     idle_timeout: float = 120.0
     """A connection that was neither read nor written for so long, and awaits nothing, is closed."""
     silence_timeout: float = 10.0
-    """A connection is given up when a request times out and nothing at all has come in for so long."""
+    """A connection is given up when a request times out and nothing at all has come in for so long; or cannot even be
+    written in time, and nothing was taken for so long either."""
     close_timeout: float = 1.0
     """How long a stop waits for what is written already to leave."""
     sweep_interval: float = 0.1

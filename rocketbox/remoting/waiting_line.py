@@ -72,12 +72,13 @@ class WaitingLine:
                 self.admitted += 1
                 place.waiter.set_result(None)
 
-    def expire(self, now: float, late: Callable[[], Exception]) -> None:
-        """Those whose deadline has come get the error that ``late`` makes for each."""
-        for place in self.places:
-            if place.deadline <= now and not place.waiter.done():
-                place.waiter.set_exception(late())
+    def expire(self, now: float, late: Callable[[], Exception]) -> bool:
+        """Those whose deadline has come get the error that ``late`` makes for each; whether there were any."""
+        expired = [place.waiter for place in self.places if place.deadline <= now and not place.waiter.done()]
+        for waiter in expired:
+            waiter.set_exception(late())
         self.places = deque(place for place in self.places if not place.waiter.done())
+        return bool(expired)
 
     def close(self) -> list[Waiter]:
         """The waiters of all who stand in line, for the error that they get; nobody does any more."""

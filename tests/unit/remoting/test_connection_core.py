@@ -688,6 +688,47 @@ async def test_a_silent_peer_is_given_up_when_a_request_times_out() -> None:
         assert bench.driver.state == "closed"
 
 
+async def test_a_peer_that_takes_no_bytes_and_sends_none_is_given_up_when_a_request_cannot_be_written() -> None:
+    async with benches() as (make, group):
+        bench = make()
+        bench.connection.sweep()
+        bench.connection.pause_writing()
+        for seconds in (3, 6):
+            await bench.begin(group, f"after {seconds}", 3.0)
+            await bench.clock.advance(3)
+            bench.connection.sweep()
+            assert not bench.connection.closed, "a short while is no proof"
+        await bench.begin(group, "last", 4.0)
+        await bench.begin(group, "in line", 60.0)
+        await bench.clock.advance(4)
+        bench.connection.sweep()
+        await settle()
+        assert isinstance(bench.results["last"], TooManyRequestsError)
+        assert isinstance(bench.results["in line"], ConnectionClosedError)
+        assert bench.driver.state == "closed"
+        assert "nothing was taken for 10 s" in repr(bench.connection)
+
+
+@pytest.mark.parametrize("does", ["takes", "sends"])
+async def test_a_slow_peer_is_not_given_up_for_requests_that_cannot_be_written(does: str) -> None:
+    async with benches() as (make, group):
+        bench = make()
+        bench.connection.pause_writing()
+        for seconds in range(0, 24, 3):
+            await bench.begin(group, f"after {seconds}", 3.0)
+            await bench.clock.advance(3)
+            if does == "sends":
+                bench.connection.received(encode_command(RemotingCommand.request(40), 1, oneway=True))
+            bench.connection.sweep()
+            assert not bench.connection.closed
+            if does == "takes":
+                bench.connection.resume_writing()
+                bench.connection.send_oneway(RemotingCommand.request(40))
+                assert bench.sent()
+                bench.connection.pause_writing()
+        assert all(isinstance(result, TooManyRequestsError) for result in bench.results.values())
+
+
 async def test_a_closed_connection_whose_peer_does_not_read_is_aborted() -> None:
     async with benches() as (make, _):
         bench = make()
