@@ -4,8 +4,9 @@ One server is kept while it answers. When it does not, each of the others is tri
 the one that answers is kept from then on.
 
 Name servers do not know of each other: one that was just started, or that a broker cannot reach, knows less than the
-others or an address that is no more. So what one of them does not know the others are asked for, within a moment, and
-when what it said does not hold, another one is asked next (``suspect``).
+others, an address that is no more, or refuses to tell as long as it is not ready. So what one of them does not know or
+tell the others are asked for, within a moment, and when what it said does not hold, another one is asked next
+(``suspect``).
 
 Source: Apache RocketMQ 5.x ``NettyRemotingClient.getAndCreateNameserverChannel`` (which tries one server a call) and
 ``NameServerAddressUtils``.
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 
 from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, Finding, NoNameServerError, RemotingError, RequestTimeoutError
+from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
 
@@ -85,19 +87,25 @@ class NameServers:
     ) -> tuple[str, RemotingCommand]:
         """The first server's address that answers within timeout seconds, and its answer.
 
-        With ``unknown`` an answer of that code counts only if no other server answers otherwise soon.
+        One that is no success counts only if no other server answers otherwise soon: with ``unknown``, the code of who
+        knows nothing, or a refusal, which says even less. Who refuses what another one answers is asked first no more.
         Raises RemotingError when none answers: NoNameServerError, if several were asked.
         """
         address, answer = await self._request_first(command, timeout)
-        if answer.code == unknown:
+        if answer.code != ResponseCode.SUCCESS:
             for other in [each for each in self.addresses if each != address]:
                 try:
                     found = await self._remoting.request(other, command, timeout=min(timeout, OTHERS_WITHIN))
                 except RemotingError as error:
                     self._note_failure(other, error)
                     continue
-                if found.code != unknown:
-                    return other, found
+                told_more = found.code == unknown and answer.code != unknown
+                if told_more or found.code == ResponseCode.SUCCESS:
+                    if answer.code != unknown:
+                        self._keep(other)
+                    address, answer = other, found
+                if found.code == ResponseCode.SUCCESS:
+                    break
         return address, answer
 
     async def _request_first(self, command: RemotingCommand, timeout: float) -> tuple[str, RemotingCommand]:

@@ -20,6 +20,7 @@ from rocketbox.client.producer import Producer
 from rocketbox.client.push_consumer import PushConsumer
 from rocketbox.client.routes import TopicRoute
 from rocketbox.errors import (
+    BrokerError,
     ClientError,
     ClientStateError,
     ConfigurationError,
@@ -348,6 +349,38 @@ async def test_what_one_name_server_does_not_know_the_other_is_asked_for() -> No
         assert instance.name_servers[0] == first.address, "it has answered, and is kept"
         assert await instance.find_route("V") is None
         assert first.asked("V") == second.asked("V") == 1
+
+
+async def test_what_one_name_server_refuses_the_other_is_asked_for_and_from_then_on() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, two_name_servers(clock, cluster) as (instance, first, second):
+        second.routes["T"] = cluster.route(queues=3)
+        clusters: dict[str, dict[str, list[str]]] = {"brokerAddrTable": {}, "clusterAddrTable": {"DefaultCluster": []}}
+        for server in (first, second):
+            await server.stop()
+        for code in (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO):
+            first.scripts[code] = lambda *_: RemotingCommand.response(ResponseCode.SYSTEM_ERROR, "not ready")
+        second.scripts[RequestCode.GET_BROKER_CLUSTER_INFO] = lambda *_: RemotingCommand.response(
+            body=json.dumps(clusters).encode()
+        )
+        for server in (first, second):
+            await cluster.restart(server)
+        assert "DefaultCluster" in (await instance.cluster_info()).clusters
+        assert len((await instance.route("T")).publish_queues) == 3
+        assert len(first.requests) == 1
+        assert await instance.find_route("V") is None, "who knows no route has told more than who refuses"
+        assert instance.name_servers[0] == second.address
+
+
+async def test_what_all_name_servers_refuse_is_told_as_one_of_them_did() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, two_name_servers(clock, cluster) as (instance, first, second):
+        for server in (first, second):
+            server.scripts[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda *_: RemotingCommand.response(
+                ResponseCode.SYSTEM_ERROR, "not ready"
+            )
+        with pytest.raises(BrokerError, match="not ready"):
+            await instance.route("T")
 
 
 async def test_silent_name_server_takes_little_time_from_what_no_other_knows() -> None:
