@@ -56,6 +56,8 @@ class LogScan:
                 self._on_window(offset)
             window = run.read(offset, size_of_window)
             size_of_window = WINDOW
+            if len(window) < BLANK_BYTES <= file_end - offset:
+                window = window.ljust(BLANK_BYTES, b"\0")  # the file was cut short: what is missing counts as zeros
             base = offset
             while True:
                 position = offset - base
@@ -76,10 +78,14 @@ class LogScan:
                 if self.reason is None and position + size > len(window):
                     if position > 0:
                         break  # read on, from this record
-                    self.reason = length_mismatch(window, size)
+                    if len(window) >= FIRST_WINDOW:  # else it is less than was asked for
+                        self.reason = length_mismatch(window, size)
+                        if self.reason is None:
+                            window = run.read(offset, size)
+                            if len(window) == size:
+                                continue
                     if self.reason is None:
-                        window = run.read(offset, size)
-                        continue
+                        self.reason = f"the file ends behind {len(window)} of the {size} bytes of a record"
                 if self.reason is None:
                     record = window[position : position + size]
                     self.reason = check_record(record, offset, needs_checksum=0 <= self._checksums_from <= offset)

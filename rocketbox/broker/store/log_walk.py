@@ -89,6 +89,8 @@ def _walk_file(
 
 def next_intact(run: FileRun, offset: int) -> int | None:
     """Where the next intact record begins, at or behind ``offset`` in its file; None when there is none."""
+    if offset >= run.limit:
+        return None
     start = run.file_start(offset)
     tail = b""  # the last bytes of the piece before: a record's head may lie across the border of two
     end = 0

@@ -278,6 +278,7 @@ class _Fault:
     calls: tuple[str, ...]
     where: str
     times: int
+    after: int
 
 
 class FaultyStorage(MemoryStorage):
@@ -292,9 +293,12 @@ class FaultyStorage(MemoryStorage):
         self._faults: list[_Fault] = []
         self._used: dict[str, int] = {}
 
-    def fail(self, error: BaseException, *calls: str, where: str = "", times: int = 1 << 30) -> None:
-        """Let the next ``times`` calls of these names, of paths that hold ``where``, raise ``error``."""
-        self._faults.append(_Fault(error, calls, where, times))
+    def fail(self, error: BaseException, *calls: str, where: str = "", times: int = 1 << 30, after: int = 0) -> None:
+        """Let the next ``times`` calls of these names, of paths that hold ``where``, raise ``error``.
+
+        ``after`` so many that go well.
+        """
+        self._faults.append(_Fault(error, calls, where, times, after))
 
     def take(self, other: MemoryStorage) -> None:
         super().take(other)
@@ -308,6 +312,9 @@ class FaultyStorage(MemoryStorage):
     def begin_call(self, name: str, path: str) -> None:
         for fault in self._faults:
             if fault.times > 0 and name in fault.calls and fault.where in path:
+                if fault.after:
+                    fault.after -= 1
+                    continue
                 fault.times -= 1
                 self.failed += 1
                 raise fault.error

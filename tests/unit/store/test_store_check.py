@@ -237,6 +237,23 @@ async def test_a_log_file_that_was_cut_short_is_found_and_read() -> None:
     assert [finding.end for finding in findings if finding.kind is FindingKind.LOG][1] == 8192
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("marked", [True, False], ids=["ours", "another's"])
+async def test_a_last_file_of_the_log_that_was_cut_anywhere_is_read_to_its_end(marked: bool) -> None:
+    storage, _ = await stopped(*[message(number, size=100) for number in range(8)])
+    if not marked:
+        storage.remove(CHECKPOINT)
+    sound = contents(storage, LOG)
+    ends = [end for end in range(4096) if sound[end + 4 : end + 8] == sound[4:8]]
+    reading = FaultyStorage()
+    for cut in sorted({0, 1, 7, 8, *range(ends[2] - 9, ends[3] + 9)}):
+        reading.take(storage)
+        reading.heal()
+        reading.open(LOG).truncate(cut)
+        reading.fail(AssertionError("it reads for ever"), "read", where="commitlog", after=1000)
+        assert wrong(reading), cut
+
+
 async def test_entries_of_no_record_are_found() -> None:
     storage, _ = await stopped(*[message(number) for number in range(12)])
     unit = contents(storage, QUEUE)[100:120]
