@@ -168,7 +168,7 @@ class ConcurrentConsumer(_Consumer):
         try:
             failures = await self._call(subscription, batch)
             if worker.batch is not batch:
-                return  # it took too long, and others have seen to the batch
+                return  # cancelled, and that was swallowed: it took too long, or this is the end; others see to it
             worker.batch = None  # from here on no handler runs
             if not failures:
                 queue.remove(batch)
@@ -287,6 +287,8 @@ class OrderlyConsumer(_Consumer):
         pause: float | None = None
         try:
             failures = await self._call(subscription, batch)
+            if worker.batch is not batch:
+                return  # cancelled at the end, and that was swallowed: it comes again
             worker.batch = None
             if not failures:
                 queue.remove(batch)  # also without its lock, which may be confirmed in a moment

@@ -129,8 +129,9 @@ class Workers:
                 self._drained.remove(waiter)
 
     def cancel(self) -> None:
-        """Cancel what is in hand."""
+        """Cancel what is in hand, and take it out of the workers' hands: whatever becomes of it no longer counts."""
         for worker in self._workers:
+            worker.batch = None
             if worker.task is not None:
                 worker.task.cancel()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from rocketbox.errors import Reject
-from rocketbox.message import ConsumeMode
+from rocketbox.message import ConsumeMode, MessageExt
 from rocketbox.protocol.codes import RequestCode
 from tests.unit.client.consumer_group import Group, queues_of
 
@@ -58,3 +59,27 @@ async def test_a_message_whose_error_cannot_be_written_out_fails_like_any_other(
     assert error.__qualname__ in caplog.text
     assert "RuntimeError" in caplog.text, "why its text is missing"
     assert not [record for record in caplog.records if record.name == "rocketbox.tasks"], "no worker has failed"
+
+
+@pytest.mark.parametrize("mode", list(ConsumeMode))
+async def test_what_was_cancelled_at_the_end_is_not_committed_though_its_handler_swallowed_that(
+    mode: ConsumeMode, anyio_backend: str
+) -> None:
+    group = Group()
+    broker, swallowed = group.broker, list[bytes]()
+
+    async def handle(batch: list[MessageExt]) -> None:
+        try:
+            await group.clock.sleep(1000)
+        except BaseException:  # noqa: BLE001 - as handlers do that mean well
+            swallowed.append(batch[0].body)
+
+    async with broker:
+        async with group.member(consume_mode=mode, await_termination=1) as one, anyio.create_task_group() as tasks:
+            await group.until(lambda: len(queues_of(one)) == 1, 3)
+            tasks.start_soon(one.subscribe, "T", "*", handle)
+            await group.clock.advance(1)
+            broker.store("T", b"0", b"1")
+            await group.clock.advance(1)
+        assert b"0" in swallowed
+        assert broker.committed["T", 0] == 0, "it comes again"
