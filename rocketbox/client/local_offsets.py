@@ -20,16 +20,19 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeGuard
 from weakref import WeakKeyDictionary
 
 import anyio
 
 from rocketbox.blocking import run_blocking
+from rocketbox.client.failure_log import PERIOD
 from rocketbox.client.process_queue import ProcessQueue
+from rocketbox.clock import Clock
 from rocketbox.errors import ClientError, ClientStateError, RemoteProtocolError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.loose_json import loads_loose
+from rocketbox.rare_log import RareLog
 from rocketbox.storage.file_system import Storage
 
 __all__ = ["LocalOffsetStore", "decode_offsets", "default_offset_dir", "encode_offsets"]
@@ -58,13 +61,18 @@ def decode_offsets(data: bytes) -> dict[MessageQueue, int]:
     offsets = {}
     for key, offset in table.items():
         queue = loads_loose(key)
-        if not isinstance(queue, dict) or not isinstance(offset, int):
-            raise ValueError(f"{key!r}: {offset!r} is not a queue and its offset")
-        try:
-            offsets[MessageQueue(str(queue["topic"]), str(queue["brokerName"]), int(queue["queueId"]))] = offset
-        except KeyError as missing:
-            raise ValueError(f"queue {key!r} has no {missing}") from None
+        fields = (queue.get("topic"), queue.get("brokerName"), queue.get("queueId")) if isinstance(queue, dict) else ()
+        match fields:
+            case (str(topic), str(broker_name), queue_id) if _is_number(queue_id, 31) and _is_number(offset, 63):
+                offsets[MessageQueue(topic, broker_name, queue_id)] = offset
+            case _:
+                raise ValueError(f"{key!r}: {offset!r} is not a queue and its offset")
     return offsets
+
+
+def _is_number(value: object, bits: int) -> TypeGuard[int]:
+    """Whether it is what Java has in an int or long, and not below 0."""
+    return type(value) is int and 0 <= value < 1 << bits
 
 
 def default_offset_dir() -> Path:
@@ -81,14 +89,17 @@ class LocalOffsetStore:
     _entered: ClassVar[WeakKeyDictionary[Storage, set[tuple[int, str]]]] = WeakKeyDictionary()
     """Process and path of each: a fork does not have what its parent has."""
 
-    def __init__(self, storage: Storage, directory: Path, client: str, group: str) -> None:
+    def __init__(self, storage: Storage, directory: Path, client: str, group: str, clock: Clock) -> None:
         self.path = directory / client / group / "offsets.json"
         self._storage = storage
         self._group = group
         self._claim: tuple[int, str] | None = None
         self._offsets: dict[MessageQueue, int] | None = None
         self._damaged = False  # the file itself; .bak is good
+        self._reading = anyio.Lock()
         self._writing = anyio.Lock()
+        self._clock = clock
+        self._told = RareLog(_log, PERIOD)
 
     def __enter__(self) -> Self:
         claim = (os.getpid(), str(self.path.absolute()))
@@ -125,17 +136,22 @@ class LocalOffsetStore:
             try:
                 await run_blocking(self._write, encode_offsets(merged))
             except OSError as error:
-                _log.warning("cannot write offsets to %s, they are written again later: %s", self.path, error)
+                self._told.tell(
+                    logging.WARNING, self._clock.monotonic(), "write",
+                    "cannot write offsets to %s, they are written again later: %s", self.path, error,
+                )  # fmt: skip
             else:
                 self._offsets = merged
+                self._told.over("write")
 
     def forget(self, queue: MessageQueue) -> None:
         """Nothing is forgotten: with broadcasting a queue has no other owner."""
 
     async def _loaded(self) -> dict[MessageQueue, int]:
-        if self._offsets is None:
-            self._offsets = await run_blocking(self._load)
-        return self._offsets
+        async with self._reading:  # once: a later reading would put an older state in the place of what was written
+            if self._offsets is None:
+                self._offsets = await run_blocking(self._load)
+            return self._offsets
 
     def _load(self) -> dict[MessageQueue, int]:
         damage = None

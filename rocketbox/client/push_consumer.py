@@ -175,7 +175,7 @@ class PushConsumer:
         client = self._instance.options
         # A name that stays the same when the process starts again, as Java has it: without the process id.
         name = f"{self._instance.ip}@{client.instance_name}" + (f"@{client.unit_name}" if client.unit_name else "")
-        return LocalOffsetStore(self._instance.storage, directory, name, self._group)
+        return LocalOffsetStore(self._instance.storage, directory, name, self._group, self._clock)
 
     # --- life --------------------------------------------------------------------------------------------------------
 

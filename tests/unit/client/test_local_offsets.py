@@ -38,7 +38,7 @@ def at(offset: int, queue: MessageQueue = QUEUE) -> ProcessQueue:
 
 
 def store_in(storage: Storage) -> LocalOffsetStore:
-    return LocalOffsetStore(storage, FOLDER, CLIENT, "g")
+    return LocalOffsetStore(storage, FOLDER, CLIENT, "g", VirtualClock())
 
 
 def path_in(storage: Storage, suffix: str = "") -> str:
@@ -89,17 +89,39 @@ def test_a_cut_file_is_refused(size: int) -> None:
         decode_offsets(WRITTEN_BY_JAVA[:size])
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        b'{"brokerName":"b","queueId":null,"topic":"T"}:1',
+        b'{"brokerName":"b","queueId":[1],"topic":"T"}:1',
+        b'{"brokerName":"b","queueId":1e999,"topic":"T"}:1',
+        b'{"brokerName":"b","queueId":true,"topic":"T"}:1',
+        b'{"brokerName":"b","queueId":-1,"topic":"T"}:1',
+        b'{"brokerName":"b","queueId":2147483648,"topic":"T"}:1',
+        b'{"brokerName":null,"queueId":1,"topic":"T"}:1',
+        b'{"brokerName":"b","queueId":1,"topic":7}:1',
+        b'{"brokerName":"b","queueId":1,"topic":"T"}:true',
+        b'{"brokerName":"b","queueId":1,"topic":"T"}:-1',
+        b'{"brokerName":"b","queueId":1,"topic":"T"}:9223372036854775808',
+        b'"7":1',
+    ],
+)
+def test_a_file_with_what_is_no_queue_or_no_offset_is_refused(entry: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        decode_offsets(b'{"offsetTable":{' + entry + b"}}")
+
+
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.anyio
 async def test_offsets_are_merged_into_what_is_there(anyio_backend: str, tmp_path: Path) -> None:
     other = MessageQueue("T555", "broker-a", 3)
-    store = LocalOffsetStore(RealStorage(), tmp_path, CLIENT, "g")
+    store = LocalOffsetStore(RealStorage(), tmp_path, CLIENT, "g", VirtualClock())
     assert await store.read(QUEUE) is None
     await store.persist([at(5)])
     await store.persist([at(7, other)])
-    again = LocalOffsetStore(RealStorage(), tmp_path, CLIENT, "g")
+    again = LocalOffsetStore(RealStorage(), tmp_path, CLIENT, "g", VirtualClock())
     assert (await again.read(QUEUE), await again.read(other)) == (5, 7)
     assert store.path == tmp_path / CLIENT / "g" / "offsets.json"
     assert decode_offsets(store.path.with_name("offsets.json.bak").read_bytes()) == {QUEUE: 5}
@@ -171,6 +193,20 @@ async def test_a_disk_that_does_not_read_is_no_file_without_offsets(anyio_backen
     assert await store_in(storage).read(QUEUE) == 5
 
 
+@pytest.mark.anyio
+async def test_queues_that_begin_side_by_side_read_the_file_once(anyio_backend: str) -> None:
+    """A late reading would put an older state in the place of what was written meanwhile."""
+    storage = MemoryStorage()
+    await store_in(storage).persist([at(5)])
+    reads: list[str] = []
+    storage.begin_call = lambda name, path: reads.append(path) if name == "read" else None  # type: ignore[method-assign]
+    again = store_in(storage)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(16):
+            tasks.start_soon(again.read, QUEUE)
+    assert len(reads) == 1
+
+
 # --- a disk that refuses, and crashes ---------------------------------------------------------------------------------
 
 
@@ -211,6 +247,24 @@ async def test_a_disk_that_refuses_costs_nothing_but_the_commit(
 
 
 @pytest.mark.anyio
+async def test_a_disk_that_stays_full_does_not_fill_the_log(
+    anyio_backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage, clock = Faulty(lambda name, path: name == "write"), VirtualClock()
+    store = LocalOffsetStore(storage, FOLDER, CLIENT, "g", clock)
+    storage.broken = True
+    for second in range(120):  # as often as offsets are committed
+        await store.persist([at(second + 1)])
+        await clock.advance(1)
+    assert caplog.text.count("cannot write offsets") == 2, "one a minute"
+    storage.broken = False
+    await store.persist([at(500)])
+    storage.broken = True
+    await store.persist([at(501)])
+    assert caplog.text.count("cannot write offsets") == 3, "one at once after it was well"
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("seed", range(3))
 async def test_whatever_a_power_failure_leaves_holds_the_last_offsets_or_those_before(
     anyio_backend: str, seed: int
@@ -243,7 +297,7 @@ def test_two_consumers_of_a_process_cannot_have_one_file() -> None:
     with store_in(storage):
         with pytest.raises(ClientStateError, match=r"another broadcasting consumer of group 'g' .*local_offset_dir"):
             store_in(storage).__enter__()
-        with LocalOffsetStore(storage, FOLDER, CLIENT, "other"), store_in(MemoryStorage()):
+        with LocalOffsetStore(storage, FOLDER, CLIENT, "other", VirtualClock()), store_in(MemoryStorage()):
             pass
     with store_in(storage):
         pass
