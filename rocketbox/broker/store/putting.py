@@ -277,7 +277,7 @@ class StorePutter:
             queue_offset = queue.next_offset
             try:
                 record = template.encode(queue_offset, offset, born, hosts, body, properties)
-            except struct.error:  # a number is out of its range
+            except (struct.error, MemoryError):  # a number is out of its range, or a body too large for now
                 break
             log.append(record)
             queue.next_offset = queue_offset + 1

@@ -14,7 +14,7 @@ from rocketbox.broker.extensions import BrokerExtensions
 from rocketbox.clock import RealClock
 from rocketbox.protocol.codes import RequestCode, ResponseCode, SerializeType
 from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command
-from rocketbox.protocol.stored_message import encode_batch
+from rocketbox.protocol.stored_message import RecordTemplate, encode_batch, encode_stored_message
 from rocketbox.remoting.connection import Connection
 from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.waiters import make_waiter
@@ -362,3 +362,26 @@ async def test_no_more_sends_wait_for_a_new_topic_than_may_and_the_first_are_tak
         assert [peer.answers[n].code for n in range(25)] == [0] * 10 + [ResponseCode.SYSTEM_BUSY] * 15
         assert "10 sends wait" in (peer.answers[24].remark or "")
         assert len(await wire.messages("t")) == 10
+
+
+async def test_without_memory_for_one_message_of_a_run_that_one_is_refused_and_none_is_stored_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def without_memory(encode: Any) -> Any:
+        def encode_or_fail(*args: Any, **more: Any) -> Any:
+            if any(b"2" in (arg, getattr(arg, "body", b"")) for arg in args):
+                raise MemoryError
+            return encode(*args, **more)
+
+        return encode_or_fail
+
+    async with broker_in_memory() as wire:
+        await wire.send("t", properties=ordinary(0))
+        monkeypatch.setattr(RecordTemplate, "encode", without_memory(RecordTemplate.encode))
+        monkeypatch.setattr(
+            "rocketbox.broker.store.putting.encode_stored_message", without_memory(encode_stored_message)
+        )
+        peer = Peer(wire)
+        await peer.write([send(n, body=b"%d" % n, properties=ordinary(n)) for n in range(5)], answers=5)
+        assert [peer.answers[n].code for n in range(5)] == [0, 0, ResponseCode.SYSTEM_ERROR, 0, 0]
+        assert [message.body for message in (await wire.messages("t"))[1:]] == [b"0", b"1", b"3", b"4"]
