@@ -100,6 +100,8 @@ def repair(
             with _kept_from_brokers(storage, data_dir, read_only=False, alone=yes) as (running, locked):
                 files, findings = _findings(storage, root, options, running=running, locked=locked)
                 wrong = [finding for finding in findings if not finding.harmless]
+                if not wrong and refused is not None:
+                    raise StoreError(f"nothing else is wrong in {data_dir}, and yet it cannot be opened: {refused}")
                 if not wrong:
                     _say("sound: there is nothing to do" if attempt == 0 else "sound")
                     return
@@ -116,8 +118,7 @@ def repair(
                     raise typer.Exit(1)
                 for step in steps:
                     step.do()
-            if opens:
-                refused = _open_once(root, options)
+            refused = _open_once(root, options) if opens else None
         raise StoreError(
             f"{data_dir} is still not sound after {ROUNDS} attempts: {refused or wrong[0]}. rocketbox store export "
             "reads out what it holds, and what was replaced is in its directory torn"

@@ -24,10 +24,11 @@ _BLANK = struct.Struct(">iI")
 def filler_record(offset: int, size: int, store_timestamp_ms: int) -> bytes:
     """A record of ``size`` bytes, at least :data:`SMALLEST_FILLER`, for that place in the log.
 
-    In place of the smallest records there is no room for a checksum, and for the first letters of the topic only.
+    It has a checksum, for which there is no room in place of the smallest records without one. In that of other small
+    ones there is room for the first letters of the topic only.
     """
-    checksum = size >= MIN_RECORD_BYTES + len(FILLER_TOPIC) + CHECKSUM_BYTES
-    topic = FILLER_TOPIC[: size - MIN_RECORD_BYTES]
+    checksum = size >= SMALLEST_FILLER + CHECKSUM_BYTES
+    topic = FILLER_TOPIC[: size - MIN_RECORD_BYTES - (CHECKSUM_BYTES if checksum else 0)]
     message = StoredMessage(
         topic=topic,
         queue_id=0,

@@ -12,8 +12,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from rocketbox.broker.store.files import FileRun, read_data
+from rocketbox.broker.store.filler import is_filler
 from rocketbox.broker.store.log_scan import LogScan
-from rocketbox.broker.store.records import MAGIC_V1, MAGIC_V2, MIN_RECORD_BYTES, check_record
+from rocketbox.broker.store.records import (
+    CHECKSUM_BYTES,
+    CHECKSUM_NAME,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_BYTES,
+    NO_CHECKSUM,
+    check_record,
+    has_whole_properties,
+)
 
 __all__ = ["Gap", "next_intact", "walk_log"]
 
@@ -33,12 +43,18 @@ class Gap:
 
 
 def walk_log(
-    run: FileRun, start: int, until: int | None = None, on_window: Callable[[int], None] | None = None
+    run: FileRun,
+    start: int,
+    until: int | None = None,
+    on_window: Callable[[int], None] | None = None,
+    *,
+    checksums_from: int = -1,
 ) -> Iterator[tuple[int, bytes] | Gap]:
     """(offset, record) of every intact record from ``start`` on, and the gaps, in the order of the log.
 
     Without ``until`` the log ends where only zeros follow in its last file; with it, before the first record that
-    begins there or behind. ``start`` is that of a record, or of a file. Blocks.
+    begins there or behind. ``start`` is that of a record, or of a file. From ``checksums_from`` on, unless it is
+    negative, a record whose checksum was torn off is not intact; one that another broker wrote is. Blocks.
     """
     starts = list(run.starts)  # a copy: files may be removed, or added, while this goes on
     before = None
@@ -55,11 +71,20 @@ def walk_log(
             for step in _walk_file(run.only(file_start), first, until, file_start == starts[-1], on_window):
                 if isinstance(step, Gap) and step.end >= file_start + run.only(file_start).file_size:
                     step = replace(step, end=file_start + run.file_size)  # of a file that is cut short
+                if not isinstance(step, Gap) and 0 <= checksums_from <= step[0] and _is_torn(step[1]):
+                    step = Gap(step[0], step[0] + len(step[1]), NO_CHECKSUM)
                 yield step
         except FileNotFoundError:
             if file_start in run.starts:
                 yield Gap(first, file_start + run.file_size, "the file is missing", missing_file=True)
             # else retention has removed it meanwhile
+
+
+def _is_torn(record: bytes) -> bool:
+    """Whether a record has lost its checksum with the end of its properties, which others have whole."""
+    if record.startswith(CHECKSUM_NAME, -CHECKSUM_BYTES) or is_filler(record):
+        return False
+    return not has_whole_properties(record)
 
 
 def _walk_file(

@@ -202,6 +202,7 @@ def check_store(store: StoreFiles, options: StoreOptions, *, running: bool = Fal
         index=index,
         at_rest=not running,
         is_gone=deleted.is_gone,
+        checksums_from=checkpoint.checksums_from if checkpoint.marked else -1,
     )
     last: StoreFinding | None = None
     for step in comparison:

@@ -254,6 +254,7 @@ class Upkeep:
         return LogComparison(
             self._log.run, queues, find, options.delay_level_ms, until=max(queued, indexed), queued=queued,
             indexed=indexed, index=index, at_rest=False, is_gone=derived.deleted.is_gone,
+            checksums_from=self._checkpoint.value.checksums_from,
         )  # fmt: skip
 
     def _tell(self, found: list[StoreFinding]) -> None:

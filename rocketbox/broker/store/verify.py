@@ -34,7 +34,8 @@ class LogComparison:
     ``queues`` are the files of all queues; ``find_queue`` is asked for those of one that is not among them.
     ``only``: no other queue is looked at. ``at_rest``: nobody writes to the files meanwhile, so that what lies behind
     the newest units can be looked at too. ``is_gone`` says which records (topic, offset) have no entries, because their
-    topic was deleted. ``until``: the log is read up to there; None: up to its end.
+    topic was deleted. ``until``: the log is read up to there; None: up to its end. ``checksums_from``: as of
+    ``walk_log``.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class LogComparison:
         only: QueueName | None = None,
         at_rest: bool,
         is_gone: Callable[[str, int], bool] = lambda topic, physical: False,
+        checksums_from: int = -1,
     ) -> None:
         self.records = 0
         self.end = self._start = log.start if start is None else start
@@ -60,6 +62,7 @@ class LogComparison:
         self._at_rest = at_rest
         self._delays = delays
         self._is_gone = is_gone
+        self._checksums_from = checksums_from
         self._until = until
         self._queued = queued
         self._indexed = indexed
@@ -76,7 +79,7 @@ class LogComparison:
         """What differs, and in between how far it has come."""
         rested = self._start
         pending: Gap | None = None
-        for step in walk_log(self._log, self._start, self._until):
+        for step in walk_log(self._log, self._start, self._until, checksums_from=self._checksums_from):
             if isinstance(step, Gap):
                 if self._index is not None:
                     self._index.gap(step.offset, step.end)

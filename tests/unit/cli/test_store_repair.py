@@ -163,6 +163,10 @@ CASES: dict[str, list[Callable[[Path], object]]] = {
             root / "consumequeue/orders/0" / f"{0:020d}", root / "consumequeue/orders/0" / f"{4 * 10**18:020d}"
         )
     ],
+    "the checksum of a record gone and an index file damaged": [
+        lambda root: tear_checksum(log_file(root, 1)),
+        lambda root: os.truncate(min((root / "index").iterdir()), 0),
+    ],
     "the first file of the log gone": [lambda root: log_file(root, 0).unlink()],
     "the lock damaged and the last file of the log gone": [
         lambda root: flip(root / "lock", 12),
@@ -184,6 +188,13 @@ def flip(path: Path, position: int, bit: int = 3) -> None:
     data = bytearray(path.read_bytes())
     data[position % len(data)] ^= 1 << bit
     path.write_bytes(data)
+
+
+def tear_checksum(path: Path) -> None:
+    """Have the last record of a file end with something else: it is as whole as one that never had a checksum."""
+    data = path.read_bytes()
+    at = data.rindex(b"__CRC32#")
+    path.write_bytes(data[:at] + bytes(5) + b"old bytes here." + data[at + 20 :])
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["stopped", "killed"])
