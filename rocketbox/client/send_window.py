@@ -20,7 +20,7 @@ from rocketbox.client.api.send import send_result
 from rocketbox.client.lanes import Lane, Lanes
 from rocketbox.client.tries import Tries
 from rocketbox.clock import Clock
-from rocketbox.errors import BrokerError, ClientError, NotDurableError, RocketBoxError
+from rocketbox.errors import BrokerError, ClientError, NotDurableError, RemotingError, RocketBoxError
 from rocketbox.message import Message, SendResult, SendStatus
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand
@@ -191,7 +191,7 @@ class SendWindow:
             result = send_result(answer, lane.address, request.topic, lane.broker_name, request.msg_id)
             if result.status is not SendStatus.SEND_OK:
                 raise NotDurableError(result)
-        except (BrokerError, NotDurableError) as error:
+        except (RemotingError, BrokerError, NotDurableError) as error:
             first.failure = error
             self.go_on(first)
         else:

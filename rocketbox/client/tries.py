@@ -3,7 +3,7 @@
     the try ended with                          | and then
     SEND_OK, or a weak acknowledgement accepted | the result
     nothing sent (ConnectError, TooManyRequests)| on, until the time is over: it cannot be stored twice
-    no answer, or the connection broke          | another try, while there are any; it may be stored twice then
+    no answer, a garbled one, or no connection  | another try, while there are any; it may be stored twice then
     a refusal that may pass (RETRY_CODES)       | another try, while there are any; not when it is about who asked
     a weak acknowledgement                      | NotDurableError; another try where that is wanted
     any other refusal                           | no other try: BrokerError, or what an earlier try came to, if it may
@@ -23,6 +23,7 @@ from rocketbox.errors import (
     ConnectError,
     ConnectionClosedError,
     NotDurableError,
+    RemoteProtocolError,
     RequestTimeoutError,
     RocketBoxError,
     SendTimeoutError,
@@ -85,7 +86,7 @@ class Tries:
         self._story[told] = self._story.get(told, 0) + 1
         self.tried.add(lane.broker_name)
         unsent = isinstance(error, ConnectError | TooManyRequestsError)
-        maybe = isinstance(error, ConnectionClosedError | RequestTimeoutError)
+        maybe = isinstance(error, ConnectionClosedError | RequestTimeoutError | RemoteProtocolError)
         if maybe or not self.maybe_stored:
             self.error = error
         if unsent:

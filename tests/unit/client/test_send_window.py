@@ -18,14 +18,16 @@ from rocketbox.errors import (
     HookFailedError,
     InvalidMessageError,
     NotDurableError,
+    RemoteProtocolError,
     SendManyError,
     SendTimeoutError,
     TooManyRequestsError,
 )
 from rocketbox.message import Message, MessageQueue, SendStatus, decode_properties
 from rocketbox.protocol.codes import RequestCode, ResponseCode, SerializeType
-from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.command import RemotingCommand, encode_response
 from rocketbox.protocol.prepared_sends import SendRequest
+from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.tasks import Supervisor
 from tests.clocks import VirtualClock, settle
@@ -135,6 +137,29 @@ async def test_messages_that_wait_for_one_route_share_the_lanes_made_from_it(
         async with producer_of(cluster) as producer:
             await producer.send_many(messages(100))
     assert len(made) == 4, "a lane costs more than a send: 10,000 messages would hold up the loop for longer than 3 s"
+
+
+async def test_an_answer_whose_header_is_garbled_is_the_messages_own_failure_and_disturbs_no_other() -> None:
+    async with ScriptedCluster(VirtualClock()) as cluster:
+        cluster.add_topic("T")
+        broker = cluster.broker
+
+        def answer(connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+            if request.body != b"1":
+                return broker.store(request)
+            frame = encode_response(request, RemotingCommand.response(ResponseCode.SYSTEM_BUSY, None, {"a": "b"}))
+            connection.reply_frame(request, frame.replace(b"a\0\0\0\1b", b"a\0\0\0\2b"))
+            return None
+
+        async with producer_of(cluster, retry_times_when_send_async_failed=1) as producer:
+            await warm(cluster, producer)
+            broker.scripts[RequestCode.SEND_MESSAGE_V2] = answer
+            found = await outcomes_of(cluster.clock, 4.0, producer, messages(3))  # type: ignore[arg-type]
+        assert [getattr(each, "status", None) for each in found] == [SendStatus.SEND_OK, None, SendStatus.SEND_OK]
+        assert isinstance(found[1], RemoteProtocolError)
+        assert "2 tries" in found[1].__notes__[0]
+        assert "may have been stored" in found[1].__notes__[0]
+        assert bodies(broker) == [0, 1, 2, 1]
 
 
 async def test_messages_that_find_all_well_start_no_task(started: list[str]) -> None:
