@@ -90,8 +90,8 @@ def _around(
 
 def result_of(result: SendResult | None) -> SendResult:
     """The result of a send that has one, for it was not one-way. Raises ClientError where a middleware lost it."""
-    if result is None:
-        raise ClientError("a middleware returned None for a send; it must return what call_next returned")
+    if not isinstance(result, SendResult):
+        raise ClientError(f"a middleware returned {result!r} for a send; it must return what call_next returned")
     return result
 
 

@@ -224,5 +224,8 @@ class Producer:
                 raise ClientError(f"a send is of one message; a middleware left {len(messages)} in its context")
             request = self._request(messages[0])
             request.one_way = context.one_way
-        tries = Tries(self._clock.monotonic(), context.timeout, context.retries)
+        timeout = context.timeout
+        if not isinstance(timeout, int | float) or not timeout > 0:
+            raise ClientError(f"a middleware left timeout={timeout!r} in its context; a send has more than 0 seconds")
+        tries = Tries(self._clock.monotonic(), timeout, context.retries)
         return await self._deliver(request, tries, context.queue, messages[0].hash_key)

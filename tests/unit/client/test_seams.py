@@ -20,7 +20,7 @@ from rocketbox.client import (
     SendRequest,
 )
 from rocketbox.client.middleware import wrap_handler
-from rocketbox.errors import ClientError, InvalidMessageError, Reject
+from rocketbox.errors import ClientError, InvalidMessageError, Reject, SendManyError
 from rocketbox.message import Message, MessageExt, SendResult, decode_properties
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand, encode_ext_fields
@@ -89,7 +89,7 @@ async def test_middleware_wraps_every_kind_of_send_the_first_one_outermost() -> 
             assert (properties["one"], properties["two"]) == ("span", "span")
 
 
-async def test_middleware_that_loses_the_result_or_the_message_is_told_so() -> None:
+async def test_middleware_that_loses_the_result_the_message_or_the_time_is_told_so() -> None:
     async def forgets(context: SendContext, call_next: SendNext) -> None:
         await call_next(context)
 
@@ -97,12 +97,33 @@ async def test_middleware_that_loses_the_result_or_the_message_is_told_so() -> N
         context.messages = []
         return await call_next(context)
 
+    async def mistakes(context: SendContext, call_next: SendNext) -> Any:
+        await call_next(context)
+        return "sent"
+
+    async def hurries(context: SendContext, call_next: SendNext) -> SendResult | None:
+        context.timeout = -0.5
+        return await call_next(context)
+
+    async def waits(context: SendContext, call_next: SendNext) -> SendResult | None:
+        context.timeout = None  # type: ignore[assignment]
+        return await call_next(context)
+
     async with ScriptedCluster(VirtualClock()) as cluster:
         cluster.add_topic("T")
-        for middleware, reason in ((forgets, "returned None"), (empties, "left 0 in its context")):
+        for middleware, reason in (
+            (forgets, "returned None"),
+            (mistakes, "returned 'sent'"),
+            (empties, "left 0 in its context"),
+            (hurries, "left timeout=-0.5 in its context"),
+            (waits, "left timeout=None in its context"),
+        ):
             async with producer_of(cluster, send_middleware=(middleware,)) as producer:
-                with pytest.raises(ClientError, match=reason):
+                with pytest.raises(ClientError, match=reason) as caught:
                     await producer.send(Message("T", b"x"))
+                assert type(caught.value) is ClientError
+                with pytest.raises(SendManyError, match=reason):
+                    await producer.send_many([Message("T", b"x")])
 
 
 # --- around handlers ----------------------------------------------------------------------------------------------
