@@ -28,7 +28,8 @@ lock given              locked        -             (confirmed)                (
 lock refused            -             -             dropped                    (lock is gone)         -
 lock not confirmed      -             wanted        dropped                    (lock is gone)         -
 for 30 s
-connection lost         -             wanted        (lock is doubted)          (lock is doubted)      -
+connection lost, or     -             wanted        (lock is doubted)          (lock is doubted)      -
+broker is elsewhere
 start offset known      -             pulled        -                          -                      -
 broker failed           -             wanted        -                          -                      -
 reset to an offset      -             -             pulled, with a fresh       -                      -
@@ -39,10 +40,10 @@ time for it is over
 
 Brokers are dealt with side by side, each in one *turn* at a time, so one that is silent delays no queue of another;
 each queue is pulled as soon as it is had. A lock is confirmed every 20 s, and every second when that failed. A broker
-keeps locks in its memory only: when its connection is lost it may have none of them when it is back, so a lock that is
-doubted is confirmed at once, and until then nothing more of its queue is begun or committed. Requests of one connection
-may be carried out in any order: a lock that is given after its queue has left the table is given back, and a queue
-whose lock is being given back is not taken again before that is answered.
+keeps locks in its memory only: when its connection is lost, or routes name another address, it may have none of them
+when it is back, so a lock that is doubted is confirmed at once, and until then nothing more of its queue is begun or
+committed. Requests of one connection may be carried out in any order: a lock that is given after its queue has left the
+table is given back, and a queue whose lock is being given back is not taken again before that is answered.
 
 A graceful hand-over gives handlers ``HANDOVER`` seconds: the old owner ends what is in hand and commits, the new one
 waits as long before it reads the offset. Of an orderly queue the lock is the proof, however long its batch takes.
@@ -113,13 +114,14 @@ class OwnedQueue:
     not_before: float
     state: Ownership = Ownership.WANTED
     locked_at: float | None = None
+    locked_by: str | None = None  # the address of its broker then
     messages: ProcessQueue | None = None
     before_reset: ProcessQueue | None = None  # its last batch may still be in hand
     pull: SupervisedTask | None = None
 
-    def confirm_lock(self, now: float) -> None:
-        """The broker said at now, or later, that this member has the lock."""
-        self.locked_at = now
+    def confirm_lock(self, now: float, address: str | None) -> None:
+        """The broker at address said at now, or later, that this member has the lock."""
+        self.locked_at, self.locked_by = now, address
         if self.messages is not None:
             self.messages.locked_at = now
             self.messages.lock_doubted = False
@@ -261,6 +263,10 @@ class QueueAssignment:
             self._decide(topic, Share())
         self._asking.ask(wanted)
         self._start_turns()
+        for owned in list(self._table.values()):
+            address = self._master(owned.queue.broker_name)
+            if address is not None and owned.locked_by not in (None, address):
+                self._doubt(owned)
 
     def _decide(self, topic: str, share: Share) -> None:
         """The event of a round: this is the member's share of topic."""
@@ -360,6 +366,7 @@ class QueueAssignment:
     async def _lock(self, broker_name: str, wanted: Sequence[OwnedQueue]) -> None:
         """The event of a lock given, for those of wanted that were. Raises RocketBoxError when that cannot be known."""
         now = self._clock.monotonic()  # from before the request: the broker's 60 s begin later
+        address = self._master(broker_name)
         given = {owned.queue for owned in wanted}
         try:
             if self._locks is not None:
@@ -369,7 +376,7 @@ class QueueAssignment:
         for owned in wanted:
             if owned.queue in given and self._is_wanted(owned):
                 owned.state = Ownership.LOCKED
-                owned.confirm_lock(now)
+                owned.confirm_lock(now, address)
 
     async def _begin(self, owned: OwnedQueue) -> bool:
         """The event of a start offset known, or of its broker's failure (False)."""
@@ -507,15 +514,21 @@ class QueueAssignment:
         """The event of a connection lost: its broker may have been started anew, without any locks."""
         self._losses += 1
         for owned in list(self._table.values()):
-            broker_name = owned.queue.broker_name
-            if self._instance.routes.brokers.get(broker_name, {}).get(MASTER_ID) != address:
-                continue
-            if owned.state is Ownership.LOCKED:
-                owned.state = Ownership.WANTED
-                self._again()
-            elif owned.messages is not None and owned.locked_at is not None:
-                owned.messages.lock_doubted = True
-                self._refresh(broker_name)
+            if self._master(owned.queue.broker_name) == address:
+                self._doubt(owned)
+
+    def _doubt(self, owned: OwnedQueue) -> None:
+        """The event of a connection lost, or of a broker that is elsewhere now, for one of its queues."""
+        if owned.state is Ownership.LOCKED:
+            owned.state = Ownership.WANTED
+            self._again()
+        elif owned.messages is not None and owned.locked_at is not None:
+            owned.messages.lock_doubted = True
+            self._refresh(owned.queue.broker_name)
+
+    def _master(self, broker_name: str) -> str | None:
+        """The address at which locks of a broker are asked for."""
+        return self._instance.routes.brokers.get(broker_name, {}).get(MASTER_ID)
 
     async def _refresh_at(self, broker_name: str) -> None:
         """Have a broker's locks confirmed: asked again each second, until it answers or they have really ended."""
@@ -564,7 +577,7 @@ class QueueAssignment:
 
     async def _confirm_at(self, broker_name: str, asked: Sequence[OwnedQueue], locks: QueueLocks) -> None:
         """Have a broker say which of these locks this member still has. Raises RocketBoxError."""
-        now, losses = self._clock.monotonic(), self._losses
+        now, losses, address = self._clock.monotonic(), self._losses, self._master(broker_name)
         given = await locks.lock(broker_name, [owned.queue for owned in asked])
         self._unlock_what_went(asked)  # the request may have overtaken their unlocking
         if losses != self._losses:
@@ -575,7 +588,7 @@ class QueueAssignment:
             if owned.queue not in given:
                 self._drop(owned, "its lock is another member's")
                 continue
-            owned.confirm_lock(now)
+            owned.confirm_lock(now, address)
             assert owned.messages is not None
             self._offer(owned.messages)  # it may have stood still since its lock did not count for a moment
 

@@ -7,7 +7,7 @@ import pytest
 from rocketbox.message import ConsumeMode, MessageQueue
 from rocketbox.protocol.codes import RequestCode
 from tests.unit.client.consumer_group import Group, queues_of
-from tests.unit.client.scripted_broker import BROKER
+from tests.unit.client.scripted_broker import BROKER, ScriptedBroker
 
 pytestmark = pytest.mark.anyio
 QUEUES = [MessageQueue("T", BROKER, number) for number in range(2)]
@@ -122,3 +122,30 @@ async def test_a_member_whose_broker_is_gone_leaves_within_seconds(
         assert group.clock.now - began < 10
         assert not one.state().running
         assert not one.state().queues
+
+
+async def test_a_lock_of_a_broker_that_is_elsewhere_now_is_doubted_until_it_is_confirmed_there(
+    anyio_backend: str,
+) -> None:
+    """Its old connection may stay half open: a machine that has died says nothing."""
+    group = Group()
+    old = ScriptedBroker(group.clock, group.broker, name="broker-b", host="10.0.0.2")
+    new = ScriptedBroker(group.clock, group.broker, name="broker-b", host="10.0.0.3")
+    queue = MessageQueue("T", "broker-b", 0)
+    old.topics = new.topics = {"T": 1}
+    group.broker.brokers.remove(new)
+    member = group.member("c1", seconds=lambda body: 0.5, consume_mode=ConsumeMode.ORDERLY)
+    async with group.broker, old, new, member as one:
+        await group.until(lambda: queue in queues_of(one), 5)
+        old.store("T", *[b"%d" % number for number in range(200)])
+        await group.clock.advance(25)  # its lock was confirmed a moment ago, routes are asked for soon
+        old.silent = True
+        group.broker.brokers[1:] = [new]
+        new.records = old.records
+        new.foreign_locks = {queue}  # who joined meanwhile has it
+        routes = one._instance.routes
+        await group.until(lambda: routes.brokers["broker-b"][0] == new.address, 31)
+        await group.clock.advance(1)
+        handled = len(group.came)
+        await group.clock.advance(5)
+        assert len(group.came) == handled, "another member has the queue"
