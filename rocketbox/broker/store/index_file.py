@@ -450,7 +450,7 @@ class MessageIndex:
         For an index of which nothing is waiting to be written; ``end_timestamp`` is that of the newest record below,
         if it is known.
         """
-        before = len(self.files)
+        removed = False
         while self.files:
             file = self.files[-1]
             count = file.count_below(physical_end)
@@ -461,7 +461,8 @@ class MessageIndex:
             file.close()
             if self._storage.exists(file.path):  # not one that was begun in memory only
                 self._storage.remove(file.path)
-        if len(self.files) < before:
+                removed = True
+        if removed:
             self._storage.sync_directory(self.directory)
 
     def forget_slots(self, path: str) -> None:

@@ -1,12 +1,14 @@
-"""Slots of an index file that are mended on the disk while others of it are on their way there."""
+"""Index files of which not all is on the disk yet: slots that are mended there meanwhile, and entries that are cut."""
 
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import pytest
 
 from rocketbox.broker.store.index_file import HEADER_BYTES, SLOT_BYTES, MessageIndex
+from rocketbox.storage.file_system import RealStorage
 from rocketbox.storage.memory_storage import MemoryStorage
 
 NOW = 1_700_000_000_000
@@ -68,3 +70,10 @@ def test_a_slot_that_was_mended_stays_so_when_its_neighbours_are_written_as_they
     written(index)
     assert found(index, 6) == found(opened(storage), 6) == [200]
     assert found(index, 5) == [300, 100]
+
+
+def test_entries_that_were_never_written_are_cut_where_there_is_no_directory_yet(tmp_path: Path) -> None:
+    index = MessageIndex(RealStorage(), str(tmp_path / "index"), 100, 1000)
+    index.put([([5], 100, NOW)])
+    index.cut(0)
+    assert found(index, 5) == []
