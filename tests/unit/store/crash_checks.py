@@ -20,7 +20,7 @@ import anyio.lowlevel
 from rocketbox.blocking import WorkerPool
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
-from rocketbox.broker.store.putting import PutResult
+from rocketbox.broker.store.putting import LaneMessage, PutResult, RunResult
 from rocketbox.broker.store.waiting import Told
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.protocol.tags import tags_code
@@ -126,7 +126,7 @@ class Ledger:
 
     def watch(self, store: MessageStore) -> None:
         """Note what is put into the store, by whomever, and what it says is durable."""
-        put, put_batch, tell = store.put, store.put_batch, store.tell_when_durable
+        put, put_batch, put_run, tell = store.put, store.put_batch, store.put_run, store.tell_when_durable
 
         def watched_put(message: StoredMessage, accepted: bool = False) -> PutResult:
             result = put(message, accepted)
@@ -138,6 +138,17 @@ class Ledger:
             self._note(messages, result)
             return result
 
+        def watched_run(messages: Sequence[LaneMessage], born_host: tuple[bytes, int]) -> RunResult:
+            result = put_run(messages, born_host)
+            ends = [*[place for place, _ in result.places[1:]], result.end_offset]
+            for (lane, _, body, properties, _), (place, offset), end in zip(
+                messages, result.places, ends, strict=False
+            ):
+                message = StoredMessage(lane.topic, lane.queue.queue_id, body, properties)
+                now = store._putter.last_timestamp
+                self._note([message], PutResult(place, end, offset, now, (place,), result.store_host))
+            return result
+
         def watched_tell(told: Told, end_offset: int, what: object) -> None:
             def noted(one: list[object], error: BaseException | None) -> None:
                 if error is None:
@@ -147,7 +158,7 @@ class Ledger:
             tell(noted, end_offset, what)
 
         replaced: Any = store
-        replaced.put, replaced.put_batch = watched_put, watched_batch
+        replaced.put, replaced.put_batch, replaced.put_run = watched_put, watched_batch, watched_run
         # Whoever waits comes by this, in the call in which he is told: a turn later the disk may have what it had not.
         replaced.tell_when_durable = replaced._writer.tell_when_durable = watched_tell
 

@@ -18,6 +18,7 @@ from rocketbox.broker.delay_levels import park
 from rocketbox.broker.store.config_file import ConfigFile
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import FlushDiskType, StoreOptions
+from rocketbox.broker.store.records import find_keys
 from rocketbox.clock import Clock
 from rocketbox.protocol.stored_message import StoredMessage
 from tests.clocks import VirtualClock, idle
@@ -87,6 +88,26 @@ class Machine:
         self.store.put(self._message(topic="bills", queue_id=1))
         await self.durable(self.store.put(self._message()).end_offset)
 
+    async def run(self) -> None:
+        """Three in a run, into two queues; what a file of the log has no room for goes one by one."""
+        messages = [self._message(topic=topic) for topic in ("orders", "bills", "orders")]
+        waiting, end = list(messages), 0
+        while waiting:
+            lanes = [self.store.lane(dataclasses.replace(message, body=b"", properties=b"")) for message in waiting]
+            taken = self.store.put_run(
+                [
+                    (lane, message.born_timestamp_ms, message.body, message.properties, find_keys(message.properties))
+                    for lane, message in zip(lanes, waiting, strict=True)
+                    if lane is not None
+                ],
+                waiting[0].born_host,
+            )
+            end = taken.end_offset
+            del waiting[: len(taken.places)]
+            if waiting and not taken.places:
+                end = self.store.put(waiting.pop(0)).end_offset
+        await self.durable(end)
+
     async def large(self) -> None:
         """Two of these, or one and a few small ones, need a new file."""
         await self.durable(self.store.put(self._message(size=900)).end_offset)
@@ -132,7 +153,7 @@ class Machine:
 
 STEPS: Mapping[str, Callable[[Machine], Awaitable[None]]] = {
     name: getattr(Machine, name)
-    for name in ("put", "batch", "together", "large", "delayed", "topic", "offsets", "flush", "expire", "stop")
+    for name in ("put", "batch", "together", "run", "large", "delayed", "topic", "offsets", "flush", "expire", "stop")
 }
 
 
