@@ -263,7 +263,7 @@ class QueueAssignment:
             self._decide(topic, Share())
         self._asking.ask(wanted)
         self._start_turns()
-        for owned in list(self._table.values()):
+        for owned in list(self._table.values()) if self._locks is not None else ():
             address = self._master(owned.queue.broker_name)
             if address is not None and owned.locked_by not in (None, address):
                 self._doubt(owned)

@@ -149,3 +149,20 @@ async def test_a_lock_of_a_broker_that_is_elsewhere_now_is_doubted_until_it_is_c
         handled = len(group.came)
         await group.clock.advance(5)
         assert len(group.came) == handled, "another member has the queue"
+
+
+async def test_a_group_without_locks_has_none_to_doubt_when_a_broker_is_elsewhere(
+    anyio_backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = Group()
+    old = ScriptedBroker(group.clock, group.broker, name="broker-b", host="10.0.0.2")
+    new = ScriptedBroker(group.clock, group.broker, name="broker-b", host="10.0.0.3")
+    old.topics = new.topics = {"T": 1}
+    group.broker.brokers.remove(new)
+    async with group.broker, old, new, group.member("c1") as one:
+        await group.until(lambda: len(queues_of(one)) == 2, 5)
+        group.broker.brokers[1:] = [new]
+        await group.clock.advance(35)
+        new.store("T", b"0")
+        await group.until(lambda: group.bodies == [b"0"], 5)
+    assert not [record for record in caplog.records if record.name == "rocketbox.tasks"]
