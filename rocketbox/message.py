@@ -16,7 +16,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
-from rocketbox.errors import InvalidMessageError
+from rocketbox.errors import InvalidMessageError, RemoteProtocolError
 
 __all__ = [
     "DELAY_LEVELS",
@@ -363,7 +363,10 @@ class _HasExtFields(Protocol):
 
 
 class SendResult:
-    """What a broker answered to a send; fields are parsed from its answer when they are asked for."""
+    """What a broker answered to a send; fields are parsed from its answer when they are asked for.
+
+    They raise RemoteProtocolError where it is garbled or does not have them; the message is stored all the same.
+    """
 
     __slots__ = ("_response", "broker_name", "msg_id", "status", "topic")
 
@@ -376,17 +379,17 @@ class SendResult:
 
     @property
     def queue(self) -> MessageQueue:
-        return MessageQueue(self.topic, self.broker_name, int(self._response.ext_fields["queueId"]))
+        return MessageQueue(self.topic, self.broker_name, self._number("queueId"))
 
     @property
     def queue_offset(self) -> int:
         """The message's place in its queue; for a delayed message, in the queue where it is parked."""
-        return int(self._response.ext_fields["queueOffset"])
+        return self._number("queueOffset")
 
     @property
     def offset_msg_id(self) -> str:
         """The broker's id of the record (of a batch: several, joined with commas)."""
-        return self._response.ext_fields["msgId"]
+        return self._field("msgId")
 
     @property
     def transaction_id(self) -> str | None:
@@ -401,4 +404,22 @@ class SendResult:
         return self._response.ext_fields.get("TRACE_ON", "true").lower() != "false"
 
     def __repr__(self) -> str:
-        return f"SendResult({self.status.name}, msg_id={self.msg_id}, queue={self.queue}, offset={self.queue_offset})"
+        try:
+            place = f"queue={self.queue}, offset={self.queue_offset}"
+        except RemoteProtocolError as error:
+            place = str(error)
+        return f"SendResult({self.status.name}, msg_id={self.msg_id}, {place})"
+
+    def _field(self, name: str) -> str:
+        value = self._response.ext_fields.get(name)
+        if value is None:
+            raise RemoteProtocolError(f"{self.broker_name} did not tell the {name} of message {self.msg_id}")
+        return value
+
+    def _number(self, name: str) -> int:
+        text = self._field(name)
+        try:
+            return int(text)
+        except ValueError as error:
+            told = f"{self.broker_name} told {text[:20]!r} as the {name} of message {self.msg_id}"
+            raise RemoteProtocolError(told) from error

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketbox.errors import InvalidMessageError
-from rocketbox.message import MessageExt, decode_properties, encode_properties, format_offset_msg_id
+from rocketbox.errors import InvalidMessageError, RemoteProtocolError
+from rocketbox.message import (
+    MessageExt,
+    SendResult,
+    SendStatus,
+    decode_properties,
+    encode_properties,
+    format_offset_msg_id,
+)
+from rocketbox.protocol.command import RemotingCommand
 
 words = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1)
 
@@ -58,3 +66,18 @@ def test_a_message_reads_its_fields_from_the_record() -> None:
     message.set_property("UNIQ_KEY", "ID")
     assert message.msg_id == "ID"
     assert "hello" not in repr(message)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [({}, "did not tell the queueId"), ({"queueId": "one", "queueOffset": "7"}, "told 'one' as the queueId")],
+)
+def test_a_send_result_whose_answer_does_not_say_where_the_message_is_says_so(
+    fields: dict[str, str], told: str
+) -> None:
+    result = SendResult(SendStatus.SEND_OK, "ID", "T", "broker-a", RemotingCommand.response(ext_fields=fields))
+    with pytest.raises(RemoteProtocolError, match=told):
+        _ = result.queue
+    with pytest.raises(RemoteProtocolError, match="msgId of message ID"):
+        _ = result.offset_msg_id
+    assert told in repr(result), "it can be logged"
