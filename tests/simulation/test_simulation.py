@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SEEDS = 100
+SEEDS = 24
 """As many as fit into the time of the whole suite; ``make simulate SEEDS=1000`` runs more."""
 
 
