@@ -49,7 +49,7 @@ class DurableReplies:
     @property
     def is_full(self) -> bool:
         """Whether so many wait that new ones should be turned away."""
-        return self.waiting >= self._most
+        return self.room <= 0
 
     def answer(
         self, connection: Connection, request: RemotingCommand, response: RemotingCommand, end_offset: int

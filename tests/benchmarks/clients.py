@@ -12,22 +12,20 @@ smallest of many rounds is shown beside the median. It decides nothing.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.table import Table
 
+from tests.benchmarks.apache import measured_apache
 from tests.benchmarks.processes import cpu_seconds, pinned
-from tests.conformance.apache import NEWEST, apache_servers, missing
+from tests.conformance.apache import ApacheServers, missing
 from tests.conformance.java_load import JavaLoads, build
 
 __all__ = [
@@ -51,7 +49,6 @@ WARM_UP = {JAVA_SEND: 150_000, JAVA_ONE_WAY: 300_000, JAVA_CONSUME: 200_000}
 """Messages until the compiler of the Java process has settled: what comes before costs two to three times as much."""
 JAVA_BEGINS = 5_000  # messages of each load of Java that are not counted: its client has just been made and connects
 WARM_UP_SHARE = 4  # the part of a round's messages that the broker is warmed up with by each of our own loads
-HEAP = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=1g")
 SECONDS = 300
 
 
@@ -95,28 +92,6 @@ def steps_of_clients(names: Sequence[str], rounds: int) -> int:
     return len(names) * (rounds + 1) + any(name in CONSUMES for name in names)
 
 
-@dataclass(frozen=True)
-class _Servers:
-    name_server: str
-    broker: str
-
-
-@contextlib.contextmanager
-def _apache(directory: str | None) -> Iterator[_Servers]:
-    with (
-        tempfile.TemporaryDirectory(dir=directory) as folder,
-        apache_servers(
-            Path(folder),
-            NEWEST,
-            heap=HEAP,
-            prefix=pinned(1),
-            flushDiskType="ASYNC_FLUSH",
-            waitTimeMillsInSendQueue=10_000,  # else it refuses sends when the machine has other work as well
-        ) as servers,
-    ):
-        yield _Servers(servers.name_server, servers.broker)
-
-
 def _java(java: JavaLoads) -> float:
     """CPU microseconds for each message of the load that has begun, its warm-up left out."""
     java.wait_until_warm()
@@ -129,7 +104,7 @@ def _java(java: JavaLoads) -> float:
     return used / result["messages"] * 1e6
 
 
-def _ours(name: str, servers: _Servers, topic: str, messages: int, *, filled: bool = False) -> float:
+def _ours(name: str, servers: ApacheServers, topic: str, messages: int, *, filled: bool = False) -> float:
     done = subprocess.run(
         [sys.executable, "-m", "tests.benchmarks.scenario", name, f"--topic={topic}", f"--messages={messages}"]
         + [f"--name-server={servers.name_server}", f"--broker={servers.broker}"]
@@ -155,7 +130,7 @@ def measure_clients(
         return {}
     build()
     results: dict[str, list[float]] = {name: [] for name in names}
-    with _apache(directory) as servers, JavaLoads(prefix=pinned(0)) as java:
+    with measured_apache(directory) as servers, JavaLoads(prefix=pinned(0)) as java:
         filled = f"filled-{uuid.uuid4().hex[:12]}"
         if any(name in CONSUMES for name in names):
             begins("clients: messages to consume")
@@ -170,7 +145,7 @@ def measure_clients(
     return results
 
 
-def _cost(name: str, servers: _Servers, java: JavaLoads, messages: int, filled: str) -> float:
+def _cost(name: str, servers: ApacheServers, java: JavaLoads, messages: int, filled: str) -> float:
     topic = f"clients-{uuid.uuid4().hex[:12]}"
     name_server = servers.name_server
     if name == JAVA_SEND:

@@ -21,9 +21,10 @@ from pathlib import Path
 
 from rich.table import Table
 
+from tests.benchmarks.apache import measured_apache
 from tests.benchmarks.processes import cpu_seconds, pinned
 from tests.broker_process import BrokerProcess
-from tests.conformance.apache import NEWEST, apache_servers, missing
+from tests.conformance.apache import NEWEST, missing
 from tests.conformance.java_load import JavaLoads, build
 
 __all__ = ["JAVA", "SHARE", "Cost", "loads_of", "measure_java", "profile_of", "table_of_java"]
@@ -34,7 +35,6 @@ JAVA = (SEND, CONSUME)
 SHARE = 3  # messages of a round, in multiples of what is asked for: a round must outlast the sampling of CPU time
 WARM_UP = 10_000
 FIRST_WARM_UP = 150_000  # so long it takes until the compiler of the broker's JVM has settled
-HEAP = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=1g")
 
 
 @dataclass
@@ -68,17 +68,7 @@ def _ours(directory: str | None, command: list[str]) -> Iterator[_Broker]:
 
 @contextlib.contextmanager
 def _apache(directory: str | None) -> Iterator[_Broker]:
-    with (
-        tempfile.TemporaryDirectory(dir=directory) as folder,
-        apache_servers(
-            Path(folder),
-            NEWEST,
-            heap=HEAP,
-            prefix=pinned(1),
-            flushDiskType="ASYNC_FLUSH",
-            waitTimeMillsInSendQueue=10_000,  # else it refuses sends when the machine has other work as well
-        ) as servers,
-    ):
+    with measured_apache(directory) as servers:
         yield _Broker(f"Apache {NEWEST}", servers.name_server, servers.broker_process.pid)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
-from tests.conformance.apache import EACH_VERSION, apache_servers
+from tests.conformance.apache import EACH_VERSION
+from tests.conformance.servers import EMBEDDED, running_name_server
 
 
 @pytest.fixture
@@ -16,15 +16,10 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="module", params=["embedded", *EACH_VERSION])
+@pytest.fixture(scope="module", params=[EMBEDDED, *EACH_VERSION])
 def name_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp(request.param)
-    if request.param != "embedded":
-        with apache_servers(folder, request.param) as servers:
-            yield servers.name_server
-    else:
-        with EmbeddedServers.in_thread(EmbeddedOptions(data_dir=folder, port=0, name_server_port=0)) as embedded:
-            yield embedded.name_server_address
+    with running_name_server(request.param, tmp_path_factory.mktemp(request.param)) as address:
+        yield address
 
 
 @pytest.fixture

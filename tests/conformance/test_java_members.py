@@ -12,10 +12,10 @@ import pytest
 
 from rocketbox.client import ConsumerOptions, Producer, PushConsumer
 from rocketbox.clock import RealClock
-from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, Message, MessageExt
-from tests.conformance.apache import NEWEST, apache_servers
+from tests.conformance.apache import NEWEST
 from tests.conformance.java_member import JavaMember
+from tests.conformance.servers import EMBEDDED, running_name_server
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
 
@@ -25,20 +25,10 @@ PAUSE = 0.05  # seconds between two messages: Java ends its orderly handlers onl
 SECONDS = 60
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module", params=["embedded", NEWEST])
+@pytest.fixture(scope="module", params=[EMBEDDED, NEWEST])
 def name_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp(request.param)
-    if request.param != "embedded":
-        with apache_servers(folder, request.param) as servers:
-            yield servers.name_server
-    else:
-        with EmbeddedServers.in_thread(EmbeddedOptions(data_dir=folder, port=0, name_server_port=0)) as embedded:
-            yield embedded.name_server_address
+    with running_name_server(request.param, tmp_path_factory.mktemp(request.param)) as address:
+        yield address
 
 
 class Ledger:
