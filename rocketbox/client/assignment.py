@@ -34,8 +34,9 @@ start offset known      -             pulled        -                          -
 broker failed           -             wanted        -                          -                      -
 reset to an offset      -             -             pulled, with a fresh       -                      -
                                                     process queue
-in hand ended, or the   -             -             -                          handed on              out of the table
-time for it is over
+in hand ended, the      -             -             -                          handed on              out of the table
+time for it is over, or
+a fault of ours
 ======================  ============  ============  =========================  =====================  ================
 
 Brokers are dealt with side by side, each in one *turn* at a time, so one that is silent delays no queue of another;
@@ -62,6 +63,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 import anyio
 
@@ -441,23 +443,33 @@ class QueueAssignment:
         queue, messages = owned.queue, owned.messages
         assert messages is not None
         try:
-            if self._options.orderly:
-                await owned.idle()  # its lock stays until its batch has ended, so nobody else begins
-            else:
-                with self._clock.move_on_after(HANDOVER):
-                    await owned.idle()
-            if owned.state is Ownership.DRAINING and self.may_commit(messages):
-                await self._offsets.persist([messages], wait=True)
+            await self._end(owned, messages)
             messages.drop()
             self._offsets.forget(queue)
             if self._locks is not None:
                 await self._locks.unlock([queue])
+        except Exception:  # a fault of ours: the supervisor tells, and what was not committed comes to the next owner
+            self._out(owned, Ownership.HANDED_ON)
+            self._unlock_what_went([owned])
+            self._offsets.forget(queue)
+            raise
+        else:
+            self._out(owned, Ownership.HANDED_ON)
+            _log.info("group %s: gave up %s at offset %d", self._group, queue, messages.commit_offset)
         finally:
             del self._hand_ons[queue]
-        self._out(owned, Ownership.HANDED_ON)
-        _log.info("group %s: gave up %s at offset %d", self._group, queue, messages.commit_offset)
-        if queue in self._shares.get(queue.topic, ()):
-            self._again()  # a round gave it back meanwhile
+            if owned.state is Ownership.HANDED_ON and queue in self._shares.get(queue.topic, ()):
+                self._again()  # a round gave it back meanwhile
+
+    async def _end(self, owned: OwnedQueue, messages: ProcessQueue) -> None:
+        """Give what is in hand the time that it has, and commit."""
+        if self._options.orderly:
+            await owned.idle()  # its lock stays until its batch has ended, so nobody else begins
+        else:
+            with self._clock.move_on_after(HANDOVER):
+                await owned.idle()
+        if owned.state is Ownership.DRAINING and self.may_commit(messages):
+            await self._offsets.persist([messages], wait=True)
 
     def _unlock_what_went(self, queues: Iterable[OwnedQueue]) -> None:
         """Give back the locks of those that left the table, where one was had, or may have been given unheard."""
@@ -611,8 +623,9 @@ class QueueAssignment:
         messages.drop()
         owned.before_reset = messages
         fresh = self._open(owned, offset)
-        if self.may_commit(fresh):
-            await self._offsets.persist([fresh], wait=True)
+        if self.may_commit(fresh):  # in a task of its own: a fault of ours in it must not end the pulling
+            persist = partial(self._offsets.persist, [fresh], wait=True)
+            await self._tasks.start(f"commit of {owned.queue}", persist, restart=False).wait()
         if self._options.orderly:
             await messages.idle()
         if owned.messages is fresh:

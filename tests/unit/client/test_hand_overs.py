@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 
 import pytest
 
+from rocketbox.client.offset_store import OffsetStore
+from rocketbox.client.process_queue import ProcessQueue
+from rocketbox.message import ConsumeMode, MessageQueue
 from rocketbox.protocol.codes import RequestCode
 from tests.unit.client.consumer_group import Group, queues_of
-from tests.unit.client.scripted_broker import ScriptedBroker
+from tests.unit.client.scripted_broker import BROKER, ScriptedBroker
 
 pytestmark = pytest.mark.anyio
 
@@ -72,3 +76,83 @@ async def test_a_broker_that_answers_no_commit_delays_none_at_another(anyio_back
             assert group.broker.committed["T", 0] == count
         late = dead.asked(RequestCode.UPDATE_CONSUMER_OFFSET)
         assert len(late) <= 3, "the start offset's, and then one at a time"
+
+
+class FaultyOffsets:
+    """An offset store that fails in a way nobody foresaw, as often as it is told to."""
+
+    def __init__(self, offsets: OffsetStore) -> None:
+        self.offsets = offsets
+        self.faults = 0
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        return await self.offsets.read(queue)
+
+    async def persist(self, queues: Iterable[ProcessQueue], *, wait: bool = False) -> None:
+        if wait and self.faults:
+            self.faults -= 1
+            raise KeyError("a fault of our own")
+        await self.offsets.persist(queues, wait=wait)
+
+    def forget(self, queue: MessageQueue) -> None:
+        self.offsets.forget(queue)
+
+
+@pytest.mark.parametrize("consume_mode", list(ConsumeMode))
+async def test_a_fault_of_our_own_while_a_queue_is_handed_on_is_told_and_ends_it(
+    consume_mode: ConsumeMode, anyio_backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = Group(queues=2)
+    broker = group.broker
+    queues = [MessageQueue("T", BROKER, number) for number in range(2)]
+    async with broker, group.member("c1", consume_mode=consume_mode) as one:
+        await group.until(lambda: queues_of(one) == queues, 3)
+        one._queues._offsets = faulty = FaultyOffsets(one._queues._offsets)
+        faulty.faults = 1
+        broker.other_members = ["10.0.0.9@c0"]  # sorts before: it takes queue 0
+        broker.notify("g")
+        await group.until(lambda: queues_of(one) == queues[1:], 3)
+        await group.clock.advance(0.1)
+        assert not faulty.faults
+        assert "a fault of our own" in caplog.text
+        assert queues[0] not in broker.locks, "who is to have it need not wait until its lock runs out"
+        broker.other_members = []
+        broker.notify("g")
+        await group.until(lambda: queues_of(one) == queues, 3)
+        broker.store("T", b"later")
+        await group.until(lambda: group.bodies == [b"later"], 3)
+
+
+async def test_a_queue_that_came_back_while_its_handing_on_failed_is_taken_again(anyio_backend: str) -> None:
+    group = Group(queues=2)
+    broker = group.broker
+    async with broker, group.member("c1", seconds=lambda body: 0.6) as one:
+        await group.until(lambda: len(queues_of(one)) == 2, 3)
+        one._queues._offsets = faulty = FaultyOffsets(one._queues._offsets)
+        broker.store("T", b"in hand")
+        await group.until(lambda: bool(group.came), 1)
+        faulty.faults = 1
+        broker.other_members = ["10.0.0.9@c0"]
+        broker.notify("g")
+        await group.clock.advance(0.3)
+        broker.other_members = []
+        broker.notify("g")
+        await group.until(lambda: not faulty.faults, 3)
+        broker.store("T", b"later")
+        await group.until(lambda: b"later" in group.bodies, 3)
+
+
+@pytest.mark.parametrize("consume_mode", list(ConsumeMode))
+async def test_a_fault_of_our_own_in_the_commit_of_a_reset_keeps_no_queue_from_being_pulled(
+    consume_mode: ConsumeMode, anyio_backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = Group()
+    broker = group.broker
+    async with broker, group.member("c1", consume_mode=consume_mode) as one:
+        await group.until(lambda: len(queues_of(one)) == 1, 3)
+        one._queues._offsets = faulty = FaultyOffsets(one._queues._offsets)
+        faulty.faults = 1
+        broker.first_offset["T", 0] = 10  # the broker has removed what was before
+        broker.store("T", b"later")
+        await group.until(lambda: group.bodies == [b"later"], 3)
+        assert "a fault of our own" in caplog.text
