@@ -29,15 +29,16 @@ class Departure(BaseModel):
 
 @rocketmq_listener(topic="departures", consumer_group="desk")
 async def on_departure(departure: Departure) -> None:
-    print("handling", departure.flight, flush=True)
+    # One string: pieces would be torn apart by what a thread logs meanwhile.
+    print(f"handling {departure.flight}", flush=True)
     await anyio.sleep(departure.seconds)
-    print("handled", departure.flight, flush=True)
+    print(f"handled {departure.flight}", flush=True)
 
 @rocketmq_listener(topic="arrivals", consumer_group="arrivals")
 def on_arrival(arrival: Departure) -> None:
-    print("handling", arrival.flight, flush=True)
+    print(f"handling {arrival.flight}", flush=True)
     time.sleep(arrival.seconds)
-    print("handled", arrival.flight, flush=True)
+    print(f"handled {arrival.flight}", flush=True)
 
 @app.on_startup
 async def send(template: RocketMQTemplate) -> None:

@@ -18,7 +18,7 @@ app = RocketBox("desk")
 
 @rocketmq_listener(topic="departures", consumer_group="desk")
 async def on_departure(departure: str) -> None:
-    print("version 1", departure, flush=True)
+    print(f"version 1 {departure}", flush=True)
 
 @app.on_startup
 async def send(template: RocketMQTemplate) -> None:
@@ -58,7 +58,7 @@ def change(file: Path, old: str, new: str) -> None:
 def test_a_change_of_code_restarts_the_service_and_a_signal_stops_it_in_order(folder: Path) -> None:
     service = Service(folder, "run", "desk:app", "--reload")
     service.wait_for("version 1 UA1")
-    change(folder / "desk.py", '"version 1"', '"the second version"')
+    change(folder / "desk.py", "version 1", "the second version")
     service.wait_for("desk.py changed: the service restarts")
     service.wait_for("the second version UA1")
     service.wait_for("desk is ready", times=2)
@@ -133,9 +133,9 @@ def test_a_change_while_the_service_still_stops_is_not_lost(folder: Path) -> Non
     (folder / "desk.py").write_text(SERVICE + SLOW.replace("SECONDS", "1"))
     service = Service(folder, "run", "desk:app", "--reload")
     service.wait_for("version 1 UA1")
-    change(folder / "desk.py", '"version 1"', '"the second version"')
+    change(folder / "desk.py", "version 1", "the second version")
     service.wait_for("closing")
-    change(folder / "desk.py", '"the second version"', '"the third and last version"')
+    change(folder / "desk.py", "the second version", "the third and last version")
     service.wait_for("the third and last version UA1")
     service.process.send_signal(signal.SIGTERM)
     assert service.finish() == 0, service.output
@@ -162,7 +162,7 @@ def test_a_second_signal_ends_parent_and_service_at_once(folder: Path) -> None:
 
 
 def test_a_service_that_ends_by_itself_ends_the_watching(folder: Path) -> None:
-    change(folder / "desk.py", 'print("version 1", departure, flush=True)', "app.shutdown()")
+    change(folder / "desk.py", 'print(f"version 1 {departure}", flush=True)', "app.shutdown()")
     service = Service(folder, "run", "desk:app", "--reload")
     assert service.finish() == 0, service.output
     assert "the service has ended by itself" in service.output
@@ -180,7 +180,7 @@ def test_the_service_stops_in_order_when_its_parent_is_gone(folder: Path) -> Non
 def test_a_change_restarts_all_workers(folder: Path) -> None:
     service = Service(folder, "run", "desk:app", "--reload", "--workers", "2")
     service.wait_for("2 workers are ready")
-    change(folder / "desk.py", '"version 1"', '"the second version"')
+    change(folder / "desk.py", "version 1", "the second version")
     service.wait_for("2 workers are ready", times=2)
     service.wait_for("the second version UA1", times=2)
     service.process.send_signal(signal.SIGTERM)

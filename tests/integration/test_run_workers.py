@@ -26,7 +26,7 @@ app = RocketBox("desk")
 
 @rocketmq_listener(topic="departures", consumer_group="desk")
 async def on_departure(departure: str) -> None:
-    print("handled by", multiprocessing.current_process().name, flush=True)
+    print(f"handled by {multiprocessing.current_process().name}", flush=True)
     if departure == "block":
         time.sleep(600)
     if departure == "shutdown":
