@@ -104,27 +104,33 @@ class DurableReplies:
     ) -> Awaitable[RemotingCommand | None]:
         """What ``again`` answers, called when the next start will know the new topic; many topics share one write.
 
+        Those who wait for a topic are called in the order in which they came, before any who comes later.
         ``code`` and ``ext_fields`` are answered when the topic cannot be written down.
         """
         self.waiting += 1  # now, not when somebody awaits it: more requests of the same read look at it before
-        return self._again_when_written(topics, topic, again, code, ext_fields)
+        called = False
 
-    async def _again_when_written(
-        self,
-        topics: TopicTable,
-        topic: str,
-        again: Callable[[], RemotingCommand | Awaitable[RemotingCommand | None] | None],
-        code: ResponseCode,
-        ext_fields: Mapping[str, str] | None,
-    ) -> RemotingCommand | None:
-        try:
-            await topics.written(topic)
-        except StoreError as error:
-            return RemotingCommand.response(code, str(error), ext_fields)
-        finally:
+        def handle() -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+            nonlocal called
+            called = True
             self.waiting -= 1
-        answer = again()
-        return await answer if isinstance(answer, Awaitable) else answer
+            return again()
+
+        turn = topics.in_turn(topic, handle)
+
+        async def answer() -> RemotingCommand | None:
+            try:
+                result = await turn
+            except StoreError as error:
+                if called:
+                    raise
+                return RemotingCommand.response(code, str(error), ext_fields)
+            finally:
+                if not called:
+                    self.waiting -= 1
+            return await result if isinstance(result, Awaitable) else result
+
+        return answer()
 
     async def all_answered(self) -> None:
         """Return when all who wait now for nothing but the disk have their answer."""

@@ -11,9 +11,9 @@ Source: Apache RocketMQ 5.x ``ConfigManager``, ``BrokerController.initializeBrok
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -25,8 +25,11 @@ from rocketbox.clock import Clock
 from rocketbox.errors import StoreError
 from rocketbox.storage.file_system import Storage
 from rocketbox.tasks import Supervisor
+from rocketbox.waiters import make_waiter
 
 __all__ = ["Persister", "Table", "TableFile"]
+
+ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger(__name__)
 
@@ -56,12 +59,9 @@ class TableFile:
         self._clock = clock
         self.marked = 0
         self.done = 0
-        self.failure: str | None = None
-        """Why the last attempt did not write it."""
-        self._attempts = 0
         self.changed = anyio.Event()
         self.wanted = anyio.Event()
-        self._attempted = anyio.Event()
+        self._line: list[_Place[Any]] = []
 
     def mark(self) -> int:
         """The table has changed; the number of the change."""
@@ -72,29 +72,86 @@ class TableFile:
     def is_written(self, change: int) -> bool:
         return self.done >= change
 
+    def in_turn(self, change: int, handle: Callable[[], ResultT]) -> Awaitable[ResultT]:
+        """What ``handle`` returns, called when a change is on the disk; asks for that to be soon.
+
+        Who waits for a change stands in line from this call on: all are called in one go and in their order, so nobody
+        to whom it :meth:`is_written` comes before them. Raises StoreError, when awaited, if an attempt fails.
+        """
+        place = _Place(change, handle)
+        if self.done >= change:
+            place.go()
+        else:
+            self._line.append(place)
+            self.wanted.set()
+        return self._turn(place)
+
+    async def _turn(self, place: _Place[ResultT]) -> ResultT:
+        try:
+            with self._clock.move_on_after(WRITE_TIMEOUT):
+                await place.result
+        finally:
+            place.left = True
+        if place.told:  # also when that was in the moment in which the time was over
+            result: ResultT = await place.result
+            return result
+        raise StoreError(f"{self.file.path.name} could not be written within {WRITE_TIMEOUT:.0f} s")
+
     async def written(self, change: int) -> None:
         """Return when a change is on the disk; ask for that to be soon. Raises StoreError when an attempt fails."""
-        with self._clock.move_on_after(WRITE_TIMEOUT):
-            while self.done < change:
-                attempt = self._attempts
-                self.wanted.set()
-                await self._attempted.wait()
-                if self.done < change and self.failure is not None and self._attempts != attempt:
-                    raise StoreError(
-                        f"{self.file.path.name} could not be written ({self.failure}); see that the disk of "
-                        f"{self.file.path.parent} has room and works, then try again"
-                    )
-        if self.done < change:
-            raise StoreError(f"{self.file.path.name} could not be written within {WRITE_TIMEOUT:.0f} s")
+        await self.in_turn(change, _nothing)
 
     def attempted(self, change: int, failure: str | None) -> None:
         """What an attempt to write everything up to a change has come to."""
-        self._attempts += 1
-        self.failure = failure
         if failure is None:
             self.done = max(self.done, change)
-        self._attempted.set()
-        self._attempted = anyio.Event()
+        line, self._line = self._line, []
+        for place in line:
+            if self.done >= place.change:
+                place.go()
+            elif failure is not None:
+                place.fail(
+                    StoreError(
+                        f"{self.file.path.name} could not be written ({failure}); see that the disk of "
+                        f"{self.file.path.parent} has room and works, then try again"
+                    )
+                )
+            else:
+                self._line.append(place)
+                self.wanted.set()
+
+
+class _Place(Generic[ResultT]):
+    """Of one who waits for a change: what is done then, and what it comes to."""
+
+    __slots__ = ("_handle", "change", "left", "result", "told")
+
+    def __init__(self, change: int, handle: Callable[[], ResultT]) -> None:
+        self.change = change
+        self._handle = handle
+        self.result = make_waiter()
+        self.left = False
+        self.told = False
+
+    def go(self) -> None:
+        if self.left:
+            return
+        self.told = True
+        try:
+            result = self._handle()
+        except Exception as error:
+            self.result.set_exception(error)
+        else:
+            self.result.set_result(result)
+
+    def fail(self, error: StoreError) -> None:
+        if not self.left:
+            self.told = True
+            self.result.set_exception(error)
+
+
+def _nothing() -> None:
+    """For who only waits."""
 
 
 class Persister:

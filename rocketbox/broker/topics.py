@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import TypeVar
 
 from rocketbox.broker.limits import LimitError, NameBudget
 from rocketbox.broker.options import BrokerOptions
@@ -24,6 +25,8 @@ from rocketbox.protocol.loose_json import loads_loose
 from rocketbox.protocol.registration_bodies import DataVersion, TopicConfig
 
 __all__ = ["READ_WRITE", "TopicTable", "built_in_topics"]
+
+ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger(__name__)
 
@@ -180,10 +183,12 @@ class TopicTable:
         """Return when a change is on the disk. Raises StoreError when it cannot be written down."""
         await self._file.written(change)
 
-    async def written(self, topic: str) -> None:
-        """Return when the next start will know the topic. Raises StoreError when it cannot be written down."""
-        if not self.is_written(topic):
-            await self._file.written(self._unwritten[topic])
+    def in_turn(self, topic: str, handle: Callable[[], ResultT]) -> Awaitable[ResultT]:
+        """What ``handle`` returns, called when the next start will know the topic, in the order of these calls.
+
+        Raises StoreError, when awaited, if the topic cannot be written down.
+        """
+        return self._file.in_turn(0 if self.is_written(topic) else self._unwritten[topic], handle)
 
     def _make(self, topic: TopicConfig, by: str) -> None:
         """Put a topic that is made because somebody named it."""

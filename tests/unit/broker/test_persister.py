@@ -73,6 +73,9 @@ class Bench:
         self.groups = GroupTable(self.clock, self.persister.groups)
         self.offsets = OffsetTable(self.clock, self.persister.offsets)
 
+    async def written(self, topic: str) -> None:
+        await self.topics.in_turn(topic, lambda: None)
+
     async def until(self, condition: Callable[[], bool]) -> None:
         with anyio.fail_after(5):
             while not condition():
@@ -96,7 +99,7 @@ async def test_a_new_topic_is_on_disk_when_its_wait_is_over() -> None:
     async with bench() as run:
         run.topics.put(TopicConfig("t"))
         assert not run.topics.is_written("t")
-        await run.topics.written("t")
+        await run.written("t")
         assert b'"t"' in run.disk.text("topics")
         assert run.topics.is_written("t")
         assert run.topics.is_written("unknown")
@@ -110,7 +113,7 @@ async def test_many_new_topics_share_a_write() -> None:
         async with anyio.create_task_group() as group:
             for number in range(200):
                 run.topics.put(TopicConfig(f"t{number}"))
-                group.start_soon(run.topics.written, f"t{number}")
+                group.start_soon(run.written, f"t{number}")
             await settle()
             run.disk.free.set()
         assert run.disk.writes == ["topics"] * 2
@@ -146,7 +149,7 @@ async def test_what_is_deleted_is_gone_from_the_disk() -> None:
         run.topics.put(TopicConfig("t"))
         run.groups.find("g")
         run.offsets.commit("g", "t", 0, 5)
-        await run.topics.written("t")
+        await run.written("t")
         await run.persister.topics.written(run.topics.delete("t"))
         await run.groups.written(run.groups.delete("g"))
         run.offsets.delete_group("g")
@@ -162,12 +165,12 @@ async def test_a_full_disk_refuses_a_topic_each_time_and_is_told_once(caplog: py
         run.topics.put(TopicConfig("t"))
         for _ in range(3):
             with pytest.raises(StoreError, match=r"topics\.json could not be written .*No space left"):
-                await run.topics.written("t")
+                await run.written("t")
             await run.clock.advance(0.1)
         assert [trouble.what for trouble in run.troubles.current] == ["writing /config/topics.json"]
         run.disk.full = False
         await run.clock.advance(LONGEST_BACKOFF)
-        await run.topics.written("t")
+        await run.written("t")
         assert run.troubles.current == []
         assert b'"t"' in run.disk.text("topics")
         assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
@@ -193,13 +196,13 @@ async def test_a_disk_that_hangs_keeps_nobody_for_ever() -> None:
 
             async def wait() -> None:
                 with pytest.raises(StoreError, match="within 5 s"):
-                    await run.topics.written("t")
+                    await run.written("t")
 
             group.start_soon(wait)
             await run.until(lambda: run.disk.writes == ["topics"])
             await run.clock.advance(WRITE_TIMEOUT)
         run.disk.free.set()
-        await run.topics.written("t")
+        await run.written("t")
 
 
 async def test_a_stop_writes_what_is_not_written_yet() -> None:
@@ -221,7 +224,7 @@ async def test_a_stop_writes_what_is_not_written_yet() -> None:
 async def test_a_stop_goes_on_when_a_table_cannot_be_written() -> None:
     async with bench() as run:
         run.topics.put(TopicConfig("t"))
-        await run.topics.written("t")
+        await run.written("t")
         run.groups.find("g")
         run.disk.full = True
     assert run.disk.text("subscriptionGroup") == b""
@@ -234,7 +237,7 @@ async def test_a_change_while_the_table_is_written_is_written_next() -> None:
         await settle(3)  # it encodes its pieces now
         run.topics.put(TopicConfig("late"))
         run.topics.delete("t999")
-        await run.topics.written("late")
+        await run.written("late")
         assert b'"late"' in run.disk.text("topics")
         await run.at_rest(run.persister.topics)
         assert b'"t999"' not in run.disk.text("topics")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from rocketbox.broker.extensions import BrokerExtensions
@@ -385,3 +386,16 @@ async def test_without_memory_for_one_message_of_a_run_that_one_is_refused_and_n
         await peer.write([send(n, body=b"%d" % n, properties=ordinary(n)) for n in range(5)], answers=5)
         assert [peer.answers[n].code for n in range(5)] == [0, 0, ResponseCode.SYSTEM_ERROR, 0, 0]
         assert [message.body for message in (await wire.messages("t"))[1:]] == [b"0", b"1", b"3", b"4"]
+
+
+@pytest.mark.parametrize("hooks", [[], [Nothing()]], ids=["runs", "one by one"])
+async def test_sends_that_come_while_a_topic_is_written_down_keep_their_order(hooks: list[Nothing]) -> None:
+    async with broker_in_memory(extensions=BrokerExtensions(hooks=hooks)) as wire:
+        peer = Peer(wire)
+        for first in range(0, 1000, 10):
+            await peer.write(
+                [send(n, body=b"%d" % n, properties=ordinary(n)) for n in range(first, first + 10)], answers=0
+            )
+            await anyio.lowlevel.checkpoint()
+        await peer.write([], answers=1000)
+        assert [int(message.body) for message in await wire.messages("t")] == list(range(1000))
