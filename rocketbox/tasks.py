@@ -1,7 +1,9 @@
 """Supervised tasks: each one is owned, named, restarted with backoff, and visible in health. Nothing dies silently.
 
 A :class:`Supervisor` is an async context manager around one anyio task group; leaving it cancels what still runs,
-so no task outlives its owner.
+so no task outlives its owner. Its tasks are shielded from what is cancelled further out: a user may cancel a scope
+around a client at any moment. Then the owner alone hears of it, and ends its tasks in the right order, with
+connections and writers at hand until the last commit is done.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class SupervisedTask:
         self.state = TaskState.RUNNING
         self.restarts = 0
         self.error: BaseException | None = None
-        self._scope = anyio.CancelScope()
+        self._scope = anyio.CancelScope(shield=True)
         self._done = anyio.Event()
 
     def cancel(self) -> None:
@@ -93,6 +95,8 @@ class Supervisor:
     ) -> bool | None:
         group, self._group = self._group, None
         assert group is not None
+        for task in list(self._tasks.values()):
+            task.cancel()
         group.cancel_scope.cancel()
         if isinstance(error, Exception):  # a task group would wrap it; our tasks keep their errors to themselves
             await group.__aexit__(None, None, None)

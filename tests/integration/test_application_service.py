@@ -547,3 +547,35 @@ async def test_a_handler_that_blocks_the_loop_is_named_and_takes_readiness_away(
         await until(lambda: app.is_ready)
         assert app.get(module.Seen).steps == [True, False]
     assert "in on_departure blocks it" in caplog.text
+
+
+async def test_a_scope_that_is_cancelled_around_a_running_service_stops_it_in_order(service: ServiceMaker) -> None:
+    module = service("""
+        import anyio
+        from rocketbox import RocketBox, rocketmq_listener
+
+        begun, ended, cancelled = [], [], []
+
+        @rocketmq_listener(topic="departures", consumer_group="desk")
+        async def on_departure(departure: str) -> None:
+            begun.append(departure)
+            try:
+                await anyio.sleep(0.1)
+            except BaseException:
+                cancelled.append(departure)
+                raise
+            ended.append(departure)
+
+        app = RocketBox("flight-desk", scan=[__name__])
+    """)
+    with anyio.CancelScope() as scope:
+        async with module.app as app:
+            await app.template.send("departures", "UA1")
+            await until(lambda: module.begun)
+            scope.cancel()
+            await anyio.sleep(60)
+    assert (module.ended, module.cancelled) == (["UA1"], [])
+    async with module.app as app:
+        await app.template.send("departures", "UA2")
+        await until(lambda: "UA2" in module.ended)
+    assert module.begun == ["UA1", "UA2"], "what had ended was committed"

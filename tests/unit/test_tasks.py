@@ -68,6 +68,22 @@ async def test_leaving_the_supervisor_ends_its_tasks() -> None:
         tasks.start("late", anyio.Event().wait)
 
 
+async def test_a_scope_cancelled_further_out_reaches_tasks_by_way_of_their_owner_alone() -> None:
+    states = []
+    with anyio.CancelScope() as scope:
+        async with Supervisor("test", RealClock()) as tasks:
+            task = tasks.start("work", anyio.Event().wait)
+            try:
+                scope.cancel()
+                await anyio.sleep_forever()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    for _ in range(5):  # as long as it takes a cancellation to come by
+                        await anyio.lowlevel.checkpoint()
+                states.append(task.state)
+    assert [*states, task.state] == [TaskState.RUNNING, TaskState.CANCELLED]
+
+
 async def test_a_task_can_be_cancelled_alone() -> None:
     async with Supervisor("test", RealClock()) as tasks:
         first = tasks.start("first", anyio.Event().wait)
