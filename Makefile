@@ -6,6 +6,14 @@ BIN := $(VENV)/bin
 ARGS ?=
 SEEDS ?= 200
 
+# Tests run side by side, in a process for each core, up to four. A test that takes more than LIMIT seconds hangs: its
+# process prints where and ends, the test has failed, and another process goes on. With ROCKETBOX_TESTS=all, which runs
+# all of what the tests otherwise take samples of, a test may take as long as it does.
+WORKERS ?= auto
+LIMIT ?= $(if $(filter all,$(ROCKETBOX_TESTS)),0,300)
+PYTEST := $(VENV)/bin/python -m pytest -n $(WORKERS) --maxprocesses=4 --dist=loadgroup \
+	-o faulthandler_timeout=$(LIMIT) -o faulthandler_exit_on_timeout=true
+
 # Java 17+ on this machine? Then Spark uses it; otherwise the extra spark-jre brings one into the environment.
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 JAVA_MAJOR := $(shell "$(JAVA)" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1)
@@ -36,8 +44,8 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## run the flight desk on the embedded broker (ARGS="--help")
 	@$(BIN)/python -m starter_examples.flight_desk $(ARGS)
 
-test: $(STAMP) ## run the tests (ARGS="-k name")
-	@$(BIN)/python -m pytest tests/unit tests/integration tests/examples tests/docs tests/simulation $(ARGS)
+test: $(STAMP) ## run the tests, on all cores up to four (ARGS="-k name"; WORKERS=0: one after another)
+	@$(PYTEST) tests/unit tests/integration tests/examples tests/docs tests/simulation $(ARGS)
 
 check: $(STAMP) ## ruff and mypy --strict
 	@$(BIN)/ruff check .

@@ -14,7 +14,7 @@ from typing import Self
 
 __all__ = ["BrokerProcess"]
 
-START_SECONDS = 60
+START_SECONDS = 120
 
 
 class BrokerProcess:
@@ -93,9 +93,9 @@ class BrokerProcess:
         return self._finish()
 
     def _finish(self) -> int:
-        status = self.process.wait(30)
+        status = self.process.wait(120)
         for reader in self._readers:
-            reader.join(10)
+            reader.join(60)
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         self.process.stdout.close()

@@ -28,7 +28,7 @@ rocketbox:
   embedded: {port: 0, name-server-port: 0, data-dir: %(folder)s/store, mapped-file-size-commit-log: 1MB}
 """
 
-SECONDS = 60  # that a command may take
+SECONDS = 240  # that a command may take on a slow machine; what hangs is ended
 
 _numbers = itertools.count(1)
 
@@ -62,7 +62,8 @@ class Service:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "rocketbox", *arguments],
             cwd=folder,
-            env={**os.environ, **(environment or {})},
+            # Unbuffered, the pieces of a print would be torn apart by what a thread logs meanwhile.
+            env={**os.environ, "PYTHONUNBUFFERED": "", **(environment or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -30,6 +30,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SECONDS = 240  # what hangs is ended; Spark starts slowly on a machine that does other work
 CTRL_C = "^C"
+WHOLE_LINES = Path(__file__).parent / "whole_lines"
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,9 @@ def run_until(command: str, wanted: list[str], folder: Path, expected: int = 0) 
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONUNBUFFERED": "1",
+        "PYTHONUNBUFFERED": "",
         "COLUMNS": "200",
-        "PYTHONPATH": str(folder / "site"),
+        "PYTHONPATH": os.pathsep.join([str(folder / "site"), str(WHOLE_LINES)]),
         "ROCKETBOX_EMBEDDED_PORT": "0",  # free ports, for whatever else runs on this machine
         "ROCKETBOX_EMBEDDED_NAME_SERVER_PORT": "0",
     }
@@ -97,6 +98,28 @@ def run_until(command: str, wanted: list[str], folder: Path, expected: int = 0) 
         process.stdout.close()
     assert not missing, f"{command} did not print {missing}, but:\n{''.join(printed)}"
     assert status == expected, f"{command} ended with status {status}:\n{''.join(printed)}"
+
+
+TALKS = """
+import sys, threading
+
+def log() -> None:
+    while not done.is_set():
+        sys.stderr.write("a line of a thread\\n")
+
+done = threading.Event()
+thread = threading.Thread(target=log)
+thread.start()
+for number in range(500):
+    print("handled", number, "of them")
+done.set()
+thread.join()
+"""
+
+
+def test_a_line_of_several_pieces_is_not_torn_apart_by_what_a_thread_logs(tmp_path: Path) -> None:
+    (tmp_path / "talks.py").write_text(TALKS)
+    run_until(f"{sys.executable} talks.py", [f"handled {number} of them" for number in range(500)], tmp_path)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

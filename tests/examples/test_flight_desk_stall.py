@@ -12,6 +12,7 @@ from rocketbox import RocketBox
 from starter_examples.flight_desk import job
 from starter_examples.flight_desk.data import expect, read_departures
 from starter_examples.flight_desk.ledger import Ledger
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +25,7 @@ class WithoutSpark:
 
 
 async def test_a_job_in_which_nothing_moves_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "STALLED_AFTER", 0.3)
+    monkeypatch.setattr(job, "STALLED_AFTER", 1.0)
     ledger = Ledger()
     expected = expect(read_departures(100), 45)
     app = cast(RocketBox, WithoutSpark())
@@ -32,12 +33,12 @@ async def test_a_job_in_which_nothing_moves_says_what_is_missing(monkeypatch: py
 
         async def move_for_a_while() -> None:
             for _ in range(40):
-                await anyio.sleep(0.02)
+                await anyio.sleep(0.03)
                 ledger.saw_sent()
 
         async with anyio.create_task_group() as group:
             group.start_soon(move_for_a_while)
-            with anyio.fail_after(30):
+            with anyio.fail_after(PATIENCE):
                 (problem,) = await job.wait_until_done(ledger, bars)
     assert ledger.sent == 40  # not given up while something moved
     assert problem.startswith("nothing has moved for")

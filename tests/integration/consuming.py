@@ -1,32 +1,22 @@
-"""What the tests of consumers share: servers, a handler that remembers, and waiting for something to become true."""
+"""What the tests of consumers share: servers, and a handler that remembers."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-
-import anyio
 
 from rocketbox.client import Admin, Producer
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.message import Message, MessageExt
+from tests.waiting import until
 
-__all__ = ["Seen", "dead_letters", "send_all", "servers", "until"]
+__all__ = ["Seen", "dead_letters", "send_all", "servers"]
 
 
 def servers(directory: Path, *, name_server_port: int = 0, port: int = 0) -> EmbeddedServers:
     """A name server and a broker that keep their data in directory."""
     return EmbeddedServers(EmbeddedOptions(data_dir=directory, name_server_port=name_server_port, port=port))
-
-
-async def until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
-    """Return when condition holds; fails with ``what`` after seconds."""
-    with anyio.move_on_after(seconds):
-        while not condition():
-            await anyio.sleep(0.01)
-        return
-    raise AssertionError(f"not within {seconds:g} s: {what}")
 
 
 class Seen:
@@ -51,11 +41,11 @@ class Seen:
     def counts(self) -> Counter[bytes]:
         return Counter(self.bodies)
 
-    async def all_of(self, bodies: Iterable[bytes], seconds: float = 20.0) -> None:
+    async def all_of(self, bodies: Iterable[bytes]) -> None:
         """Return when each of bodies has come at least once."""
         wanted = set(bodies)
         try:
-            await until(lambda: wanted <= set(self.bodies), "all messages", seconds)
+            await until(lambda: wanted <= set(self.bodies), "all messages")
         except AssertionError:
             missing = sorted(wanted - set(self.bodies))
             raise AssertionError(f"{len(missing)} of {len(wanted)} did not come, such as {missing[:5]}") from None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import anyio
 import pytest
 
 from rocketbox.client import Admin, MQClientInstance, Producer
@@ -15,6 +14,7 @@ from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import ConfigurationError, NoRouteError
 from rocketbox.template import RocketMQTemplate
 from tests.services import ServiceMaker, service_maker
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -101,12 +101,6 @@ SERVICE = """
     async def on_proof(flight: str) -> None:
         events.append(f"lake {flight}")
 """
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(20):
-        while not condition():
-            await anyio.sleep(0.02)
 
 
 async def test_each_cluster_has_its_own_and_they_stop_together_in_order(

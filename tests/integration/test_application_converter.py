@@ -10,6 +10,7 @@ import pytest
 
 from rocketbox.errors import ConfigurationError
 from tests.services import ServiceMaker, service_maker
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +60,7 @@ async def test_payloads_go_through_the_users_converter_both_ways(service: Servic
     module = service(TRACKS)
     async with module.app as app:
         await app.template.send("tracks", module.Track(1, 2, 3))
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             while not module.seen:
                 await anyio.sleep(0.02)
     assert module.seen == [(3, 2, 1)]

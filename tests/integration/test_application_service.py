@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -18,6 +18,7 @@ from rocketbox.listeners import ContainerStatus
 from rocketbox.message import MessageQueue
 from tests.loops import anyio_backend as anyio_backend
 from tests.services import SETTINGS, ServiceMaker, service_maker
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 
@@ -73,12 +74,6 @@ DESK = """
 """
 
 
-async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    with anyio.fail_after(seconds):
-        while not condition():
-            await anyio.sleep(0.02)
-
-
 async def test_what_is_sent_reaches_a_listener_and_what_it_returns_is_sent_on(service: ServiceMaker) -> None:
     module = service(
         FLIGHTS
@@ -108,7 +103,7 @@ async def test_what_is_sent_reaches_a_listener_and_what_it_returns_is_sent_on(se
             "departures:AA", departure(flight="AA2", delay=45), keys="AA2", headers={"airport": "EWR"}
         )
         await app.template.send("departures:DL", departure(flight="DL3", delay=99))  # not selected
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             await app.wait_for_shutdown()
         await until(lambda: len(seen.departures) == 2)
     assert sorted(seen.departures) == [("AA2", ("AA2",), "AA", "EWR"), ("UA1", ("UA1",), "UA", "JFK")]
@@ -283,7 +278,7 @@ async def test_a_backlog_that_cannot_be_read_pauses_the_group_instead_of_emptyin
         await app.template.send("departures", module.Departure(flight="UA1"))
         async with Admin(instance=app.get(MQClientInstance)) as admin:
             dead_letters = MessageQueue("%DLQ%desk", "broker-a", 0)
-            with anyio.fail_after(20):  # the last ones may still be on their way when the group pauses
+            with anyio.fail_after(PATIENCE):  # the last ones may still be on their way when the group pauses
                 while await admin.max_offset(dead_letters) < 5:
                     await anyio.sleep(0.02)
             assert await admin.max_offset(dead_letters) == 5
@@ -456,7 +451,7 @@ async def test_further_clusters_have_their_own_template_and_listeners(service: S
             with pytest.raises(ConfigurationError, match=r"Producer named 'lake', and there is none"):
                 await app.template.send("audits", b"x", cluster="lake")
             async with Admin(instance=app.get(MQClientInstance, "audit")) as admin:
-                with anyio.fail_after(10):
+                with anyio.fail_after(PATIENCE):
                     while not await admin.queues("proofs"):
                         await anyio.sleep(0.05)
     finally:

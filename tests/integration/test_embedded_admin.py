@@ -17,6 +17,7 @@ from rocketbox.protocol.codes import PermName, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from tests.integration.wire import Wire, embedded
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -244,7 +245,7 @@ async def test_pulls_on_hold_end_when_their_group_is_deleted(tmp_path: Path) -> 
             answers.append((await wire.pull("t", 1, group="g", suspend_ms=15_000)).code)
 
         tasks.start_soon(wait)
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             while not wire.servers.broker.held_pulls.waiting("t", 0, "g"):
                 await anyio.sleep(0.01)
             await wire.broker(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g"})
@@ -314,7 +315,7 @@ async def test_pulls_on_hold_end_when_their_topic_is_deleted(tmp_path: Path) -> 
             answers.append((await wire.pull("t", 1, group="g", suspend_ms=15_000)).code)
 
         tasks.start_soon(wait)
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             while not wire.servers.broker.held_pulls.waiting("t", 0, "g"):
                 await anyio.sleep(0.01)
             await delete(wire, "t")

@@ -17,6 +17,7 @@ from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection, RemotingOptions
 from tests.integration.wire import Wire, embedded, small_options
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +35,7 @@ class Listening:
         self.heard.set()
 
     async def next(self) -> None:
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             await self.heard.wait()
         self.heard = anyio.Event()
 
@@ -181,15 +182,15 @@ async def test_routes_are_strict_json_unless_an_old_client_asks(tmp_path: Path) 
     async with embedded(tmp_path) as wire:
         request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
         address = wire.servers.name_server_address
-        strict = await wire.client.request(address, request, timeout=3)
+        strict = await wire.client.request(address, request, timeout=PATIENCE)
         assert b'"brokerAddrs":{"0":"' in strict.body
         async with RemotingClient(clock=RealClock(), options=RemotingOptions(version=317)) as old:
-            loose = await old.request(address, request, timeout=3)
+            loose = await old.request(address, request, timeout=PATIENCE)
             assert b'"brokerAddrs":{0:"' in loose.body
             asked = RemotingCommand.request(
                 RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102", "acceptStandardJsonOnly": "true"}
             )
-            assert b'"brokerAddrs":{"0":"' in (await old.request(address, asked, timeout=3)).body
+            assert b'"brokerAddrs":{"0":"' in (await old.request(address, asked, timeout=PATIENCE)).body
 
 
 async def test_an_unknown_topic_has_no_route(tmp_path: Path) -> None:
@@ -223,7 +224,7 @@ async def register(client: RemotingClient, address: str, name: str, topics: list
         "enableActingMaster": "false", "haServerAddr": "10.0.0.1:10912", "compressed": "false", "brokerName": name,
     }  # fmt: skip
     request = RemotingCommand.request(RequestCode.REGISTER_BROKER, fields, json.dumps(body).encode())
-    return await client.request(address, request, timeout=3)
+    return await client.request(address, request, timeout=PATIENCE)
 
 
 async def test_a_broker_whose_connection_closes_is_forgotten_at_once(tmp_path: Path) -> None:
@@ -264,15 +265,15 @@ async def test_the_broker_registers_again_with_a_name_server_that_was_restarted(
     async with RemotingClient(clock=RealClock()) as client, anyio.create_task_group() as group:
         address, stop, stopped = await group.start(serve_names, 0)
         async with Broker(small_options(tmp_path).broker_options(), name_servers=[address]) as broker:
-            assert (await client.request(address, route_request("TBW102"), timeout=3)).code == 0
+            assert (await client.request(address, route_request("TBW102"), timeout=PATIENCE)).code == 0
             stop.set()
             await stopped.wait()
             known = {"b": "BenchmarkTest", "e": "0"}
             send = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, known, b"x")
-            assert (await client.request(broker.address, send, timeout=3)).code == 0
+            assert (await client.request(broker.address, send, timeout=PATIENCE)).code == 0
             new = {"b": "meanwhile", "c": "TBW102", "d": "4", "e": "0"}
             send = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, new, b"x")
-            assert (await client.request(broker.address, send, timeout=10)).code == 0
+            assert (await client.request(broker.address, send, timeout=PATIENCE)).code == 0
             _, stop, _ = await group.start(serve_names, int(address.rpartition(":")[2]))
             await until_answered(client, address, "meanwhile", 0)
             stop.set()
@@ -284,9 +285,9 @@ def route_request(topic: str) -> RemotingCommand:
 
 async def until_answered(client: RemotingClient, address: str, topic: str, code: int) -> None:
     """Return when the name server answers a route request so."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         while True:
-            if (await client.request(address, route_request(topic), timeout=3)).code == code:
+            if (await client.request(address, route_request(topic), timeout=PATIENCE)).code == code:
                 return
             await anyio.sleep(0.02)
 
@@ -297,4 +298,4 @@ async def test_a_broker_starts_without_its_name_server(tmp_path: Path) -> None:
         address = gone.address
     async with Broker(options, name_servers=[address]) as broker, RemotingClient(clock=RealClock()) as client:
         send = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, {"b": "t", "c": "TBW102", "e": "0"}, b"x")
-        assert (await client.request(broker.address, send, timeout=3)).code == 0
+        assert (await client.request(broker.address, send, timeout=PATIENCE)).code == 0

@@ -16,6 +16,7 @@ from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.integration.wire import Wire, embedded, small_options
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 
@@ -77,7 +78,7 @@ async def test_a_sync_that_takes_long_is_said_and_the_message_is_stored(tmp_path
             disk.free.set()
         assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
         assert answer.ext_fields["queueOffset"] == "1"
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             while len(await wire.messages("t")) < 2:
                 await anyio.sleep(0.01)
 
@@ -112,7 +113,7 @@ async def test_too_many_waiting_sends_are_turned_away(tmp_path: Path) -> None:
         async with anyio.create_task_group() as group:
             for _ in range(3):
                 group.start_soon(collect, wire, answers)
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 while not answers:
                     await anyio.sleep(0.01)
             disk.free.set()
@@ -128,7 +129,7 @@ async def test_a_sender_may_choose_not_to_wait(tmp_path: Path) -> None:
         await wire.send("t", b"first")
         disk.free.clear()
         try:
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 answer = await wire.send("t", b"quick", properties="WAIT\x01false\x02")
         finally:
             disk.free.set()
@@ -158,9 +159,9 @@ async def test_a_stop_answers_what_is_stored(tmp_path: Path) -> None:
             disk.free.clear()
             for _ in range(3):
                 group.start_soon(collect, wire, answers)
-            await anyio.sleep(0.1)
+            await until(lambda: servers.broker._replies.waiting == 3, "all wait for the disk")
             threading.Timer(0.3, disk.free.set).start()
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             while len(answers) < 3:
                 await anyio.sleep(0.01)
     assert [answer.code for answer in answers] == [0, 0, 0]

@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from tests.broker_process import BrokerProcess
 from tests.integration.wire import Wire, embedded, small_options
 from tests.loops import anyio_backend as anyio_backend
 from tests.services import ServiceMaker, service_maker
+from tests.waiting import PATIENCE, until
 
 
 class Disk(MemoryStorage):
@@ -44,12 +45,6 @@ class Disk(MemoryStorage):
         super().record(name, path, offset, size)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(10):
-        while not condition():
-            await anyio.sleep(0.01)
-
-
 async def writable(wire: Wire) -> bool:
     route = await wire.route("t")
     assert route is not None
@@ -57,7 +52,7 @@ async def writable(wire: Wire) -> bool:
 
 
 async def until_writable(wire: Wire, wanted: bool) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         while await writable(wire) != wanted:
             await anyio.sleep(0.01)
 
@@ -85,7 +80,7 @@ async def test_a_failure_takes_the_write_permission_back_and_reads_go_on(
         assert (await wire.send("t", b"refused")).code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert [message.body for message in await wire.messages("t")] == [b"kept"]
         assert "the disk is broken" in str(wire.servers.health.failure)
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             await wire.servers.failed()
         assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
 

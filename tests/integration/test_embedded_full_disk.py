@@ -15,6 +15,7 @@ from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.integration.wire import embedded
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +70,7 @@ async def test_a_message_is_given_back_only_when_its_topic_is_written_down(
             assert "No space left" in (refused.remark or "")
         disk.full = False
         assert (await wire.broker(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == ResponseCode.SUCCESS
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             while not (again := await wire.messages(topic)):
                 await anyio.sleep(0.05)
         assert [each.body for each in again] == [b"kept"]
@@ -108,7 +109,7 @@ async def test_who_only_reads_a_full_disk_goes_on(tmp_path: Path) -> None:
         assert (await wire.heartbeat("late", {"news": "*"})).code == ResponseCode.SUCCESS
         assert [message.body for message in await wire.messages("news", group="late")] == [b"kept"]
         disk.full = False
-        with anyio.fail_after(5):  # by itself, though nobody sends to the group's retry topic
+        with anyio.fail_after(PATIENCE):  # by itself, though nobody sends to the group's retry topic
             while b'"%RETRY%late"' not in disk.table(tmp_path, "topics"):
                 await anyio.sleep(0.02)
     assert b'"late"' in disk.table(tmp_path, "subscriptionGroup")
@@ -124,7 +125,7 @@ async def test_offsets_that_could_not_be_written_are_written_later(tmp_path: Pat
         await anyio.sleep(0.2)
         assert b"news@g" not in disk.table(tmp_path, "consumerOffset")
         disk.full = False
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             while b"news@g" not in disk.table(tmp_path, "consumerOffset"):
                 await anyio.sleep(0.02)
 
@@ -191,7 +192,7 @@ async def test_a_full_disk_refuses_sends_serves_reads_and_takes_sends_again_by_i
         assert [message.body for message in await wire.messages("news")] == [b"kept"]
         assert (await wire.send("news", b"x" * 20_000)).code == ResponseCode.SERVICE_NOT_AVAILABLE
         disk.full = False
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             while (await wire.send("news", b"later")).code != ResponseCode.SUCCESS:
                 await anyio.sleep(0.05)
         assert [message.body for message in await wire.messages("news")] == [b"kept", b"later"]
@@ -210,7 +211,7 @@ async def test_bytes_that_wait_for_the_disk_are_bounded_also_of_those_who_do_not
         async with anyio.create_task_group() as group:
             for _ in range(20):
                 group.start_soon(send)
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 while len(answers) < 10:
                     await anyio.sleep(0.01)
             await anyio.sleep(0.05)

@@ -21,6 +21,7 @@ from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.integration.wire import SMALL_FILES, embedded, small_options
+from tests.waiting import PATIENCE, until
 
 
 @pytest.mark.anyio
@@ -51,7 +52,7 @@ async def test_offsets_are_written_while_the_broker_runs(tmp_path: Path) -> None
         await wire.send("t")
         update = {"consumerGroup": "g", "topic": "t", "queueId": 0, "commitOffset": 1}
         await wire.broker(RequestCode.UPDATE_CONSUMER_OFFSET, update)
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             while not (tmp_path / "config" / "consumerOffset.json").exists():
                 await anyio.sleep(0.02)
 
@@ -196,7 +197,7 @@ async def test_wrong_settings_are_found_together(tmp_path: Path) -> None:
 
 async def ask(address: str, code: int, fields: dict[str, str]) -> RemotingCommand:
     async with RemotingClient(clock=RealClock()) as client:
-        return await client.request(address, RemotingCommand.request(code, fields), timeout=5)
+        return await client.request(address, RemotingCommand.request(code, fields), timeout=PATIENCE)
 
 
 def test_servers_in_a_thread_answer_while_the_caller_blocks(tmp_path: Path) -> None:
@@ -236,7 +237,7 @@ async def test_a_stop_ends_long_polls(tmp_path: Path) -> None:
                 RequestCode.PULL_MESSAGE,
                 {
                     "consumerGroup": "g", "topic": "t", "queueId": "0", "queueOffset": "1", "maxMsgNums": "1",
-                    "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": "60000", "subscription": "*",
+                    "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": "120000", "subscription": "*",
                     "subVersion": "0",
                 },
             )  # fmt: skip
@@ -244,10 +245,10 @@ async def test_a_stop_ends_long_polls(tmp_path: Path) -> None:
 
             async def hold() -> None:
                 with pytest.raises(RemotingError):
-                    await client.request(wire.servers.broker_address, request, timeout=60)
+                    await client.request(wire.servers.broker_address, request, timeout=120)
                 failed.set()
 
             group.start_soon(hold)
-            await anyio.sleep(0.1)
-        with anyio.fail_after(5):
+            await until(lambda: len(wire.servers.broker.held_pulls) == 1)
+        with anyio.fail_after(PATIENCE):
             await failed.wait()

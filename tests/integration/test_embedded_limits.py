@@ -13,6 +13,7 @@ import pytest
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand, encode_command
 from tests.integration.wire import embedded
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -91,7 +92,7 @@ async def test_a_pull_on_hold_keeps_little_of_a_large_request(tmp_path: Path) ->
                 before = tracemalloc.get_traced_memory()[0]
                 for opaque in range(20):
                     await peer.send(encode_command(request, opaque))
-                with anyio.fail_after(10):
+                with anyio.fail_after(PATIENCE):
                     while len(wire.servers.broker.held_pulls) < 20:
                         await anyio.sleep(0.01)
                 gc.collect()
@@ -99,7 +100,7 @@ async def test_a_pull_on_hold_keeps_little_of_a_large_request(tmp_path: Path) ->
             finally:
                 tracemalloc.stop()
             assert (await wire.send("one", b"news", queue=1)).code == ResponseCode.SUCCESS
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 assert b"news" in await peer.receive()
 
 

@@ -13,6 +13,7 @@ from rocketbox.message import MessageExt, Property
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from tests.integration.wire import Wire, embedded
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.anyio
 async def arrived(wire: Wire, topic: str, count: int = 1, *, queue: int = 0) -> list[MessageExt]:
     """The messages of a queue, once there are so many."""
     found: list[MessageExt] = []
-    with anyio.fail_after(15):
+    with anyio.fail_after(PATIENCE):
         while len(found) < count:
             found = await wire.messages(topic, queue=queue)
             await anyio.sleep(0.02)

@@ -33,6 +33,7 @@ from rocketbox.remoting.options import RemotingOptions
 from tests.broker_process import BrokerProcess
 from tests.integration.bare_socket_client import BINARY_TYPE, JSON_TYPE, connect, request
 from tests.integration.wire import Wire, embedded
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -152,7 +153,7 @@ async def test_frames_that_never_end_are_given_up_and_cost_little(tmp_path: Path
                 await stream.send((announced[:3], announced + b"\x01\0\0", header, b"")[number % 4])
             await well(Wire(wire.servers, other))
             assert server.half_frame_bytes <= 60 * 60_010
-            with anyio.fail_after(15):
+            with anyio.fail_after(PATIENCE):
                 while server.counters.frames_too_slow < 180:
                     await anyio.sleep(0.05)
             assert server.half_frame_bytes == 0
@@ -202,7 +203,7 @@ async def test_who_never_reads_is_given_up_and_the_others_are_served(tmp_path: P
         assert 1 << 20 < most <= 4 << 20
         for stream in streams:
             await stream.aclose()
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             while server.unread_bytes:
                 await anyio.sleep(0.02)
 
@@ -221,7 +222,7 @@ async def test_a_flood_of_connections_leaves_those_that_are_there_alone(
             if len(streams) % 50 == 0:
                 await well(wire)
         assert server.connection_limit == 30
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             while server.counters.connections_refused < 271:
                 await anyio.sleep(0.02)
         assert len(server.connections) <= 30
@@ -229,7 +230,7 @@ async def test_a_flood_of_connections_leaves_those_that_are_there_alone(
         for stream in streams:
             await stream.aclose()
         async with RemotingClient(clock=RealClock()) as later:
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 while len(server.connections) > 5:
                     await anyio.sleep(0.02)
             await well(Wire(wire.servers, later))
@@ -257,7 +258,7 @@ def send(address: str, topic: str, kind: int = BINARY_TYPE) -> None:
 
 def send_soon(address: str, topic: str) -> None:
     """As soon as the server has seen that others have gone."""
-    ends_at = time.monotonic() + 5
+    ends_at = time.monotonic() + PATIENCE
     while True:
         try:
             send(address, topic, JSON_TYPE)
@@ -336,15 +337,15 @@ async def test_connections_of_consumers_that_are_closed_wait_for_no_collection_o
                 async with RemotingClient(clock=RealClock()) as client:
                     body = json.dumps({"clientID": f"c{number}", "consumerDataSet": [group]}).encode()
                     beat = RemotingCommand.request(RequestCode.HEART_BEAT, None, body)
-                    assert (await client.request(wire.broker_address, beat, timeout=5)).code == 0
+                    assert (await client.request(wire.broker_address, beat, timeout=PATIENCE)).code == 0
                     fields = {name: str(value) for name, value in pull.items()}
                     await client.send_oneway(
-                        wire.broker_address, RemotingCommand.request(RequestCode.PULL_MESSAGE, fields), timeout=5
+                        wire.broker_address, RemotingCommand.request(RequestCode.PULL_MESSAGE, fields), timeout=PATIENCE
                     )
                     other = Wire(wire.servers, client)
                     assert (await other.send("news", b"more", queue=1)).code == 0
                     alive += [weakref.ref(each) for each in broker.server.connections]
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 while len({id(each()) for each in alive if each() is not None}) > 1:  # that of ``wire`` goes on
                     await anyio.sleep(0.02)
         finally:

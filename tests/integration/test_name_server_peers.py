@@ -29,6 +29,7 @@ from rocketbox.remoting.server import RemotingServer
 from tests.clocks import VirtualClock
 from tests.integration.wire import embedded
 from tests.unit.remoting.test_connection_core import RecordingDriver
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -47,12 +48,12 @@ async def test_a_stranger_neither_redirects_nor_removes_the_embedded_broker(tmp_
         name_server, broker = wire.servers.name_server_address, wire.servers.broker_address
         before = await wire.route("TBW102")
         for address in ("6.6.6.6:10911", broker):
-            answer = await stranger.request(name_server, registration(address, "TBW102", "more"), timeout=5)
+            answer = await stranger.request(name_server, registration(address, "TBW102", "more"), timeout=PATIENCE)
             assert answer.code == 1
             assert f"broker broker-a is registered at {broker} over another connection" in (answer.remark or "")
         goodbye = {"brokerName": "broker-a", "brokerAddr": broker, "clusterName": "DefaultCluster", "brokerId": "0"}
         answer = await stranger.request(
-            name_server, RemotingCommand.request(RequestCode.UNREGISTER_BROKER, goodbye), timeout=5
+            name_server, RemotingCommand.request(RequestCode.UNREGISTER_BROKER, goodbye), timeout=PATIENCE
         )
         assert answer.code == 1
         assert await wire.route("TBW102") == before
@@ -200,7 +201,7 @@ async def test_a_broker_that_leaves_while_its_large_registration_is_taken_in_is_
     ):
         async with RemotingClient(clock=clock, network=network) as broker, anyio.create_task_group() as group:
             group.start_soon(partial(broker.request, names.address, registration("10.0.0.1:10911", *TOPICS), timeout=5))
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 while not any(connection.attributes for connection in names.server.connections):
                     await anyio.lowlevel.checkpoint()
             group.cancel_scope.cancel()

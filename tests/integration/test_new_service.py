@@ -12,6 +12,8 @@ import pytest
 
 from tests.services import Service
 
+pytestmark = pytest.mark.xdist_group("new service")  # that is made once
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -21,6 +21,7 @@ from rocketbox.message import Message, MessageQueue, SendStatus
 from rocketbox.protocol.codes import SerializeType
 from rocketbox.remoting.options import RemotingOptions
 from tests.loops import anyio_backend as anyio_backend
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -64,7 +65,7 @@ async def test_topic_is_made_by_the_first_send_and_used_round_robin(tmp_path: Pa
         with pytest.raises(NoRouteError):
             await admin.queues("fresh")
         results = [await producer.send(Message("fresh", b"x")) for _ in range(8)]
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             while True:
                 try:
                     queues = await admin.queues("fresh")

@@ -7,10 +7,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from rocketbox.client import Admin, ConsumerOptions, Producer, PushConsumer
+from rocketbox.client import Admin, ClientOptions, ConsumerOptions, Producer, PushConsumer
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt, MessageModel
-from tests.integration.consuming import Seen, send_all, servers, until
+from tests.integration.consuming import Seen, send_all, servers
 from tests.loops import anyio_backend as anyio_backend
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -83,16 +84,17 @@ async def test_topics_have_handlers_of_their_own(anyio_backend: str, tmp_path: P
 
 async def test_a_topic_that_appears_later_is_read_from_its_beginning(anyio_backend: str, tmp_path: Path) -> None:
     seen = Seen()
+    seldom = ClientOptions(poll_name_server_interval=3600)  # the routes that are known
     async with servers(tmp_path) as embedded:
         address = embedded.name_server_address
         async with (
             Producer("p", name_server=address) as producer,
-            PushConsumer("desk", name_server=address) as consumer,
+            PushConsumer("desk", name_server=address, client_options=seldom) as consumer,
         ):
             await consumer.subscribe("not-yet", "*", seen)
             assert consumer.state().topics_without_route == ("not-yet",)
             await send_all(producer, "not-yet", bodies("n", 40))
-            await seen.all_of(bodies("n", 40), seconds=10)
+            await seen.all_of(bodies("n", 40))
             assert consumer.state().topics_without_route == ()
 
 

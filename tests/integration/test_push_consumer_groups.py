@@ -11,9 +11,13 @@ import pytest
 
 from rocketbox.client import ConsumerOptions, Producer, PushConsumer
 from rocketbox.message import ConsumeMode, Message, MessageExt
-from tests.integration.consuming import Seen, send_all, servers, until
+from tests.integration.consuming import Seen, send_all, servers
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
+
+SELDOM = ConsumerOptions(rebalance_interval=3600)
+"""The queues are only shared anew when the broker tells that members came or went."""
 
 
 def bodies(prefix: str, count: int) -> list[bytes]:
@@ -46,14 +50,14 @@ async def test_members_share_the_queues_and_the_rest_takes_over_when_one_leaves(
         address = embedded.name_server_address
         async with (
             Producer("p", name_server=address) as producer,
-            PushConsumer("desk", name_server=address) as one,
+            PushConsumer("desk", name_server=address, options=SELDOM) as one,
         ):
             await one.subscribe("t", "*", first)
             await send_all(producer, "t", bodies("alone", 20))
             await first.all_of(bodies("alone", 20))
             await until(lambda: one.state().held == 0, "all consumed")
             await one.persist_offsets()  # else the other member would get them again
-            async with PushConsumer("desk", name_server=address) as two:
+            async with PushConsumer("desk", name_server=address, options=SELDOM) as two:
                 await two.subscribe("t", "*", second)
                 await shared(one, two, "t")
                 await send_all(producer, "t", bodies("both", 40))
@@ -61,7 +65,7 @@ async def test_members_share_the_queues_and_the_rest_takes_over_when_one_leaves(
                 assert set(bodies("both", 40)) & set(first.bodies)
                 assert set(bodies("both", 40)) & set(second.bodies)
             await send_all(producer, "t", bodies("again", 20))
-            await first.all_of(bodies("again", 20), seconds=5)
+            await first.all_of(bodies("again", 20))
     came = first.counts() + second.counts()
     assert set(came) == {*bodies("alone", 20), *bodies("both", 40), *bodies("again", 20)}
     assert set(came.values()) == {1}
@@ -78,7 +82,7 @@ async def test_what_a_killed_member_had_in_hand_comes_to_another(anyio_backend: 
             async with await anyio.open_process(command, cwd=Path(__file__).parents[2], stderr=None) as process:
                 assert process.stdout is not None
                 assert b"ready" in await process.stdout.receive()
-                async with PushConsumer("desk", name_server=address) as consumer:
+                async with PushConsumer("desk", name_server=address, options=SELDOM) as consumer:
                     await consumer.subscribe("t", "*", seen)
                     await until(lambda: 0 < len(queues_of(consumer, "t")) < 8, "both have their part of the queues")
                     own = len(queues_of(consumer, "t"))
@@ -87,7 +91,7 @@ async def test_what_a_killed_member_had_in_hand_comes_to_another(anyio_backend: 
                     await until(lambda: bool(seen.bodies), "some come here")
                     assert not set(stuck) <= set(seen.bodies), "the others hang there"
                     process.kill()
-                    await seen.all_of(stuck, seconds=10)
+                    await seen.all_of(stuck)
                     assert len(queues_of(consumer, "t")) > own
 
 
@@ -95,17 +99,20 @@ async def test_a_member_that_is_cancelled_is_replaced(anyio_backend: str, tmp_pa
     first, second = Seen(), Seen()
     async with servers(tmp_path) as embedded:
         address = embedded.name_server_address
-        async with Producer("p", name_server=address) as producer, PushConsumer("desk", name_server=address) as one:
+        async with (
+            Producer("p", name_server=address) as producer,
+            PushConsumer("desk", name_server=address, options=SELDOM) as one,
+        ):
             await one.subscribe("t", "*", first)
             await producer.send(Message("t", b"first"))
             await first.all_of([b"first"])
             with anyio.CancelScope() as death:
-                async with PushConsumer("desk", name_server=address) as two:
+                async with PushConsumer("desk", name_server=address, options=SELDOM) as two:
                     await two.subscribe("t", "*", second)
                     await shared(one, two, "t")
                     death.cancel()  # nothing is drained
             await send_all(producer, "t", bodies("later", 20))
-            await first.all_of(bodies("later", 20), seconds=10)
+            await first.all_of(bodies("later", 20))
 
 
 async def test_an_orderly_queue_changes_hands_without_losing_its_order(anyio_backend: str, tmp_path: Path) -> None:

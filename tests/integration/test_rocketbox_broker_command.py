@@ -18,6 +18,7 @@ from rocketbox.clock import RealClock
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
+from tests.waiting import PATIENCE
 
 READY = re.compile(r"ready name-server=(127\.0\.0\.1:\d+) broker=(127\.0\.0\.1:\d+)\n")
 SMALL = ["--mapped-file-size-commit-log=1048576", "--max-message-size=100KB", "--max-index-num=1000",
@@ -35,9 +36,9 @@ async def ask(name_server: str, broker: str) -> tuple[RemotingCommand, RemotingC
     """The answers to a route request and a send."""
     async with RemotingClient(clock=RealClock()) as client:
         request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
-        route = await client.request(name_server, request, timeout=5)
+        route = await client.request(name_server, request, timeout=PATIENCE)
         send = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, {"b": "TBW102", "e": "0"}, b"x")
-        return route, await client.request(broker, send, timeout=5)
+        return route, await client.request(broker, send, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -57,7 +58,7 @@ def test_it_says_that_it_is_ready_and_stops_on_a_signal(tmp_path: Path, number: 
             assert b'"mine"' in route.body
             assert sent.code == 0
             process.send_signal(number)
-            rest, errors = process.communicate(timeout=20)
+            rest, errors = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
     assert process.returncode == 0, errors
@@ -68,7 +69,7 @@ def test_it_says_that_it_is_ready_and_stops_on_a_signal(tmp_path: Path, number: 
 
 
 def failure(directory: Path, *arguments: str) -> str:
-    done = subprocess.run(command(directory, *arguments), check=False, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command(directory, *arguments), check=False, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 1, done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
@@ -123,7 +124,7 @@ def test_a_second_signal_ends_a_broker_whose_disk_hangs(tmp_path: Path, when: st
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        killer = threading.Timer(30, process.kill)
+        killer = threading.Timer(PATIENCE, process.kill)
         killer.start()
         try:
             if when == WHEN_IT_STOPS:
@@ -137,7 +138,7 @@ def test_a_second_signal_ends_a_broker_whose_disk_hangs(tmp_path: Path, when: st
                     assert line, "it ended at the first signal"
             assert process.poll() is None
             process.send_signal(number)
-            _, errors = process.communicate(timeout=10)
+            _, errors = process.communicate(timeout=PATIENCE)
         finally:
             killer.cancel()
             process.kill()
@@ -151,7 +152,9 @@ def test_a_start_that_nobody_can_hear_of_says_so(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        done = subprocess.run(arguments, check=False, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=30)
+        done = subprocess.run(
+            arguments, check=False, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=PATIENCE
+        )
     finally:
         os.close(writer)
     assert done.returncode == 1

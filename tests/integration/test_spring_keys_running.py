@@ -12,6 +12,7 @@ from rocketbox.client import MQClientInstance
 from rocketbox.client.api.groups import consumer_ids
 from rocketbox.errors import InvalidMessageError
 from tests.services import SETTINGS, ServiceMaker, service_maker
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +48,7 @@ async def test_defaults_of_listeners_and_the_name_of_the_client_hold(service: Se
     async with module.app as app:
         for tag in ("UA", "XX", "AA"):
             await app.template.send(f"departures:{tag}", b"a departure")
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             while len(module.seen) < 2:
                 await anyio.sleep(0.02)
         instance = app.get(MQClientInstance)

@@ -21,6 +21,7 @@ from rocketbox.clock import RealClock
 from rocketbox.watchdog import LoopWatchdog
 from tests.loops import anyio_backend as anyio_backend
 from tests.services import ServiceMaker, service_maker
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +36,7 @@ async def block(seconds: float) -> None:
 
 
 async def heard(caplog: pytest.LogCaptureFixture, text: str) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         while text not in caplog.text:
             await anyio.sleep(0.01)
 
@@ -150,6 +151,6 @@ def test_a_process_that_is_stopped_for_a_while_warns_of_nothing() -> None:
     os.kill(process.pid, signal.SIGSTOP)
     time.sleep(1.5)
     os.kill(process.pid, signal.SIGCONT)
-    _, errors = process.communicate("\n", timeout=30)
+    _, errors = process.communicate("\n", timeout=PATIENCE)
     assert process.returncode == 0
     assert "event loop" not in errors

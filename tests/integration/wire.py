@@ -16,6 +16,7 @@ from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.stored_message import decode_messages
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.storage.file_system import Storage
+from tests.waiting import PATIENCE
 
 SMALL_FILES: Mapping[str, object] = {
     "mapped-file-size-commit-log": "4MB",
@@ -55,7 +56,7 @@ class Wire:
 
     async def _ask(self, address: str, code: int, fields: Mapping[str, object] | None, body: bytes) -> RemotingCommand:
         ext = {name: str(value) for name, value in (fields or {}).items() if value is not None}
-        return await self.client.request(address, RemotingCommand.request(code, ext, body), timeout=20)
+        return await self.client.request(address, RemotingCommand.request(code, ext, body), timeout=130)
 
     async def route(self, topic: str) -> dict[str, Any] | None:
         """The route of a topic, None when there is none."""
@@ -148,7 +149,7 @@ class Wire:
             ],
         }
         request = RemotingCommand.request(RequestCode.HEART_BEAT, None, json.dumps(beat).encode())
-        return await (client or self.client).request(self.broker_address, request, timeout=20)
+        return await (client or self.client).request(self.broker_address, request, timeout=PATIENCE)
 
 
 def java_hash(text: str) -> int:

@@ -13,6 +13,7 @@ from rocketbox.blocking import WorkerPool, blocking_in_loop, run_blocking
 from rocketbox.errors import NotStartedError
 from tests.clocks import settle
 from tests.loops import anyio_backend as anyio_backend
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -92,7 +93,7 @@ async def test_a_function_whose_caller_was_cancelled_in_line_is_not_begun() -> N
 
 async def test_an_exhausted_iterator_in_a_function_is_an_error_and_not_a_hang() -> None:
     async with WorkerPool(1, "test") as pool:
-        with anyio.fail_after(10), pytest.raises(RuntimeError, match="StopIteration"):
+        with anyio.fail_after(PATIENCE), pytest.raises(RuntimeError, match="StopIteration"):
             await pool.run(next, iter(()))
         assert await pool.run(lambda: "next") == "next"
 
@@ -107,7 +108,7 @@ async def test_who_still_waits_in_line_when_the_pool_closes_is_told() -> None:
                 await pool.run(lambda: None)
             refused.append(caught.value)
 
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             async with WorkerPool(1, "test") as pool:
                 group.start_soon(pool.run, release.wait, 10)
                 await anyio.wait_all_tasks_blocked()

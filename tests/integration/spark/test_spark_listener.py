@@ -32,6 +32,7 @@ from rocketbox.spark.listener import (
 )
 from rocketbox.spark.session import SparkRuntime
 from tests.integration.spark.topics import Broker, rows_of, wait_for
+from tests.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.anyio, pytest.mark.usefixtures("spark")]
 
@@ -83,12 +84,6 @@ def container(
         clock=RealClock(),
         drain_timeout=drain_timeout,
     )
-
-
-async def until(what: Callable[[], Any], seconds: float = 30) -> None:
-    with anyio.fail_after(seconds):
-        while not what():
-            await anyio.sleep(0.05)
 
 
 @pytest.mark.parametrize("schema", [Model, Data, Typed, "row bigint, name string"], ids=str)
@@ -204,10 +199,10 @@ async def test_a_batch_that_does_not_end_in_time_is_cancelled_and_comes_again(
 
     async def stuck(rows: DataFrame) -> None:
         begun.set()
-        await anyio.sleep(60)
+        await anyio.sleep(10 * PATIENCE)
 
     listener = container(stuck, broker, topic, tmp_path, drain_timeout=0.5)
-    with anyio.fail_after(15):
+    with anyio.fail_after(PATIENCE):
         async with listener:
             await until(begun.is_set)
     ledger = Ledger()
@@ -285,7 +280,7 @@ def test_a_killed_process_gets_the_same_batch_again(broker: Broker, topic: str, 
         process.kill()
     java, *before = noted()
     broker.send(topic, rows_of(30, 35))
-    wait_for(lambda: not Path(f"/proc/{java}").exists(), 60)  # Spark's Java ends when its driver has gone
+    wait_for(lambda: not Path(f"/proc/{java}").exists())  # Spark's Java ends when its driver has gone
     notes.unlink()
     with service(hang_in=-1) as process:
         assert process.wait(300) == 0

@@ -14,6 +14,7 @@ import anyio
 from rocketbox.client import Admin, Producer
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers, ServersInThread
 from rocketbox.message import Message, MessageQueue, SendResult
+from tests.waiting import PATIENCE
 
 __all__ = ["Broker", "rows_of", "wait_for"]
 
@@ -22,7 +23,7 @@ def rows_of(start: int, end: int) -> list[dict[str, int]]:
     return [{"row": number} for number in range(start, end)]
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 30, *, unless: Callable[[], Any] = lambda: None) -> None:
+def wait_for(what: Callable[[], Any], seconds: float = PATIENCE, *, unless: Callable[[], Any] = lambda: None) -> None:
     """Return when ``what()`` is true; fail after ``seconds``, or when ``unless()`` says what went wrong."""
     until = time.monotonic() + seconds
     while not what():

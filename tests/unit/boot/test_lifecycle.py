@@ -12,6 +12,7 @@ import pytest
 from rocketbox.boot.lifecycle import Lifecycle, Phase, Step
 from rocketbox.clock import RealClock
 from rocketbox.tasks import Supervisor
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -154,7 +155,7 @@ async def test_a_stop_behind_a_cancelled_body_has_the_same_limit() -> None:
     clock = StepClock(impatient=True)
     life = Lifecycle("desk", clock, stop_timeout=7)
     life.add(Phase.LISTENERS, step(events, "listeners", waits=True))
-    with anyio.fail_after(5), anyio.CancelScope() as scope:
+    with anyio.fail_after(PATIENCE), anyio.CancelScope() as scope:
         async with life:
             scope.cancel()
             await anyio.Event().wait()
@@ -168,7 +169,7 @@ async def test_a_stop_behind_a_cancelled_start_has_the_same_limit() -> None:
     clock = StepClock(impatient=True)
     life = Lifecycle("desk", clock, stop_timeout=7)
     life.add(Phase.CLIENT, step(events, "client", waits=True))
-    with anyio.fail_after(5), anyio.CancelScope() as scope:
+    with anyio.fail_after(PATIENCE), anyio.CancelScope() as scope:
 
         async def is_cancelled(stack: AsyncExitStack) -> None:
             scope.cancel()

@@ -25,6 +25,7 @@ from tests.clocks import VirtualClock, settle
 from tests.unit.broker.in_memory import BrokerWire, broker_in_memory
 from tests.unit.broker.table_tools import table_file
 from tests.unit.remoting.test_peer_budgets import Peer
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -136,7 +137,7 @@ async def test_a_client_that_leaves_ends_the_question_at_once() -> None:
                 await wire.running.client_requests.ask("g", "client", HowMany("t"))
 
         tasks.start_soon(ask)
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             await asked.wait()
 
 
@@ -152,7 +153,7 @@ async def test_notices_do_not_gather_for_a_client_that_reads_nothing() -> None:
         RemotingClient(clock=RealClock(), network=wire.network, handlers=handlers) as client,
     ):
         await wire.heartbeat("g", {"t": "*"}, client=client)
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             await heard.wait()
         group = wire.running.consumers.group("g")
         assert group is not None
@@ -163,7 +164,7 @@ async def test_notices_do_not_gather_for_a_client_that_reads_nothing() -> None:
         connection.resume_writing()
         heard = anyio.Event()
         wire.running.client_requests.consumer_ids_changed(group)
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             await heard.wait()
         assert wire.running.client_requests.dropped == 1
 

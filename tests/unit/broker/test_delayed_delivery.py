@@ -28,6 +28,7 @@ from rocketbox.tasks import Supervisor
 from tests.clocks import VirtualClock, settle
 from tests.unit.broker.table_tools import saved, table_file, text_of
 from tests.unit.store.store_tools import FaultyStorage, os_error
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +69,7 @@ class Bench:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Let the store's threads come to it; the clock stands still meanwhile."""
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             while not condition():
                 await anyio.sleep(0.001)
 

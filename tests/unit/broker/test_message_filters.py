@@ -20,6 +20,7 @@ from rocketbox.protocol.stored_message import StoredMessage, decode_message, dec
 from rocketbox.protocol.tags import SubscriptionData
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.unit.broker.in_memory import BrokerWire, broker_in_memory
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +62,7 @@ def waiting(broker: Broker) -> int:
 
 async def held(wire: BrokerWire) -> None:
     """Return when the pull is on hold."""
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE):
         while not waiting(wire.running):
             await anyio.lowlevel.checkpoint()
 
@@ -91,7 +92,7 @@ async def test_a_held_pull_is_not_woken_by_what_its_filter_refuses() -> None:
         assert waiting(wire.running) == 1
         assert answers == []
         assert (await wire.send("t", b"fourth", properties=RED)).code == 0
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             while not answers:
                 await anyio.lowlevel.checkpoint()
         assert [message.body for message in decode_messages(answers[0].body)] == [b"fourth"]
@@ -142,7 +143,7 @@ async def test_held_pulls_with_long_expressions_are_turned_away_by_their_bytes()
         assert "pulls of this connection on hold have 281024 bytes and this one 281024; 524288" in str(refused.remark)
         assert wire.running.held_pulls.bytes == 281_024
         tasks.start_soon(lambda: wire.pull("t", 1, suspend_ms=15_000, expression="a || b"))
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             while len(wire.running.held_pulls) < 2:
                 await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()

@@ -24,6 +24,7 @@ from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.tasks import Supervisor
 from tests.clocks import VirtualClock, settle
 from tests.unit.broker.table_tools import text_of
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -77,7 +78,7 @@ class Bench:
         await self.topics.in_turn(topic, lambda: None)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             while not condition():
                 await anyio.sleep(0.001)
 

@@ -13,6 +13,7 @@ from rocketbox.broker.put_stage import PutOrigin
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.stored_message import StoredMessage
 from tests.unit.broker.in_memory import BrokerWire, HastyClock, broker_in_memory
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +69,7 @@ async def test_what_a_consumer_gives_back_passes_too() -> None:
         offset = int(sent.ext_fields["msgId"][-16:], 16)
         fields = {"group": "g", "offset": offset, "delayLevel": 1, "originTopic": "t", "maxReconsumeTimes": 16}
         assert (await wire.broker(RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code == 0
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             assert (await wire.pull("%RETRY%g", group="g", suspend_ms=5000)).code == 0
     assert [(topic, origin) for topic, _, origin in quarantine.seen] == [
         ("t", PutOrigin.SEND),

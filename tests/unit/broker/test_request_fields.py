@@ -14,6 +14,7 @@ from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import HeaderError, PullMessageRequestHeader
 from tests.clocks import VirtualClock, settle
 from tests.unit.broker.in_memory import BrokerWire, broker_in_memory
+from tests.waiting import PATIENCE
 
 NUMBERS = st.sampled_from(
     ["0", "1", "-1", "3", "32", "4096", "-2147483648", "2147483647", "2147483648", "4294967296", "-9223372036854775808",
@@ -96,7 +97,7 @@ def request_fields(code: int) -> st.SearchStrategy[dict[str, str]]:
 
 
 async def ask(wire: BrokerWire, code: int, fields: dict[str, str]) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE):
         answer = await wire.broker(code, fields, b"body" if code == RequestCode.SEND_MESSAGE_V2 else b"")
     assert not LEAKS.search(answer.remark or ""), (fields, answer.remark)
     assert len(answer.remark or "") <= MOST_WORDS + sum(map(len, fields.values())), (fields, answer.remark)

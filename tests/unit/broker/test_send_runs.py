@@ -21,6 +21,7 @@ from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.waiters import make_waiter
 from tests.unit.broker.in_memory import BrokerWire, broker_in_memory
 from tests.unit.store.store_tools import FaultyStorage, contents
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -84,7 +85,7 @@ class Peer:
     async def write(self, frames: Sequence[bytes], *, answers: int) -> None:
         """Write frames, and return when so many answers are there."""
         self.connection.received(b"".join(frames))
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             while len(self.answers) < answers:
                 await anyio.sleep(0.001)
                 self.read()
@@ -242,7 +243,7 @@ async def test_a_pull_on_hold_is_answered_with_all_of_a_run() -> None:
                 answers.append(await wire.pull("t", 1, suspend_ms=10_000))
 
             group.start_soon(pull)
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 while len(wire.running.held_pulls) == 0:
                     await anyio.sleep(0.001)
             await Peer(wire).write([send(n, properties=ordinary(n)) for n in range(5)], answers=5)
@@ -328,7 +329,7 @@ async def test_sends_before_one_whose_header_cannot_be_read_are_stored(
         else:
             broken = broken.replace(b"\0\x01b\0\0\0\x01t", b"\0\x01b\0\0\x07\x01t")
         peer.connection.received(b"".join([*whole, broken]))
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             while wire.running.store.max_offset("t", 0) < 4:
                 await anyio.sleep(0.001)
         assert peer.connection.closed

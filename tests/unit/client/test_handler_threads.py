@@ -15,6 +15,7 @@ from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageExt
 from rocketbox.protocol.codes import RequestCode
 from tests.clocks import VirtualClock, settle
 from tests.unit.client.scripted_broker import ScriptedBroker
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +39,7 @@ class Setting:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait, in the time of threads, not of the clock."""
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             while not condition():
                 await anyio.sleep(0.001)
                 await settle(20)

@@ -14,6 +14,7 @@ from rocketbox.protocol.codes import RequestCode
 from tests.clocks import settle
 from tests.unit.client.consumer_group import Group, queues_of
 from tests.unit.client.scripted_broker import BROKER
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -101,7 +102,7 @@ async def test_a_member_whose_threads_all_hang_hands_queues_on(anyio_backend: st
     async with broker, consumer:
         try:
             await consumer.subscribe("T", "*", handle)
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 while not begun:
                     await settle(20)
             await clock.advance(20)

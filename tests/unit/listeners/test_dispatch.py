@@ -19,6 +19,7 @@ from rocketbox.listeners.dispatch import HandlerDispatch, InvalidLimit
 from rocketbox.listeners.options import OnInvalid
 from rocketbox.message import ConsumeMode, MessageExt
 from rocketbox.template import JsonMessageConverter, PayloadError
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -273,7 +274,7 @@ async def test_what_is_held_goes_back_to_the_broker_when_the_container_stops() -
 async def test_nothing_is_held_once_the_container_stops() -> None:
     limit = InvalidLimit(0, SteppedClock(), lambda: None)
     limit.abandon()
-    with anyio.fail_after(5), pytest.raises(RetryLater):
+    with anyio.fail_after(PATIENCE), pytest.raises(RetryLater):
         await limit.pass_one()
 
 

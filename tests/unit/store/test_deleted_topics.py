@@ -36,6 +36,7 @@ from tests.unit.store.store_tools import (
     overwrite,
     put_all,
 )
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -199,7 +200,7 @@ async def test_a_topic_whose_files_could_not_be_removed_opens_by_itself_when_the
         storage.fail(os_error(errno.EIO), "remove", where="/consumequeue/", times=2)
         with pytest.raises(OSError, match="Input/output"):
             await store.delete_topic("orders")
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             while [path for path in every_file(storage) if "/consumequeue/orders/" in path] or store.troubles.current:
                 await clock.advance(1)
                 await anyio.sleep(0.001)

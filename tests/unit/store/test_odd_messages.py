@@ -28,6 +28,7 @@ from tests.unit.store.store_tools import (
     os_error,
     put_all,
 )
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -129,7 +130,7 @@ async def test_an_entry_of_a_negative_size_behind_a_good_one_has_its_queue_mende
     async with MessageStore(tmp_path, SMALL) as store:
         with pytest.raises(WrongEntryError):
             store.get("orders", 0, 0)
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             while store.troubles.current or not store.upkeep.mended:
                 await anyio.sleep(0.01)
         assert numbers(store) == list(range(6))

@@ -26,6 +26,7 @@ from tests.unit.store.store_tools import (
     put_all,
     until,
 )
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -229,7 +230,7 @@ async def test_a_disk_that_is_full_within_a_write_gets_the_same_bytes_again(opti
 async def test_a_store_that_is_stopped_while_a_write_finds_no_room_ends_and_says_so() -> None:
     storage = FaultyStorage()
     options = dataclasses.replace(SMALL, allocate_ahead=0)
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         async with opened(storage, options) as store:
             told = Told(store)
             told.put(0)
