@@ -11,7 +11,7 @@ Source: Apache RocketMQ 5.x ``DefaultMessageStore`` (``ReputMessageService``, ``
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from rocketbox.broker.store.aside import Aside
@@ -20,7 +20,7 @@ from rocketbox.broker.store.deleted_topics import DeletedTopics
 from rocketbox.broker.store.derivation import due_time
 from rocketbox.broker.store.files import NO_ROOM, OpenFiles
 from rocketbox.broker.store.index_file import MessageIndex, RecordHashes
-from rocketbox.broker.store.index_hashes import hash_key, hash_keys, hash_prefix
+from rocketbox.broker.store.index_hashes import hash_alike, hash_key, hash_keys, hash_prefix
 from rocketbox.broker.store.misfits import (
     entries_in,
     mend_queue_files,
@@ -306,43 +306,59 @@ class Derived:
         self.unwritten += 1
         return code
 
-    def index_records(self, records: Iterable[IndexedRecord]) -> None:
+    def index_records(self, records: Sequence[IndexedRecord]) -> None:
         """Add the keys of records to the index, unless it has them."""
-        if not self.indexes:
+        if not self.indexes or not records:
             return
         end = self.index.end_physical
-        keys: list[tuple[int, bytes]] = []  # of all of them: hashed at once
-        found: list[tuple[int, int | None, int, int]] = []  # how many keys, the tags' hash, offset, store time
+        if len(records) > 1 and self._index_alike(records, end):
+            return
+        indexed: list[RecordHashes] = []
         for topic, (tags, words, unique), sys_flag, physical, stored in records:
             if physical <= end or sys_flag & TRANSACTION == _ROLLBACK:
                 continue
             prefix, of_tags = self._hashes.get(topic) or self._begin_hashes(topic)
-            count = len(keys)
-            if unique is not None:
-                keys.append((prefix, unique))
+            keys = [] if unique is None else [(prefix, unique)]
             if words is not None:
                 if b" " in words:
                     keys += [(prefix, word) for word in words.split(b" ") if word]
                 else:
                     keys.append((prefix, words))
-            tag = None
+            hashes = hash_keys(keys)
             if tags is not None:
-                tag = of_tags.get(tags)
-                if tag is None:
-                    if len(of_tags) >= CACHED_HASHES:
-                        of_tags.clear()
-                    tag = of_tags[tags] = hash_key(prefix, b"T#" + tags)
-            if tag is not None or len(keys) > count:
-                found.append((len(keys) - count, tag, physical, stored))
-        hashed, at = hash_keys(keys), 0
-        indexed: list[RecordHashes] = []
-        for count, tag, physical, stored in found:
-            hashes = hashed[at : at + count]
-            at += count
-            if tag is not None:
-                hashes.append(tag)
-            indexed.append((hashes, physical, stored))
+                hashes.append(self._hash_of_tags(prefix, of_tags, tags))
+            if hashes:
+                indexed.append((hashes, physical, stored))
         self.index.put(indexed)
+
+    def _index_alike(self, records: Sequence[IndexedRecord], end: int) -> bool:
+        """Index records of one topic with keys of the same kinds, kind by kind; False when they are not so.
+
+        Fast path: 1.3 us a record with tag, key and id, one by one 2.4 (benchmark "java client: send, 256 in flight").
+        """
+        topics, keys, sys_flags, physicals, stored = zip(*records, strict=True)
+        count, topic = len(records), topics[0]
+        if physicals[0] <= end or topics.count(topic) != count or any(sys_flags):
+            return False
+        tags, words, ids = zip(*keys, strict=True)
+        missing = [column.count(None) for column in (ids, words, tags)]
+        if any(0 < number < count for number in missing) or (not missing[1] and b" " in b"".join(words)):
+            return False
+        prefix, of_tags = self._hashes.get(topic) or self._begin_hashes(topic)
+        hashes = [hash_alike(prefix, column) for column in (ids, words) if column[0] is not None]
+        if tags[0] is not None:
+            hashes.append([of_tags.get(each) or self._hash_of_tags(prefix, of_tags, each) for each in tags])
+        if hashes:
+            self.index.put_alike(hashes, physicals, stored)
+        return True
+
+    def _hash_of_tags(self, prefix: int, of_tags: dict[bytes, int], tags: bytes) -> int:
+        known = of_tags.get(tags)
+        if known is None:
+            if len(of_tags) >= CACHED_HASHES:
+                of_tags.clear()
+            known = of_tags[tags] = hash_key(prefix, b"T#" + tags)
+        return known
 
     def _begin_hashes(self, topic: str) -> tuple[int, dict[bytes, int]]:
         if len(self._hashes) >= CACHED_HASHES:

@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import anyio
 
@@ -23,7 +24,6 @@ from rocketbox.broker.store.index_file import IndexSnapshot
 from rocketbox.broker.store.records import find_keys, parse_record
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.clock import Clock
-from rocketbox.message import MAX_PROPERTIES_BYTES
 
 __all__ = ["BUILDING", "IndexFeed", "TakenIndex"]
 
@@ -37,7 +37,17 @@ FIRST_BACKOFF = 1.0
 LONGEST_BACKOFF = 60.0
 BUILDING = "building the index"  # name of the trouble
 
-_Note = tuple[IndexedRecord, int, int]  # and where the record ends, and how much is noted up to it
+
+class _Note(NamedTuple):
+    """Keys of records that lie one behind the other: at most those of a slice."""
+
+    records: list[IndexedRecord]
+    end: int
+    """Where the last one ends."""
+    number: int
+    """How many records were noted up to there, ever."""
+    noted: int
+    """How many bytes of properties."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +72,8 @@ class IndexFeed:
         self._clock = clock
         self._troubles = troubles
         self._notes: deque[_Note] = deque()
-        self._noted = 0  # bytes that were ever noted
-        self._indexed = 0  # of those, what is held no more
+        self._noted = self._counted = 0  # bytes, and records, that were ever noted
+        self._indexed = self._indexed_count = 0  # of those, what is held no more
         self._has_all = True  # whether the notes reach, without a gap, from ``built`` to _end
         self._enough = anyio.Event()
 
@@ -79,17 +89,33 @@ class IndexFeed:
         if not self._derived.indexes:
             self.built = self._end
         elif self._has_all:
-            notes, noted = self._notes, self._noted
-            for _, offset, stored, topic, sys_flag, properties, record, keys in appended:
-                if offset >= end:
-                    noted += len(properties)
-                    notes.append(((topic, keys, sys_flag, offset, stored), offset + len(record), noted))
-            self._noted = noted
-            if len(notes) >= WAKE or noted - self._indexed >= WAKE_BYTES:
+            if appended and appended[0][1] < end:
+                appended = [each for each in appended if each[1] >= end]
+            if appended:
+                self._note(appended)
+            count, held = self._counted - self._indexed_count, self._noted - self._indexed
+            if count >= WAKE or held >= WAKE_BYTES:
                 # a thread that has the old ones in its hands may go on with them
-                if len(notes) > MOST_NOTES or noted - self._indexed > MOST_BYTES:
-                    self._notes, self._has_all, self._indexed = deque(), False, noted
+                if count > MOST_NOTES or held > MOST_BYTES:
+                    self._drop_notes()
                 self._enough.set()
+
+    def _note(self, appended: Sequence[Appended]) -> None:
+        size = sum([len(each[5]) for each in appended])
+        if len(appended) > SLICE or (size > SLICE_BYTES and len(appended) > 1):
+            middle = len(appended) // 2
+            self._note(appended[:middle])
+            self._note(appended[middle:])
+            return
+        self._counted += len(appended)
+        self._noted += size
+        records = [(topic, keys, sys_flag, at, stored) for _, at, stored, topic, sys_flag, _, _, keys in appended]
+        _, at, _, _, _, _, record, _ = appended[-1]
+        self._notes.append(_Note(records, at + len(record), self._counted, self._noted))
+
+    def _drop_notes(self) -> None:
+        self._notes, self._has_all = deque(), False
+        self._indexed, self._indexed_count = self._noted, self._counted
 
     async def run(self, pool: WorkerPool) -> None:
         """Build whenever enough is noted; runs until it is cancelled."""
@@ -115,7 +141,7 @@ class IndexFeed:
         while self.built < end:
             await pool.run(self._build_slice, end)
         if self.built == self._end:
-            self._has_all, self._indexed = True, self._noted
+            self._has_all, self._indexed, self._indexed_count = True, self._noted, self._counted
         self._troubles.end(BUILDING)
 
     def _build_slice(self, end: int) -> None:
@@ -134,15 +160,15 @@ class IndexFeed:
             if not notes:
                 return
             taken = [notes.popleft()]
-            most = taken[0][2] + SLICE_BYTES - MAX_PROPERTIES_BYTES
-            while notes and len(taken) < SLICE and notes[0][2] <= most:
+            count, noted = self._indexed_count + SLICE, self._indexed + SLICE_BYTES
+            while notes and notes[0].number <= count and notes[0].noted <= noted:
                 taken.append(notes.popleft())
             try:
-                self._derived.index_records([record for record, _, _ in taken])
+                self._derived.index_records([record for note in taken for record in note.records])
             except BaseException:
                 notes.extendleft(reversed(taken))  # those that are in the index are not added again
                 raise
-            _, self.built, self._indexed = taken[-1]
+            _, self.built, self._indexed_count, self._indexed = taken[-1]
 
     def begin_index(self, start: int) -> None:
         """Build an index, which was left out until now, from the record at ``start`` on; for a thread.
@@ -151,7 +177,7 @@ class IndexFeed:
         """
         with self.guard:
             self.built = start
-            self._notes, self._has_all, self._indexed = deque(), False, self._noted
+            self._drop_notes()
             self._derived.indexes = True
 
     def take(self) -> TakenIndex:

@@ -24,6 +24,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 
 from rocketbox.broker.store.files import read_data
 from rocketbox.broker.store.index_sizes import found_sizes, other_size
@@ -189,32 +190,39 @@ class IndexFile:
 
     def put(self, records: Sequence[RecordHashes]) -> None:
         """Add an entry for each hash of some records, one at least; there is room for them."""
+        entries = [(one, physical, stored) for hashes, physical, stored in records for one in hashes]
+        self.put_entries(*zip(*entries, strict=True))
+
+    def put_entries(self, hashes: Sequence[int], physicals: Sequence[int], stored: Sequence[int]) -> None:
+        """Add an entry for each hash, with the offset and store time of its record; there is room for them."""
         table = self._table
         if table is None:
             table = self._table = self._read_table(self._file)
-        count, slots = self.count, self._slots
+        first, count = self.count, self.count
         if count == 1:
-            _, self.begin_physical, self.begin_timestamp = records[0]
-        begin, used = self.begin_timestamp, 0
-        tail, changed, pack = self._tail, self._changed.append, _ENTRY.pack
-        for hashes, physical, stored in records:
-            seconds = (stored - begin) // 1000
-            if not 0 <= seconds <= 0x7FFFFFFF:
-                seconds = 0 if seconds < 0 else 0x7FFFFFFF
-            for key_hash in hashes:
-                slot = key_hash % slots
-                previous = table[slot]
-                if not 0 < previous < count:
-                    previous = 0
-                    used += 1
-                tail += pack(key_hash, physical, seconds, previous)
-                table[slot] = count
-                changed(slot)
-                count += 1
+            self.begin_physical, self.begin_timestamp = physicals[0], stored[0]
+        size = self._slots
+        slots = [one % size for one in hashes]
+        previous: list[int] = []
+        add = previous.append
+        for slot in slots:
+            add(table[slot])
+            table[slot] = count
+            count += 1
+        if max(previous) >= first or min(previous) < 0:  # in the same slot as one before; or a slot points too far
+            previous = [before if 0 < before < number else 0 for number, before in enumerate(previous, first)]
+        self._tail += b"".join(map(_ENTRY.pack, hashes, physicals, self._seconds(stored), previous))
+        self._changed += slots
         self.count = count
-        self.used_slots += used
-        self.end_timestamp = stored
-        self.end_physical = physical
+        self.used_slots += previous.count(0)
+        self.end_timestamp = stored[-1]
+        self.end_physical = physicals[-1]
+
+    def _seconds(self, stored: Sequence[int]) -> Sequence[int]:
+        """Whole seconds since the begin time, as far as an entry can say them."""
+        begin = self.begin_timestamp
+        seconds = {time: min(max((time - begin) // 1000, 0), 0x7FFFFFFF) for time in set(stored)}
+        return [seconds[time] for time in stored]
 
     def search(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
         """Physical offsets of records with that hash stored in [begin, end], newest first.
@@ -393,6 +401,14 @@ class MessageIndex:
                 file.put([(hashes[:room], physical, stored)])
                 hashes = hashes[room:]
 
+    def put_alike(self, hashes: Sequence[Sequence[int]], physicals: Sequence[int], stored: Sequence[int]) -> None:
+        """As :meth:`put` for records that have as many hashes: the first ones of all, the second ones, and so on."""
+        file, each = self.files[-1] if self.files else None, len(hashes)
+        if file is None or each * len(physicals) > file.room:
+            self.put(list(zip(zip(*hashes, strict=True), physicals, stored, strict=True)))
+            return
+        file.put_entries(_in_turn(hashes), _in_turn([physicals] * each), _in_turn([stored] * each))
+
     def _begin_file(self, store_timestamp: int) -> IndexFile:
         last = self.files[-1] if self.files else None
         name = _name(store_timestamp)
@@ -484,6 +500,11 @@ class MessageIndex:
     def close(self) -> None:
         for file in self.files:
             file.close()
+
+
+def _in_turn(columns: Sequence[Sequence[int]]) -> Sequence[int]:
+    """The first of each, the second of each, and so on."""
+    return columns[0] if len(columns) == 1 else list(chain.from_iterable(zip(*columns, strict=True)))
 
 
 def _name(time_ms: int) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from pathlib import Path
 
 import pytest
 
+from rocketbox.broker.store.dispatch import Derived, IndexedRecord
+from rocketbox.broker.store.files import OpenFiles
 from rocketbox.broker.store.index_file import HEADER_BYTES, SLOT_BYTES, MessageIndex
+from rocketbox.broker.store.options import StoreOptions
 from rocketbox.storage.file_system import RealStorage
 from rocketbox.storage.memory_storage import MemoryStorage
 
@@ -77,3 +81,54 @@ def test_entries_that_were_never_written_are_cut_where_there_is_no_directory_yet
     index.put([([5], 100, NOW)])
     index.cut(0)
     assert found(index, 5) == []
+
+
+def bytes_of(records: list[IndexedRecord], at_once: int) -> list[bytes]:
+    """The index files of records that are indexed so many at once."""
+    storage = MemoryStorage()
+    derived = Derived(OpenFiles(storage), "/store", StoreOptions(max_hash_slot_num=50, max_index_num=400))
+    for first in range(0, len(records), at_once):
+        derived.index_records(records[first : first + at_once])
+    written(derived.index)
+    files = [storage.open(file.path) for file in derived.index.files]
+    return [file.read(0, file.size()) for file in files]
+
+
+@pytest.mark.parametrize("odd", ["nothing", "keys", "tags", "id", "topic", "words", "time", "rollback", "length", "é"])
+def test_records_indexed_together_are_in_the_files_as_if_they_came_one_by_one(odd: str) -> None:
+    chance = random.Random(odd)
+    records: list[IndexedRecord] = []
+    for number in range(300):
+        is_odd = chance.random() < 0.1
+        unique = f"{number if odd == 'length' else 7:020d}{number:08d}" + "x" * (is_odd and odd == "length")
+        words = f"k{number + 9_950}" + " 2nd  é" * (is_odd and odd in ("words", "é"))
+        if odd == "keys" and is_odd:
+            words = ""
+        tag = None if odd == "tags" and is_odd else b"T%d" % (number % 3)
+        records.append(
+            (
+                "Other" if odd == "topic" and is_odd else "Orders",
+                (tag, words.encode() or None, None if odd == "id" and is_odd else unique.encode()),
+                12 if odd == "rollback" and is_odd else 0,
+                1000 + 100 * number,
+                NOW + (5000 * number if odd == "time" else number // 50),
+            )
+        )
+    alone = bytes_of(records, 1)
+    for at_once in (2, 7, 64, 300):
+        assert bytes_of(records, at_once) == alone
+    assert bytes_of(records[:64] + records[30:], 64) == alone  # those that are in the index are not added again
+
+
+def test_a_slot_that_points_behind_the_last_entry_begins_anew() -> None:
+    storage = MemoryStorage()
+    index = opened(storage)
+    index.put([([5], 100, NOW)])
+    written(index)
+    index.close()
+    storage.open(index.files[0].path).write(HEADER_BYTES + 6 * SLOT_BYTES, [struct.pack(">2i", 900, -3)])
+    index = opened(storage)
+    index.put([([6, 7, 5], 200, NOW)])
+    written(index)
+    assert index.files[0].used_slots == 3
+    assert [found(opened(storage), key) for key in (6, 7, 5)] == [[200], [200], [200, 100]]

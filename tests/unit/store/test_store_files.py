@@ -10,7 +10,7 @@ import pytest
 
 from rocketbox.broker.store.checkpoint import Checkpoint
 from rocketbox.broker.store.files import FileRun, OpenFiles, read_data
-from rocketbox.broker.store.index_hashes import hash_key, hash_keys, hash_prefix
+from rocketbox.broker.store.index_hashes import hash_alike, hash_key, hash_keys, hash_prefix
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.records import find_keys, find_property
 from rocketbox.errors import ConfigurationError
@@ -195,6 +195,14 @@ def test_keys_hashed_together_have_the_hashes_they_have_alone(letters: str) -> N
     assert hash_keys(keys) == [hash_key(prefix, key) for prefix, key in keys]
     assert hash_keys([(0, b"\x7f" * 8), (0, b"")]) == [hash_key(0, b"\x7f" * 8), 0]
     assert hash_keys([]) == []
+    for prefix in (0, hash_prefix("topic#"), 0xFFFFFFFF):
+        for length in range(40):
+            head = "".join(chance.choices(letters, k=length))
+            alike = [(head + "".join(chance.choices(letters, k=chance.choice([8, 8, 8, 9])))).encode() for _ in "abcd"]
+            assert hash_alike(prefix, alike) == [hash_key(prefix, key) for key in alike]
+            short = [key[:length] for key in alike]
+            assert hash_alike(prefix, short) == [hash_key(prefix, key) for key in short]
+    assert hash_alike(hash_prefix("polygenelubricants"), [b"", b""]) == [0, 0]
 
 
 def test_properties_are_found_in_the_text_of_all() -> None:
