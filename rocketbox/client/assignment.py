@@ -207,7 +207,12 @@ class QueueAssignment:
 
     async def persist(self, *, wait: bool = False) -> None:
         """Commit how far each queue is consumed; see ``OffsetStore.persist``."""
-        await self._offsets.persist([messages for messages in self.queues if self.may_commit(messages)], wait=wait)
+        if behind := self.uncommitted():
+            await self._offsets.persist(behind, wait=wait)
+
+    def uncommitted(self) -> list[ProcessQueue]:
+        """The queues of which more is consumed than is committed, and may be."""
+        return self._offsets.behind(messages for messages in self.queues if self.may_commit(messages))
 
     async def settled(self) -> None:
         """Return when what rounds decided is done, but for what hangs on a silent broker or on a handler."""

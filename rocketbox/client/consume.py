@@ -231,7 +231,9 @@ class ConcurrentConsumer(_Consumer):
     async def _watch_for_slow_handlers(self) -> None:
         limit = self._options.consume_timeout
         while True:
-            await self._clock.sleep(min(max(limit / 20, 0.05), 30.0))
+            # What is begun during the sleep is not late before another limit has passed.
+            left = self.workers.oldest() + limit - self._clock.monotonic()
+            await self._clock.sleep(max(left, min(max(limit / 20, 0.05), 30.0)))
             for worker in self.workers.slower_than(limit):
                 queue, batch = worker.queue, worker.batch
                 assert queue is not None

@@ -101,8 +101,10 @@ class HandlerThreads:
 
     async def watch(self, limit: float, changed: Callable[[], None]) -> None:
         """Look for ever whether all threads have hung for longer than limit; call changed when that changes."""
+        step = min(max(limit / 20, 0.05), 30.0)
         while True:
-            await self._clock.sleep(min(max(limit / 20, 0.05), 30.0))
+            soonest = 0.0 if self.hung else self._all_begun() + limit - self._clock.monotonic()
+            await self._clock.sleep(max(step, soonest))
             late = self._clock.monotonic() - limit
             hanging = [thread for thread, began in list(self._running.items()) if began < late]
             before, self.hung = self.hung, self._lines(hanging) if len(hanging) >= self._count else ()
@@ -116,6 +118,11 @@ class HandlerThreads:
                 _log.warning("group %s: a def handler has returned, it pulls again", self._group)
             if bool(before) != bool(self.hung):
                 changed()
+
+    def _all_begun(self) -> float:
+        """Since when all threads have been busy: the handler that began last did it then. Now, where one is free."""
+        began = list(self._running.values())
+        return max(began) if len(began) >= self._count else self._clock.monotonic()
 
     def _lines(self, threads: list[int]) -> tuple[str, ...]:
         frames = sys._current_frames()

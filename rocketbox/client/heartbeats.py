@@ -32,7 +32,7 @@ __all__ = ["Heartbeats"]
 _log = logging.getLogger(__name__)
 
 SILENT_AFTER = 15.0  # seconds without a byte while an answer is awaited; idle pulls are answered after 15 to 20
-LOOK_EVERY = 1.0  # seconds
+LOOK_EVERY = 1.0  # seconds, while one is silent
 
 
 class _Turn:
@@ -86,7 +86,8 @@ class Heartbeats:
         One that is not answered within ``api_timeout`` (3 s) closes it (``RemotingOptions.silence_timeout``).
         """
         while True:
-            await self._clock.sleep(LOOK_EVERY)
+            # A little later than the first can be: rounded, it would not be silent for long enough just then.
+            await self._clock.sleep(max(LOOK_EVERY, self._remoting.silent_in(SILENT_AFTER) + 0.05))
             self.request(self._remoting.silent_addresses(SILENT_AFTER))
 
     def request(self, addresses: Iterable[str]) -> None:

@@ -467,7 +467,8 @@ class MQClientInstance:
         while True:
             await self.clock.sleep(self.options.persist_consumer_offset_interval)
             for member in list(self._consumers.values()):  # side by side: each has brokers of its own to wait for
-                self.tasks.start(f"offsets of {member.group}", self._persist, member, restart=False)
+                if member.has_offsets_to_persist():
+                    self.tasks.start(f"offsets of {member.group}", self._persist, member, restart=False)
 
     async def _persist(self, member: ConsumerMember) -> None:
         try:

@@ -124,6 +124,11 @@ class LocalOffsetStore:
         """The offset in the file. Raises ClientError when the file and its backup are both damaged."""
         return (await self._loaded()).get(queue)
 
+    def behind(self, queues: Iterable[ProcessQueue]) -> list[ProcessQueue]:
+        """Those of queues whose offset is not what the file holds."""
+        known = self._offsets
+        return [messages for messages in queues if known is None or known.get(messages.queue) != messages.commit_offset]
+
     async def persist(self, queues: Iterable[ProcessQueue], *, wait: bool = False) -> None:
         """Have the file hold the offsets of queues too; when it cannot be written that is logged, and done later."""
         if self._writing.locked() and not wait:

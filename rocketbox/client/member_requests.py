@@ -39,6 +39,9 @@ class ConsumerMember(Protocol):
     def on_ids_changed(self) -> None:
         """Members of the group came or went, or a broker has just come to know this one: rebalance now."""
 
+    def has_offsets_to_persist(self) -> bool:
+        """Whether :meth:`persist_offsets` has anything to do."""
+
     async def persist_offsets(self) -> None:
         """Tell the brokers, or write to disk, how far the group has consumed."""
 

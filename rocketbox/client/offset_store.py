@@ -38,6 +38,9 @@ class OffsetStore(Protocol):
     async def read(self, queue: MessageQueue) -> int | None:
         """The committed offset; None when there is none. Raises RocketBoxError when it cannot be found out."""
 
+    def behind(self, queues: Iterable[ProcessQueue]) -> list[ProcessQueue]:
+        """Those of queues whose commit offset is not written, or is just being written: what :meth:`persist` is for."""
+
     async def persist(self, queues: Iterable[ProcessQueue], *, wait: bool = False) -> None:
         """Write the commit offsets that queues have when their turn comes, if they are not dropped by then.
 
@@ -67,6 +70,12 @@ class RemoteOffsetStore:
         if offset is not None:
             self._acknowledged[queue] = offset
         return offset
+
+    def behind(self, queues: Iterable[ProcessQueue]) -> list[ProcessQueue]:
+        return [
+            messages for messages in queues
+            if self._acknowledged.get(messages.queue) != messages.commit_offset or messages.queue in self._under_way
+        ]  # fmt: skip
 
     async def persist(self, queues: Iterable[ProcessQueue], *, wait: bool = False) -> None:
         by_broker: dict[str, list[ProcessQueue]] = defaultdict(list)

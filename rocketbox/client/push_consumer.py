@@ -396,6 +396,10 @@ class PushConsumer:
         if self._running and not self._closed:
             self._tasks.start("commit", self.persist_offsets, restart=False)  # who takes a queue over reads it at once
 
+    def has_offsets_to_persist(self) -> bool:
+        """Whether more is consumed than is committed."""
+        return bool(self._queues.uncommitted())
+
     async def persist_offsets(self) -> None:
         """Commit how far each queue is consumed, now."""
         await self._queues.persist()

@@ -157,6 +157,12 @@ class Workers:
             if worker.batch is not None and worker.in_line_since is None and worker.since < oldest
         )  # fmt: skip
 
+    def oldest(self) -> float:
+        """When the batch was taken that has been with its handler for longest, on the monotonic clock; else now."""
+        return min(
+            (worker.since for worker in self._workers if worker.batch is not None), default=self._clock.monotonic()
+        )
+
     def replace(self, worker: Worker) -> None:
         """Take the batch out of worker's hands, cancel it, and start another in its place."""
         worker.batch = None

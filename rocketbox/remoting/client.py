@@ -249,6 +249,10 @@ class RemotingClient:
         """Where answers have been awaited for so long, and nothing at all has come in."""
         return [address for address, connection in self._connections.items() if connection.silent_for >= seconds]
 
+    def silent_in(self, seconds: float) -> float:
+        """After how many seconds :meth:`silent_addresses` may name one, at the earliest."""
+        return seconds - max((connection.silent_for for connection in self._connections.values()), default=0.0)
+
     def close_connection(self, address: str) -> None:
         """Close the connection to address, if there is one; the next request makes a new one."""
         connection = self._connections.get(address)

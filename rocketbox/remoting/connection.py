@@ -98,7 +98,7 @@ class Connection:
         # activity, as of the last sweep
         self._read_since_sweep = True
         self._wrote_since_sweep = True
-        self._last_read = self._last_activity = self._silent_since = self._swept_at = self._monotonic()
+        self._last_read = self._last_activity = self._silent_since = self._monotonic()
 
     @property
     def closed(self) -> bool:
@@ -149,8 +149,8 @@ class Connection:
 
     @property
     def silent_for(self) -> float:
-        """Seconds in which an answer was awaited all the time and nothing at all came in; as of the last sweep."""
-        return self._swept_at - self._silent_since
+        """Seconds in which an answer was awaited all the time and nothing at all came in, to a sweep more or less."""
+        return 0.0 if self._read_since_sweep or not self._waiters else self._monotonic() - self._silent_since
 
     def __repr__(self) -> str:
         state = "open" if self._close_reason is None else f"closed ({self._close_reason})"
@@ -543,7 +543,7 @@ class Connection:
 
         Returns when the next deadline is, ``inf`` when there is none.
         """
-        now = self._swept_at = self._monotonic()
+        now = self._monotonic()
         if self._read_since_sweep or not self._waiters:
             self._silent_since = now
         if self._read_since_sweep:

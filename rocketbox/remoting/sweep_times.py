@@ -17,7 +17,7 @@ from rocketbox.clock import Clock
 
 __all__ = ["IDLE_SWEEP_INTERVAL", "SweepTimes"]
 
-IDLE_SWEEP_INTERVAL: Final = 0.5  # seconds; what is silent or idle is noticed so late, deadlines are not
+IDLE_SWEEP_INTERVAL: Final = 1.0  # seconds; what is silent or idle is noticed so late, deadlines are not
 
 
 class SweepTimes:

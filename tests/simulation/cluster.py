@@ -17,7 +17,7 @@ from rocketbox.clock import RealClock
 from rocketbox.nameserver.name_server import NameServer, NameServerOptions
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
-from rocketbox.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rocketbox.protocol.headers import PullMessageResponseHeader
 from rocketbox.remoting.connection import Connection
 from tests.clocks import START_MS
 from tests.integration.wire import SMALL_FILES
@@ -46,7 +46,18 @@ class HostClock(RealClock):
         return self._loop.time()
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)  # without the look-up of the loop's kind, a fifth of a simulation
+        """As asyncio's, without looking up which loop runs here: there are tens of thousands in a simulation."""
+        woken = self._loop.create_future()
+        timer = self._loop.call_later(max(0.0, seconds), _wake, woken)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+
+
+def _wake(sleeper: asyncio.Future[None]) -> None:
+    if not sleeper.done():
+        sleeper.set_result(None)
 
 
 class Process:
@@ -120,11 +131,12 @@ class PullRules:
     def before(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
         if request.code != RequestCode.PULL_MESSAGE:
             return None
-        header = PullMessageRequestHeader.decode(request.ext_fields)
-        self._count((header.consumer_group, header.topic, header.queue_id, connection.remote_address))
-        offset = self.resets.pop((header.consumer_group, header.topic, header.queue_id), None)
-        if offset is None and self.stuck.get(header.consumer_group, 0.0) > self._now():
-            offset = header.queue_offset
+        fields = request.ext_fields  # to decode the whole header once more would double what a pull costs here
+        group, topic, queue_id = fields["consumerGroup"], fields["topic"], int(fields["queueId"])
+        self._count((group, topic, queue_id, connection.remote_address))
+        offset = self.resets.pop((group, topic, queue_id), None)
+        if offset is None and self.stuck.get(group, 0.0) > self._now():
+            offset = int(fields["queueOffset"])
         if offset is None:
             return None
         moved = PullMessageResponseHeader(

@@ -84,7 +84,8 @@ class History:
     """Of broadcasting groups: each member's name, and from when until when it was there."""
     excused: set[tuple[str, str]] = field(default_factory=set)
     """(group, body) of what need not come: its topic was deleted, the group was set behind it, or its disk lost it."""
-    _digest: hashlib.blake2b = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
+    _lines: list[str] = field(default_factory=list)
+    """All that happened, in its order."""
     _got: dict[tuple[str, str], tuple[float, str, Place, int]] = field(default_factory=dict)
     """(group, body): when, by whom and at which place it was handled first. Members of broadcasting groups are groups
     of their own here."""
@@ -98,7 +99,7 @@ class History:
     @property
     def digest(self) -> str:
         """Of all that happened: equal for equal runs."""
-        return self._digest.hexdigest()
+        return hashlib.blake2b("\n".join(self._lines).encode(), digest_size=16).hexdigest()
 
     @property
     def handled(self) -> int:
@@ -106,7 +107,7 @@ class History:
 
     def trace(self, text: str) -> None:
         line = f"{self.now():.6f} {text}"
-        self._digest.update(line.encode())
+        self._lines.append(line)
         if self.talk is not None:
             self.talk(line)
 

@@ -81,24 +81,31 @@ class _Selector(selectors.BaseSelector):
         raise AssertionError(f"the loop waits for the machine, {timeout} s")
 
 
-class _Call(asyncio.TimerHandle):
-    """What the loop is to call, made without asyncio's care for debugging."""
+class _Call:
+    """What the loop is to call: a handle of asyncio's without the care for debugging."""
 
-    __slots__ = ()
-    _callback: Any
-    _cancelled: bool
-    _context: Context
+    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when")
 
-    def __init__(self, when: float, callback: Any, args: Any, loop: Any, context: Context | None) -> None:
-        self._context = copy_context() if context is None else context
-        self._loop = loop
+    def __init__(self, when: float, callback: Any, args: Any, context: Context | None) -> None:
+        self._when = when
         self._callback = callback
         self._args = args
+        self._context = copy_context() if context is None else context
         self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
-        self._when = when
-        self._scheduled = False
+
+    def cancel(self) -> None:
+        """It is passed over when its time comes, and holds nothing until then."""
+        self._cancelled = True
+        self._callback = self._args = None
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def when(self) -> float:
+        return self._when
+
+    def __repr__(self) -> str:
+        return f"{self._callback} at {self._when - BEGIN:.3f} s"
 
 
 class SeededLoop(asyncio.SelectorEventLoop):
@@ -113,6 +120,7 @@ class SeededLoop(asyncio.SelectorEventLoop):
         self._now = BEGIN
         self._ready: deque[Any]
         self._timers: list[tuple[float, int, _Call]] = []
+        self._stopping: bool
         self._order = itertools.count()
         self.turns = 0
         super().__init__(_Selector())
@@ -126,14 +134,14 @@ class SeededLoop(asyncio.SelectorEventLoop):
         return [call for _, _, call in self._timers if not call._cancelled]
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> _Call:  # type: ignore[override]
-        call = _Call(0.0, callback, args, self, context)
+        call = _Call(0.0, callback, args, context)
         self._ready.append(call)
         return call
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> _Call:
-        call = _Call(when, callback, args, self, context)
+        call = _Call(when, callback, args, context)
         heappush(self._timers, (when, next(self._order), call))
         return call
 
@@ -142,27 +150,29 @@ class SeededLoop(asyncio.SelectorEventLoop):
     ) -> _Call:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is passed over when its time comes."""
-
     def _run_once(self) -> None:
-        self.turns += 1
+        """All turns until the loop is to stop: asyncio's own part in each would cost as much as the turn."""
         ready, timers = self._ready, self._timers
-        if len(ready) > 1:
-            self._shuffle(ready)
-        elif not ready:
-            self._to_next_timer()
-        while timers and timers[0][0] <= self._now:
-            ready.append(heappop(timers)[2])
-        for _ in range(len(ready)):
-            call = ready.popleft()
-            if not call._cancelled:
-                try:
-                    call._context.run(call._callback, *call._args)
-                except (SystemExit, KeyboardInterrupt):
-                    raise
-                except BaseException as error:
-                    self.call_exception_handler({"message": "a callback failed", "exception": error})
+        while True:
+            self.turns += 1
+            if len(ready) > 1:
+                self._shuffle(ready)
+            elif not ready:
+                self._to_next_timer()
+            now = self._now
+            while timers and timers[0][0] <= now:
+                ready.append(heappop(timers)[2])
+            for _ in range(len(ready)):
+                call = ready.popleft()
+                if not call._cancelled:
+                    try:
+                        call._context.run(call._callback, *call._args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:
+                        self.call_exception_handler({"message": "a callback failed", "exception": error})
+            if self._stopping:
+                return
 
     def _to_next_timer(self) -> None:
         timers = self._timers
@@ -173,19 +183,19 @@ class SeededLoop(asyncio.SelectorEventLoop):
         self._now = max(self._now, timers[0][0])
 
     def _shuffle(self, ready: deque[Any]) -> None:
-        places = [place for place, call in enumerate(ready) if _is_task(call)]
-        if len(places) > 1:
-            calls = [ready[place] for place in places]
-            self._random.shuffle(calls)
-            for place, call in zip(places, calls, strict=True):
-                ready[place] = call
+        """Let the tasks change places with each other."""
+        places = [
+            place
+            for place, call in enumerate(ready)
+            if not call._cancelled and type(getattr(call._callback, "__self__", None)) is _Task
+        ]
+        chance = self._random.random
+        for count in range(len(places), 1, -1):
+            one, other = places[count - 1], places[int(chance() * count)]
+            ready[one], ready[other] = ready[other], ready[one]
 
     def _write_to_self(self) -> None:
         """Nobody calls from another thread."""
-
-
-def _is_task(call: Any) -> bool:
-    return isinstance(getattr(call._callback, "__self__", None), asyncio.Task)
 
 
 def _make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> _Task:

@@ -161,7 +161,7 @@ class SimulatedNetwork:
             begin = max(begin, conditions.silent.get(host, 0.0))
         if conditions.apart:
             begin = max(begin, conditions.apart.get(frozenset(hosts), 0.0))
-        begin += self._random.uniform(conditions.fastest, conditions.slowest)
+        begin += conditions.fastest + (conditions.slowest - conditions.fastest) * self._random.random()
         if conditions.loss:
             for wait in SENT_AGAIN:
                 if self._random.random() >= conditions.loss:

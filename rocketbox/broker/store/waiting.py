@@ -13,6 +13,7 @@ import logging
 from bisect import bisect_right, insort
 from collections.abc import Callable
 from itertools import groupby
+from math import inf
 from operator import itemgetter
 from typing import Any
 
@@ -72,7 +73,9 @@ class DurableWaiters:
         """Tell those who wait too long for a sync that does not end; runs until it is cancelled."""
         interval = self._timeout / 10
         while True:
-            await self._clock.sleep(interval)
+            # Who comes during the sleep waits for the whole time as well.
+            next_deadline = min((entry[1] for entry in self._waiting), default=inf)
+            await self._clock.sleep(min(self._timeout, max(interval, next_deadline - self._monotonic())))
             now = self._monotonic()
             late = [entry for entry in self._waiting if entry[1] <= now]
             if late:

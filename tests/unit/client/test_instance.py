@@ -78,6 +78,9 @@ class Member:
     def on_ids_changed(self) -> None:
         self.told.append("ids")
 
+    def has_offsets_to_persist(self) -> bool:
+        return True
+
     async def persist_offsets(self) -> None:
         self.persisted += 1
 

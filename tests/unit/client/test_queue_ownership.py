@@ -566,6 +566,9 @@ class FaultyOffsets:
             raise KeyError(queue)
         return 0
 
+    def behind(self, queues: Iterable[ProcessQueue]) -> list[ProcessQueue]:
+        return []
+
     async def persist(self, queues: Iterable[ProcessQueue], *, wait: bool = False) -> None: ...
 
     def forget(self, queue: MessageQueue) -> None: ...
