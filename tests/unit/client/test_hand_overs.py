@@ -88,6 +88,9 @@ class FaultyOffsets:
     async def read(self, queue: MessageQueue) -> int | None:
         return await self.offsets.read(queue)
 
+    def behind(self, queues: Iterable[ProcessQueue]) -> list[ProcessQueue]:
+        return self.offsets.behind(queues)
+
     async def persist(self, queues: Iterable[ProcessQueue], *, wait: bool = False) -> None:
         if wait and self.faults:
             self.faults -= 1
