@@ -4,7 +4,9 @@ Only the requests; when a lock is taken, refreshed and given back is decided in 
 30 s after its last confirmation and at the broker for 60 s, so that a member which is cut off stops before another one
 begins.
 
-Source: Apache RocketMQ 5.x ``RebalanceImpl.lock``, ``lockAll``, ``unlock``, ``unlockAll``.
+Source: Apache RocketMQ 5.x ``RebalanceImpl.lock``, ``lockAll``, ``unlock``, ``unlockAll``. Unlike there a queue that goes
+to another member is unlocked by a request that is answered, and that is made once more when it fails: a lost one would
+let the next owner wait for 60 s.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ __all__ = ["QueueLocks"]
 _log = logging.getLogger(__name__)
 
 LOCK_TIMEOUT = 1.0  # seconds
+UNLOCK_TIMEOUT = 0.7  # for each of two tries, so that both are over within 2 s: a time limit may be 0.2 s late
+UNLOCK_AGAIN = 0.1  # seconds from a failure to the second try
 
 
 class QueueLocks:
@@ -55,7 +59,7 @@ class QueueLocks:
         return queue in self._asked_for
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
-        """Give queues back; where the broker cannot be told, the locks run out after 60 s."""
+        """Give queues back, within 2 s; where a broker cannot be told, its locks run out after 60 s."""
         by_broker: dict[str, list[MessageQueue]] = defaultdict(list)
         for queue in queues:
             by_broker[queue.broker_name].append(queue)
@@ -68,16 +72,28 @@ class QueueLocks:
         await self.unlock(list(self._asked_for))
 
     async def _unlock_at(self, broker_name: str, queues: Sequence[MessageQueue]) -> None:
-        instance = self._instance
         self._asked_for.difference_update(queues)
+        given_back = False
         try:
-            await unlock_queues(
-                instance.remoting,
-                instance.broker_address(broker_name),
-                self._group,
-                instance.client_id,
-                queues,
-                timeout=LOCK_TIMEOUT,
-            )
+            try:
+                await self._ask_to_unlock(broker_name, queues)
+            except RocketBoxError:
+                await self._instance.clock.sleep(UNLOCK_AGAIN)
+                await self._ask_to_unlock(broker_name, queues)
+            given_back = True
         except RocketBoxError as error:
             _log.warning("group %s: cannot unlock queues at %s: %s", self._group, broker_name, error)
+        finally:
+            if not given_back:
+                self._asked_for.update(queues)  # the end tries it again
+
+    async def _ask_to_unlock(self, broker_name: str, queues: Sequence[MessageQueue]) -> None:
+        instance = self._instance
+        await unlock_queues(
+            instance.remoting,
+            instance.broker_address(broker_name),
+            self._group,
+            instance.client_id,
+            queues,
+            timeout=UNLOCK_TIMEOUT,
+        )

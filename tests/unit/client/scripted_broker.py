@@ -63,6 +63,7 @@ class ScriptedBroker:
         if first is not None:
             first.brokers.append(self)
         self.silent = False  # takes requests and answers none, as a machine that has died
+        self.loses: Callable[[RemotingCommand], bool] = lambda request: False  # these requests never come here
         self.answers_later: set[RequestCode] = set()  # to these, with what is true now, when answer() is called
         self.handles_later: set[RequestCode] = set()  # these, when answer() is called
         self.announces = False  # tells members of others that come and go
@@ -192,7 +193,7 @@ class ScriptedBroker:
 
         def handle(connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
             self.requests.append(request)
-            if self.silent:
+            if self.silent or self.loses(request):
                 return None
             if request.code in self.handles_later:
                 self._late.append((request.code, lambda: reply(connection, request, answer_of(connection, request))))

@@ -6,7 +6,8 @@ import pytest
 
 from rocketbox.message import ConsumeMode, MessageQueue
 from rocketbox.protocol.codes import RequestCode
-from tests.unit.client.consumer_group import Group, queues_of
+from rocketbox.protocol.command import RemotingCommand
+from tests.unit.client.consumer_group import Group, busy, queues_of
 from tests.unit.client.scripted_broker import BROKER, ScriptedBroker
 
 pytestmark = pytest.mark.anyio
@@ -166,3 +167,68 @@ async def test_a_group_without_locks_has_none_to_doubt_when_a_broker_is_elsewher
         new.store("T", b"0")
         await group.until(lambda: group.bodies == [b"0"], 5)
     assert not [record for record in caplog.records if record.name == "rocketbox.tasks"]
+
+
+def fail_to_unlock(broker: ScriptedBroker, how: str, times: int) -> None:
+    """The first requests to unlock are lost, refused, or the connection ends with them."""
+    left = times
+
+    def fail(request: RemotingCommand) -> RemotingCommand | None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            return None
+        if how == "cut off":
+            broker.drop_connections()
+        return busy(request)
+
+    def lose(request: RemotingCommand) -> bool:
+        nonlocal left
+        left -= request.code == RequestCode.UNLOCK_BATCH_MQ
+        return request.code == RequestCode.UNLOCK_BATCH_MQ and left >= 0
+
+    if how == "lost":
+        broker.loses = lose
+    else:
+        broker.overrides[RequestCode.UNLOCK_BATCH_MQ] = fail
+
+
+@pytest.mark.parametrize("how", ["lost", "refused", "cut off"])
+async def test_a_queue_whose_unlocking_fails_once_is_handed_on_all_the_same(how: str, anyio_backend: str) -> None:
+    group = Group(queues=2)
+    broker = group.broker
+    async with broker, group.member("c1", consume_mode=ConsumeMode.ORDERLY) as one:
+        await group.until(lambda: len(queues_of(one)) == 2, 3)
+        fail_to_unlock(broker, how, 1)
+        broker.other_members = ["10.0.0.9@c0"]
+        broker.notify("g")
+        await group.until(lambda: QUEUES[0] not in broker.locks, 1.5)
+        assert QUEUES[1] in broker.locks
+
+
+@pytest.mark.parametrize("how", ["lost", "refused", "cut off"])
+async def test_a_member_whose_unlocking_fails_once_leaves_no_lock_behind(how: str, anyio_backend: str) -> None:
+    group = Group(queues=2)
+    broker = group.broker
+    async with broker:
+        async with group.member("c1", consume_mode=ConsumeMode.ORDERLY) as one:
+            await group.until(lambda: len(queues_of(one)) == 2, 3)
+            fail_to_unlock(broker, how, 1)
+            began = group.clock.now
+        assert group.clock.now - began < 2.5
+        assert not broker.locks
+
+
+async def test_a_lock_that_could_not_be_given_back_is_given_back_at_the_end(anyio_backend: str) -> None:
+    group = Group(queues=2)
+    broker = group.broker
+    async with broker:
+        async with group.member("c1", consume_mode=ConsumeMode.ORDERLY) as one:
+            await group.until(lambda: len(queues_of(one)) == 2, 3)
+            fail_to_unlock(broker, "lost", 2)
+            broker.other_members = ["10.0.0.9@c0"]
+            broker.notify("g")
+            await group.until(lambda: queues_of(one) == [QUEUES[1]], 4)
+            assert len(broker.asked(RequestCode.UNLOCK_BATCH_MQ)) == 2, "no third time"
+            assert QUEUES[0] in broker.locks
+        assert not broker.locks
