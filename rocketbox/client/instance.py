@@ -400,9 +400,8 @@ class MQClientInstance:
         kind = "master" if machines else "address"
         raise ClientError(f"no {kind} of broker {broker_name!r} is known (name server {', '.join(self.name_servers)})")
 
-    async def pull_address(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> tuple[int, str]:
-        """Where to pull queue from, id and address: the machine that the broker suggested, else the next slave, else
-        any.
+    async def pull_address(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> str:
+        """The address to pull queue from: of the machine that the broker suggested, else the next slave, else any.
 
         A broker that no known route names is asked for once. Raises ClientError when it is still unknown.
         """
@@ -411,9 +410,8 @@ class MQClientInstance:
         machines = self.routes.brokers.get(queue.broker_name, {})
         for candidate in (broker_id, broker_id + 1) if broker_id != MASTER_ID else (MASTER_ID,):
             if candidate in machines:
-                return candidate, machines[candidate]
-        address = self.broker_address(queue.broker_name, master=False)
-        return min(machines), address
+                return machines[candidate]
+        return self.broker_address(queue.broker_name, master=False)
 
     @property
     def broker_names(self) -> list[str]:

@@ -4,7 +4,9 @@ While handlers work on one answer the next pull is already under way; it stops w
 limits. A broker parks a pull for which it has nothing (long polling), so an idle queue costs one request in 15 s.
 
 Source: Apache RocketMQ 5.x ``DefaultMQPushConsumerImpl.pullMessage``, ``PullAPIWrapper.processPullResult``. Unlike
-there, a wait for room ends as soon as there is some, and a pull that comes back during a pause is asked for again.
+there, a wait for room ends as soon as there is some, a pull that comes back during a pause is asked for again, and no
+pull carries a commit along: a broker pulls and commits in different threads, so one that waits for its disk would
+overwrite a newer commit with an old one. All commits go by way of ``offset_store``.
 """
 
 from __future__ import annotations
@@ -113,10 +115,7 @@ class PullLoop:
     async def _pull(self, subscription: SubscriptionData, *, decompress: bool = True) -> PullResult:
         queue, context = self._queue, self._context
         options = context.options
-        broker_id, address = await context.instance.pull_address(queue.queue, self._broker_id)
-        # A slave takes no commit along with a pull.
-        commit = 0 if options.broadcasting or broker_id != MASTER_ID else queue.commit_offset
-        flags = PullSysFlag.SUSPEND | (PullSysFlag.COMMIT_OFFSET if commit > 0 else 0)
+        address = await context.instance.pull_address(queue.queue, self._broker_id)
         queue.last_pull_at = self._clock.monotonic()
         return await pull_message(
             context.instance.remoting,
@@ -127,8 +126,8 @@ class PullLoop:
                 queue_id=queue.queue.queue_id,
                 queue_offset=queue.pulled_to,
                 max_msg_nums=1 if self._singly or queue.only_one else options.pull_batch_size,
-                sys_flag=int(flags),
-                commit_offset=commit,
+                sys_flag=int(PullSysFlag.SUSPEND),
+                commit_offset=0,
                 suspend_timeout_millis=BROKER_HOLD_MS,
                 sub_version=subscription.sub_version,
                 expression_type=subscription.expression_type,

@@ -4,9 +4,9 @@ Only the requests; when a lock is taken, refreshed and given back is decided in 
 30 s after its last confirmation and at the broker for 60 s, so that a member which is cut off stops before another one
 begins.
 
-Source: Apache RocketMQ 5.x ``RebalanceImpl.lock``, ``lockAll``, ``unlock``, ``unlockAll``. Unlike there a queue that goes
-to another member is unlocked by a request that is answered, and that is made once more when it fails: a lost one would
-let the next owner wait for 60 s.
+Source: Apache RocketMQ 5.x ``RebalanceImpl.lock``, ``lockAll``, ``unlock``, ``unlockAll``. Unlike there a queue that
+goes to another member is unlocked by a request that is answered, and that is made once more when it fails: a lost one
+would let the next owner wait for 60 s.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from rocketbox.protocol.bodies import (
     encode_lock_batch_response,
     encode_topic_route,
 )
-from rocketbox.protocol.codes import PermName, RequestCode, ResponseCode
+from rocketbox.protocol.codes import PermName, PullSysFlag, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import (
     NotifyConsumerIdsChangedRequestHeader,
@@ -270,6 +270,8 @@ class ScriptedBroker:
         return self._offset(self.first_offset[self._place(request)])
 
     def _pull(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+        if int(request.ext_fields["sysFlag"]) & PullSysFlag.COMMIT_OFFSET:
+            self._update_offset(connection, request)
         return self._answer_pull(connection, request)
 
     def _answer_pull(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:

@@ -159,3 +159,29 @@ async def test_a_fault_of_our_own_in_the_commit_of_a_reset_keeps_no_queue_from_b
         broker.store("T", b"later")
         await group.until(lambda: group.bodies == [b"later"], 3)
         assert "a fault of our own" in caplog.text
+
+
+@pytest.mark.parametrize("consume_mode", list(ConsumeMode))
+async def test_a_pull_that_is_carried_out_late_takes_no_commit_back(
+    consume_mode: ConsumeMode, anyio_backend: str
+) -> None:
+    """A broker pulls and commits in different threads: a pull that waits for its disk may be the later of the two."""
+    group = Group()
+    broker = group.broker
+    async with broker, group.member("c1", consume_mode=consume_mode, pull_batch_size=2) as one:
+        await group.until(lambda: len(queues_of(one)) == 1, 3)
+        broker.store("T", b"0", b"1")
+        await group.until(lambda: broker.committed["T", 0] == 2, 3)
+        broker.handles_later = {RequestCode.PULL_MESSAGE}
+        broker.store("T", b"2", b"3")  # they answer the pull that waits; the next one is not carried out yet
+        await group.until(lambda: broker.committed["T", 0] == 4, 3)
+        broker.answer()
+        await group.clock.advance(5)
+        assert broker.committed["T", 0] == 4
+        broker.other_members = ["10.0.0.9@c0"]  # it is to have the queue
+        broker.store("T", b"4", b"5")
+        await group.until(lambda: len(group.came) == 6, 3)
+        broker.notify("g")
+        await group.until(lambda: not queues_of(one), 3)
+        broker.answer()
+        assert broker.committed["T", 0] == 6, "what was handled here comes to nobody else"
