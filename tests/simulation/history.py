@@ -84,6 +84,8 @@ class History:
     """Of broadcasting groups: each member's name, and from when until when it was there."""
     excused: set[tuple[str, str]] = field(default_factory=set)
     """(group, body) of what need not come: its topic was deleted, the group was set behind it, or its disk lost it."""
+    _reused: set[tuple[str, str, str, int]] = field(default_factory=set)
+    """(group, topic, broker, offset) that it had read when a disk lost it: it has passed what is stored there now."""
     _lines: list[str] = field(default_factory=list)
     """All that happened, in its order."""
     _got: dict[tuple[str, str], tuple[float, str, Place, int]] = field(default_factory=dict)
@@ -141,6 +143,7 @@ class History:
         """A broker has acknowledged it."""
         self.trace(f"acknowledged {body} {topic} {broker} {offset}")
         self.acknowledged[body] = Acknowledged(topic, broker, offset, self.now(), self._tried[body])
+        self.excused.update((group, body) for group in self.groups if (group, topic, broker, offset) in self._reused)
 
     # --- told by handlers ------------------------------------------------------------------------------------------
 
@@ -223,8 +226,11 @@ class History:
 
     def forget_end(self, place: Place, end: int) -> None:
         """A queue ends there now; other messages will get the offsets behind it."""
+        topic, broker, _ = place
         for group in self.groups:
             key = group, place
+            read = max([self._through[key], *(offset + 1 for offset in self._done[key])])
+            self._reused.update((group, topic, broker, offset) for offset in range(end, read))
             self._done[key] = {offset for offset in self._done[key] if offset < end}
             self._through[key] = min(self._through[key], end)
 
