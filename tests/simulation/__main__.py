@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--only", type=int, help="this seed alone, with everything that happens")
     parser.add_argument("--quiet", action="store_true", help="with --only: only how it ends")
     parser.add_argument("--faults", nargs="+", choices=KINDS, metavar="KIND", help=f"only these: {', '.join(KINDS)}")
-    parser.add_argument("--plant", choices=sorted(PLANTS), help="break the product so; the seeds are to find it")
+    parser.add_argument("--plant", choices=sorted(PLANTS), help="break the product so; run until a seed finds it")
     parser.add_argument("--twice", action="store_true", help="run each seed in two processes, and compare them")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="that run at once")
     arguments = parser.parse_args()
@@ -82,7 +82,8 @@ def _run_here(given: argparse.Namespace, end: int) -> int:
     logging.getLogger("rocketbox").propagate = False
     failed = 0
     for seed in range(given.first, end):
-        outcome = simulate(seed, talk=print if talk else None, kinds=given.faults or KINDS)
+        planted = given.plant is not None
+        outcome = simulate(seed, talk=print if talk else None, kinds=given.faults or KINDS, until_violated=planted)
         print(
             f"seed {seed}: {outcome.digest} {outcome.acknowledged} acknowledged, {outcome.handled} handled", flush=True
         )
@@ -92,6 +93,8 @@ def _run_here(given: argparse.Namespace, end: int) -> int:
             print(
                 f"FAILED seed {seed}; again with: python -m tests.simulation --only {seed}{again}\n{told}", flush=True
             )
+            if planted:
+                os._exit(failed)  # found; what runs in this process is of no use any more
     return failed
 
 

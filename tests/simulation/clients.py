@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rocketbox.client import Admin, ClientOptions, ConsumerOptions, Producer, PushConsumer
+from rocketbox.client.api.topics import put_topic
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.errors import RocketBoxError, SendManyError
 from rocketbox.message import (
@@ -22,15 +23,17 @@ from rocketbox.message import (
     MessageQueue,
     SendResult,
 )
+from rocketbox.protocol.registration_bodies import TopicConfig
 from tests.simulation.cluster import HostClock, Process, SimulatedBroker
 from tests.simulation.disk import Disk
 from tests.simulation.history import GroupKind, History
 from tests.simulation.network import Host, SimulatedNetwork
 
-__all__ = ["GROUPS", "OTHER", "QUEUES", "TOPIC", "TOPICS", "Clients", "Member"]
+__all__ = ["ELSEWHERE", "GROUPS", "OTHER", "QUEUES", "TOPIC", "TOPICS", "Clients", "Member"]
 
 TOPIC = "T"
 OTHER = "D"  # which may be deleted, made again, and have other numbers of queues
+ELSEWHERE = "E"  # which only the last of several brokers has, and nobody consumes
 QUEUES = 4
 GROUPS = {"concurrent": GroupKind.CONCURRENT, "orderly": GroupKind.ORDERLY, "broadcast": GroupKind.BROADCAST}
 TOPICS = {"concurrent": frozenset({TOPIC, OTHER}), "orderly": frozenset({TOPIC}), "broadcast": frozenset({TOPIC})}
@@ -48,6 +51,7 @@ class Member:
     disk: Disk
     process: Process
     network: Host
+    instance: MQClientInstance
     consumer: PushConsumer
     life: _Life
 
@@ -85,12 +89,16 @@ class Clients:
         self.members: dict[str, list[Member]] = {group: [] for group in GROUPS}
         self.groups_of: dict[str, str] = {}
         """By host: the group of the member that runs or ran there; "" for producers."""
+        self.producers: dict[str, MQClientInstance] = {}
+        """By host."""
         self.admin: Admin
         self._random = chance
         self._network = network
         self._history = history
         self._name_servers = name_servers
         self._brokers = brokers
+        self._admin_instance: MQClientInstance
+        self._elsewhere = 0  # queues
         self._made = 0
         self._consume_timeout = chance.choice(CONSUME_TIMEOUTS)
         self._dying: list[asyncio.Task[None]] = []
@@ -110,7 +118,9 @@ class Clients:
 
     async def administer(self) -> Process:
         """Have an admin."""
-        instance = self._instance("10.0.3.1", HostClock(self._random.getrandbits(32)), self._network.host("10.0.3.1"))
+        instance = self._admin_instance = self._instance(
+            "10.0.3.1", HostClock(self._random.getrandbits(32)), self._network.host("10.0.3.1")
+        )
 
         @asynccontextmanager
         async def running() -> AsyncIterator[Admin]:
@@ -121,13 +131,31 @@ class Clients:
         self.admin = await process.start()
         return process
 
+    async def make_elsewhere(self) -> None:
+        """The topic of the last of several brokers, or other queues of it."""
+        if len(self._brokers) > 1:
+            self._elsewhere = 1 + self._elsewhere % QUEUES
+            address = f"{self._brokers[-1].host}:10911"
+            topic = TopicConfig(ELSEWHERE, self._elsewhere, self._elsewhere)
+            await put_topic(self._admin_instance.remoting, address, topic, timeout=3.0)
+
+    def instances(self) -> Iterator[tuple[str, str, MQClientInstance]]:
+        """Each client's name, its group ("" for producers), and what it knows of routes and brokers."""
+        for host, instance in self.producers.items():
+            yield f"the producer at {host}", "", instance
+        for group, members in self.members.items():
+            for member in members:
+                yield member.name, group, member.instance
+
     async def produce(self, broker: SimulatedBroker) -> None:
         """Send in all ways until ``producing`` is over."""
         host, clock = self._machine("")
         instance = self._instance(host, clock, self._network.host(host))
+        self.producers[host] = instance
         async with instance, Producer(f"p-{broker.name}", instance=instance) as producer:
             ways = [self._fill(producer, broker, queue_id) for queue_id in range(QUEUES)]
             ways += [self._send_keyed(producer, f"key of {broker.name}"), self._send_others(producer, broker)]
+            ways += [self._send_elsewhere(producer, broker)] if len(self._brokers) > 1 else []
             await asyncio.gather(*ways)
 
     async def _fill(self, producer: Producer, broker: SimulatedBroker, queue_id: int) -> None:
@@ -170,6 +198,13 @@ class Clients:
                 sends = producer.send(messages[0]) if len(messages) == 1 else producer.send_many(messages)
                 await self._send(stream, bodies, sends)
             await asyncio.sleep(self._random.uniform(2.0, 15.0))
+
+    async def _send_elsewhere(self, producer: Producer, broker: SimulatedBroker) -> None:
+        stream = f"elsewhere of {broker.name}"
+        while self.producing:
+            (body,) = self._next(stream)
+            await self._send(stream, [body], producer.send(Message(ELSEWHERE, body.encode())))
+            await asyncio.sleep(self._random.uniform(5.0, 25.0))
 
     def _next(self, stream: str, count: int = 1) -> list[str]:
         number = self._numbers.setdefault(stream, 0)
@@ -232,7 +267,7 @@ class Clients:
                 yield consumer
 
         process = Process(running)
-        self.members[group].append(Member(group, name, host, clock, disk, process, network, consumer, life))
+        self.members[group].append(Member(group, name, host, clock, disk, process, network, instance, consumer, life))
         self._history.trace(f"{group} {name} joins")
         times = self._history.members[group]
         if name not in {known for known, _, _ in times}:

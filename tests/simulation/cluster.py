@@ -15,6 +15,7 @@ from rocketbox.broker.extensions import BrokerExtensions
 from rocketbox.broker.options import read_broker_options
 from rocketbox.clock import RealClock
 from rocketbox.nameserver.name_server import NameServer, NameServerOptions
+from rocketbox.protocol.bodies import BrokerData
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import PullMessageResponseHeader
@@ -97,19 +98,24 @@ class SimulatedNameServer:
         self.clock = HostClock(seed)
         self._network = network
         self._process: Process | None = None
+        self._server: NameServer | None = None
 
     @property
     def running(self) -> bool:
         return self._process is not None
 
+    def brokers(self) -> list[BrokerData]:
+        """Those that it knows; none while it is down."""
+        return [] if self._server is None else list(self._server.routes.cluster_info().brokers.values())
+
     async def start(self) -> None:
         options = NameServerOptions(host=self.host, port=9876)
         self._process = Process(lambda: NameServer(options, clock=self.clock, network=self._network.host(self.host)))
-        await self._process.start()
+        self._server = await self._process.start()
 
     async def stop(self) -> None:
         if self._process is not None:
-            process, self._process = self._process, None
+            process, self._process, self._server = self._process, None, None
             await process.stop()
 
 

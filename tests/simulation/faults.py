@@ -15,7 +15,7 @@ from typing import Any
 from rocketbox.errors import RocketBoxError
 from tests.simulation.clients import GROUPS, OTHER, QUEUES, TOPIC, Clients
 from tests.simulation.cluster import HostClock, SimulatedBroker, SimulatedNameServer
-from tests.simulation.history import EVERYTHING, NOTHING, GroupKind, History
+from tests.simulation.history import EVERYTHING, NOTHING, PATIENCE, ROUTES_ASKED, SOON, GroupKind, History
 from tests.simulation.network import SimulatedNetwork
 
 __all__ = ["KINDS", "Faults"]
@@ -24,6 +24,8 @@ LONGEST = 40.0
 FIRST = 5.0
 HANDOVER = 1.0  # seconds that a handler may take to be waited for when its queue goes to another member
 KINDS_OF_A_SEED = 5
+LINK_HOLDS = 10.0  # seconds of silence in which no connection is given up
+NOT_FAULTS = {"_at", "_be_silent", "_delete_other", "_end_and_begin", "_join", "_make_other", "_until_done"}
 Fault = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -47,12 +49,17 @@ class Faults:
         self._brokers = brokers
         self._name_servers = name_servers
         self._disk = disk
+        self._until = 0.0
 
     def planned(self, kinds: Sequence[str], until: float) -> list[Coroutine[Any, Any, None]]:
-        """Between none and six faults of a few kinds, each at its time: few kinds meet each other more often."""
+        """Between none and six faults of a few kinds, each at its time: few kinds meet each other more often.
+
+        Of fewer kinds than a seed has there are four to eight.
+        """
         of_this_seed = self._random.sample(kinds, min(len(kinds), KINDS_OF_A_SEED))
+        self._until = until
         planned = []
-        for _ in range(self._random.choice([0, 1, 2, 3, 4, 6])):
+        for _ in range(self._random.choice([0, 1, 2, 3, 4, 6] if len(kinds) > KINDS_OF_A_SEED else [4, 6, 8])):
             fault: Fault = getattr(self, f"_{self._random.choice(of_this_seed).replace(' ', '_').replace('-', '_')}")
             planned.append(self._at(self._random.uniform(FIRST, until - LONGEST), fault))
         return planned
@@ -107,9 +114,17 @@ class Faults:
             link.cut = True
 
     async def _silent_host(self) -> None:
-        seconds = self._seconds()
-        host, touched, doubled = self._any_host()
-        self._history.fault(f"{host} is silent", seconds, touches=touched, doubles=doubled)
+        await self._be_silent(*self._any_host(), self._seconds())
+
+    async def _broker_that_is_silent_for_some_seconds(self) -> None:
+        """Too short to be taken for dead, and long enough for requests to fail."""
+        broker = self._random.choice(self._brokers)
+        seconds = self._random.uniform(3.0, LINK_HOLDS)
+        await self._be_silent(broker.host, frozenset({broker.name}), self._doubled(broker), seconds)
+
+    async def _be_silent(self, host: str, touched: frozenset[str], doubled: frozenset[str], seconds: float) -> None:
+        patience = SOON if seconds < LINK_HOLDS else PATIENCE
+        self._history.fault(f"{host} is silent", seconds, touches=touched, doubles=doubled, patience=patience)
         silent = self._network.conditions.silent
         silent[host] = max(silent.get(host, 0.0), self._network.loop.time() + seconds)
         await asyncio.sleep(seconds)
@@ -146,8 +161,11 @@ class Faults:
     async def _power_failure(self) -> None:
         await self._end_and_begin("loses its power", power=True, moves=False)
 
-    async def _end_and_begin(self, text: str, *, power: bool, moves: bool) -> None:
-        if (broker := self._free_broker()) is None:
+    async def _end_and_begin(
+        self, text: str, *, power: bool, moves: bool, broker: SimulatedBroker | None = None
+    ) -> None:
+        broker = broker or self._free_broker()
+        if broker is None:
             return
         broker.busy = True
         seconds = self._seconds(0.1, 20)
@@ -213,14 +231,29 @@ class Faults:
     # --- members of groups -------------------------------------------------------------------------------------------
 
     async def _joining_member(self) -> None:
-        group = self._random.choice(sorted(GROUPS))
-        self._history.fault(f"a member joins {group}", 0, touches={group}, doubles=NOTHING)
+        await self._join(self._random.choice(sorted(GROUPS)))
+
+    async def _member_that_joins_beside_a_silent_broker(self) -> None:
+        """The silent one delays nothing of the others: two of each kind of machine are there in half of the seeds."""
+        if len(self._brokers) > 1:
+            broker = self._random.choice(self._brokers)
+            silence = asyncio.create_task(
+                self._be_silent(
+                    broker.host, frozenset({broker.name}), self._doubled(broker), self._random.uniform(20, LONGEST)
+                )
+            )
+            await asyncio.sleep(self._random.uniform(0.5, 5.0))
+            await self._join(self._random.choice(sorted(GROUPS)))
+            await silence
+
+    async def _join(self, group: str) -> None:
+        self._history.fault(f"a member joins {group}", 0, touches={group}, doubles=NOTHING, patience=SOON)
         await self._clients.join(group)
 
     async def _leaving_member(self) -> None:
         group = self._random.choice(sorted(GROUPS))
         if len(self._clients.members[group]) > 1:
-            self._history.fault(f"a member leaves {group}", 5, touches={group}, doubles=NOTHING)
+            self._history.fault(f"a member leaves {group}", 5, touches={group}, doubles=NOTHING, patience=SOON)
             await self._clients.leave(self._clients.choose(group))
 
     async def _restarted_member(self) -> None:
@@ -253,7 +286,7 @@ class Faults:
     async def _raising_handlers(self) -> None:
         seconds = self._seconds()
         self._clients.raising = self._random.choice([0.1, 0.5])
-        self._history.fault(f"handlers raise {self._clients.raising:.0%}", seconds, doubles=NOTHING)
+        self._history.fault(f"handlers raise {self._clients.raising:.0%}", seconds, doubles=NOTHING, patience=SOON)
         await asyncio.sleep(seconds)
         self._clients.raising = 0.0
 
@@ -263,7 +296,7 @@ class Faults:
         clocks: list[HostClock] = [broker.clock for broker in self._brokers]
         clocks += [member.clock for group in GROUPS for member in self._clients.members[group]]
         by_ms = self._random.choice([-3_600_000, -5_000, 5_000, 3_600_000])
-        self._history.fault(f"a clock jumps by {by_ms} ms", 0, doubles=NOTHING)
+        self._history.fault(f"a clock jumps by {by_ms} ms", 0, doubles=NOTHING, patience=SOON)
         self._random.choice(clocks).ahead_ms += by_ms
 
     async def _deleted_topic(self) -> None:
@@ -271,13 +304,33 @@ class Faults:
         clients = self._clients
         if not clients.other_is_there.is_set():
             return
-        clients.other_is_there.clear()
         seconds = self._seconds(0.1, LONGEST)
         self._history.fault(f"{OTHER} is deleted", seconds + 40, touches={OTHER})
-        await asyncio.sleep(5.0)  # what is on its way arrives, or is given up
-        await self._until_done(lambda: clients.admin.delete_topic(OTHER))
-        self._history.forget_topic(OTHER)
+        await self._delete_other()
         await asyncio.sleep(seconds)
+        await self._make_other()
+        clients.other_is_there.set()
+
+    async def _delete_other(self) -> None:
+        self._clients.other_is_there.clear()
+        await asyncio.sleep(5.0)  # what is on its way arrives, or is given up
+        await self._until_done(lambda: self._clients.admin.delete_topic(OTHER))
+        self._history.forget_topic(OTHER)
+
+    async def _broker_that_moves_after_a_topic_is_gone(self) -> None:
+        """A route that no name server knows any more names its old address, and another topic's route changes then."""
+        clients, broker = self._clients, self._brokers[0]
+        takes = 5.0 + 20.0 + 2 * ROUTES_ASKED + 5.0
+        if len(self._brokers) < 2 or broker.busy or not clients.other_is_there.is_set():
+            return
+        if self._history.now() + takes > self._until:
+            return
+        self._history.fault(f"{OTHER} is deleted, and {broker.name} will move", takes, touches={OTHER})
+        await self._delete_other()
+        await self._end_and_begin("is killed and comes back at another address", power=False, moves=True, broker=broker)
+        await asyncio.sleep(ROUTES_ASKED + 5.0)
+        await self._until_done(clients.make_elsewhere)
+        await asyncio.sleep(ROUTES_ASKED)
         await self._make_other()
         clients.other_is_there.set()
 
@@ -307,10 +360,24 @@ class Faults:
         """A group is set back in a queue, or to its end, as Apache's brokers do it: the next pull is told."""
         broker, queue_id = self._random.choice(self._brokers), self._random.randrange(QUEUES)
         group = self._random.choice([group for group, kind in GROUPS.items() if kind is not GroupKind.BROADCAST])
-        if broker.running is None:
-            return
-        committed = broker.running.offsets.get(group, TOPIC, queue_id)
-        if committed is None:
+        self._reset(broker, group, queue_id)
+
+    async def _group_that_is_reset_while_a_member_joins(self) -> None:
+        """What the resets are told to is just being handed on, and its handlers are slow."""
+        group = self._random.choice([group for group, kind in GROUPS.items() if kind is not GroupKind.BROADCAST])
+        self._history.fault("handlers take up to 3 s", 10.0, doubles=EVERYTHING, aftermath=10.0)
+        self._clients.slowest_handler = 3.0
+        await asyncio.sleep(5.0)
+        joining = asyncio.create_task(self._join(group))
+        for _ in range(10):
+            await asyncio.sleep(self._random.random())
+            self._reset(self._random.choice(self._brokers), group, self._random.randrange(QUEUES))
+        await joining
+        self._clients.slowest_handler = 0.02
+
+    def _reset(self, broker: SimulatedBroker, group: str, queue_id: int) -> None:
+        committed = None if broker.running is None else broker.running.offsets.get(group, TOPIC, queue_id)
+        if broker.running is None or committed is None:
             return
         to = max(0, committed - self._random.choice([0, 1, 3, 20]))
         self._history.fault(f"{group} is set to {to} of {broker.name}/{queue_id}", 20, touches={group})
@@ -333,6 +400,6 @@ class Faults:
 KINDS = sorted(
     name.removeprefix("_").replace("_", " ")
     for name, value in vars(Faults).items()
-    if asyncio.iscoroutinefunction(value) and name not in ("_at", "_end_and_begin", "_make_other", "_until_done")
+    if asyncio.iscoroutinefunction(value) and name not in NOT_FAULTS
 )
 """All kinds of faults."""

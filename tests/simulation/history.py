@@ -17,12 +17,26 @@ from enum import Enum
 
 from rocketbox.message import MessageExt
 
-__all__ = ["EVERYTHING", "NOTHING", "Acknowledged", "Fault", "GroupKind", "History", "Place"]
+__all__ = [
+    "EVERYTHING",
+    "NOTHING",
+    "PATIENCE",
+    "ROUTES_ASKED",
+    "SOON",
+    "Acknowledged",
+    "Fault",
+    "GroupKind",
+    "History",
+    "Place",
+]
 
 Place = tuple[str, str, int]  # topic, broker, queue id
-PATIENCE = 30.0  # seconds after the last fault in which every consumer must have gone on
+AT_ONCE = 1.0  # seconds in which what no fault touches is handled
+PATIENCE = 30.0  # seconds in which every consumer must have gone on, whatever the faults were
+SOON = 5.0  # the same, after one that ends no connection and meets no other
 AFTERMATH = 45.0  # seconds after a fault in which it explains that something comes twice
 LOCK_SLACK = 7.0  # seconds that locks are not confirmed for without any harm: the rest of their 30 s
+ROUTES_ASKED = 30.0  # seconds after which clients ask for a route again
 EVERYTHING = frozenset({"*"})
 NOTHING: frozenset[str] = frozenset()
 
@@ -61,10 +75,16 @@ class Fault:
     doubles: frozenset[str]
     aftermath: float
     """Seconds behind its end in which something may be handled that comes twice because of it."""
+    patience: float
+    """Seconds behind its end in which all that it kept must be handled."""
 
     def concerns(self, names: Iterable[str], *, twice: bool) -> bool:
         touched = self.doubles if twice else self.touches
         return "*" in touched or not touched.isdisjoint(names)
+
+    def meets(self, other: Fault) -> bool:
+        """Whether another one was there before this one was got over, or the other way round."""
+        return other is not self and other.begin <= self.end + SOON and self.begin <= other.end + SOON
 
 
 @dataclass
@@ -91,6 +111,7 @@ class History:
     _got: dict[tuple[str, str], tuple[float, str, Place, int]] = field(default_factory=dict)
     """(group, body): when, by whom and at which place it was handled first. Members of broadcasting groups are groups
     of their own here."""
+    _unrouted: dict[str, Fault] = field(default_factory=dict)
     _tried: dict[str, float] = field(default_factory=dict)
     """Body: when its first send began."""
     _working: dict[tuple[str, Place], str] = field(default_factory=dict)
@@ -119,7 +140,7 @@ class History:
 
     def fault(
         self, text: str, seconds: float, *, touches: Collection[str] = EVERYTHING,
-        doubles: Collection[str] | None = None, aftermath: float = AFTERMATH,
+        doubles: Collection[str] | None = None, aftermath: float = AFTERMATH, patience: float = PATIENCE,
     ) -> Fault:  # fmt: skip
         """Something begins to go wrong, and will be over after so long. Without ``doubles``: what it touches."""
         touched = frozenset(touches)
@@ -130,10 +151,20 @@ class History:
             touched,
             touched if doubles is None else frozenset(doubles),
             aftermath,
+            patience,
         )
         self.faults.append(fault)
         self.trace(f"fault {text} for {seconds:.3f} s")
         return fault
+
+    def unrouted(self, broker: str) -> None:
+        """A name server does not name a broker now: who asks it for routes gives the broker's queues up until later."""
+        fault = self._unrouted.get(broker)
+        if fault is None or fault.end < self.now():
+            text = f"a name server does not name {broker}"
+            self._unrouted[broker] = self.fault(text, ROUTES_ASKED, touches={broker}, doubles=NOTHING)
+        else:
+            fault.end = self.now() + ROUTES_ASKED
 
     def tries(self, body: str) -> None:
         """A producer begins to send it, maybe not for the first time."""
@@ -222,6 +253,10 @@ class History:
             for fault in self.faults
         )
 
+    def touched(self, since: float, names: Iterable[str]) -> bool:
+        """Whether a fault that touches one of them, or everything, was there since then."""
+        return any(fault.end >= since and fault.concerns(names, twice=False) for fault in self.faults)
+
     # --- told by faults ---------------------------------------------------------------------------------------------
 
     def forget_end(self, place: Place, end: int) -> None:
@@ -266,8 +301,8 @@ class History:
         if offset > through:
             self.violate(f"{group}: {offset} is committed of {place}, and {through} was never handled")
 
-    def check(self) -> None:
-        """At the end, when all has come to rest."""
+    def check(self, *, at_rest: bool) -> None:
+        """Whether all who should have got a message did so in time; in the end, when all is at rest, nobody waits."""
         for body, sent in self.acknowledged.items():
             for group, kind in self.groups.items():
                 if sent.topic not in self.topics[group]:
@@ -275,30 +310,31 @@ class History:
                 if kind is GroupKind.BROADCAST:
                     for member, begin, end in self.members[group]:
                         if begin <= sent.tried_at and (end is None or end > sent.at + PATIENCE):
-                            self._check_got(group, member, body, sent)
+                            self._check_got(group, member, body, sent, at_rest=at_rest)
                 else:
-                    self._check_got(group, group, body, sent)
+                    self._check_got(group, group, body, sent, at_rest=at_rest)
 
-    def _check_got(self, group: str, who: str, body: str, sent: Acknowledged) -> None:
+    def _check_got(self, group: str, who: str, body: str, sent: Acknowledged, *, at_rest: bool) -> None:
         if (group, body) in self.excused:
             return
-        got = self._got.get((who, body))
-        if got is None:
-            self.violate(
-                f"{who} never got {body} of {sent.topic}, acknowledged at {sent.at:.3f} s as {sent.broker} "
-                f"{sent.offset}"
-            )
-            return
         names = {group, sent.broker, sent.topic, who}
-        due = sent.at
-        for fault in self.faults:  # in the order of their begins; each gives as much time again
-            if fault.begin <= due + PATIENCE and fault.concerns(names, twice=False):
-                due = max(due, fault.end)
-        if got[0] > due + PATIENCE:
-            self.violate(
-                f"{who} got {body} of {sent.topic} at {got[0]:.3f} s, acknowledged at {sent.at:.3f} s by "
-                f"{sent.broker}; what may have kept it ended at {due:.3f} s"
-            )
+        due, why = sent.at + AT_ONCE, "nothing"
+        concern = [fault for fault in self.faults if fault.concerns(names, twice=False)]
+        for fault in concern:  # in the order of their begins; each gives as much time again
+            patience = PATIENCE if any(fault.meets(other) for other in concern) else fault.patience
+            if fault.begin <= due and fault.end + patience > due:
+                due, why = fault.end + patience, fault.text
+        got = self._got.get((who, body))
+        if got is None and (at_rest or self.now() > due + PATIENCE):
+            got_it = "never got it"
+        elif got is not None and got[0] > due:
+            got_it = f"got it at {got[0]:.3f} s"
+        else:
+            return
+        self.violate(
+            f"{body} of {sent.topic} was acknowledged by {sent.broker} at {sent.at:.3f} s as {sent.offset}, and {who} "
+            f"{got_it}: due at {due:.3f} s, and what may have kept it until then is: {why}"
+        )
 
 
 def place_of(message: MessageExt) -> Place:

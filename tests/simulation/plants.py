@@ -5,14 +5,18 @@ Each puts a fault back that the client once had, or breaks a promise. The produc
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from rocketbox.client import assignment
 from rocketbox.client.api.pull import PullResult, PullStatus
+from rocketbox.client.assignment import OwnedQueue, Ownership, QueueAssignment
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.client.pull_loop import PullLoop
+from rocketbox.client.route_table import RouteTable
 from rocketbox.message import MessageExt
+from rocketbox.protocol.bodies import TopicRouteData
 
 __all__ = ["PLANTS"]
 
@@ -30,6 +34,79 @@ def _skipped_message() -> None:
         return put(self, [message for message in messages if message.fields[5] % 10 != 9], next_offset)
 
     ProcessQueue.put = put_some  # type: ignore[method-assign]
+
+
+def _old_address() -> None:
+    """Of a broker that a new route does not name, the address counts that stands last among all routes.
+
+    However long ago a name server knew that route.
+    """
+    confirm = RouteTable.confirm
+
+    def confirm_and_gather(self: RouteTable, topic: str, data: TopicRouteData, asked_at: float) -> bool:
+        changed = confirm(self, topic, data, asked_at)
+        if changed:
+            newest = {broker.broker_name for broker in data.broker_datas}
+            for entry in self._entries.values():
+                for broker in entry.route.data.broker_datas:
+                    if broker.broker_name not in newest and broker.broker_name in self.brokers:
+                        self.brokers[broker.broker_name] = dict(broker.broker_addrs)
+        return changed
+
+    RouteTable.confirm = confirm_and_gather  # type: ignore[method-assign]
+
+
+def _one_after_another() -> None:
+    """Queues are taken one after another, those of a broker that does not answer too."""
+    turn, begin = QueueAssignment._turn, QueueAssignment._begin
+    waiting: dict[int, asyncio.Lock] = {}
+
+    async def turn_alone(self: QueueAssignment, broker_name: str) -> None:
+        async with waiting.setdefault(id(self), asyncio.Lock()):
+            await turn(self, broker_name)
+
+    async def begin_always(self: QueueAssignment, owned: OwnedQueue) -> bool:
+        await begin(self, owned)
+        return True  # a failure of the broker does not end its turn
+
+    assignment.SIDE_BY_SIDE = 1
+    QueueAssignment._turn = turn_alone  # type: ignore[method-assign]
+    QueueAssignment._begin = begin_always  # type: ignore[method-assign]
+
+
+def _reset_in_a_round() -> None:
+    """Queues are given away one after another, and what they held when the round began is committed and unlocked.
+
+    One that is reset meanwhile holds something else by then, and goes on.
+    """
+    give_up = QueueAssignment._give_up
+    lines: dict[int, list[tuple[OwnedQueue, ProcessQueue]]] = {}
+
+    async def give_away(self: QueueAssignment, line: list[tuple[OwnedQueue, ProcessQueue]]) -> None:
+        while line:
+            owned, messages = line[0]
+            messages.close()
+            if owned.messages is messages and owned.pull is not None:
+                owned.pull.cancel()
+            await messages.idle()
+            await self._offsets.persist([messages], wait=True)
+            messages.drop()
+            if self._locks is not None:
+                await self._locks.unlock([owned.queue])
+            if owned.messages is messages:
+                self._out(owned, Ownership.HANDED_ON)
+            line.pop(0)
+
+    def put_into_line(self: QueueAssignment, owned: OwnedQueue) -> None:
+        line = lines.setdefault(id(self), [])
+        if owned.state is not Ownership.PULLED or owned.messages is None:
+            give_up(self, owned)
+        elif owned not in [each for each, _ in line]:
+            line.append((owned, owned.messages))
+            if len(line) == 1:
+                self._tasks.start("giving queues away", give_away, self, line, restart=False)
+
+    QueueAssignment._give_up = put_into_line  # type: ignore[method-assign]
 
 
 def _lost_refresh() -> None:
@@ -51,6 +128,9 @@ def _no_pause() -> None:
 
 
 PLANTS: dict[str, Callable[[], Any]] = {
+    "old address": _old_address,
+    "one after another": _one_after_another,
+    "reset in a round": _reset_in_a_round,
     "commit ahead": _commit_ahead,
     "skipped message": _skipped_message,
     "lost refresh": _lost_refresh,

@@ -6,19 +6,19 @@ import asyncio
 import gc
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rocketbox.blocking import blocking_in_loop
 from rocketbox.loops import callbacks_in_asyncio
-from rocketbox.message import MessageQueue
 from tests.simulation.clients import GROUPS, OTHER, QUEUES, TOPIC, TOPICS, Clients
 from tests.simulation.cluster import PullRules, SimulatedBroker, SimulatedNameServer
 from tests.simulation.faults import KINDS, Faults
-from tests.simulation.history import GroupKind, History
+from tests.simulation.history import History
 from tests.simulation.loop import BEGIN, Deadlock, SeededLoop
 from tests.simulation.network import SimulatedNetwork
+from tests.simulation.onlooker import Onlooker
 
 __all__ = ["Outcome", "simulate"]
 
@@ -38,8 +38,14 @@ class Outcome:
     handled: int
 
 
-def simulate(seed: int, *, talk: Callable[[str], object] | None = None, kinds: Sequence[str] = tuple(KINDS)) -> Outcome:
-    """Run a seed with faults of these kinds; ``talk`` hears of everything that happens."""
+def simulate(
+    seed: int, *, talk: Callable[[str], object] | None = None, kinds: Sequence[str] = tuple(KINDS),
+    until_violated: bool = False,
+) -> Outcome:  # fmt: skip
+    """Run a seed with faults of these kinds; ``talk`` hears of everything that happens.
+
+    ``until_violated``: no further than to the first violation. The process has to end then, for nothing is put away.
+    """
     gc.collect()
     gc.disable()  # nothing is to end when the collector happens to come by
     loop = SeededLoop(seed)
@@ -48,8 +54,8 @@ def simulate(seed: int, *, talk: Callable[[str], object] | None = None, kinds: S
     logging.getLogger("rocketbox").addHandler(noticed)
     try:
         asyncio.set_event_loop(loop)
-        loop.run_until_complete(_run(seed, loop, history, kinds))
-        if left := loop.timers():
+        loop.run_until_complete(_run(seed, loop, history, kinds, until_violated))
+        if (left := loop.timers()) and not (until_violated and history.violations):
             history.violate(f"timers are left: {left}")
     except Deadlock as deadlock:
         history.violate(f"all tasks wait for ever {deadlock}")
@@ -62,13 +68,26 @@ def simulate(seed: int, *, talk: Callable[[str], object] | None = None, kinds: S
     return Outcome(seed, history.violations, faults, history.digest, len(history.acknowledged), history.handled)
 
 
-async def _run(seed: int, loop: SeededLoop, history: History, kinds: Sequence[str]) -> None:
+async def _run(seed: int, loop: SeededLoop, history: History, kinds: Sequence[str], until_violated: bool) -> None:
     def failed(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         history.violate(f"{context['message'].partition('<')[0]}: {context.get('exception')!r}")
 
     loop.set_exception_handler(failed)
     with callbacks_in_asyncio():
-        await _Run(seed, loop, history).run(kinds)
+        running = _Run(seed, loop, history).run(kinds)
+        if until_violated:
+            await _until_violated(running, history)
+        else:
+            await running
+
+
+async def _until_violated(running: Coroutine[Any, Any, None], history: History) -> None:
+    task = asyncio.create_task(running)
+    while not task.done() and not history.violations:
+        await asyncio.wait([task], timeout=5.0)
+        history.check(at_rest=False)
+    if not history.violations:
+        await task
 
 
 class _Failures(logging.Handler):
@@ -83,6 +102,9 @@ class _Failures(logging.Handler):
         self._history.trace(f"log {record.msg}")  # without its values: message ids hold the number of the process
         if self._history.talk is not None:
             self._history.talk(text)
+        if record.name.startswith("rocketbox.nameserver") and "is dropped" in record.msg:
+            assert isinstance(record.args, tuple)
+            self._history.unrouted(str(record.args[0]))
         if record.name == "rocketbox.tasks":
             error = record.exc_info[1] if record.exc_info else None
             self._history.violate(f"{text}: {error!r}")
@@ -113,9 +135,10 @@ class _Run:
         self.faults = Faults(
             self.random, self.network, history, self.clients, self.brokers, self.name_servers, self._calls_take
         )
+        self.onlooker = Onlooker(history, self.clients, self.brokers, self.name_servers)
 
     async def run(self, kinds: Sequence[str]) -> None:
-        clients = self.clients
+        clients, others = self.clients, asyncio.all_tasks()
         with blocking_in_loop(self._later):
             for name_server in self.name_servers:
                 await name_server.start()
@@ -124,6 +147,7 @@ class _Run:
             admin = await clients.administer()
             await clients.admin.create_topic(TOPIC, queues=QUEUES)
             await clients.admin.create_topic(OTHER, queues=2)
+            await clients.make_elsewhere()
             clients.other_is_there.set()
             for group in GROUPS:
                 for _ in range(self.random.choice([1, 2, 3])):
@@ -137,8 +161,8 @@ class _Run:
             await asyncio.sleep(45.0)
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)
-            self._look_at_owners(at_rest=True)
-            self.history.check()
+            self.onlooker.look_at_owners(at_rest=True)
+            self.history.check(at_rest=True)
             for members in clients.members.values():
                 for member in list(members):
                     await clients.leave(member)
@@ -150,7 +174,7 @@ class _Run:
             for name_server in self.name_servers:
                 await name_server.stop()
             await asyncio.sleep(5.0)
-        left = asyncio.all_tasks() - {asyncio.current_task()}
+        left = asyncio.all_tasks() - others
         if left or self.network.links or self.network.listeners:
             names = sorted(task.get_name() for task in left)
             self.history.violate(f"left: tasks {names}, {len(self.network.links)} links, {self.network.listeners}")
@@ -161,43 +185,7 @@ class _Run:
     def _later(self, call: Callable[[], object]) -> None:
         self.loop.call_later(self.random.uniform(0.00005, self.slowest_call), call)
 
-    # --- looking on -------------------------------------------------------------------------------------------------
-
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(self.random.uniform(0.5, 1.5))
-            for broker in self.brokers:
-                if broker.running is not None:
-                    for group, kind in GROUPS.items():
-                        if kind is not GroupKind.BROADCAST:
-                            self._look_at_commits(broker, group)
-            self._look_at_owners(at_rest=False)
-
-    def _look_at_commits(self, broker: SimulatedBroker, group: str) -> None:
-        assert broker.running is not None
-        for topic in TOPICS[group]:
-            for queue in range(QUEUES):
-                offset = broker.running.offsets.get(group, topic, queue)
-                if offset is not None:
-                    if topic == OTHER:  # one that is made again begins where the deleted one ended, or further on
-                        self.history.begins_at(
-                            (topic, broker.name, queue), broker.running.store.min_offset(topic, queue)
-                        )
-                    self.history.committed(group, (topic, broker.name, queue), offset)
-
-    def _look_at_owners(self, *, at_rest: bool) -> None:
-        """No queue of an orderly group is locked for two members; at rest each has one owner, in any group."""
-        for group, kind in GROUPS.items():
-            if kind is GroupKind.BROADCAST or not (at_rest or kind is GroupKind.ORDERLY):
-                continue
-            owners: dict[MessageQueue, list[str]] = {}
-            for member in self.clients.members[group]:
-                for held in member.consumer.state().queues:
-                    if held.queue.topic in TOPICS[group] and (held.locked or kind is not GroupKind.ORDERLY):
-                        owners.setdefault(held.queue, []).append(member.name)
-            for queue, names in owners.items():
-                if len(names) > 1:
-                    self.history.violate(f"{group}: {' and '.join(names)} both have {queue}")
-            had = sum(queue.topic == TOPIC for queue in owners)
-            if at_rest and (missing := len(self.brokers) * QUEUES - had):
-                self.history.violate(f"{group}: {missing} queues of {TOPIC} have no owner")
+            self.onlooker.look()
