@@ -5,7 +5,12 @@ the socket. What is in a frame is ``command``'s part. After an error the stream 
 connection.
 
 A reader without half a frame holds nothing: it receives into a buffer that it takes from a pool and gives back behind
-each read. Of a short frame what came is kept as it is; a longer one (above 32 KiB) is gathered, header and body each in
+each read. With ``most_frames``, how many it cuts at once, it gets a large one when it filled the one before and no
+other reader of the pool came in between: so much is there, and nobody else has to wait for it. What that costs once -
+a turn of the loop, a write of the log, a write of answers - is shared by three times as many messages (benchmark "java
+client: send, 256 in flight").
+
+Of a short frame what came is kept as it is; a longer one (above 32 KiB) is gathered, header and body each in
 a buffer that grows with what came, never with what was announced, and that becomes the body without another copy.
 
 Source: Apache RocketMQ 5.x ``NettyDecoder`` (length-prefixed frames, at most 16 MiB with the length field).
@@ -29,6 +34,7 @@ MAX_FRAME_BYTES = 16_777_216  # Java's com.rocketmq.remoting.frameMaxLength, the
 MAX_HEADER_BYTES = 4_194_304  # the longest honest header is the list of ids that answers a large batch
 
 BUFFER_BYTES = 65_536
+LARGE_BUFFER_BYTES = 4 * BUFFER_BYTES
 GATHERED_BYTES = BUFFER_BYTES // 2  # frames above it are gathered; below, a few copies cost less
 POOLED_BUFFERS = 4  # one is in use at a time, unless a transport takes its buffer before there is something to read
 
@@ -41,13 +47,23 @@ class BufferPool:
     """Buffers to receive into, for all readers of a server or client."""
 
     def __init__(self) -> None:
+        self.reads = 0
+        """How many reads of all readers there were."""
         self._free: deque[memoryview] = deque(maxlen=POOLED_BUFFERS)
+        self._large: memoryview | None = None  # one reader at a time needs it
 
     def take(self) -> memoryview:
         return self._free.pop() if self._free else memoryview(bytearray(BUFFER_BYTES))
 
+    def take_large(self) -> memoryview:
+        large, self._large = self._large, None
+        return memoryview(bytearray(LARGE_BUFFER_BYTES)) if large is None else large
+
     def give_back(self, buffer: memoryview) -> None:
-        self._free.append(buffer)
+        if len(buffer) == BUFFER_BYTES:
+            self._free.append(buffer)
+        else:
+            self._large = buffer
 
 
 @dataclass(frozen=True)
@@ -103,6 +119,9 @@ class FrameReader:
 
     With ``body_limits``, which say how many bytes the body of a request with a code may have, larger ones are noted in
     ``refused`` as soon as their header is there, and their bodies pass without being kept.
+
+    With ``most_frames`` no call returns more commands; of what came the rest waits while ``has_more`` is set, for
+    ``go_on``. Whoever reads is to wait, too.
     """
 
     def __init__(
@@ -112,6 +131,7 @@ class FrameReader:
         *,
         body_limits: BodyLimits | None = None,
         pool: BufferPool | None = None,
+        most_frames: int | None = None,
     ) -> None:
         self._max_length = max_frame_bytes - 4
         self._max_header_bytes = max_header_bytes
@@ -121,6 +141,10 @@ class FrameReader:
         self._buffer: memoryview | None = None
         self._rest = b""  # of a short frame that is not complete
         self._long: _Gathering | None = None
+        self._most_frames = most_frames
+        self._filled_in = 0  # the number of the read that filled the buffer, if the last one did
+        self.has_more = False
+        """Whether whole frames may be here that no call has returned yet."""
         self.frames = 0
         """How many frames have come to their end, those with refused bodies too."""
         self.refused: list[RefusedBody] = []
@@ -159,10 +183,17 @@ class FrameReader:
         self.frames += len(commands)
         return commands
 
+    def go_on(self) -> list[RemotingCommand]:
+        """The next commands of what is here already."""
+        data, self._rest, self.has_more = self._rest, b"", False
+        return self.feed(data)
+
     def get_buffer(self, hint: int = -1) -> memoryview:
         """Room to receive into, never empty; valid until the next call."""
         if self._buffer is None:
-            self._buffer = self._pool.take()
+            pool = self._pool
+            is_alone = self._filled_in == pool.reads and pool.reads
+            self._buffer = pool.take_large() if is_alone and self._most_frames is not None else pool.take()
         return self._buffer
 
     def buffer_updated(self, size: int) -> list[RemotingCommand]:
@@ -170,15 +201,20 @@ class FrameReader:
         buffer = self._buffer
         assert buffer is not None, "get_buffer comes first"
         self._buffer = None
+        pool = self._pool
+        pool.reads += 1
+        if size == len(buffer):
+            self._filled_in = pool.reads
         try:
             return self.feed(buffer[:size])
         finally:
-            self._pool.give_back(buffer)
+            pool.give_back(buffer)
 
     def drop(self) -> None:
         """Hold nothing any more of what has come: no more frames are wanted."""
         self._rest = b""
         self._long = None
+        self.has_more = False
         self.refused = []
 
     def release(self) -> None:
@@ -189,8 +225,11 @@ class FrameReader:
 
     def _split(self, data: bytes, commands: list[RemotingCommand]) -> int:
         """Decode all whole frames at the start of data; return how many bytes need no longer be held here."""
-        at, size = 0, len(data)
+        at, size, most = 0, len(data), self._most_frames
         while size - at >= _HEAD_BYTES:
+            if len(commands) == most:
+                self.has_more = True
+                return at
             length, tagged = _HEAD.unpack_from(data, at)
             header = tagged & 0x00FF_FFFF
             if not 4 <= length <= self._max_length:

@@ -34,6 +34,7 @@ from rocketbox.errors import (
 )
 from rocketbox.protocol.codes import RequestCode, ResponseCode, SerializeType
 from rocketbox.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand, encode_command, encode_response
+from rocketbox.protocol.framing import FrameReader
 from rocketbox.remoting.intake import Intake
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.peer_requests import PeerRequests
@@ -410,12 +411,21 @@ class Connection:
         except RemoteProtocolError as garbage:
             self.refuse(garbage)
             return
+        reader = intake.reader
+        self._requests.more = reader.has_more
         self._receive(commands)
-        if intake.reader.refused:
+        if reader.has_more:
+            self._requests.dispatch()
+        if reader.refused:
             self._answer_refused()
-        held = intake.reader.buffered_bytes
+        held = reader.buffered_bytes
         if held or intake.counted_bytes:
             intake.count(self, held)
+
+    def read_on(self) -> None:
+        """Take the next ones of the frames that have come already."""
+        if self._close_reason is None:
+            self._take(FrameReader.go_on, self._intake.reader)
 
     def _answer_refused(self) -> None:
         for one in self._intake.take_refused():

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FrameWatch", "Intake"]
 
+MOST_FRAMES = 2_048  # that are cut in one turn of the loop, in some milliseconds
+
 
 class FrameWatch:
     """Whether the frames of one connection come to their end: looked at now and then, costs a frame nothing."""
@@ -60,6 +62,7 @@ class Intake:
             options.max_header_bytes,
             body_limits=options.body_limits if role.accepted else None,
             pool=role.buffers,
+            most_frames=MOST_FRAMES if role.accepted else None,
         )
         self.counted_bytes = 0
         self._watch = FrameWatch(self.reader, options.header_timeout, options.frame_timeout) if role.accepted else None

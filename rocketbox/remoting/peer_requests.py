@@ -3,7 +3,8 @@
 A request goes to the handler of its code: a plain answer goes out at once, an awaitable becomes a task, None means that
 somebody calls :meth:`Connection.reply` later. On an accepted connection reading stops while too many handlers run, the
 peer does not read its answers, or too many of its reads wait for their turn (``read_turns``); a client goes on reading,
-because its own answers come the same way, and answers 'busy'.
+because its own answers come the same way, and answers 'busy'. Of many requests that came at once a server hands over
+some hundreds in one turn of the loop, then others have their turn.
 
 How answers are written is ``connection``'s part.
 
@@ -16,6 +17,8 @@ import logging
 from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
+
+import anyio.lowlevel
 
 from rocketbox.errors import RemoteProtocolError, RocketBoxError
 from rocketbox.protocol.codes import ResponseCode
@@ -32,6 +35,8 @@ __all__ = ["PeerRequests"]
 
 _log = logging.getLogger(__name__)
 
+MOST_IN_TURN = 512  # requests of one connection: sends take about 10 ms then
+
 
 class PeerRequests:
     """Those that have come and have no answer yet."""
@@ -41,6 +46,7 @@ class PeerRequests:
         "_connection",
         "_dispatching",
         "_driver",
+        "_going_on",
         "_max_running",
         "_parted",
         "_reads",
@@ -50,6 +56,7 @@ class PeerRequests:
         "_turns",
         "hooked",
         "inbox",
+        "more",
         "reading",
         "running",
         "serving",
@@ -61,6 +68,8 @@ class PeerRequests:
         self.hooked = HookedRequests(role) if role.hooks else None
         self.running = 0
         """How many handlers are at work."""
+        self.more = False
+        """Whether more requests have come, which :meth:`Connection.read_on` brings."""
         self.serving = True
         self.reading = True
         self._connection = connection
@@ -73,16 +82,21 @@ class PeerRequests:
         self._reads: deque[RemotingCommand] = deque()  # that wait for their turn
         self._running_reads = 0
         self._dispatching = False
+        self._going_on = False  # in the next turn of the loop
         self._parted = False
 
     def dispatch(self) -> None:
         """Hand requests to their handlers until one of the bounds is reached; read on or stop reading accordingly."""
         if self._dispatching:  # a handler's answer made the output full: the loop below sees it
             return
+        if self._going_on:
+            self._read_on()
+            return
         inbox, turns, runs = self.inbox, self._turns, self._runs
+        least = len(inbox) - MOST_IN_TURN if self._accepted else 0  # what is left to the next turns
         self._dispatching = True
         try:
-            while inbox and not self._is_busy():
+            while inbox and len(inbox) > least and not self._is_busy():
                 run = runs.get(inbox[0].code)
                 if run is not None and self._take_run(run):
                     continue
@@ -102,7 +116,19 @@ class PeerRequests:
             return
         if turns is not None and self._reads and self._may_read():
             turns.enter(self)
+        if (inbox or self.more) and not self._is_busy():
+            self._going_on = True
+            name = f"the next requests of {self._connection.remote_address}"
+            self._role.handler_tasks.start(name, self._go_on, restart=False)
         self._read_on()
+
+    async def _go_on(self) -> None:
+        await anyio.lowlevel.checkpoint()
+        self._going_on = False
+        if self.more and not self.inbox:
+            self._connection.read_on()
+        elif self.serving:
+            self.dispatch()
 
     def _take_run(self, run: RunHandler) -> int:
         try:
@@ -126,7 +152,7 @@ class PeerRequests:
 
     def stop(self) -> None:
         """Drop what has come, and what comes from now on."""
-        self.serving = False
+        self.serving = self.more = False
         self.inbox.clear()
         self._reads.clear()
         if self._turns is not None:
@@ -152,7 +178,7 @@ class PeerRequests:
         )
 
     def _read_on(self) -> None:
-        reading = not (self.inbox or self._is_busy())
+        reading = not (self.inbox or self.more or self._is_busy())
         if reading != self.reading and not self._connection.closed:
             self.reading = reading
             if reading:

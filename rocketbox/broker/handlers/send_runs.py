@@ -31,6 +31,7 @@ from rocketbox.protocol.headers import HeaderError
 from rocketbox.protocol.send_frames import SendHead, SendReader
 from rocketbox.protocol.stored_message import StoredMessage
 from rocketbox.remoting.connection import Connection, RunHandler
+from rocketbox.remoting.peer_requests import MOST_IN_TURN
 
 __all__ = ["SendRuns"]
 
@@ -72,7 +73,7 @@ class SendRuns:
         read, keys_of, lanes, added = self._reader.read, self._shapes.keys_of, self._lanes, self._added
         messages: list[LaneMessage] = []
         sent: list[tuple[RemotingCommand, int, bytes]] = []
-        for request in islice(inbox, max(0, self._replies.room)):
+        for request in islice(inbox, max(0, min(self._replies.room, MOST_IN_TURN))):
             body = request.body
             if request.code != SEND_MESSAGE_V2 or request.flag & ONEWAY_FLAG or not body:
                 break

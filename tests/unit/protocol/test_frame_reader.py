@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rocketbox.errors import RemoteProtocolError
 from rocketbox.protocol.codes import SerializeType
 from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command
-from rocketbox.protocol.framing import BUFFER_BYTES, BodyLimits, BufferPool, FrameReader
+from rocketbox.protocol.framing import BUFFER_BYTES, LARGE_BUFFER_BYTES, BodyLimits, BufferPool, FrameReader
 from rocketbox.protocol.ids import UniqIdGenerator
 
 
@@ -93,6 +93,54 @@ def test_a_reader_without_half_a_frame_holds_no_buffer() -> None:
     finally:
         tracemalloc.stop()
     assert held < 1_000 * 200 + 2 * BUFFER_BYTES
+
+
+def fill(reader: FrameReader, body: bytes) -> int:
+    """Have the reader receive as much as it has room for, of frames with that body; how much room that was."""
+    frame = encode_command(RemotingCommand.request(34, body=body), 1)
+    room = reader.get_buffer()
+    data = (frame * (len(room) // len(frame) + 1))[: len(room)]
+    room[:] = data
+    reader.buffer_updated(len(data))
+    reader.drop()
+    return len(data)
+
+
+def test_a_reader_that_fills_its_buffer_while_no_other_reads_gets_a_large_one() -> None:
+    pool = BufferPool()
+    reader, other, client = (FrameReader(pool=pool, most_frames=most) for most in (9_999, 9_999, None))
+    assert [fill(reader, bytes(1_000)) for _ in range(3)] == [BUFFER_BYTES, LARGE_BUFFER_BYTES, LARGE_BUFFER_BYTES]
+    assert receive(reader, b"\0", 1) == []
+    reader.drop()
+    assert fill(reader, bytes(1_000)) == BUFFER_BYTES, "the read before brought little"
+    assert receive(other, b"\0", 1) == []
+    assert fill(reader, bytes(1_000)) == BUFFER_BYTES, "another one has read meanwhile"
+    assert [fill(client, bytes(1_000)) for _ in range(2)] == [BUFFER_BYTES, BUFFER_BYTES]
+    assert fill(reader, bytes(1_000)) == BUFFER_BYTES
+    held = reader.get_buffer()
+    assert len(held) == LARGE_BUFFER_BYTES
+    reader.release()
+    assert reader.get_buffer() is held, "it was given back"
+
+
+@pytest.mark.parametrize("largest", [7, 100, 10**9])
+def test_no_more_frames_are_returned_at_once_than_are_wanted_and_none_is_lost(largest: int) -> None:
+    frames = [encode_command(RemotingCommand.request(34, body=b"x" * (at % 50)), at) for at in range(1_000)]
+    data, reader = b"".join(frames), FrameReader(most_frames=10)
+    found: list[RemotingCommand] = []
+    while data:
+        room = reader.get_buffer()
+        size = min(len(room), len(data), largest)
+        room[:size] = data[:size]
+        data = data[size:]
+        some = reader.buffer_updated(size)
+        while some or reader.has_more:
+            assert len(some) <= 10
+            found += some
+            some = reader.go_on() if reader.has_more else []
+    assert [(one.opaque, one.body) for one in found] == [(at, b"x" * (at % 50)) for at in range(1_000)]
+    assert reader.frames == 1_000
+    assert not reader.in_frame
 
 
 def test_it_is_known_whether_a_header_is_awaited() -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from rocketbox.errors import (
@@ -24,6 +25,7 @@ from rocketbox.protocol.command import RemotingCommand, encode_command, encode_r
 from rocketbox.protocol.framing import FrameReader
 from rocketbox.protocol.headers import ViewMessageRequestHeader
 from rocketbox.remoting.connection import MAX_OPAQUE, Connection, RemotingOptions, RequestHandler, Role
+from rocketbox.remoting.peer_requests import MOST_IN_TURN
 from rocketbox.remoting.sweep_times import SweepTimes
 from rocketbox.tasks import Supervisor
 from rocketbox.waiters import make_waiter
@@ -547,6 +549,88 @@ async def test_a_server_stops_reading_while_its_handlers_are_busy() -> None:
         assert len(started) == 5
         assert bench.driver.reading
         assert sorted(response.opaque for response in bench.sent()) == [0, 1, 2, 3, 4]
+
+
+async def test_of_many_requests_that_come_at_once_others_have_their_turn_in_between() -> None:
+    handled: list[tuple[str, int]] = []
+
+    def note(connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        handled.append((connection.attributes["name"], request.opaque))
+        return RemotingCommand.response()
+
+    async with benches() as (make, _):
+        many, one = (make(accepted=True, handlers={34: note}) for _ in range(2))
+        many.connection.attributes["name"], one.connection.attributes["name"] = "many", "one"
+        frames = [encode_command(RemotingCommand.request(34), number) for number in range(5_000)]
+        many.connection.received(b"".join(frames))
+        assert 100 < len(handled) <= MOST_IN_TURN
+        assert "not reading" in repr(many.connection)
+        await settle(2)
+        one.ask(34, 7)
+        await settle(60)
+        assert [number for name, number in handled if name == "many"] == list(range(5_000))
+        assert handled.index(("one", 7)) <= 4 * MOST_IN_TURN
+        assert many.driver.reading
+        assert [response.opaque for response in many.sent()] == list(range(5_000))
+        many.ask(34, 5_000)
+        assert handled[-1] == ("many", 5_000)
+
+
+async def test_many_requests_that_wait_for_handlers_are_all_answered() -> None:
+    async def later(_: Connection, request: RemotingCommand) -> RemotingCommand:
+        await anyio.lowlevel.checkpoint()
+        return RemotingCommand.response()
+
+    def at_once(_: Connection, request: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand.response()
+
+    async with benches() as (make, _):
+        options = RemotingOptions(max_running_handlers=3)
+        bench = make(accepted=True, options=options, handlers={34: later, 35: at_once})
+        codes = [34 if number % 100 < 2 else 35 for number in range(5_000)]
+        frames = [encode_command(RemotingCommand.request(code), number) for number, code in enumerate(codes)]
+        bench.connection.received(b"".join(frames))
+        answered: list[int] = []
+        for _ in range(100):
+            await settle(10)
+            answered += [response.opaque for response in bench.sent()]
+        assert sorted(answered) == list(range(5_000))
+        assert bench.driver.reading
+
+
+@pytest.mark.parametrize("turns", [0, 2, 8])
+async def test_requests_that_wait_for_their_turn_are_dropped_with_their_connection(turns: int) -> None:
+    handled: list[int] = []
+
+    def note(_: Connection, request: RemotingCommand) -> None:
+        handled.append(request.opaque)
+
+    async with benches() as (make, _):
+        bench = make(accepted=True, handlers={34: note})
+        frames = [encode_command(RemotingCommand.request(34), number) for number in range(9_000)]
+        bench.connection.received(b"".join(frames))
+        await settle(turns)
+        bench.connection.abort()
+        bench.connection.lost("gone")
+        count = len(handled)
+        await settle(60)
+        assert len(handled) == count < 9_000
+        assert "0 handlers running" in repr(bench.connection)
+
+
+async def test_a_client_takes_all_that_has_come_at_once() -> None:
+    handled: list[int] = []
+
+    def note(_: Connection, request: RemotingCommand) -> None:
+        handled.append(request.opaque)
+
+    async with benches() as (make, _):
+        bench = make(handlers={34: note})
+        bench.connection.received(
+            b"".join([encode_command(RemotingCommand.request(34), number) for number in range(5_000)])
+        )
+        assert handled == list(range(5_000))
+        assert bench.driver.reading
 
 
 async def test_a_server_stops_reading_while_its_peer_does_not_read() -> None:
