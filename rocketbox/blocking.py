@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import contextvars
 import logging
-import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
@@ -27,7 +26,7 @@ from rocketbox.errors import NotStartedError
 from rocketbox.loops import call_soon_from_thread, outside_of_loops
 from rocketbox.waiters import Waiter, make_waiter
 
-__all__ = ["WorkerPool", "blocking_in_loop", "run_blocking"]
+__all__ = ["Job", "WorkerPool", "blocking_in_loop", "run_blocking"]
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
@@ -58,21 +57,56 @@ async def run_blocking(function: Callable[..., ResultT], *args: Any) -> ResultT:
     if later is None:
         return await anyio.to_thread.run_sync(function, *args)
     waiter = make_waiter()
-    later(lambda: _hand_over(waiter, *_outcome(partial(function, *args))))
+    job = _Call(waiter, function, args)
+
+    def do() -> None:
+        _do(job)
+        job.ended()
+
+    later(do)
     with anyio.CancelScope(shield=True):
         result: ResultT = await waiter
     return result
 
 
-class _Job:
-    """One function in the pool's line. Its thread looks at ``given_up`` before it begins."""
+class Job:
+    """Something for a thread of a pool to do: :meth:`run` is called in the thread, :meth:`ended` in the loop later.
 
-    __slots__ = ("call", "given_up", "waiter")
+    Until a thread begins it, ``given_up`` keeps it from being begun; it does not end then. ``failure`` is what it
+    raised.
+    """
 
-    def __init__(self, waiter: Waiter, call: Callable[[], Any]) -> None:
-        self.waiter = waiter
-        self.call = call
+    __slots__ = ("failure", "given_up", "result")
+
+    def __init__(self) -> None:
         self.given_up = False
+        self.result: Any = None
+        self.failure: BaseException | None = None
+
+    def run(self) -> Any:
+        raise NotImplementedError
+
+    def ended(self) -> None:
+        raise NotImplementedError
+
+
+class _Call(Job):
+    """A function that a task awaits."""
+
+    __slots__ = ("_args", "_context", "_function", "_waiter")
+
+    def __init__(self, waiter: Waiter, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        super().__init__()
+        self._waiter = waiter
+        self._function = function
+        self._args = args
+        self._context = outside_of_loops()
+
+    def run(self) -> Any:
+        return self._context.run(self._function, *self._args)
+
+    def ended(self) -> None:
+        _hand_over(self._waiter, self.result, self.failure)
 
 
 class WorkerPool:
@@ -83,13 +117,21 @@ class WorkerPool:
     not run yet is never begun. Leaving the block waits for the functions that already run and drops those that do not
     (NotStartedError for who awaits them); cancelling that wait leaves them to their threads, which do not keep the
     process alive. A stop that must come through shields the wait and bounds it.
+
+    There is one line, and each thread takes one job of it at a time, so none waits for a slow one while a thread is
+    idle. One idle thread is woken for a whole line, and wakes the next one before it begins, if there is more: quick
+    functions are done by the first one before the second has run, slow ones let it run at once. Likewise who has ended
+    a job and takes the next one leaves it to the thread that was just woken to tell the loop; where there is none, it
+    does so itself.
     """
 
     def __init__(self, threads: int, name: str) -> None:
         self._count = threads
         self._name = name
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._finished: deque[tuple[Waiter, Any, BaseException | None]] = deque()
+        self._jobs: deque[Job] = deque()
+        self._finished: deque[Job] = deque()
+        self._idle: deque[threading.Lock] = deque()  # each thread that has nothing to do waits for its own
+        self._waking = False  # a thread was woken and has not run yet: it looks at the line, and at what is finished
         self._wake_pending = False
         self._threads: list[threading.Thread] = []
         self._call_soon: Callable[[Callable[[], object]], object] | None = None
@@ -97,18 +139,23 @@ class WorkerPool:
         self._stopping = False
         self._alive = 0
         self._ended = anyio.Event()
+        self.context = contextvars.Context()
+        """That in which the pool was started, without its loop: for jobs that bring none of their own."""
+        self.on_delivered: Callable[[], object] = _nothing
+        """Called in the loop after some jobs have ended there."""
 
     async def __aenter__(self) -> Self:
         self._call_soon = call_soon_from_thread()
         self._later = _later.get()
+        self.context = outside_of_loops()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stopping = True
-        for _ in self._threads:
-            self._jobs.put(None)
+        self._stopping = True  # before idle threads are woken: one that is about to wait looks at it once more
+        while self._idle:
+            self._wake()
         self._begin_in_loop()  # drops what waits
         while self._alive:  # not by joining: a thread that waits in join() would itself keep the process alive
             self._ended = anyio.Event()
@@ -116,21 +163,40 @@ class WorkerPool:
 
     async def run(self, function: Callable[..., ResultT], *args: Any) -> ResultT:
         """The result of ``function(*args)``, which runs in a thread of the pool; raises what it raises."""
-        if self._call_soon is None or self._stopping:
-            raise self._closed()
         waiter = make_waiter()
-        context = outside_of_loops()
-        job = _Job(waiter, lambda: context.run(function, *args))
-        self._jobs.put(job)
-        if self._later is not None:
-            self._begin_in_loop()
-        elif len(self._threads) < self._count:
-            self._start_thread()
+        job = _Call(waiter, function, args)
+        self.put((job,))
         try:
             result: ResultT = await waiter
         finally:
             job.given_up = True  # means something only when this was cancelled
         return result
+
+    def put(self, jobs: Sequence[Job]) -> None:
+        """Put jobs into the line, in their order. Raises NotStartedError before the start and after the end."""
+        if self._call_soon is None or self._stopping:
+            raise self._closed()
+        self._jobs.extend(jobs)
+        if self._later is not None:
+            self._begin_in_loop()
+            return
+        for _ in range(min(len(jobs), self._count - len(self._threads))):
+            self._start_thread()
+        if not self._waking:
+            self._wake()
+
+    def take_back(self, kind: type[Job]) -> list[Job]:
+        """Take all jobs of a kind out of the line: no thread has begun them, and none will."""
+        taken: deque[Job] = deque()
+        while self._jobs:
+            try:
+                taken.appendleft(self._jobs.pop())
+            except IndexError:  # a thread was faster
+                break
+        others = [job for job in taken if not isinstance(job, kind)]
+        if others:
+            self.put(others)
+        return [job for job in taken if isinstance(job, kind)]
 
     def _closed(self) -> NotStartedError:
         return NotStartedError(f"worker pool {self._name}")
@@ -143,35 +209,66 @@ class WorkerPool:
         self._alive += 1
         thread.start()
 
+    # --- in a thread -------------------------------------------------------------------------------------------------
+
     def _work(self) -> None:
-        assert self._call_soon is not None
-        while (job := self._jobs.get()) is not None:
+        jobs, finished = self._jobs, self._finished
+        awake = threading.Lock()
+        awake.acquire()
+        while True:
+            try:
+                job = jobs.popleft()
+            except IndexError:
+                if not self._tell_of_finished():
+                    return
+                if self._stopping:
+                    break
+                self._wait_for_work(awake)
+                if not self._tell_of_finished():
+                    return
+                continue
+            if not self._waking:
+                if jobs:
+                    self._wake()
+                if finished and not self._waking and not self._tell_of_finished():
+                    return  # the job, too, is nobody's any more
             if job.given_up:
                 continue
-            result, failure = (None, self._closed()) if self._stopping else _outcome(job.call)
-            self._finished.append((job.waiter, result, failure))
-            if not self._wake_pending:  # a race here costs one wake-up too many, never one too few
-                self._wake_pending = True
-                if not self._tell_loop(self._deliver):
-                    return
+            if self._stopping:
+                job.failure = self._closed()
+            else:
+                _do(job)
+            finished.append(job)
         self._tell_loop(self._thread_ended)
 
-    def _begin_in_loop(self) -> None:
-        """Without threads: as many functions are under way as there would be threads."""
-        while self._later is not None and self._alive < self._count and not self._jobs.empty():
-            job = self._jobs.get_nowait()
-            if job is None or job.given_up:
-                continue
-            if self._stopping:
-                _hand_over(job.waiter, None, self._closed())
-                continue
-            self._alive += 1
-            self._later(partial(self._end_in_loop, job))
+    def _wait_for_work(self, awake: threading.Lock) -> None:
+        idle = self._idle
+        idle.append(awake)
+        if self._jobs or self._stopping:  # put there before this thread could be woken for it
+            try:
+                idle.remove(awake)
+            except ValueError:
+                pass  # woken meanwhile
+            else:
+                return
+        awake.acquire()
+        self._waking = False
 
-    def _end_in_loop(self, job: _Job) -> None:
-        _hand_over(job.waiter, *_outcome(job.call))
-        self._thread_ended()
-        self._begin_in_loop()
+    def _wake(self) -> None:
+        """Wake one idle thread, if there is one. Called in the loop, too."""
+        try:
+            awake = self._idle.pop()
+        except IndexError:
+            return
+        self._waking = True  # only now, that a thread is sure to run and to take it back
+        awake.release()
+
+    def _tell_of_finished(self) -> bool:
+        """Have the loop fetch what is finished; whether there is a loop."""
+        if not self._finished or self._wake_pending:
+            return True
+        self._wake_pending = True  # a race here costs one wake-up too many, never one too few
+        return self._tell_loop(self._deliver)
 
     def _tell_loop(self, callback: Callable[[], object]) -> bool:
         assert self._call_soon is not None
@@ -182,14 +279,52 @@ class WorkerPool:
             return False
         return True
 
+    # --- in the loop -------------------------------------------------------------------------------------------------
+
+    def _begin_in_loop(self) -> None:
+        """Without threads: as many functions are under way as there would be threads."""
+        while self._later is not None and self._alive < self._count and self._jobs:
+            job = self._jobs.popleft()
+            if job.given_up:
+                continue
+            if self._stopping:
+                job.failure = self._closed()
+                job.ended()
+                continue
+            self._alive += 1
+            self._later(partial(self._end_in_loop, job))
+
+    def _end_in_loop(self, job: Job) -> None:
+        _do(job)
+        self._finished.append(job)
+        self._deliver()
+        self._thread_ended()
+        self._begin_in_loop()
+
     def _thread_ended(self) -> None:
         self._alive -= 1
         self._ended.set()
 
     def _deliver(self) -> None:
         self._wake_pending = False  # before emptying, so that a completion added meanwhile wakes again
-        while self._finished:
-            _hand_over(*self._finished.popleft())
+        finished = self._finished
+        while finished:
+            finished.popleft().ended()
+        self.on_delivered()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _do(job: Job) -> None:
+    try:
+        job.result = job.run()
+    except StopIteration as error:  # no future takes it, for it would end the coroutine that awaits
+        job.failure = RuntimeError("the function raised StopIteration")
+        job.failure.__cause__ = error
+    except BaseException as error:  # whatever it is belongs to who awaits it
+        job.failure = error
 
 
 def _hand_over(waiter: Waiter, result: Any, error: BaseException | None) -> None:
@@ -199,14 +334,3 @@ def _hand_over(waiter: Waiter, result: Any, error: BaseException | None) -> None
         waiter.set_exception(error)
     else:
         waiter.set_result(result)
-
-
-def _outcome(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    try:
-        return call(), None
-    except StopIteration as error:  # no future takes it, for it would end the coroutine that awaits
-        replaced = RuntimeError("the function raised StopIteration")
-        replaced.__cause__ = error
-        return None, replaced
-    except BaseException as error:  # whatever it is belongs to the awaiting task
-        return None, error

@@ -15,12 +15,16 @@ from collections.abc import Sequence
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from rocketbox.client.failure_log import FailureLog, describe_message
+from rocketbox.client.handler_calls import HandlerCall, HandlerCalls
+from rocketbox.client.handler_threads import HandlerThreads
 from rocketbox.client.message_source import MessageSource, WayBack
 from rocketbox.client.options import LONGEST_PAUSE, SHORTEST_PAUSE, ConsumerOptions
 from rocketbox.client.outcomes import (
     BROKER_DECIDES,
     DEAD_LETTER,
+    BlockingHandler,
     Failures,
+    MessageHandler,
     delay_level_for,
     failures_of_error,
     failures_of_result,
@@ -82,7 +86,7 @@ class _Consumer(ABC):
         self._clock = clock
         self._dead_letters = f"it goes to the dead-letter queue {dlq_topic(group)}"
         self._failures = FailureLog(group, clock, tasks)
-        self.workers = Workers(group, options.concurrency, self.run, tasks, clock)
+        self._workers = Workers(group, options.concurrency, self.run, tasks, clock)
 
     @abstractmethod
     async def run(self, worker: Worker, queue: MessageSource) -> None:
@@ -91,7 +95,24 @@ class _Consumer(ABC):
     def offer(self, queue: MessageSource) -> None:
         """Messages were put into queue: see that a worker comes to it."""
         if not queue.attended and queue.waiting:
-            self.workers.line_up(queue)
+            self._workers.line_up(queue)
+
+    def close(self) -> None:
+        """Begin no handler any more; those that run go on."""
+        self._workers.close()
+
+    async def drained(self) -> None:
+        """Return when no handler runs, and what became of them is seen to."""
+        await self._workers.drained()
+
+    def cancel(self) -> None:
+        """Cancel what is in hand: whatever becomes of it no longer counts."""
+        self._workers.cancel()
+
+    @property
+    def busy(self) -> int:
+        """How many handlers run."""
+        return self._workers.busy
 
     def _take(self, queue: MessageSource) -> tuple[Subscription | None, list[MessageExt]]:
         subscription = self._subscriptions.get(queue.topic)
@@ -104,12 +125,12 @@ class _Consumer(ABC):
         limit = subscription.batch_max_size if subscription is not None else 1
         return subscription, queue.take(limit, lambda message: message.topic == topic)
 
-    async def _call(self, subscription: Subscription | None, batch: list[MessageExt]) -> Failures:
+    async def _call(self, handler: MessageHandler | None, batch: list[MessageExt]) -> Failures:
         """The messages of batch that failed."""
-        if subscription is None:
+        if handler is None:
             return failures_of_error(batch, _NobodyError(self._group, batch[0].topic))
         try:
-            result = await subscription.handler(batch[:])  # a copy, for handlers may change their list
+            result = await handler(batch[:])  # a copy, for handlers may change their list
         except Exception as error:
             return failures_of_error(batch, error)
         except KeyboardInterrupt:
@@ -133,10 +154,63 @@ class _Consumer(ABC):
 class ConcurrentConsumer(_Consumer):
     """Messages of one queue are handled beside each other; one that fails comes back by way of the broker."""
 
+    def __init__(
+        self,
+        group: str,
+        options: ConsumerOptions,
+        subscriptions: Subscriptions,
+        *,
+        threads: HandlerThreads,
+        send_back: WayBack | None,
+        tasks: Supervisor,
+        clock: Clock,
+    ) -> None:
+        super().__init__(group, options, subscriptions, send_back=send_back, tasks=tasks, clock=clock)
+        self._calls = HandlerCalls(
+            threads, self._blocking_handler, self._workers.line_up, self._settle_call, tasks, clock
+        )
+
     def start(self) -> None:
-        self.workers.start()
+        self._workers.start()
+        self._calls.start()
         if self._options.consume_timeout != float("inf"):
             self._tasks.start("consume timeout", self._watch_for_slow_handlers)
+
+    def offer(self, queue: MessageSource) -> None:
+        """Messages were put into queue: see that a worker or a thread comes to it."""
+        if queue.attended or not queue.waiting:
+            return
+        if self._blocking_handler(queue) is None:
+            self._workers.line_up(queue)
+        else:
+            self._calls.line_up(queue)
+
+    def close(self) -> None:
+        self._workers.close()
+        self._calls.close()
+
+    async def drained(self) -> None:
+        await self._workers.drained()
+        await self._calls.drained()
+
+    def cancel(self) -> None:
+        self._workers.cancel()
+        self._calls.cancel()
+
+    @property
+    def busy(self) -> int:
+        return self._workers.busy + self._calls.busy
+
+    def _blocking_handler(self, queue: MessageSource) -> tuple[BlockingHandler, int] | None:
+        """Which ``def`` is called with messages of queue, and with how many; None: that is the workers' part.
+
+        Where a group has other handlers as well all are: together they run no more than ``concurrency`` at once. So are
+        messages that come back, for each has a handler of its own.
+        """
+        subscription = self._subscriptions.get(queue.topic)
+        if subscription is None or subscription.blocking is None or not self._subscriptions.all_blocking:
+            return None
+        return subscription.blocking, subscription.batch_max_size
 
     async def run(self, worker: Worker, queue: MessageSource) -> None:
         """Take one batch of queue after another, have it handled, and see to what failed.
@@ -144,7 +218,7 @@ class ConcurrentConsumer(_Consumer):
         Fast path: while handlers do not wait, the queue is still in line when a batch has ended, and the worker goes on
         with it without standing in line itself: a tenth less for each message (benchmark "push consume").
         """
-        workers = self.workers
+        workers = self._workers
         in_line = False
         while True:
             subscription, batch = self._take(queue)
@@ -166,7 +240,7 @@ class ConcurrentConsumer(_Consumer):
     ) -> None:
         worker.queue, worker.batch = queue, batch
         try:
-            failures = await self._call(subscription, batch)
+            failures = await self._call(subscription.handler if subscription else None, batch)
             if worker.batch is not batch:
                 return  # cancelled, and that was swallowed: it took too long, or this is the end; others see to it
             worker.batch = None  # from here on no handler runs
@@ -180,6 +254,22 @@ class ConcurrentConsumer(_Consumer):
         finally:
             worker.batch = None
             queue.finish()
+
+    async def _settle_call(self, call: HandlerCall) -> None:
+        """See to a ``def`` handler's call that raised, or returned something."""
+        queue, batch = call.queue, call.batch
+        try:
+            failures = await self._call(call.outcomes, batch)
+            if not call.handling:
+                return  # given up, and the cancellation was swallowed; others see to it
+            call.handling = False
+            if not failures:
+                queue.remove(batch)
+            elif not queue.dropped:
+                await self._settle(queue, batch, failures)
+        except Exception:  # a fault of ours: the supervisor tells, and the messages must not be stuck
+            self._resubmit_later(queue, batch)
+            raise
 
     async def _settle(self, queue: MessageSource, batch: Sequence[MessageExt], failures: Failures) -> None:
         failed = {id(message) for message, _ in failures}
@@ -232,21 +322,27 @@ class ConcurrentConsumer(_Consumer):
         limit = self._options.consume_timeout
         while True:
             # What is begun during the sleep is not late before another limit has passed.
-            left = self.workers.oldest() + limit - self._clock.monotonic()
+            left = min(self._workers.oldest(), self._calls.oldest()) + limit - self._clock.monotonic()
             await self._clock.sleep(max(left, min(max(limit / 20, 0.05), 30.0)))
-            for worker in self.workers.slower_than(limit):
+            for worker in self._workers.slower_than(limit):
                 queue, batch = worker.queue, worker.batch
                 assert queue is not None
                 assert batch is not None
-                _log.warning(
-                    "group %s: the handler of %s has run for longer than consume_timeout (%g s); it is cancelled, "
-                    "the messages come back",
-                    self._group,
-                    describe_message(batch[0]),
-                    limit,
-                )
-                self.workers.replace(worker)
-                self._tasks.start("consume timeout of a batch", self._take_away, queue, batch, restart=False)
+                self._workers.replace(worker)
+                self._took_too_long(queue, batch)
+            for call in self._calls.slower_than(limit):
+                self._calls.give_up(call)
+                self._took_too_long(call.queue, call.batch)
+
+    def _took_too_long(self, queue: MessageSource, batch: Sequence[MessageExt]) -> None:
+        _log.warning(
+            "group %s: the handler of %s has run for longer than consume_timeout (%g s); it is cancelled, "
+            "the messages come back",
+            self._group,
+            describe_message(batch[0]),
+            self._options.consume_timeout,
+        )
+        self._tasks.start("consume timeout of a batch", self._take_away, queue, batch, restart=False)
 
     async def _take_away(self, queue: MessageSource, batch: Sequence[MessageExt]) -> None:
         kept = list(batch)
@@ -272,7 +368,7 @@ class OrderlyConsumer(_Consumer):
     """One batch of a queue at a time, in order; one that fails holds up its queue, the others go on."""
 
     def start(self) -> None:
-        self.workers.start()
+        self._workers.start()
 
     async def run(self, worker: Worker, queue: MessageSource) -> None:
         """Take the next batch of queue, have it handled, and put the queue into the line again."""
@@ -288,7 +384,7 @@ class OrderlyConsumer(_Consumer):
         worker.queue, worker.batch = queue, batch
         pause: float | None = None
         try:
-            failures = await self._call(subscription, batch)
+            failures = await self._call(subscription.handler if subscription else None, batch)
             if worker.batch is not batch:
                 return  # cancelled at the end, and that was swallowed: it comes again
             worker.batch = None
@@ -309,7 +405,7 @@ class OrderlyConsumer(_Consumer):
         if pause is not None:
             self._suspend(queue, pause)
         elif queue.waiting:
-            self.workers.line_up(queue)
+            self._workers.line_up(queue)
         else:
             queue.attended = False
 
@@ -362,4 +458,4 @@ class OrderlyConsumer(_Consumer):
 
     async def _go_on_after(self, pause: float, queue: MessageSource) -> None:
         await self._clock.sleep(pause)
-        self.workers.line_up(queue)
+        self._workers.line_up(queue)

@@ -14,25 +14,33 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextvars import Context
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeGuard, TypeVar
 
 import anyio
 
-from rocketbox.blocking import WorkerPool
-from rocketbox.client.outcomes import AnyHandler, MessageHandler, Outcomes
+from rocketbox.blocking import Job, WorkerPool
+from rocketbox.client.outcomes import AnyHandler, BlockingHandler, MessageHandler, Outcomes
 from rocketbox.client.workers import worker_in_hand
 from rocketbox.clock import Clock
 from rocketbox.message import MessageExt
 
-__all__ = ["HandlerThreads"]
+__all__ = ["HandlerThreads", "is_blocking"]
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
 GRACE = 1.0  # seconds for threads whose handlers were not done when the drain ended
 STANDARD_LIBRARY = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+
+
+def is_blocking(given: AnyHandler) -> TypeGuard[BlockingHandler]:
+    """Whether a handler is a ``def``, which may block and is called in a thread."""
+    return not (
+        inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(getattr(given, "__call__", None))  # noqa: B004
+    )
 
 
 class HandlerThreads:
@@ -42,11 +50,12 @@ class HandlerThreads:
     """
 
     def __init__(self, count: int, group: str, clock: Clock) -> None:
-        self._count = count
+        self.count = count
         self._group = group
         self._clock = clock
         self._pool = WorkerPool(count, group)
-        self._running: dict[int, float] = {}  # thread: when its handler began
+        self.running: dict[int, float] = {}
+        """When the handler began that a thread is at, by thread: they write it down themselves."""
         self.hung: tuple[str, ...] = ()
         """The lines that the threads hang at, while all of them do."""
 
@@ -74,21 +83,38 @@ class HandlerThreads:
             if worker.in_line_since is not None:  # it was cancelled before the thread began
                 worker.leave_line(self._clock.monotonic())
 
+    @property
+    def context(self) -> Context:
+        """What handlers run in copies of: the context in which the threads were started, without its loop."""
+        return self._pool.context
+
+    def put(self, jobs: Sequence[Job]) -> None:
+        """Put jobs into the line of the threads."""
+        self._pool.put(jobs)
+
+    def take_back(self, kind: type[Job]) -> list[Job]:
+        """Take those of a kind out of the line; no thread has begun them, and none will."""
+        return self._pool.take_back(kind)
+
+    def on_delivered(self, call: Callable[[], object]) -> None:
+        """Have call called in the loop whenever some jobs have ended there."""
+        self._pool.on_delivered = call
+
     def _call(
         self, begin: Callable[[float], None] | None, function: Callable[..., ResultT], args: tuple[Any, ...]
     ) -> ResultT:
         thread, now = threading.get_ident(), self._clock.monotonic()
-        self._running[thread] = now
+        self.running[thread] = now
         if begin is not None:
             begin(now)
         try:
             return function(*args)
         finally:
-            del self._running[thread]
+            del self.running[thread]
 
     def handler(self, given: AnyHandler) -> MessageHandler:
         """given as an async function: one that is a ``def`` runs in a thread."""
-        if inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(getattr(given, "__call__", None)):  # noqa: B004
+        if not is_blocking(given):
             return given  # type: ignore[return-value] # an async function is what was asked
 
         async def in_a_thread(batch: list[MessageExt]) -> Outcomes:
@@ -106,13 +132,13 @@ class HandlerThreads:
             soonest = 0.0 if self.hung else self._all_begun() + limit - self._clock.monotonic()
             await self._clock.sleep(max(step, soonest))
             late = self._clock.monotonic() - limit
-            hanging = [thread for thread, began in list(self._running.items()) if began < late]
-            before, self.hung = self.hung, self._lines(hanging) if len(hanging) >= self._count else ()
+            hanging = [thread for thread, began in list(self.running.items()) if began < late]
+            before, self.hung = self.hung, self._lines(hanging) if len(hanging) >= self.count else ()
             if self.hung and not before:
                 _log.error(
                     "group %s: all %d threads of its def handlers have hung for more than consume_timeout (%g s), so "
                     "it pulls nothing more until one returns. They hang at: %s",
-                    self._group, self._count, limit, "; ".join(self.hung),
+                    self._group, self.count, limit, "; ".join(self.hung),
                 )  # fmt: skip
             elif before and not self.hung:
                 _log.warning("group %s: a def handler has returned, it pulls again", self._group)
@@ -121,8 +147,8 @@ class HandlerThreads:
 
     def _all_begun(self) -> float:
         """Since when all threads have been busy: the handler that began last did it then. Now, where one is free."""
-        began = list(self._running.values())
-        return max(began) if len(began) >= self._count else self._clock.monotonic()
+        began = list(self.running.values())
+        return max(began) if len(began) >= self.count else self._clock.monotonic()
 
     def _lines(self, threads: list[int]) -> tuple[str, ...]:
         frames = sys._current_frames()

@@ -17,6 +17,7 @@ from rocketbox.safe_repr import safe_repr
 __all__ = [
     "AnyHandler",
     "BROKER_DECIDES",
+    "BlockingHandler",
     "DEAD_LETTER",
     "Failures",
     "MessageHandler",
@@ -36,7 +37,10 @@ Outcomes = Sequence[Outcome] | None
 MessageHandler = Callable[[list[MessageExt]], Awaitable[Outcomes]]
 """Gets a batch; returns its outcomes, or raises (see the signals)."""
 
-AnyHandler = MessageHandler | Callable[[list[MessageExt]], Outcomes]
+BlockingHandler = Callable[[list[MessageExt]], Outcomes | Awaitable[Outcomes]]
+"""The same as a ``def``, which is called in a thread."""
+
+AnyHandler = MessageHandler | BlockingHandler
 """A handler as users write it: ``async def``, or ``def`` for one that blocks."""
 
 Failures = list[tuple[MessageExt, Exception]]

@@ -20,13 +20,13 @@ import anyio
 from rocketbox.client.assignment import PATIENCE, QueueAssignment
 from rocketbox.client.checks import check_group, check_topic
 from rocketbox.client.consume import ConcurrentConsumer, OrderlyConsumer
-from rocketbox.client.handler_threads import HandlerThreads
+from rocketbox.client.handler_threads import HandlerThreads, is_blocking
 from rocketbox.client.instance import MQClientInstance, own_or_shared
 from rocketbox.client.local_offsets import LocalOffsetStore, default_offset_dir
 from rocketbox.client.middleware import wrap_handler
 from rocketbox.client.offset_store import OffsetStore, RemoteOffsetStore
 from rocketbox.client.options import ClientOptions, ConsumerOptions
-from rocketbox.client.outcomes import BROKER_DECIDES, DEAD_LETTER, AnyHandler, MessageHandler
+from rocketbox.client.outcomes import BROKER_DECIDES, DEAD_LETTER, AnyHandler
 from rocketbox.client.process_queue import FlowLimits, ProcessQueue
 from rocketbox.client.pull_gate import PullGate
 from rocketbox.client.pull_loop import PullContext, PullLoop
@@ -152,11 +152,7 @@ class PushConsumer:
         self.threads = HandlerThreads(options.concurrency, group, self._clock)
         """Those of its def handlers."""
         self._send_back = None if self._options.broadcasting else SendBack(group, instance)
-        kind = OrderlyConsumer if self._options.orderly else ConcurrentConsumer
-        self._consumer = kind(
-            group, self._options, self._subscriptions,
-            send_back=self._send_back, tasks=self._tasks, clock=self._clock,
-        )  # fmt: skip
+        self._consumer = self._make_consumer()
         self._local_offsets = self._make_local_offsets() if self._options.broadcasting else None
         offsets: OffsetStore = self._local_offsets or RemoteOffsetStore(group, instance)
         self._queues = QueueAssignment(
@@ -169,6 +165,15 @@ class PushConsumer:
             limits=self._limits, offer=self._consumer.offer, reset=self._queues.reset, gate=self._gate.passed,
             may_pull=self._queues.may_commit, set_aside=self._set_aside,
         )  # fmt: skip
+
+    def _make_consumer(self) -> ConcurrentConsumer | OrderlyConsumer:
+        group, options, subscriptions = self._group, self._options, self._subscriptions
+        send_back, tasks, clock = self._send_back, self._tasks, self._clock
+        if options.orderly:
+            return OrderlyConsumer(group, options, subscriptions, send_back=send_back, tasks=tasks, clock=clock)
+        return ConcurrentConsumer(
+            group, options, subscriptions, threads=self.threads, send_back=send_back, tasks=tasks, clock=clock
+        )
 
     def _make_local_offsets(self) -> LocalOffsetStore:
         directory = self._options.local_offset_dir or default_offset_dir()
@@ -211,7 +216,7 @@ class PushConsumer:
         """Pull nothing more and begin no more handlers, for good; those that run go on, the queues stay."""
         self._closed = True
         self._rebalancer.end()
-        self._consumer.workers.close()
+        self._consumer.close()
         if self._rounds is not None:
             self._rounds.cancel()
             await self._rounds.wait()
@@ -220,18 +225,17 @@ class PushConsumer:
     async def drain(self, timeout: float) -> bool:
         """Stop pulling and wait up to timeout seconds for running handlers; whether all have ended."""
         await self.stop_pulling()
-        workers = self._consumer.workers
         with self._clock.move_on_after(timeout):
-            await workers.drained()
-        if workers.busy and not self._told_of_late_handlers:
+            await self._consumer.drained()
+        if self._consumer.busy and not self._told_of_late_handlers:
             self._told_of_late_handlers = True
             _log.warning(
                 "group %s: %d handlers still run after %g s (await_termination): their messages are not committed",
                 self._group,
-                workers.busy,
+                self._consumer.busy,
                 timeout,
             )
-        return not workers.busy
+        return not self._consumer.busy
 
     async def _leave(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -250,9 +254,9 @@ class PushConsumer:
         with anyio.CancelScope(shield=True):
             try:
                 await self.stop_pulling()
-                self._consumer.workers.cancel()
+                self._consumer.cancel()
                 with self._clock.move_on_after(CANCELLED_HANDLERS_END):
-                    await self._consumer.workers.drained()
+                    await self._consumer.drained()
                 await self._queues.release(STOP_TIMEOUT)
             finally:  # a task's own cancel(), as asyncio.timeout() calls it, comes through the shield
                 self._queues.forget_all()
@@ -292,7 +296,11 @@ class PushConsumer:
         check_topic(topic)
         if not 1 <= batch_max_size <= MAX_BATCH_SIZE:
             raise ClientError(f"batch_max_size of {topic!r} is {batch_max_size}; it must be from 1 to {MAX_BATCH_SIZE}")
-        before = self._subscriptions.put(topic, expression, self._wrapped(handler), selector_type, batch_max_size)
+        wrapped = wrap_handler(
+            self._group, self._instance.options.consume_middleware, in_thread := self.threads.handler(handler)
+        )
+        blocking = handler if wrapped is in_thread and is_blocking(handler) else None
+        before = self._subscriptions.put(topic, expression, wrapped, selector_type, batch_max_size, blocking)
         if not self._running:
             return
         try:
@@ -300,10 +308,6 @@ class PushConsumer:
         except BaseException:  # a cancellation, too, must not leave half a subscription
             self._take_back(topic, before)
             raise
-
-    def _wrapped(self, handler: AnyHandler) -> MessageHandler:
-        """The handler in its thread, if it needs one, and the client's middleware around it."""
-        return wrap_handler(self._group, self._instance.options.consume_middleware, self.threads.handler(handler))
 
     def _take_back(self, topic: str, before: Subscription | None) -> None:
         """Let topic be subscribed as it was before, newer than what brokers may have been told meanwhile."""
@@ -436,7 +440,7 @@ class PushConsumer:
             group=self._group,
             running=self._running and not self._closed,
             paused=self.paused,
-            busy_workers=self._consumer.workers.busy,
+            busy_workers=self._consumer.busy,
             queues=tuple(
                 QueueState(
                     queue=each.queue,

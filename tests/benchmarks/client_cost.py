@@ -29,7 +29,7 @@ from rich.table import Table
 
 from rocketbox.client import ConsumerOptions, Producer
 from rocketbox.client.consume import ConcurrentConsumer
-from rocketbox.client.handler_threads import HandlerThreads
+from rocketbox.client.handler_threads import HandlerThreads, is_blocking
 from rocketbox.client.outcomes import AnyHandler
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.client.subscriptions import Subscriptions
@@ -227,8 +227,11 @@ async def _consumer(producer: Producer, handler: AnyHandler, batch_max_size: int
     clock, options = RealClock(), ConsumerOptions()
     subscriptions = Subscriptions("cost", producer.instance, options)
     async with HandlerThreads(options.concurrency, "cost", clock) as threads, Supervisor("cost", clock) as tasks:
-        subscriptions.put(TOPIC, "*", threads.handler(handler), SelectorType.TAG, batch_max_size)
-        consumer = ConcurrentConsumer("cost", options, subscriptions, send_back=None, tasks=tasks, clock=clock)
+        blocking = handler if is_blocking(handler) else None
+        subscriptions.put(TOPIC, "*", threads.handler(handler), SelectorType.TAG, batch_max_size, blocking)
+        consumer = ConcurrentConsumer(
+            "cost", options, subscriptions, threads=threads, send_back=None, tasks=tasks, clock=clock
+        )
         consumer.start()
         yield consumer
 

@@ -69,7 +69,7 @@ CLIENT_RUNGS = (
     "instance process_queue",
     "lanes local_offsets offset_store queue_locks subscriptions workers",
     "handler_threads members pull_loop start_offsets tries",
-    "shares",
+    "handler_calls shares",
     "send_window",
     "sending",
     "admin producer send_back",

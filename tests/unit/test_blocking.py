@@ -9,13 +9,37 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from rocketbox.blocking import WorkerPool, blocking_in_loop, run_blocking
+from rocketbox.blocking import Job, WorkerPool, blocking_in_loop, run_blocking
 from rocketbox.errors import NotStartedError
 from tests.clocks import settle
 from tests.loops import anyio_backend as anyio_backend
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
+
+
+class Noted(Job):
+    """Waits for an event, if it has one, and notes its end."""
+
+    def __init__(self, name: str, ended: list[str], wait_for: threading.Event | None = None) -> None:
+        super().__init__()
+        self.name = name
+        self.all_ended = ended
+        self.wait_for = wait_for
+        self.began = threading.Event()
+
+    def run(self) -> object:
+        self.began.set()
+        return self.wait_for is None or self.wait_for.wait(10)
+
+    def ended(self) -> None:
+        self.all_ended.append(self.name)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(10):
+        while not condition():
+            await anyio.sleep(0.001)
 
 
 async def test_functions_run_in_threads_and_their_results_come_back() -> None:
@@ -175,3 +199,82 @@ async def test_what_waits_in_line_in_the_loop_is_dropped_at_the_end() -> None:
 
             group.start_soon(let_it_end)
     assert ended == ["first"]
+
+
+async def test_many_quick_jobs_come_back_by_few_deliveries() -> None:
+    ended: list[str] = []
+    deliveries = 0
+
+    def delivered() -> None:
+        nonlocal deliveries
+        deliveries += 1
+
+    async with WorkerPool(20, "test") as pool:
+        pool.on_delivered = delivered
+        with anyio.fail_after(10):
+            for number in range(1, 21):
+                pool.put([Noted(f"{number}-{index}", ended) for index in range(50)])
+                while len(ended) < 50 * number:
+                    await anyio.sleep(0.001)
+        assert len(ended) == 1000
+    assert deliveries < 400, "of 1000 jobs; other work on the machine adds some"
+
+
+@pytest.mark.parametrize("blocking", [1, 3])
+async def test_no_job_waits_behind_a_blocked_one_while_a_thread_is_idle(blocking: int) -> None:
+    ended: list[str] = []
+    release = threading.Event()
+    async with WorkerPool(blocking + 1, "test") as pool:
+        for _ in range(20):
+            await pool.run(lambda: None)  # all threads are there, and idle
+        blocked = [Noted("blocked", ended, release) for _ in range(blocking)]
+        quick = [Noted(f"{number}", ended) for number in range(50)]
+        pool.put([quick[0], *blocked, *quick[1:]])
+        try:
+            await until(lambda: len(ended) == 50)
+            assert all(job.began.is_set() for job in blocked)
+        finally:
+            release.set()
+        await until(lambda: len(ended) == 50 + blocking)
+
+
+async def test_what_is_finished_comes_back_while_the_next_job_blocks_the_only_thread() -> None:
+    ended: list[str] = []
+    release = threading.Event()
+    async with WorkerPool(1, "test") as pool:
+        pool.put([Noted("first", ended), Noted("second", ended, release), Noted("third", ended)])
+        try:
+            await until(lambda: bool(ended))
+        finally:
+            release.set()
+        await until(lambda: len(ended) == 3)
+    assert ended == ["first", "second", "third"]
+
+
+async def test_jobs_that_are_taken_back_are_never_begun_and_others_stay_in_line() -> None:
+    ended: list[str] = []
+    release = threading.Event()
+    async with WorkerPool(1, "test") as pool, anyio.create_task_group() as group:
+        first, second = Noted("first", ended, release), Noted("second", ended)
+        pool.put([first])
+        await until(first.began.is_set)
+        group.start_soon(pool.run, ended.append, "awaited")
+        await anyio.wait_all_tasks_blocked()
+        pool.put([second])
+        assert pool.take_back(Noted) == [second]
+        release.set()
+        await until(lambda: len(ended) == 2)
+    assert sorted(ended) == ["awaited", "first"]
+    assert not second.began.is_set()
+
+
+async def test_every_job_of_many_small_hand_overs_ends_once() -> None:
+    """Threads fall idle and are woken all the while: no wake-up may be lost."""
+    ended: list[str] = []
+    async with WorkerPool(3, "test") as pool:
+        for number in range(2000):
+            pool.put([Noted(f"{number}-{index}", ended) for index in range(number % 4)])
+            if number % 3 == 0:
+                await anyio.lowlevel.checkpoint()
+        await until(lambda: len(ended) == 3000)
+    assert len(set(ended)) == 3000

@@ -8,6 +8,7 @@ import pytest
 
 from rocketbox.client import ConsumerOptions, MQClientInstance
 from rocketbox.client.consume import ConcurrentConsumer, OrderlyConsumer
+from rocketbox.client.handler_threads import HandlerThreads
 from rocketbox.client.message_source import MessageSource
 from rocketbox.client.subscriptions import Subscriptions
 from rocketbox.errors import Reject
@@ -94,7 +95,9 @@ async def test_fault_of_our_own_while_a_slow_batch_is_sent_back_repeats_none_of_
     ):
         subscriptions = Subscriptions("g", instance, options)
         subscriptions.put("T", "*", handle, SelectorType.TAG, 32)
-        consumer = ConcurrentConsumer("g", options, subscriptions, send_back=back, tasks=tasks, clock=clock)
+        consumer = ConcurrentConsumer(
+            "g", options, subscriptions, threads=HandlerThreads(2, "g", clock), send_back=back, tasks=tasks, clock=clock
+        )
         consumer.start()
         consumer.offer(source)
         await clock.advance(12)
@@ -126,8 +129,14 @@ async def test_messages_that_are_acknowledged_one_by_one_are_handled_like_those_
     ):
         subscriptions = Subscriptions("g", instance, options)
         subscriptions.put("T", "*", handle, SelectorType.TAG, 1)
-        kind = OrderlyConsumer if mode is ConsumeMode.ORDERLY else ConcurrentConsumer
-        consumer = kind("g", options, subscriptions, send_back=back, tasks=tasks, clock=clock)
+        consumer: ConcurrentConsumer | OrderlyConsumer
+        if mode is ConsumeMode.ORDERLY:
+            consumer = OrderlyConsumer("g", options, subscriptions, send_back=back, tasks=tasks, clock=clock)
+        else:
+            threads = HandlerThreads(2, "g", clock)
+            consumer = ConcurrentConsumer(
+                "g", options, subscriptions, threads=threads, send_back=back, tasks=tasks, clock=clock
+            )
         consumer.start()
         lent: MessageSource = source
         consumer.offer(lent)

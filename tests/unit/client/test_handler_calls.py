@@ -1,0 +1,295 @@
+"""Calls of ``def`` handlers, handed over some at a time: none waits for another, and none is lost or doubled."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from rocketbox.client import ClientOptions, ConsumerOptions, PushConsumer
+from rocketbox.errors import Reject
+from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageExt
+from rocketbox.protocol.codes import RequestCode
+from tests.clocks import VirtualClock, settle
+from tests.unit.client.scripted_broker import ScriptedBroker
+
+pytestmark = pytest.mark.anyio
+
+
+class Setting:
+    """One consumer's broker and clock. Threads run in the time of the machine, all else when a test moves the clock."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.broker = ScriptedBroker(self.clock)
+        self.broker.topics = {"T": 1, "%RETRY%g": 1}
+        self.came: list[bytes] = []
+        self.release = threading.Event()  # what blocked handlers wait for
+
+    def consumer(self, **options: object) -> PushConsumer:
+        options.setdefault("consume_from_where", ConsumeFromWhere.FIRST_OFFSET)
+        return PushConsumer(
+            "g",
+            name_server=self.broker.address,
+            options=ConsumerOptions(**options),  # type: ignore[arg-type] # options of many types
+            client_options=ClientOptions(client_ip="10.0.0.9", instance_name="c1"),
+            clock=self.clock,
+            network=self.broker.network,
+        )
+
+    def store(self, count: int, queue_id: int = 0) -> None:
+        self.broker.store("T", *(b"%d" % number for number in range(count)), queue_id=queue_id)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait, in the time of threads, not of the clock."""
+        with anyio.fail_after(10):
+            while not condition():
+                await anyio.sleep(0.001)
+                await settle(20)
+
+    def handle(self, batch: list[MessageExt]) -> None:
+        self.came.extend(message.body for message in batch)
+        if b"block" in batch[0].body:
+            self.release.wait(30)
+
+    async def committed(self, offset: int) -> None:
+        """Return when so much is committed; the clock goes on to the next commit."""
+        for _ in range(20):
+            await self.clock.advance(0.5)
+            if self.broker.committed.get(("T", 0)) == offset:
+                return
+            await anyio.sleep(0.01)
+        raise AssertionError(f"{self.broker.committed} instead of {offset}")
+
+
+@pytest.fixture
+def setting() -> Setting:
+    return Setting()
+
+
+async def test_no_message_waits_behind_a_blocked_handler_while_a_thread_is_idle(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker = setting.broker
+    async with broker, setting.consumer(concurrency=3) as consumer:
+        try:
+            await consumer.subscribe("T", "*", setting.handle)
+            bodies = [b"%d" % number for number in range(400)]
+            bodies[100] = bodies[101] = b"block"
+            broker.store("T", *bodies)
+            await setting.until(lambda: len(setting.came) == 400)
+            await settle(200)
+            (queue,) = (state for state in consumer.state().queues if state.queue.topic == "T")
+            assert (queue.commit_offset, queue.held, consumer.state().busy_workers) == (100, 2, 2)
+        finally:
+            setting.release.set()
+        await setting.committed(400)
+    assert Counter(setting.came) == Counter(bodies)
+
+
+async def test_what_has_ended_counts_while_the_next_one_blocks_the_only_thread(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker = setting.broker
+    async with broker, setting.consumer(concurrency=1) as consumer:
+        try:
+            await consumer.subscribe("T", "*", setting.handle)
+            broker.store("T", b"0", b"1", b"2", b"block", b"4")
+            await setting.until(lambda: b"block" in setting.came)
+            await setting.until(lambda: consumer.state().held == 2)
+            await setting.committed(3)
+            assert b"4" not in setting.came
+        finally:
+            setting.release.set()
+        await setting.committed(5)
+    assert setting.came == [b"0", b"1", b"2", b"block", b"4"]
+
+
+async def test_only_the_handler_that_took_too_long_is_sent_back(setting: Setting, anyio_backend: str) -> None:
+    broker = setting.broker
+    async with broker, setting.consumer(concurrency=2, consume_timeout=10.0) as consumer:
+        try:
+            await consumer.subscribe("T", "*", setting.handle)
+            broker.store("T", *(b"%d" % number for number in range(50)), b"block", *(b"later",) * 50)
+            await setting.until(lambda: len(setting.came) == 101)
+            await setting.clock.advance(20)
+            sent_back = broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset", "delayLevel")
+            assert sent_back == [("1050", "3")]
+            await setting.committed(101)
+            assert consumer.state().busy_workers == 0
+        finally:
+            setting.release.set()
+        await setting.until(lambda: not consumer.threads.running)
+        await anyio.sleep(0.01)
+        await settle(200)
+        assert len(broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1, "its late end changes nothing"
+        assert {queue.in_process for queue in consumer.state().queues} == {0}
+
+
+async def test_a_stop_in_the_middle_begins_nothing_more_and_commits_nothing_that_was_not_begun(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker = setting.broker
+    bodies = [b"%d" % number for number in range(100)]
+    bodies += [b"block-%d" % number if number < 2 else b"late-%d" % number for number in range(100)]
+    async with broker:
+        async with anyio.create_task_group() as tasks, setting.consumer(concurrency=2) as consumer:
+            await consumer.subscribe("T", "*", setting.handle)
+            broker.store("T", *bodies)
+            await setting.until(lambda: len(setting.came) == 102)
+            await settle(200)
+            assert consumer.state().busy_workers > 2, "some wait for a thread"
+            await consumer.stop_pulling()
+            assert consumer.state().busy_workers == 2, "what waited for a thread is no longer in hand"
+            tasks.start_soon(setting.until, setting.release.is_set)
+            setting.release.set()
+        assert len(setting.came) == 102
+        assert broker.committed["T", 0] == 102
+        async with setting.consumer(concurrency=2) as consumer:
+            await consumer.subscribe("T", "*", setting.handle)
+            await setting.until(lambda: len(setting.came) == 200)
+            await setting.committed(200)
+    assert Counter(setting.came) == Counter(bodies)
+
+
+async def test_a_stop_that_waits_for_no_handler_commits_up_to_the_first_that_runs(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker = setting.broker
+    async with broker:
+        async with setting.consumer(concurrency=2, await_termination=0.0) as consumer:
+            await consumer.subscribe("T", "*", setting.handle)
+            broker.store("T", *(b"0", b"1", b"block", b"3", b"4"))
+            await setting.until(lambda: len(setting.came) == 5)
+            await setting.until(lambda: consumer.state().busy_workers == 1)
+            threading.Timer(0.05, setting.release.set).start()
+        assert broker.committed["T", 0] == 2
+        assert setting.came.count(b"block") == 1
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), StopIteration(), Reject("no"), ValueError("x")])
+async def test_whatever_one_handler_raises_fails_its_message_alone(
+    setting: Setting, error: BaseException, anyio_backend: str
+) -> None:
+    broker = setting.broker
+
+    def handle(batch: list[MessageExt]) -> None:
+        setting.came.append(batch[0].body)
+        if batch[0].body in (b"50", b"51"):
+            raise error
+
+    async with broker, setting.consumer(concurrency=4) as consumer:
+        await consumer.subscribe("T", "*", handle)
+        setting.store(200)
+        await setting.until(lambda: len(setting.came) == 200)
+        await setting.until(lambda: consumer.state().busy_workers == 0)
+        await setting.committed(200)
+        sent_back = broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset", "delayLevel")
+        level = "-1" if isinstance(error, Reject) else "0"
+        assert sorted(sent_back) == [("1050", level), ("1051", level)]
+
+
+async def test_a_def_that_returns_outcomes_or_a_coroutine_is_understood(setting: Setting, anyio_backend: str) -> None:
+    broker = setting.broker
+
+    async def later(body: bytes) -> list[Exception | None]:
+        await settle(5)
+        return [Reject("later") if body == b"1" else None]
+
+    def handle(batch: list[MessageExt]) -> object:
+        setting.came.append(batch[0].body)
+        if batch[0].body in (b"0", b"1"):
+            return later(batch[0].body)
+        return [Reject("now")] if batch[0].body == b"2" else [None]
+
+    async with broker, setting.consumer(concurrency=4) as consumer:
+        await consumer.subscribe("T", "*", handle)  # type: ignore[arg-type] # a handler as users write it
+        setting.store(5)
+        await setting.until(lambda: len(setting.came) == 5)
+        await setting.until(lambda: consumer.state().busy_workers == 0)
+        await setting.committed(5)
+        sent_back = broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset", "delayLevel")
+        assert sorted(sent_back) == [("1001", "-1"), ("1002", "-1")]
+
+
+async def test_a_queue_that_went_to_another_member_has_none_of_its_waiting_messages_begun(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker = setting.broker
+    async with broker, setting.consumer(concurrency=2) as consumer:
+        await consumer.subscribe("T", "*", setting.handle)
+        broker.store("T", *(b"%d" % number for number in range(100)), *(b"block",) * 2, *(b"late",) * 50)
+        await setting.until(lambda: len(setting.came) == 102)
+        await settle(200)
+        broker.other_members = ["10.0.0.9@c0"]
+        broker.notify("g")
+        await setting.clock.advance(0.5)
+        setting.release.set()
+        await setting.until(lambda: consumer.state().busy_workers == 0)
+        await setting.clock.advance(1)
+        assert [state for state in consumer.state().queues if state.queue.topic == "T"] == []
+        assert len(setting.came) == 102
+        assert broker.committed["T", 0] == 102
+
+
+async def test_an_orderly_consumer_of_def_handlers_keeps_the_order_of_each_queue(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker, came, running, most = setting.broker, defaultdict[int, list[bytes]](list), Counter[int](), Counter[int]()
+    broker.topics["T"] = 3
+
+    def handle(batch: list[MessageExt]) -> None:
+        queue = batch[0].queue_id
+        running[queue] += 1
+        most[queue] = max(most[queue], running[queue])
+        came[queue].extend(message.body for message in batch)
+        running[queue] -= 1
+
+    async with broker, setting.consumer(concurrency=8, consume_mode=ConsumeMode.ORDERLY) as consumer:
+        await consumer.subscribe("T", "*", handle)
+        for queue in range(3):
+            setting.store(60, queue)
+        await setting.until(lambda: all(len(came[queue]) == 60 for queue in range(3)))
+        await setting.until(lambda: consumer.state().busy_workers == 0)
+    assert set(most.values()) == {1}
+    assert all(came[queue] == [b"%d" % number for number in range(60)] for queue in range(3))
+
+
+async def test_handlers_of_both_kinds_together_run_no_more_than_concurrency_at_once(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker = setting.broker
+    broker.topics["U"] = 1
+    running = most = ended = 0
+    lock = threading.Lock()
+
+    def count(change: int) -> None:
+        nonlocal running, most
+        with lock:
+            running += change
+            most = max(most, running)
+
+    async def waits(batch: list[MessageExt]) -> None:
+        nonlocal ended
+        count(1)
+        await settle(3)
+        count(-1)
+        ended += 1
+
+    def blocks(batch: list[MessageExt]) -> None:
+        nonlocal ended
+        count(1)
+        threading.Event().wait(0.001)
+        count(-1)
+        ended += 1
+
+    async with broker, setting.consumer(concurrency=1) as consumer:
+        await consumer.subscribe("T", "*", blocks)
+        await consumer.subscribe("U", "*", waits)
+        setting.store(20)
+        broker.store("U", *(b"%d" % number for number in range(20)))
+        await setting.until(lambda: ended == 40)
+    assert most == 1
