@@ -9,8 +9,12 @@ Source: Apache RocketMQ 5.x ``ConsumeMessageConcurrentlyService``, ``ConsumeMess
 from __future__ import annotations
 
 import logging
+import types
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Coroutine, Generator, Sequence
+from functools import partial
+from types import CoroutineType
+from typing import Any
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
@@ -25,6 +29,7 @@ from rocketbox.client.outcomes import (
     BlockingHandler,
     Failures,
     MessageHandler,
+    Outcomes,
     delay_level_for,
     failures_of_error,
     failures_of_result,
@@ -216,7 +221,7 @@ class ConcurrentConsumer(_Consumer):
         """Take one batch of queue after another, have it handled, and see to what failed.
 
         Fast path: while handlers do not wait, the queue is still in line when a batch has ended, and the worker goes on
-        with it without standing in line itself: a tenth less for each message (benchmark "push consume").
+        with it without standing in line itself (benchmark "push consume").
         """
         workers = self._workers
         in_line = False
@@ -231,16 +236,61 @@ class ConcurrentConsumer(_Consumer):
             if not batch:
                 return
             taken = workers.taken
-            await self._see_through(worker, queue, subscription, batch)
+            if subscription is None:
+                await self._see_through(worker, queue, batch, None)
+            else:
+                own = in_line and subscription is self._subscriptions.get(queue.topic)
+                rest = self._handle_at_once(worker, queue, subscription, batch, go_on=own)
+                if rest is not None:
+                    await self._see_through(worker, queue, *rest)
             if not in_line or workers.taken != taken or not queue.waiting or not workers.another(worker):
                 return
 
+    def _handle_at_once(
+        self, worker: Worker, queue: MessageSource, subscription: Subscription, batch: list[MessageExt], *, go_on: bool
+    ) -> tuple[list[MessageExt], Awaitable[Outcomes]] | None:
+        """Call the handler with batch and, if ``go_on``, with those behind it, until one waits or does not just return.
+
+        That batch comes back with what is still to be awaited of its handler; None: all were consumed. Fast path: what
+        never waits costs no task's step, and leaves its queue together: a third less ("push consume").
+        """
+        handler, limit, workers = subscription.handler, subscription.batch_max_size, self._workers
+        consumed: list[MessageExt] = []
+        batches = 0
+        try:
+            while True:
+                try:
+                    handling = handler(batch[:])  # a copy, for handlers may change their list
+                except BaseException as error:
+                    return batch, _raised(error)
+                if type(handling) is not CoroutineType:
+                    return batch, handling
+                try:
+                    trap = handling.send(None)
+                except StopIteration as returned:
+                    if returned.value is not None:
+                        return batch, _returned(returned.value)
+                except BaseException as error:
+                    return batch, _raised(error)
+                else:
+                    return batch, _resumed(handling, trap)
+                consumed += batch
+                batches += 1
+                if not go_on or not queue.waiting or not workers.another(worker):
+                    return None
+                batch = queue.take(limit)
+        finally:
+            if batches:
+                queue.remove(consumed)
+                queue.finish(batches)
+
     async def _see_through(
-        self, worker: Worker, queue: MessageSource, subscription: Subscription | None, batch: list[MessageExt]
+        self, worker: Worker, queue: MessageSource, batch: list[MessageExt], handling: Awaitable[Outcomes] | None
     ) -> None:
+        """See a batch to its end whose handler has begun; None: there is none for it."""
         worker.queue, worker.batch = queue, batch
         try:
-            failures = await self._call(subscription.handler if subscription else None, batch)
+            failures = await self._call(None if handling is None else lambda _: handling, batch)
             if worker.batch is not batch:
                 return  # cancelled, and that was swallowed: it took too long, or this is the end; others see to it
             worker.batch = None  # from here on no handler runs
@@ -362,6 +412,33 @@ class ConcurrentConsumer(_Consumer):
             raise
         if kept:
             self._resubmit_later(queue, kept)
+
+
+async def _raised(error: BaseException) -> Outcomes:
+    raise error
+
+
+async def _returned(outcomes: Outcomes) -> Outcomes:
+    return outcomes
+
+
+@types.coroutine
+def _resumed(handling: Coroutine[Any, Any, Outcomes], trap: Any) -> Generator[Any, Any, Outcomes]:
+    """Await the rest of a coroutine whose first step has been made; trap is what that told the loop to wait for."""
+    while True:
+        try:
+            sent = yield trap
+        except GeneratorExit:
+            handling.close()
+            raise
+        except BaseException as error:
+            step = partial(handling.throw, error)
+        else:
+            step = partial(handling.send, sent)
+        try:
+            trap = step()
+        except StopIteration as returned:
+            return returned.value  # type: ignore[no-any-return] # what a handler returns is looked at later
 
 
 class OrderlyConsumer(_Consumer):

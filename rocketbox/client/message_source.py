@@ -48,8 +48,8 @@ class MessageSource(Protocol):
         Each batch that is not empty is followed by one :meth:`finish`.
         """
 
-    def finish(self) -> None:
-        """A batch that was taken has been dealt with."""
+    def finish(self, batches: int = 1) -> None:
+        """So many batches that were taken have been dealt with."""
 
     def remove(self, messages: Iterable[MessageExt]) -> None:
         """These are consumed, or safe elsewhere."""

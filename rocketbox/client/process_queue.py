@@ -124,9 +124,9 @@ class ProcessQueue:
             batch.append(waiting.popleft())
         return batch
 
-    def finish(self) -> None:
-        """A batch that was taken has been dealt with."""
-        self.in_process -= 1
+    def finish(self, batches: int = 1) -> None:
+        """So many batches that were taken have been dealt with."""
+        self.in_process -= batches
         if self._idle_waiters and self.in_process == 0:
             for waiter in self._idle_waiters:
                 if not waiter.done():

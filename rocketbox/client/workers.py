@@ -26,7 +26,7 @@ from rocketbox.waiters import Waiter, make_waiter
 __all__ = ["Worker", "Workers", "worker_in_hand"]
 
 SLICE = 0.005  # seconds of the loop that all workers together use before others get their turn
-SLICE_BATCHES = 32  # ends a slice as well
+SLICE_BATCHES = 64  # ends a slice as well: a turn of the loop costs as much as a few batches
 OTHERS_RAN = 0.0005  # seconds between two batches that must have gone to others
 
 
@@ -184,7 +184,10 @@ class Workers:
             if now - self._last_ended > OTHERS_RAN:
                 self._begin_slice(now)
             elif now >= self._slice_ends or not self._slice_left:
-                await self._stand_back()
+                if self._standing_back:
+                    await self._wait_for_work()  # who stands back goes on with the line, and wakes others
+                else:
+                    await self._stand_back()
                 continue
             self._slice_left -= 1
             queue = line.popleft()
@@ -208,15 +211,17 @@ class Workers:
         self._slice_left = SLICE_BATCHES
 
     async def _stand_back(self) -> None:
-        """Let others have the loop. The worker that finds the slice used up first begins the next one."""
-        first = not self._standing_back
+        """Let others have the loop, and begin the next slice: the worker that finds this one used up first does so."""
         self._standing_back = True
         try:
             await checkpoint()
+        except BaseException:
+            if self._line and not self._waking:
+                self._wake()  # others count on this one
+            raise
         finally:
-            if first:
-                self._standing_back = False
-                self._begin_slice(self._clock.monotonic())
+            self._standing_back = False
+            self._begin_slice(self._clock.monotonic())
 
     async def _wait_for_work(self) -> None:
         waiter = make_waiter()

@@ -40,8 +40,8 @@ class Leased:
         self.in_hand += bool(batch)
         return batch
 
-    def finish(self) -> None:
-        self.in_hand -= 1
+    def finish(self, batches: int = 1) -> None:
+        self.in_hand -= batches
 
     def remove(self, messages: Iterable[MessageExt]) -> None:
         self.acknowledged += [message.body for message in messages]

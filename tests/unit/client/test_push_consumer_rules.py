@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from rocketbox.client import ClientOptions, ConsumerOptions, PushConsumer
+from rocketbox.client.middleware import ConsumeContext, ConsumeNext
 from rocketbox.client.outcomes import Outcome
 from rocketbox.errors import (
     BatchFailed,
@@ -73,13 +76,14 @@ class Setting:
         self.clock = VirtualClock()
         self.broker = ScriptedBroker(self.clock)
         self.broker.topics = {"T": 1, "%RETRY%g": 1}
+        self.client_options = PATIENT
 
     def new_consumer(self, **options: object) -> PushConsumer:
         return PushConsumer(
             "g",
             name_server=self.broker.address,
             options=ConsumerOptions(**options),  # type: ignore[arg-type] # options of many types
-            client_options=PATIENT,
+            client_options=self.client_options,
             clock=self.clock,
             network=self.broker.network,
         )
@@ -877,3 +881,85 @@ async def test_handlers_that_begin_to_wait_have_as_many_beside_them_as_there_are
         go.set()
         await settle(200)
         assert begun == 40
+
+
+async def test_what_was_consumed_before_a_handler_waits_counts_at_once(setting: Setting, anyio_backend: str) -> None:
+    setting.broker.store("T", *(b"%d" % number for number in range(20)))
+    go, tasks = anyio.Event(), list[object]()
+
+    async def handle(batch: list[MessageExt]) -> None:
+        if batch[0].body == b"10":
+            tasks.append(anyio.get_current_task())
+            await go.wait()
+            tasks.append(anyio.get_current_task())
+
+    async with setting.consumer(consume_from_where=ConsumeFromWhere.FIRST_OFFSET, concurrency=1) as consumer:
+        await consumer.subscribe("T", "*", handle)
+        await settle(200)
+        (queue,) = (state for state in consumer.state().queues if state.queue.topic == "T")
+        assert (queue.commit_offset, queue.held, queue.in_process) == (10, 10, 1)
+        go.set()
+        await settle(200)
+        (queue,) = (state for state in consumer.state().queues if state.queue.topic == "T")
+        assert (queue.commit_offset, queue.held, queue.in_process) == (20, 0, 0)
+    assert tasks[0] == tasks[1], "a handler runs in one task"
+
+
+class Later:
+    """Something to await that is no coroutine."""
+
+    def __init__(self, call: Awaitable[Result]) -> None:
+        self._call = call
+
+    def __await__(self) -> Generator[Any, Any, Result]:
+        return self._call.__await__()
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), Reject("no"), asyncio.CancelledError(), SystemExit(3)])
+@pytest.mark.parametrize("first_waits", [False, True])
+async def test_handlers_that_fail_among_others_that_do_not_wait_fail_their_own_messages(
+    setting: Setting, error: BaseException, first_waits: bool, anyio_backend: str
+) -> None:
+    setting.broker.store("T", *(b"%d" % number for number in range(60)))
+    came: list[bytes] = []
+
+    async def handle(batch: list[MessageExt]) -> list[Exception | None] | None:
+        body = batch[0].body
+        came.append(body)
+        batch.clear()  # its own list
+        if body in (b"20", b"21"):
+            if first_waits:
+                await settle(3)
+            raise error
+        if body == b"30":
+            return [Reject("an outcome")]
+        return None
+
+    async with setting.consumer(consume_from_where=ConsumeFromWhere.FIRST_OFFSET, concurrency=4) as consumer:
+        await consumer.subscribe("T", "*", handle)
+        await setting.advance(1)
+        assert consumer.state().busy_workers == 0
+        sent_back = setting.broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset", "delayLevel")
+        level = "-1" if isinstance(error, Reject) else "0"
+        assert sorted(sent_back) == [("1020", level), ("1021", level), ("1030", "-1")]
+        await setting.advance(6)
+        assert setting.broker.committed["T", 0] == 60
+    assert len(came) == len(set(came)) == 60
+
+
+async def test_a_middleware_may_return_anything_that_can_be_awaited(setting: Setting, anyio_backend: str) -> None:
+    setting.broker.store("T", *(b"%d" % number for number in range(5)))
+    seen = Recorder()
+
+    def middleware(context: ConsumeContext, call_next: ConsumeNext) -> Awaitable[Result]:
+        if context.messages[0].body == b"3":
+            raise Reject("before anything is awaited")
+        return Later(call_next(context))
+
+    setting.client_options = ClientOptions(client_ip="10.0.0.9", instance_name="c1", consume_middleware=(middleware,))
+    async with setting.consumer(consume_from_where=ConsumeFromWhere.FIRST_OFFSET) as consumer:
+        await consumer.subscribe("T", "*", seen)
+        await setting.advance(6)
+        assert seen.bodies == [b"0", b"1", b"2", b"4"]
+        assert setting.broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset", "delayLevel") == [("1003", "-1")]
+        assert setting.broker.committed["T", 0] == 5

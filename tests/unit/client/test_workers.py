@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 
 import anyio
@@ -201,3 +202,56 @@ async def test_several_may_wait_for_the_end_of_what_is_in_hand(anyio_backend: st
             tasks.start("wait", wait)
         await clock.advance(10)
         assert ended == [3, 3, 3]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # whose loop tells how many steps are to be made
+async def test_one_worker_stands_back_for_all(anyio_backend: str) -> None:
+    clock = VirtualClock()
+    done = 0
+    most_ready = 0
+
+    async def work(worker: Worker, queue: MessageSource) -> None:
+        nonlocal done
+        clock.now += 0.001
+        done += 1
+        if done < 1000:
+            workers.line_up(queue)
+
+    async with Supervisor("test", clock) as tasks:
+        workers = Workers("test", 20, work, tasks, clock)
+        workers.start()
+        await settle()
+        for queue in queues(8):
+            workers.line_up(queue)
+        ready = getattr(asyncio.get_running_loop(), "_ready")  # noqa: B009 - a detail of asyncio's own loop
+        while done < 1000:
+            await anyio.lowlevel.checkpoint()
+            most_ready = max(most_ready, len(ready))
+    assert most_ready <= 4
+
+
+@pytest.mark.parametrize("victims", [1, 2, 3])
+async def test_when_workers_are_cancelled_as_they_stand_back_the_others_go_on(victims: int, anyio_backend: str) -> None:
+    clock = VirtualClock()
+    done = 0
+
+    async def work(worker: Worker, queue: MessageSource) -> None:
+        nonlocal done
+        clock.now += 0.001
+        done += 1
+        if done < 400:
+            workers.line_up(queue)
+
+    async with Supervisor("test", clock) as tasks:
+        workers = Workers("test", 4, work, tasks, clock)
+        workers.start()
+        await settle()
+        workers.line_up(queues(1)[0])
+        for worker in workers._workers[-victims:]:  # those that became idle last are woken first
+            for _ in range(7):
+                await anyio.lowlevel.checkpoint()
+            assert worker.task is not None
+            worker.task.cancel()
+        for _ in range(3000):
+            await anyio.lowlevel.checkpoint()
+    assert done == 400
