@@ -1,25 +1,32 @@
 """Who a client is to name servers and brokers: its address, its id, and the ids of its messages.
 
 All of it is made when the client starts, so that of a client which was made before a fork each process has its own; and
-a client that is running when its process forks is told of it in the child, where its connections are not its own.
+a client that is running when its process forks is told of it in the child, where its connections are not its own. Two
+clients of one id are one to a broker, and each would get the queues of both: in one process that is refused.
 
 Source: Apache RocketMQ 5.x ``ClientConfig.buildMQClientId``, ``ClientConfig.changeInstanceNameToPID``,
-``NetworkUtil``. The pid form ends in a random number where Java has its nano time.
+``NetworkUtil``. The pid form ends in a random number where Java has its nano time. Java's ``MQClientManager`` lets all
+who ask for one id share one instance; here sharing is said (``instance=``).
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import sys
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from rocketbox.client.options import DEFAULT_INSTANCE_NAME, ClientOptions
 from rocketbox.clock import Clock
+from rocketbox.errors import ClientStateError
 from rocketbox.protocol.ids import UniqIdGenerator
 
-__all__ = ["Identity", "call_in_forks", "local_ip", "make_identity"]
+__all__ = ["Identity", "call_in_forks", "caller", "local_ip", "make_identity", "refuse_second"]
+
+_OWN_MODULES = __name__.partition(".")[0] + "."
 
 # Addresses kept for documentation (RFC 5737, RFC 3849): connecting a datagram socket to one sends nothing, but tells
 # which of the machine's own addresses leads outside.
@@ -80,6 +87,52 @@ def call_in_forks(running: HasForked) -> None:
 def _after_fork() -> None:
     for running in list(_in_forks):
         running.forked()
+
+
+class Runs(Protocol):
+    """A client between its start and its end."""
+
+    @property
+    def identity(self) -> Identity: ...
+
+    @property
+    def name_servers(self) -> Sequence[str]: ...
+
+    @property
+    def network(self) -> object:
+        """What it reaches its servers by; None: the system's own."""
+
+    running: bool
+    made_at: str
+
+
+_clients: weakref.WeakSet[Runs] = weakref.WeakSet()
+
+
+def refuse_second(starting: Runs) -> None:
+    """Raise ClientStateError when a running client of this process has the same id at the same name servers."""
+    client_id = starting.identity.client_id
+    for other in list(_clients):
+        if (
+            other.running
+            and other.identity.client_id == client_id
+            and other.network is starting.network
+            and not set(other.name_servers).isdisjoint(starting.name_servers)
+        ):
+            raise ClientStateError(
+                f"the clients made at {other.made_at} and at {starting.made_at} are both {client_id}, and brokers "
+                "would take them for one: give them one MQClientInstance to share (instance=), or each an "
+                "instance_name of its own (ClientOptions; rocketmq.consumer.instance-name), or none"
+            )
+    _clients.add(starting)
+
+
+def caller() -> str:
+    """The line outside of rocketbox that led here."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(_OWN_MODULES):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _client_id(ip: str, options: ClientOptions, clock: Clock) -> str:

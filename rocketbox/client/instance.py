@@ -24,7 +24,7 @@ from rocketbox.client.api import groups as groups_api
 from rocketbox.client.api import routes as routes_api
 from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.client.heartbeats import Heartbeats
-from rocketbox.client.identity import Identity, call_in_forks, local_ip, make_identity
+from rocketbox.client.identity import Identity, call_in_forks, caller, local_ip, make_identity, refuse_second
 from rocketbox.client.member_requests import (
     CONSUMER_REQUESTS,
     REFUSED_REQUESTS,
@@ -103,6 +103,9 @@ class MQClientInstance:
         hooks: tuple[RpcHook, ...] = self.options.hooks
         if self.options.credentials is not None:
             hooks = (*hooks, RequestSigner(self.options.credentials))  # the last: what others add is signed as well
+        self.network = network
+        self.made_at = caller()
+        """A line of its user's, for what is told of it."""
         self.remoting = RemotingClient(clock=self.clock, network=network, options=self.options.remoting, hooks=hooks)
         self._name_servers = NameServers(parse_name_servers(name_server), self.remoting, self.clock)
         self.tasks = Supervisor("client", self.clock)
@@ -137,6 +140,7 @@ class MQClientInstance:
         if self._has_own_clock:
             self.clock.random.seed()  # forks of the process that made it have the same random state until here
         self._identity = make_identity(self.options, self.clock)
+        refuse_second(self)
         self.unique_ids = self._identity.unique_ids
         for code in CONSUMER_REQUESTS:
             self.remoting.register_handler(code, self._serve)

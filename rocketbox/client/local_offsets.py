@@ -4,12 +4,13 @@
                                  offsets.json.bak       the one before
                                  offsets.json.damaged   one that could not be read, kept for who wants to look at it
                                  offsets.json.new       half of the next one
+                                 offsets.json.lock      locked by the process that has the others, holds its id
 
 The next one is written beside and synced before the file becomes ``.bak`` and the new one takes its name: after a crash
 at any moment one of the two can be read. What may be committed is said by ``process_queue``.
 
 Source: Apache RocketMQ 5.x ``LocalFileOffsetStore`` (path and content of the file). Unlike there the file is synced and
-never written in place, and two consumers of one process cannot have the same one.
+never written in place, and two consumers of one machine cannot have the same one, unless one of them is Java's.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ import anyio
 
 from rocketbox.blocking import run_blocking
 from rocketbox.client.failure_log import PERIOD
+from rocketbox.client.identity import call_in_forks
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.clock import Clock
-from rocketbox.errors import ClientError, ClientStateError, RemoteProtocolError
+from rocketbox.errors import ClientError, ClientStateError, RemoteProtocolError, StoreLockedError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.loose_json import loads_loose
 from rocketbox.rare_log import RareLog
-from rocketbox.storage.file_system import Storage
+from rocketbox.storage.file_system import LockHandle, Storage
 
 __all__ = ["LocalOffsetStore", "decode_offsets", "default_offset_dir", "encode_offsets"]
 
@@ -81,7 +83,7 @@ def default_offset_dir() -> Path:
 
 
 class LocalOffsetStore:
-    """The offsets of one group in its file. While it is entered, nobody else in this process may have the same file.
+    """The offsets of one group in its file. While it is entered, nobody else on this machine may have the same file.
 
     Two members of a group that share it would overwrite each other's offsets, and of two clusters each other's queues.
     """
@@ -94,6 +96,7 @@ class LocalOffsetStore:
         self._storage = storage
         self._group = group
         self._claim: tuple[int, str] | None = None
+        self._lock: LockHandle | None = None
         self._offsets: dict[MessageQueue, int] | None = None
         self._damaged = False  # the file itself; .bak is good
         self._reading = anyio.Lock()
@@ -101,24 +104,57 @@ class LocalOffsetStore:
         self._clock = clock
         self._told = RareLog(_log, PERIOD)
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         claim = (os.getpid(), str(self.path.absolute()))
         entered = self._entered.setdefault(self._storage, set())
         if claim in entered:
-            raise ClientStateError(
-                f"another broadcasting consumer of group {self._group!r} in this process keeps its offsets in "
-                f"{self.path}; give one of them a local_offset_dir (ConsumerOptions) or instance_name (ClientOptions) "
-                "of its own"
-            )
+            raise self._is_taken("this process")
         entered.add(claim)
         self._claim = claim
+        try:
+            await run_blocking(self._take_lock)
+        except BaseException:
+            self._let_go()
+            raise
+        call_in_forks(self)
         return self
 
-    def __exit__(
+    async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._let_go()
+
+    def _take_lock(self) -> None:
+        path = f"{self.path}.lock"
+        try:
+            self._storage.make_directories(str(self.path.parent))
+            self._lock = self._storage.lock(path)
+            self._lock.write(str(os.getpid()).encode())
+        except StoreLockedError as error:
+            number = self._read(path).decode(errors="replace")
+            raise self._is_taken(f"process {number}" if number else "another process") from error
+        except OSError as error:  # a directory for reading only, or a file system without locks
+            _log.warning("cannot lock %s, so nothing keeps other processes from it: %s", path, error)
+
+    def _is_taken(self, where: str) -> ClientStateError:
+        return ClientStateError(
+            f"another broadcasting consumer of group {self._group!r} in {where} keeps its offsets in {self.path}; "
+            "give one of them an instance_name (ClientOptions; rocketmq.consumer.instance-name) or local_offset_dir "
+            "(ConsumerOptions) of its own"
+        )
+
+    def _let_go(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
         if self._claim is not None:
             self._entered[self._storage].discard(self._claim)
+
+    def forked(self) -> None:
+        """This process is a child of the one that has the file."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.leave_to_parent()
 
     async def read(self, queue: MessageQueue) -> int | None:
         """The offset in the file. Raises ClientError when the file and its backup are both damaged."""

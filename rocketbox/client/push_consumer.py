@@ -191,7 +191,7 @@ class PushConsumer:
             if self._owns_instance:
                 await stack.enter_async_context(self._instance)
             if self._local_offsets is not None:
-                stack.enter_context(self._local_offsets)
+                await stack.enter_async_context(self._local_offsets)
             await stack.enter_async_context(self.threads)
             await stack.enter_async_context(self._tasks)
             self._running = True

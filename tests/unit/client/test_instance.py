@@ -133,6 +133,30 @@ def in_a_fork(act: Callable[[], str]) -> str:
     return told
 
 
+async def test_two_clients_of_one_id_are_refused_unless_they_are_one_instance() -> None:
+    """Brokers would take them for one member of a group, and each of the two would consume all queues of both."""
+    clock = VirtualClock()
+    async with ScriptedCluster(clock) as cluster, ScriptedCluster(clock) as elsewhere:
+        async with instance_of(cluster, instance_name="desk") as first:
+            second = instance_of(cluster, instance_name="desk")
+            with pytest.raises(ClientStateError) as refused:
+                await second.__aenter__()
+            assert str(refused.value).count(f"{__file__}:") == 2, "both places"
+            assert "192.0.2.7@desk" in str(refused.value)
+            assert "instance=" in str(refused.value)
+            async with (
+                instance_of(elsewhere, instance_name="desk"),
+                instance_of(cluster, instance_name="other"),
+                instance_of(cluster),
+                instance_of(cluster),
+                Producer("P", instance=first),
+                Producer("Q", instance=first),
+            ):
+                pass
+        async with instance_of(cluster, instance_name="desk"):  # when the first one has ended
+            pass
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_forks_that_start_what_was_made_before_have_ids_of_their_own() -> None:
     producer = Producer("P", name_server="127.0.0.1:9", client_options=ClientOptions(client_ip="192.0.2.7"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -292,15 +294,102 @@ async def test_whatever_a_power_failure_leaves_holds_the_last_offsets_or_those_b
 # --- whose file it is -------------------------------------------------------------------------------------------------
 
 
-def test_two_consumers_of_a_process_cannot_have_one_file() -> None:
+@pytest.mark.anyio
+async def test_two_consumers_of_a_process_cannot_have_one_file(anyio_backend: str) -> None:
     storage = MemoryStorage()
-    with store_in(storage):
-        with pytest.raises(ClientStateError, match=r"another broadcasting consumer of group 'g' .*local_offset_dir"):
-            store_in(storage).__enter__()
-        with LocalOffsetStore(storage, FOLDER, CLIENT, "other", VirtualClock()), store_in(MemoryStorage()):
+    async with store_in(storage):
+        with pytest.raises(ClientStateError, match=r"'g' in this process keeps its offsets in .* instance_name"):
+            await store_in(storage).__aenter__()
+        async with LocalOffsetStore(storage, FOLDER, CLIENT, "other", VirtualClock()), store_in(MemoryStorage()):
             pass
-    with store_in(storage):
+    async with store_in(storage):
         pass
+
+
+HOLDS = """
+import os, sys, threading
+from pathlib import Path
+import anyio
+from rocketbox.client.local_offsets import LocalOffsetStore
+from rocketbox.clock import RealClock
+from rocketbox.errors import ClientStateError
+from rocketbox.storage.file_system import RealStorage
+
+def store():
+    return LocalOffsetStore(RealStorage(), Path(sys.argv[1]), sys.argv[2], "g", RealClock())
+
+async def enter(text="has it"):
+    try:
+        async with store():
+            print(text, flush=True)
+            sys.stdin.readline()
+    except ClientStateError as error:
+        print(error, flush=True)
+
+async def fork():
+    async with store():
+        child = os.fork()
+        if not child:
+            thread = threading.Thread(target=anyio.run, args=[enter])  # where no loop runs
+            thread.start()
+            thread.join()
+            os._exit(0)
+        os.waitpid(child, 0)
+        child = os.fork()
+    if not child:
+        thread = threading.Thread(target=anyio.run, args=[enter, "has it"])
+        sys.stdin.readline()
+        thread.start()
+        thread.join()
+        os._exit(0)
+    print("has left", os.getpid(), flush=True)
+    os.waitpid(child, 0)
+
+anyio.run(fork if sys.argv[3:] else enter)
+"""
+
+
+def other_process(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", HOLDS, str(folder), CLIENT, *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.anyio
+async def test_consumers_of_two_processes_cannot_have_one_file(anyio_backend: str, tmp_path: Path) -> None:
+    def store(client: str = CLIENT) -> LocalOffsetStore:
+        return LocalOffsetStore(RealStorage(), tmp_path, client, "g", VirtualClock())
+
+    with other_process(tmp_path) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "has it\n"
+        with pytest.raises(ClientStateError, match=f"in process {other.pid} keeps its offsets in .* instance_name"):
+            await store().__aenter__()
+        async with store("192.0.2.2@another"):
+            pass
+        other.kill()
+    async with store():
+        pass
+
+
+def test_a_child_of_fork_leaves_the_file_to_its_parent_and_may_have_it_afterwards(tmp_path: Path) -> None:
+    with other_process(tmp_path, "fork") as parent:
+        told, _ = parent.communicate("\n" * 9, timeout=60)
+    refused, *lines = told.splitlines()
+    assert f"in process {parent.pid} keeps its offsets in" in refused
+    assert sorted(lines) == ["has it", f"has left {parent.pid}"]
+
+
+@pytest.mark.anyio
+async def test_a_directory_that_takes_no_lock_is_told_of_and_its_offsets_are_read(
+    anyio_backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one that is for reading only, where nobody overwrites anything."""
+    storage = Faulty(lambda name, path: name == "lock")
+    await store_in(storage).persist([at(5)])
+    storage.broken = True
+    async with store_in(storage) as store:
+        assert await store.read(QUEUE) == 5
+    assert "No space left on device" in caplog.text
 
 
 @pytest.mark.anyio
