@@ -363,15 +363,26 @@ def _parse_binary(header: bytes) -> tuple[int, int, str | None, dict[str, str]]:
 
 _seen_json: dict[tuple[bytes, bytes, bytes], tuple[int, int]] = {}
 """Code and flag of JSON headers by what is before the first comma, and before and behind the opaque at their end."""
+_last_json: tuple[bytes, bytes, bytes, int, int] = (b"\0", b"", b"", 0, 0)
+"""That of the header before: begin, with its comma, and the two others; code and flag."""
 
 
 def _scan_json(header: bytes) -> tuple[int, int, int] | None:
     """Code, opaque and flag of a header written as Java writes it; None for any other spelling.
 
     Fast path: Java clients and 5.x servers write JSON by default. Where begin and end are those of an earlier header,
-    as in all of one connection's, only the opaque is read. Costs 0.7 us, by expressions 1.5, by json.loads 3.3 on the
-    answer to a send and 9 on a send (benchmarks "send, 256 in flight" and "java client: send, 256 in flight").
+    as in all of one connection's, only the opaque is read. Costs 0.7 us, as the one before 0.4, by expressions 1.5, by
+    json.loads 3.3 on the answer to a send and 9 on a send (benchmarks "send, 256 in flight" and "java client: send, 256
+    in flight").
     """
+    global _last_json
+    begin, front, rest, code, flag_of_last = _last_json
+    if header.startswith(begin) and header.endswith(rest):
+        opaque_end = len(header) - len(rest)
+        opaque_at = header.rfind(b":", 0, opaque_end) + 1
+        digits = header[opaque_at:opaque_end]
+        if digits.isdigit() and len(digits) < 10 and digits[0] != 48 and header.endswith(front, 0, opaque_at):
+            return code, int(digits), flag_of_last
     opaque_at = header.rfind(b'"opaque":') + 9
     opaque_end = header.find(b",", opaque_at)
     digits = header[opaque_at:opaque_end]
@@ -382,6 +393,7 @@ def _scan_json(header: bytes) -> tuple[int, int, int] | None:
     )
     seen = _seen_json.get(key)
     if seen is not None and digits.isdigit() and len(digits) < 10 and digits[0] != 48:
+        _last_json = key[0] + b",", key[1], key[2], *seen
         return seen[0], int(digits), seen[1]
     head = _JSON_HEAD.match(header)
     tail = _JSON_TAIL.match(header, header.rfind(b',"flag":'))

@@ -36,7 +36,7 @@ __all__ = ["DerivedWriter", "checkpoint_changes"]
 
 CHECKPOINT_BYTES = 64 << 20  # of log behind the checkpoint: about what is read again in a second after a crash
 SYNC_THREADS = 4
-INDEX_ENTRIES_HELD = 100_000  # more than this are written without waiting for flush_interval_index
+INDEX_ENTRIES_HELD = 300_000  # more than this (7 MB) are written without waiting for flush_interval_index
 LONGEST_BACKOFF = 30.0
 QUEUES = "writing consume queues"  # names of the troubles
 INDEX = "writing the index"

@@ -55,7 +55,7 @@ class IndexSnapshot:
     file: IndexFile
     first_entry: int
     entries: bytes
-    changed: list[int]
+    changed: array[int]
     """The slots that are not in the file yet."""
     blocks: dict[int, bytes]
     """Those, and their neighbours, by the number of the block."""
@@ -76,8 +76,8 @@ class IndexFile:
         self._limit = entries
         self._file: StorageFile | None = None
         self._table: array[int] | None = None  # all slots; read when the first key is put
-        self._changed: list[int] = []  # slots that are not written
-        self._writing: list[int] = []  # those of the snapshot that is on its way into the file
+        self._changed = array("i")  # slots that are not written
+        self._writing = array("i")  # those of the snapshot that is on its way into the file
         self._tail = bytearray()  # the entries from number _written on
         self._written = 1
         self._tail_start = 1
@@ -142,7 +142,7 @@ class IndexFile:
             return
         self.count = self._written = self._tail_start = count
         self._tail.clear()
-        self._changed.clear()
+        self._changed = array("i")
         _, self.end_physical, seconds, _ = self._entry(count - 1)
         self.end_timestamp = self.begin_timestamp + seconds * 1000
         if 0 <= end_timestamp - self.end_timestamp < 1000:
@@ -212,7 +212,7 @@ class IndexFile:
         if max(previous) >= first or min(previous) < 0:  # in the same slot as one before; or a slot points too far
             previous = [before if 0 < before < number else 0 for number, before in enumerate(previous, first)]
         self._tail += b"".join(map(_ENTRY.pack, hashes, physicals, self._seconds(stored), previous))
-        self._changed += slots
+        self._changed.extend(slots)
         self.count = count
         self.used_slots += previous.count(0)
         self.end_timestamp = stored[-1]
@@ -271,11 +271,11 @@ class IndexFile:
             for slot in (*self._changed, *self._writing):
                 self._table[slot] = table[slot]
             if self._writing:  # with their neighbours as they were: those that are right now are to be written again
-                self._changed += [slot for slot, number in enumerate(self._table) if number != table[slot]]
+                self._changed.extend(slot for slot, number in enumerate(self._table) if number != table[slot])
 
     def snapshot(self) -> IndexSnapshot:
         """What is to be written now; :meth:`write` writes it, :meth:`set_written` lets go of it."""
-        changed, self._changed = self._changed, []
+        changed, self._changed = self._changed, array("i")
         self._writing = changed
         table, blocks = self._table, {}
         if table is not None:
@@ -306,14 +306,14 @@ class IndexFile:
     def restore(self, snapshot: IndexSnapshot) -> None:
         """That snapshot could not be written: its slots belong to the next one too."""
         self._changed += snapshot.changed
-        self._writing = []
+        self._writing = array("i")
 
     def set_written(self, snapshot: IndexSnapshot) -> None:
         """That snapshot is in the file now."""
         del self._tail[: len(snapshot.entries)]
         self._tail_start += len(snapshot.entries) // ENTRY_BYTES
         self._written = self._tail_start
-        self._writing = []
+        self._writing = array("i")
         if self.full and not self._tail:
             self._table = None
 

@@ -235,6 +235,52 @@ def test_code_opaque_and_flag_are_those_of_the_whole_parse(
     assert command.ext_fields.keys() == json.loads(text).get("extFields", {}).keys()
 
 
+def test_headers_that_are_almost_as_the_one_before_are_read_for_what_they_are() -> None:
+    chance = random.Random(8)
+    pieces = [
+        b'"opaque":',
+        b',"flag":',
+        b"7",
+        b"-",
+        b"0",
+        b" ",
+        b",",
+        b":",
+        b'"',
+        b"\\",
+        b"}",
+        b'"code":9',
+        b"12345678901",
+    ]
+    accepted = 0
+    for number in range(4_000):
+        before = json.dumps(java_header(310, {"a": "b"}, 0, 5 + number, None), separators=(",", ":")).encode()
+        assert decode_command(len(before).to_bytes(4, "big") + before).opaque == 5 + number
+        text = bytearray(before)
+        for _ in range(chance.choice([1, 1, 2])):
+            at = chance.randrange(len(text))
+            text[at : at + chance.randrange(4)] = chance.choice(pieces)
+        try:
+            values = json.loads(text)
+        except ValueError:
+            values = None
+        try:
+            command = decode_command(len(text).to_bytes(4, "big") + bytes(text))
+            _ = command.ext_fields
+        except RemoteProtocolError:
+            continue
+        assert values is not None
+        expected = [int(values.get(name) or 0) for name in ("code", "opaque", "flag")]
+        assert [command.code, command.opaque, command.flag] == expected, bytes(text)
+        accepted += 1
+    assert accepted > 100
+    for opaque in (b"05", b"00", b"", b"5.", b"5e1", b"+5"):
+        assert decode_command(len(before).to_bytes(4, "big") + before).opaque
+        text = bytearray(before.replace(b'"opaque":4004', b'"opaque":' + opaque))
+        with pytest.raises(RemoteProtocolError):
+            decode_command(len(text).to_bytes(4, "big") + bytes(text))
+
+
 def test_a_header_as_java_writes_it_is_not_parsed_before_it_is_asked_for() -> None:
     header = java_header(0, {"msgId": "A", "queueId": "1"}, 1, 77, 'not "set" any response code')
     text = json.dumps(header, separators=(",", ":")).encode()
