@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 from hypothesis import given
@@ -100,21 +101,40 @@ def test_a_java_clients_json_is_read_without_a_mapping() -> None:
 def test_odd_json_is_read_as_by_names_after_the_usual_one_too(old: bytes, new: bytes) -> None:
     header = JAVA_5_5.replace(old, new)
     assert header != JAVA_5_5
-
-    def read(reader: SendReader, *, plain: bool) -> object:
-        try:
-            request = json_request(header)
-            if plain:
-                _ = request.ext_fields  # parsed: read goes by names
-            return reader.read(request)
-        except (RemoteProtocolError, HeaderError) as error:
-            return type(error)
-
     reader = SendReader()
     reader.read(json_request(JAVA_5_5))
-    expected = read(SendReader(), plain=True)
-    assert read(reader, plain=False) == expected
-    assert read(SendReader(), plain=False) == expected
+    expected = read_json(SendReader(), header, plain=True)
+    assert read_json(reader, header, plain=False) == expected
+    assert read_json(SendReader(), header, plain=False) == expected
+
+
+def read_json(reader: SendReader, header: bytes, *, plain: bool) -> object:
+    try:
+        request = json_request(header)
+        if plain:
+            _ = request.ext_fields  # parsed: read goes by names
+        return reader.read(request)
+    except (RemoteProtocolError, HeaderError) as error:
+        return type(error)
+
+
+def test_json_that_is_almost_as_the_one_before_is_read_as_by_names() -> None:
+    chance = random.Random(9)
+    pieces = [
+        b'"opaque":', b',"flag":', b',"g":"', b'","i":"', b"7", b"0", b" ", b",", b":", b'"', b"\\", b"\\u0001", b"}",
+        b"\x01", b"\xc3\xa9", b'"remark":"a"',
+    ]  # fmt: skip
+    reader, read = SendReader(), 0
+    for _ in range(4_000):
+        assert reader.read(json_request(JAVA_5_5))[0] == JAVA_HEAD
+        header = bytearray(JAVA_5_5)
+        for _ in range(chance.choice([1, 1, 2])):
+            at = chance.randrange(len(header))
+            header[at : at + chance.randrange(4)] = chance.choice(pieces)
+        found = read_json(reader, bytes(header), plain=False)
+        assert found == read_json(SendReader(), bytes(header), plain=True), bytes(header)
+        read += isinstance(found, tuple)
+    assert read > 400
 
 
 def test_the_long_names_are_read() -> None:
