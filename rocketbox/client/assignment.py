@@ -40,50 +40,46 @@ a fault of ours
 ======================  ============  ============  =========================  =====================  ================
 
 Brokers are dealt with side by side, each in one *turn* at a time, so one that is silent delays no queue of another;
-each queue is pulled as soon as it is had. A lock is confirmed every 20 s, and every second when that failed. A broker
-keeps locks in its memory only: when its connection is lost, or routes name another address, it may have none of them
-when it is back, so a lock that is doubted is confirmed at once, and until then nothing more of its queue is begun or
-committed. Requests of one connection may be carried out in any order: a lock that is given after its queue has left the
-table is given back, and a queue whose lock is being given back is not taken again before that is answered.
+each queue is pulled as soon as it is had. Until a lock that is doubted is confirmed, nothing more of its queue is begun
+or committed. Requests of one connection may be carried out in any order: a lock that is given after its queue has left
+the table is given back, and a queue whose lock is being given back is not taken again before that is answered.
 
 A graceful hand-over gives handlers ``HANDOVER`` seconds: the old owner ends what is in hand and commits, the new one
 waits as long before it reads the offset. Of an orderly queue the lock is the proof, however long its batch takes.
 
-When a round runs is in ``rebalance``, which queues it gives to this member in ``shares``; commits, locks and start
-offsets are carried out by ``offset_store``, ``queue_locks`` and ``start_offsets``.
+When a round runs is in ``rebalance``, which queues it gives to this member in ``shares``, when locks are confirmed in
+``lock_upkeep``; commits, locks and start offsets are carried out by ``offset_store``, ``queue_locks`` and
+``start_offsets``.
 
 Source: Apache RocketMQ 5.x ``RebalanceImpl``, ``RebalancePushImpl``. Unlike there: a start offset is committed at once;
-what is in hand is waited for by both sides; a lock that a refresh did not get is asked for again before it ends.
+what is in hand is waited for by both sides.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 
 import anyio
 
 from rocketbox.client.failure_log import PERIOD
-from rocketbox.client.instance import MQClientInstance
+from rocketbox.client.lock_upkeep import LockUpkeep
+from rocketbox.client.membership import Membership
 from rocketbox.client.offset_store import OffsetStore
-from rocketbox.client.options import ConsumerOptions
-from rocketbox.client.process_queue import LOCK_EXPIRY, ProcessQueue
+from rocketbox.client.owned_queue import OwnedQueue, Ownership
+from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.client.queue_locks import QueueLocks
 from rocketbox.client.rebalance import AFTER_A_CHANGE
 from rocketbox.client.shares import Share, Shares
 from rocketbox.client.start_offsets import StartOffsets
-from rocketbox.client.subscriptions import Subscriptions
 from rocketbox.errors import RemotingError, RocketBoxError
 from rocketbox.message import MessageQueue
-from rocketbox.protocol.codes import MASTER_ID
 from rocketbox.rare_log import RareLog
-from rocketbox.tasks import SupervisedTask, Supervisor, ended_most
+from rocketbox.tasks import SupervisedTask, ended_most
 
-__all__ = ["OwnedQueue", "Ownership", "QueueAssignment"]
+__all__ = ["QueueAssignment"]
 
 _log = logging.getLogger(__name__)
 
@@ -93,98 +89,49 @@ HANDOVER_NOTICE = AFTER_A_CHANGE + 0.3  # seconds more that the new owner waits:
 PATIENCE = 0.3  # seconds that are waited for the other brokers after the first one was dealt with
 SIDE_BY_SIDE = 16  # queues of one broker whose start offsets are asked for at once
 UNLOCKED_BY = 2.0  # seconds by which an unlocking is over, answered or not
-REFRESH_INTERVAL = 20.0  # seconds between two confirmations of a lock
-REFRESH_AGAIN = 1.0  # seconds until the next try when one failed
-
-
-class Ownership(Enum):
-    """The state of a queue; see the table in the head of this module."""
-
-    WANTED = "wanted"
-    LOCKED = "locked"
-    PULLED = "pulled"
-    DRAINING = "draining"
-    DROPPED = "dropped"
-    HANDED_ON = "handed on"
-
-
-@dataclass(eq=False)
-class OwnedQueue:
-    """One queue in the table. ``not_before`` is when its former owner has had its time."""
-
-    queue: MessageQueue
-    not_before: float
-    state: Ownership = Ownership.WANTED
-    locked_at: float | None = None
-    locked_by: str | None = None  # the address of its broker then
-    messages: ProcessQueue | None = None
-    before_reset: ProcessQueue | None = None  # its last batch may still be in hand
-    pull: SupervisedTask | None = None
-
-    def confirm_lock(self, now: float, address: str | None) -> None:
-        """The broker at address said at now, or later, that this member has the lock."""
-        self.locked_at, self.locked_by = now, address
-        if self.messages is not None:
-            self.messages.locked_at = now
-            self.messages.lock_doubted = False
-
-    def must_confirm(self, since: float) -> bool:
-        """Whether it has a lock that was not confirmed at ``since`` or later, or is doubted."""
-        if self.locked_at is None or self.messages is None:
-            return False
-        return self.locked_at < since or self.messages.lock_doubted
-
-    async def idle(self) -> None:
-        """Return when nothing of it is in hand."""
-        for messages in (self.before_reset, self.messages):
-            if messages is not None:
-                await messages.idle()
 
 
 class QueueAssignment:
     """The table of a consumer's queues.
 
-    ``pull`` starts pulling one, ``offer`` lets handlers go on with one, ``again`` asks for another round. ``locks``
-    None: queues need no lock.
+    ``pull`` starts pulling one, ``offer`` lets handlers go on with one. ``locks`` None: queues need no lock.
     """
 
     def __init__(
         self,
-        group: str,
-        instance: MQClientInstance,
-        options: ConsumerOptions,
+        membership: Membership,
         *,
         offsets: OffsetStore,
         locks: QueueLocks | None,
-        subscriptions: Subscriptions,
-        tasks: Supervisor,
         pull: Callable[[ProcessQueue], SupervisedTask],
         offer: Callable[[ProcessQueue], None],
-        again: Callable[[], None],
     ) -> None:
-        self._group = group
-        self._instance = instance
-        self._clock = instance.clock
-        self._options = options
+        self._group = membership.group
+        self._instance = membership.instance
+        self._clock = membership.instance.clock
+        self._options = membership.options
+        self._subscriptions = membership.subscriptions
+        self._tasks = membership.tasks
+        self._again = membership.again
         self._offsets = offsets
         self._locks = locks
-        self._subscriptions = subscriptions
-        self._tasks = tasks
         self._pull = pull
         self._offer = offer
-        self._again = again
         self._table: dict[MessageQueue, OwnedQueue] = {}
         self._shares: dict[str, frozenset[MessageQueue]] = {}  # topic: what the last round gave to this member
         self._turns: dict[str, SupervisedTask] = {}  # by broker name
         self._pokes: dict[str, anyio.Event] = {}  # by broker name: its turn has more to do
         self._hand_ons: dict[MessageQueue, SupervisedTask] = {}
         self._unlockings: Counter[MessageQueue] = Counter()  # under way, of queues that are not in the table
-        self._refreshes: dict[str, SupervisedTask] = {}  # by broker name
-        self._losses = 0  # of connections to brokers
         self._closed = False
         self._told = RareLog(_log, PERIOD)
-        self._asking = Shares(group, instance, options, subscriptions, tasks, decide=self._decide, again=again)
-        self.starts = StartOffsets(group, instance, options, offsets)
+        self._asking = Shares(membership, decide=self._decide)
+        self.starts = StartOffsets(self._group, self._instance, self._options, offsets)
+        self.lock_upkeep = None if locks is None else LockUpkeep(
+            membership, locks, self._table,
+            confirmed=self._confirmed, doubted=self._doubt, dropped=self._drop, answered=self._unlock_what_went,
+        )  # fmt: skip
+        """Keeps the locks that were given; None where queues need none."""
 
     # --- what others see ---------------------------------------------------------------------------------------------
 
@@ -195,7 +142,7 @@ class QueueAssignment:
 
     def _counting(self) -> list[OwnedQueue]:
         """The queues whose messages count when they have been consumed."""
-        return [owned for owned in self._table.values() if owned.state in (Ownership.PULLED, Ownership.DRAINING)]
+        return [owned for owned in self._table.values() if owned.counts]
 
     def count(self, topic: str) -> int:
         """How many queues of topic are pulled."""
@@ -240,9 +187,11 @@ class QueueAssignment:
 
     async def release(self, timeout: float) -> None:
         """Commit for the last time and give locks back, within timeout seconds; :meth:`forget_all` is to follow."""
-        await _cancel([*self._hand_ons.values(), *self._refreshes.values()])
+        upkeep = self.lock_upkeep
+        await _cancel([*self._hand_ons.values(), *(upkeep.refreshes if upkeep is not None else ())])
         with self._clock.move_on_after(timeout * COMMIT_SHARE):  # a silent broker leaves time for the locks of others
-            await self._settle_doubts()
+            if upkeep is not None:
+                await upkeep.settle_doubts()
             await self.persist(wait=True)
         with self._clock.move_on_after(timeout * (1 - COMMIT_SHARE)):
             if self._locks is not None:
@@ -270,10 +219,8 @@ class QueueAssignment:
             self._decide(topic, Share())
         self._asking.ask(wanted)
         self._start_turns()
-        for owned in list(self._table.values()) if self._locks is not None else ():
-            address = self._master(owned.queue.broker_name)
-            if address is not None and owned.locked_by not in (None, address):
-                self._doubt(owned)
+        if self.lock_upkeep is not None:
+            self.lock_upkeep.look_for_moved()
 
     def _decide(self, topic: str, share: Share) -> None:
         """The event of a round: this is the member's share of topic."""
@@ -373,7 +320,7 @@ class QueueAssignment:
     async def _lock(self, broker_name: str, wanted: Sequence[OwnedQueue]) -> None:
         """The event of a lock given, for those of wanted that were. Raises RocketBoxError when that cannot be known."""
         now = self._clock.monotonic()  # from before the request: the broker's 60 s begin later
-        address = self._master(broker_name)
+        address = self._instance.routes.master(broker_name)
         given = {owned.queue for owned in wanted}
         try:
             if self._locks is not None:
@@ -510,29 +457,10 @@ class QueueAssignment:
 
     # --- locks of queues that are had --------------------------------------------------------------------------------
 
-    async def keep_locks(self) -> None:
-        """Have the locks confirmed, for ever."""
-        lost = self._instance.remoting.on_disconnected
-        lost.append(self._connection_lost)
-        try:
-            while True:
-                await self._clock.sleep(REFRESH_INTERVAL)
-                for broker_name in {owned.queue.broker_name for owned in self._counting()}:
-                    self._refresh(broker_name)
-        finally:
-            lost.remove(self._connection_lost)
-
-    def _refresh(self, broker_name: str) -> None:
-        if broker_name not in self._refreshes:
-            name = f"locks at {broker_name}"
-            self._refreshes[broker_name] = self._tasks.start(name, self._refresh_at, broker_name, restart=False)
-
-    def _connection_lost(self, address: str) -> None:
-        """The event of a connection lost: its broker may have been started anew, without any locks."""
-        self._losses += 1
-        for owned in list(self._table.values()):
-            if self._master(owned.queue.broker_name) == address:
-                self._doubt(owned)
+    def _confirmed(self, owned: OwnedQueue) -> None:
+        """The event of a lock confirmed: it may have stood still since its lock did not count for a moment."""
+        assert owned.messages is not None
+        self._offer(owned.messages)
 
     def _doubt(self, owned: OwnedQueue) -> None:
         """The event of a connection lost, or of a broker that is elsewhere now, for one of its queues."""
@@ -541,73 +469,6 @@ class QueueAssignment:
             self._again()
         elif owned.messages is not None and owned.locked_at is not None:
             owned.messages.lock_doubted = True
-            self._refresh(owned.queue.broker_name)
-
-    def _master(self, broker_name: str) -> str | None:
-        """The address at which locks of a broker are asked for."""
-        return self._instance.routes.brokers.get(broker_name, {}).get(MASTER_ID)
-
-    async def _refresh_at(self, broker_name: str) -> None:
-        """Have a broker's locks confirmed: asked again each second, until it answers or they have really ended."""
-        locks, begun = self._locks, self._clock.monotonic()
-        assert locks is not None
-        try:
-            while True:
-                now = self._clock.monotonic()
-                open_ = [owned for owned in self._counting() if owned.queue.broker_name == broker_name]
-                open_ = [owned for owned in open_ if owned.must_confirm(begun)]
-                for owned in open_:
-                    assert owned.locked_at is not None
-                    if now - owned.locked_at >= LOCK_EXPIRY:
-                        self._drop(owned, "its lock was not confirmed in time")
-                open_ = [owned for owned in open_ if owned.locked_at is not None]
-                if not open_:
-                    return
-                try:
-                    await self._confirm_at(broker_name, open_, locks)
-                except RocketBoxError as error:
-                    self._told.tell(
-                        logging.WARNING, self._clock.monotonic(), ("refresh", broker_name),
-                        "group %s: %s did not confirm locks, it is asked again: %s", self._group, broker_name, error,
-                    )  # fmt: skip
-                    await self._clock.sleep(REFRESH_AGAIN)
-        finally:
-            del self._refreshes[broker_name]
-
-    async def _settle_doubts(self) -> None:
-        """Ask once more of locks that are doubted, for without them nothing of their queues may be committed."""
-        doubted: dict[str, list[OwnedQueue]] = defaultdict(list)
-        for owned in self._counting():
-            if owned.messages is not None and owned.messages.lock_doubted:
-                doubted[owned.queue.broker_name].append(owned)
-        if self._locks is not None and doubted:
-            async with anyio.create_task_group() as tasks:
-                for broker_name, some in doubted.items():
-                    tasks.start_soon(self._settle_doubts_at, broker_name, some, self._locks)
-
-    async def _settle_doubts_at(self, broker_name: str, doubted: Sequence[OwnedQueue], locks: QueueLocks) -> None:
-        try:
-            await self._confirm_at(broker_name, doubted, locks)
-        except RocketBoxError as error:
-            _log.warning("group %s: %s did not confirm locks, so what was consumed last is not committed: %s",
-                         self._group, broker_name, error)  # fmt: skip
-
-    async def _confirm_at(self, broker_name: str, asked: Sequence[OwnedQueue], locks: QueueLocks) -> None:
-        """Have a broker say which of these locks this member still has. Raises RocketBoxError."""
-        now, losses, address = self._clock.monotonic(), self._losses, self._master(broker_name)
-        given = await locks.lock(broker_name, [owned.queue for owned in asked])
-        self._unlock_what_went(asked)  # the request may have overtaken their unlocking
-        if losses != self._losses:
-            return  # the broker may have forgotten what it just said
-        for owned in asked:
-            if owned.state not in (Ownership.PULLED, Ownership.DRAINING):
-                continue
-            if owned.queue not in given:
-                self._drop(owned, "its lock is another member's")
-                continue
-            owned.confirm_lock(now, address)
-            assert owned.messages is not None
-            self._offer(owned.messages)  # it may have stood still since its lock did not count for a moment
 
     # --- resets ------------------------------------------------------------------------------------------------------
 

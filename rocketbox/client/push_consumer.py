@@ -23,6 +23,7 @@ from rocketbox.client.consume import ConcurrentConsumer, OrderlyConsumer
 from rocketbox.client.handler_threads import HandlerThreads, is_blocking
 from rocketbox.client.instance import MQClientInstance, own_or_shared
 from rocketbox.client.local_offsets import LocalOffsetStore, default_offset_dir
+from rocketbox.client.membership import Membership
 from rocketbox.client.middleware import wrap_handler
 from rocketbox.client.offset_store import OffsetStore, RemoteOffsetStore
 from rocketbox.client.options import ClientOptions, ConsumerOptions
@@ -148,18 +149,23 @@ class PushConsumer:
         self._tasks = Supervisor(f"consumer {group}", self._clock)
         self._rebalancer = Rebalancer(self._rebalance, self._options.rebalance_interval, self._clock)
         needs_locks = self._options.orderly and not self._options.broadcasting
-        self._locks = QueueLocks(group, instance) if needs_locks else None
         self.threads = HandlerThreads(options.concurrency, group, self._clock)
         """Those of its def handlers."""
         self._send_back = None if self._options.broadcasting else SendBack(group, instance)
         self._consumer = self._make_consumer()
         self._local_offsets = self._make_local_offsets() if self._options.broadcasting else None
         offsets: OffsetStore = self._local_offsets or RemoteOffsetStore(group, instance)
-        self._queues = QueueAssignment(
-            group, instance, self._options,
-            offsets=offsets, locks=self._locks, subscriptions=self._subscriptions, tasks=self._tasks,
-            pull=self._start_pulling, offer=self._consumer.offer, again=self._rebalancer.again,
+        membership = Membership(
+            group=group, instance=instance, options=self._options, subscriptions=self._subscriptions,
+            tasks=self._tasks, again=self._rebalancer.again,
         )  # fmt: skip
+        self._queues = QueueAssignment(
+            membership,
+            offsets=offsets,
+            locks=QueueLocks(group, instance) if needs_locks else None,
+            pull=self._start_pulling,
+            offer=self._consumer.offer,
+        )
         self._pull_context = PullContext(
             group=group, instance=instance, options=self._options, subscriptions=self._subscriptions,
             limits=self._limits, offer=self._consumer.offer, reset=self._queues.reset, gate=self._gate.passed,
@@ -200,8 +206,8 @@ class PushConsumer:
             if self._options.consume_timeout != float("inf"):
                 self._tasks.start("def handlers", self.threads.watch, self._options.consume_timeout, self._on_hung)
             self._rounds = self._tasks.start("rebalance", self._rebalancer.run)
-            if self._locks is not None:
-                self._tasks.start("queue locks", self._queues.keep_locks)
+            if self._queues.lock_upkeep is not None:
+                self._tasks.start("queue locks", self._queues.lock_upkeep.keep)
             if self._subscriptions.subscribed:
                 await self._begin(self._subscriptions.subscribed)
             self._stack = stack.pop_all()

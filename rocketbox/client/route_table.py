@@ -129,6 +129,10 @@ class RouteTable:
                 gone.append(topic)
         return gone
 
+    def master(self, broker_name: str) -> str | None:
+        """The address of a broker's master, if it is known."""
+        return self.brokers.get(broker_name, {}).get(MASTER_ID)
+
     def addresses(self, *, masters_only: bool = False) -> list[str]:
         """All known addresses, without repeats."""
         return list(

@@ -13,14 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rocketbox.client.failure_log import PERIOD
-from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.members import GroupMembers
-from rocketbox.client.options import ConsumerOptions
-from rocketbox.client.subscriptions import Subscriptions
+from rocketbox.client.membership import Membership
 from rocketbox.errors import RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.rare_log import RareLog
-from rocketbox.tasks import SupervisedTask, Supervisor
+from rocketbox.tasks import SupervisedTask
 
 __all__ = ["Share", "Shares"]
 
@@ -37,28 +35,18 @@ class Share:
 
 
 class Shares:
-    """Finds out shares; ``decide`` takes each of them, ``again`` asks for another round after a failure."""
+    """Finds out shares; ``decide`` takes each of them. A failure asks for another round."""
 
-    def __init__(
-        self,
-        group: str,
-        instance: MQClientInstance,
-        options: ConsumerOptions,
-        subscriptions: Subscriptions,
-        tasks: Supervisor,
-        *,
-        decide: Callable[[str, Share], None],
-        again: Callable[[], None],
-    ) -> None:
-        self._group = group
-        self._instance = instance
-        self._clock = instance.clock
-        self._options = options
-        self._subscriptions = subscriptions
-        self._tasks = tasks
+    def __init__(self, membership: Membership, *, decide: Callable[[str, Share], None]) -> None:
+        self._group = membership.group
+        self._instance = membership.instance
+        self._clock = membership.instance.clock
+        self._options = membership.options
+        self._subscriptions = membership.subscriptions
+        self._tasks = membership.tasks
+        self._again = membership.again
         self._decide = decide
-        self._again = again
-        self._members = GroupMembers(group, instance, subscriptions, options.allocation)
+        self._members = GroupMembers(self._group, self._instance, self._subscriptions, self._options.allocation)
         self._inquiries: dict[str, SupervisedTask] = {}  # by topic
         self._asked_meanwhile: set[str] = set()  # topics that a round wanted an answer for later than the one under way
         self._closed = False

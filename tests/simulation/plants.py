@@ -9,9 +9,10 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rocketbox.client import assignment
+from rocketbox.client import assignment, lock_upkeep
 from rocketbox.client.api.pull import PullResult, PullStatus
-from rocketbox.client.assignment import OwnedQueue, Ownership, QueueAssignment
+from rocketbox.client.assignment import QueueAssignment
+from rocketbox.client.owned_queue import OwnedQueue, Ownership
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.client.pull_loop import PullLoop
 from rocketbox.client.route_table import RouteTable
@@ -111,7 +112,7 @@ def _reset_in_a_round() -> None:
 
 def _lost_refresh() -> None:
     """A lock that was not confirmed is asked for again at the next turn, when it does not count any more."""
-    assignment.REFRESH_AGAIN = assignment.REFRESH_INTERVAL
+    lock_upkeep.REFRESH_AGAIN = lock_upkeep.REFRESH_INTERVAL
 
 
 def _no_pause() -> None:

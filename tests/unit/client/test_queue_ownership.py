@@ -12,6 +12,7 @@ import pytest
 
 from rocketbox.client import ClientOptions, ConsumerOptions, MQClientInstance, PushConsumer
 from rocketbox.client.assignment import QueueAssignment
+from rocketbox.client.membership import Membership
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.client.rebalance import Rebalancer
 from rocketbox.client.subscriptions import Subscriptions
@@ -594,10 +595,10 @@ async def test_a_fault_of_our_own_while_queues_are_taken_costs_one_round(
 
         subscriptions.put("T", "*", handle, SelectorType.TAG, 1)
         rounds = Rebalancer(lambda: queues.rebalance(), 20.0, clock)
-        queues = QueueAssignment(
-            "g", instance, options, offsets=FaultyOffsets(1), locks=None, subscriptions=subscriptions, tasks=tasks,
-            pull=pull, offer=lambda _: None, again=rounds.again,
-        )  # fmt: skip
+        membership = Membership(
+            group="g", instance=instance, options=options, subscriptions=subscriptions, tasks=tasks, again=rounds.again
+        )
+        queues = QueueAssignment(membership, offsets=FaultyOffsets(1), locks=None, pull=pull, offer=lambda _: None)
         tasks.start("rounds", rounds.run)
         tasks.start("route", instance.find_route, "T")
         await clock.advance(0.5)
