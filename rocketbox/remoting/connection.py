@@ -426,6 +426,7 @@ class Connection:
         """Take the next ones of the frames that have come already."""
         if self._close_reason is None:
             self._take(FrameReader.go_on, self._intake.reader)
+            self._requests.dispatch()  # also when that was half a frame: reading goes on
 
     def _answer_refused(self) -> None:
         for one in self._intake.take_refused():

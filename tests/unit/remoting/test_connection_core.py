@@ -575,6 +575,25 @@ async def test_of_many_requests_that_come_at_once_others_have_their_turn_in_betw
         assert handled[-1] == ("many", 5_000)
 
 
+@pytest.mark.parametrize("count", [511, 512, 513, 2_047, 2_048, 2_049, 4_096, 4_608])
+async def test_half_a_request_behind_many_is_read_on(count: int) -> None:
+    handled: list[int] = []
+
+    def note(_: Connection, request: RemotingCommand) -> None:
+        handled.append(request.opaque)
+
+    async with benches() as (make, _):
+        bench = make(accepted=True, handlers={34: note})
+        frames = [encode_command(RemotingCommand.request(34, body=b"body"), number) for number in range(count + 1)]
+        data = b"".join(frames)
+        bench.connection.received(data[:-5])
+        await settle()
+        assert handled == list(range(count))
+        assert "not reading" not in repr(bench.connection)
+        bench.connection.received(data[-5:])
+        assert handled[-1] == count
+
+
 async def test_many_requests_that_wait_for_handlers_are_all_answered() -> None:
     async def later(_: Connection, request: RemotingCommand) -> RemotingCommand:
         await anyio.lowlevel.checkpoint()
