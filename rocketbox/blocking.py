@@ -180,9 +180,10 @@ class WorkerPool:
         if self._later is not None:
             self._begin_in_loop()
             return
-        for _ in range(min(len(jobs), self._count - len(self._threads))):
-            self._start_thread()
-        if not self._waking:
+        if len(self._threads) < self._count:
+            for _ in range(min(len(jobs), self._count - len(self._threads))):
+                self._start_thread()
+        if not self._waking and self._idle:
             self._wake()
 
     def take_back(self, kind: type[Job]) -> list[Job]:
@@ -228,7 +229,7 @@ class WorkerPool:
                     return
                 continue
             if not self._waking:
-                if jobs:
+                if jobs and self._idle:
                     self._wake()
                 if finished and not self._waking and not self._tell_of_finished():
                     return  # the job, too, is nobody's any more

@@ -49,6 +49,9 @@ __all__ = ["ConcurrentConsumer", "OrderlyConsumer"]
 _log = logging.getLogger(__name__)
 
 RESUBMIT_AFTER = 5.0  # seconds until messages that could not be sent back are handled again here
+WAITED = (
+    16  # batches: where a handler has waited, so many are awaited before one is called in the hope that it does not
+)
 EXPIRED_DELAY_LEVEL = 3  # of a message whose handler took longer than consume_timeout
 
 
@@ -171,6 +174,7 @@ class ConcurrentConsumer(_Consumer):
         clock: Clock,
     ) -> None:
         super().__init__(group, options, subscriptions, send_back=send_back, tasks=tasks, clock=clock)
+        self._waited = 0
         self._calls = HandlerCalls(
             threads, self._blocking_handler, self._workers.line_up, self._settle_call, tasks, clock
         )
@@ -236,13 +240,16 @@ class ConcurrentConsumer(_Consumer):
             if not batch:
                 return
             taken = workers.taken
-            if subscription is None:
-                await self._see_through(worker, queue, batch, None)
+            if subscription is None or self._waited:
+                self._waited = max(0, self._waited - 1)
+                await self._see_through(worker, queue, batch, subscription.handler if subscription else None)
             else:
                 own = in_line and subscription is self._subscriptions.get(queue.topic)
                 rest = self._handle_at_once(worker, queue, subscription, batch, go_on=own)
                 if rest is not None:
-                    await self._see_through(worker, queue, *rest)
+                    self._waited = WAITED
+                    batch, handling = rest
+                    await self._see_through(worker, queue, batch, partial(_begun, handling))
             if not in_line or workers.taken != taken or not queue.waiting or not workers.another(worker):
                 return
 
@@ -285,12 +292,11 @@ class ConcurrentConsumer(_Consumer):
                 queue.finish(batches)
 
     async def _see_through(
-        self, worker: Worker, queue: MessageSource, batch: list[MessageExt], handling: Awaitable[Outcomes] | None
+        self, worker: Worker, queue: MessageSource, batch: list[MessageExt], handler: MessageHandler | None
     ) -> None:
-        """See a batch to its end whose handler has begun; None: there is none for it."""
         worker.queue, worker.batch = queue, batch
         try:
-            failures = await self._call(None if handling is None else lambda _: handling, batch)
+            failures = await self._call(handler, batch)
             if worker.batch is not batch:
                 return  # cancelled, and that was swallowed: it took too long, or this is the end; others see to it
             worker.batch = None  # from here on no handler runs
@@ -414,6 +420,11 @@ class ConcurrentConsumer(_Consumer):
             self._resubmit_later(queue, kept)
 
 
+def _begun(handling: Awaitable[Outcomes], batch: list[MessageExt]) -> Awaitable[Outcomes]:
+    """In place of a handler that was called already."""
+    return handling
+
+
 async def _raised(error: BaseException) -> Outcomes:
     raise error
 
@@ -432,13 +443,15 @@ def _resumed(handling: Coroutine[Any, Any, Outcomes], trap: Any) -> Generator[An
             handling.close()
             raise
         except BaseException as error:
-            step = partial(handling.throw, error)
+            try:
+                trap = handling.throw(error)
+            except StopIteration as returned:
+                return returned.value  # type: ignore[no-any-return] # what a handler returns is looked at later
         else:
-            step = partial(handling.send, sent)
-        try:
-            trap = step()
-        except StopIteration as returned:
-            return returned.value  # type: ignore[no-any-return] # what a handler returns is looked at later
+            try:
+                trap = handling.send(sent)
+            except StopIteration as returned:
+                return returned.value  # type: ignore[no-any-return] # the same
 
 
 class OrderlyConsumer(_Consumer):
