@@ -25,7 +25,16 @@ FIRST = 5.0
 HANDOVER = 1.0  # seconds that a handler may take to be waited for when its queue goes to another member
 KINDS_OF_A_SEED = 5
 LINK_HOLDS = 10.0  # seconds of silence in which no connection is given up
-NOT_FAULTS = {"_at", "_be_silent", "_delete_other", "_end_and_begin", "_join", "_make_other", "_until_done"}
+NOT_FAULTS = {
+    "_at",
+    "_be_silent",
+    "_delete_other",
+    "_end_and_begin",
+    "_have_slow_packets",
+    "_join",
+    "_make_other",
+    "_until_done",
+}
 Fault = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -87,12 +96,13 @@ class Faults:
         return host, EVERYTHING, NOTHING  # a name server
 
     async def _slow_network(self) -> None:
-        seconds = self._seconds()
-        conditions, slowest = self._network.conditions, self._random.choice([0.05, 0.5, 2.0])
+        await self._have_slow_packets(self._seconds(), self._random.choice([0.05, 0.5, 2.0]))
+
+    async def _have_slow_packets(self, seconds: float, slowest: float) -> None:
         self._history.fault(f"packets take up to {slowest} s", seconds)
-        conditions.slowest = slowest
+        self._network.conditions.slowest = slowest
         await asyncio.sleep(seconds)
-        conditions.slowest = 0.002
+        self._network.conditions.slowest = 0.002
 
     async def _lossy_network(self) -> None:
         seconds = self._seconds()
@@ -363,17 +373,16 @@ class Faults:
         self._reset(broker, group, queue_id)
 
     async def _group_that_is_reset_while_a_member_joins(self) -> None:
-        """What the resets are told to is just being handed on, and its handlers are slow."""
-        group = self._random.choice([group for group, kind in GROUPS.items() if kind is not GroupKind.BROADCAST])
-        self._history.fault("handlers take up to 3 s", 10.0, doubles=EVERYTHING, aftermath=10.0)
-        self._clients.slowest_handler = 3.0
-        await asyncio.sleep(5.0)
+        """The queues that are reset are just being handed on, with their locks, and that takes long."""
+        group = self._random.choice([group for group, kind in GROUPS.items() if kind is GroupKind.ORDERLY])
+        slow = asyncio.create_task(self._have_slow_packets(20.0, 0.7))
         joining = asyncio.create_task(self._join(group))
-        for _ in range(10):
-            await asyncio.sleep(self._random.random())
-            self._reset(self._random.choice(self._brokers), group, self._random.randrange(QUEUES))
+        places = [(broker, queue_id) for broker in self._brokers for queue_id in range(QUEUES)]
+        for broker, queue_id in self._random.sample(places, len(places)) * 2:
+            await asyncio.sleep(self._random.uniform(0.0, 1.0))
+            self._reset(broker, group, queue_id)
         await joining
-        self._clients.slowest_handler = 0.02
+        await slow
 
     def _reset(self, broker: SimulatedBroker, group: str, queue_id: int) -> None:
         committed = None if broker.running is None else broker.running.offsets.get(group, TOPIC, queue_id)

@@ -33,7 +33,8 @@ __all__ = [
 Place = tuple[str, str, int]  # topic, broker, queue id
 AT_ONCE = 1.0  # seconds in which what no fault touches is handled
 PATIENCE = 30.0  # seconds in which every consumer must have gone on, whatever the faults were
-SOON = 5.0  # the same, after one that ends no connection and meets no other
+LOCKS_END = 60.0  # the same for an orderly group, of which a lock may not have been given back: brokers keep it so long
+SOON = 5.0  # seconds in which it must have gone on after one that ends no connection and meets no other
 AFTERMATH = 45.0  # seconds after a fault in which it explains that something comes twice
 LOCK_SLACK = 7.0  # seconds that locks are not confirmed for without any harm: the rest of their 30 s
 ROUTES_ASKED = 30.0  # seconds after which clients ask for a route again
@@ -321,7 +322,9 @@ class History:
         due, why = sent.at + AT_ONCE, "nothing"
         concern = [fault for fault in self.faults if fault.concerns(names, twice=False)]
         for fault in concern:  # in the order of their begins; each gives as much time again
-            patience = PATIENCE if any(fault.meets(other) for other in concern) else fault.patience
+            patience = fault.patience
+            if any(fault.meets(other) for other in concern):
+                patience = LOCKS_END if self.groups[group] is GroupKind.ORDERLY else PATIENCE
             if fault.begin <= due and fault.end + patience > due:
                 due, why = fault.end + patience, fault.text
         got = self._got.get((who, body))

@@ -155,6 +155,11 @@ class ScriptedBroker:
         for connection in list(self._members):
             connection.send_oneway(RemotingCommand.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header.encode()))
 
+    @property
+    def connections(self) -> list[Connection]:
+        """Those that are open."""
+        return list(self._server.connections)
+
     def drop_connections(self) -> None:
         """Break all connections, as a broker does that dies; new ones are taken."""
         for connection in list(self._server.connections):

@@ -198,6 +198,26 @@ async def test_a_request_times_out_and_its_late_answer_is_dropped() -> None:
         bench.assert_no_trace()
 
 
+async def test_answers_that_come_twice_or_that_nobody_asked_for_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    async with benches() as (make, group):
+        bench = make()
+        await bench.begin(group, "one")
+        await bench.begin(group, "other")
+        await settle()
+        one, other = bench.sent()
+        bench.answer(one, b"right")
+        bench.answer(one, b"again")
+        unasked = RemotingCommand.request(34)
+        unasked.opaque = other.opaque + 1000
+        bench.answer(unasked, b"nobody asked")
+        bench.answer(other, b"right as well")
+        await settle()
+        assert (bench.body("one"), bench.body("other")) == (b"right", b"right as well")
+        assert not bench.connection.closed
+        assert caplog.records == []
+        bench.assert_no_trace()
+
+
 async def test_a_timeout_of_nothing_sends_nothing() -> None:
     async with benches() as (make, _):
         bench = make()
