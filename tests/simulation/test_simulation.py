@@ -45,6 +45,7 @@ def test_a_seed_replays_exactly() -> None:
             "member that joins beside a silent broker",
             "until then is: a member joins",
         ),
+        ("reset in a round", "group that is reset while a member joins", "both have MessageQueue"),
         ("lost refresh", "broker that is silent for some seconds", "orderly got it at"),
     ],
 )

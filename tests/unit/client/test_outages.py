@@ -51,14 +51,16 @@ async def test_ten_minutes_without_a_name_server_disturb_nobody_who_has_a_route(
             name_server.silent = True
             name_server.drop_connections()
             caplog.clear()
-            for minute in range(10):
-                broker.store("T", b"%d" % minute)
-                await producer.send(Message("T", b"sent"))
-                await clock.advance(60)
+            try:
+                for minute in range(10):
+                    broker.store("T", b"%d" % minute)
+                    await producer.send(Message("T", b"sent"))
+                    await clock.advance(60)
+            finally:
+                name_server.silent = False  # for the end, in which nobody moves the clock
             assert came == [b"%d" % minute for minute in range(10)]
             lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
             assert 1 <= len(lines) <= 10
-            name_server.silent = False
 
 
 @pytest.mark.parametrize("connections", ["kept", "lost"])
