@@ -26,7 +26,8 @@ from rich.table import Table
 from tests.benchmarks.apache import measured_apache
 from tests.benchmarks.processes import cpu_seconds, pinned
 from tests.conformance.apache import ApacheServers, missing
-from tests.conformance.java_load import JavaLoads, build
+from tests.conformance.java_load import JavaLoads
+from tests.conformance.java_program import build
 
 __all__ = [
     "CLIENTS",

@@ -1,58 +1,26 @@
-"""The programs of ``java/``: built with Maven against a version of Apache's Java client; the loads run as a process.
+"""The program ``Load`` of ``java/``: sends or consumes by Apache's Java client, one load after another.
 
 Conformance runs it to see the Java client at work on our broker, the benchmarks to compare brokers.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import subprocess
-import tempfile
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.conformance.apache import NEWEST, ROOT, java, maven
+from tests.conformance.apache import NEWEST
+from tests.conformance.java_program import JavaProgram
 
-__all__ = ["JavaLoads", "LoadResult", "build"]
+__all__ = ["JavaLoads", "LoadResult"]
 
-SOURCE = Path(__file__).with_name("java")
-PROGRAMS = SOURCE / "src" / "main" / "java" / "rocketbox"
-BUILT = ROOT / ".rocketbox" / "java"
 SECONDS = 600
 
 
 class LoadResult(dict[str, float]):
     """What the program says at its end: ``messages``, ``seconds``, ``failures``."""
-
-
-def build(version: str = NEWEST) -> str:
-    """The class path of the programs with the client of a version; built once for each state of its source."""
-    sources = [*sorted(PROGRAMS.glob("*.java")), SOURCE / "pom.xml"]
-    state = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
-    folder = BUILT / f"{version}-{state}"
-    if not folder.exists():
-        print(f"building the Java programs with the client {version} into {folder}", flush=True)
-        BUILT.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=BUILT) as scratch:
-            maven(
-                *("-f", str(SOURCE / "pom.xml"), f"-Drocketmq.version={version}", f"-DoutputDirectory={scratch}"),
-                *("package", "dependency:copy-dependencies", "-DincludeScope=runtime"),
-            )
-            Path(scratch, "build", "load-1.jar").rename(Path(scratch, "load.jar"))
-            jars = Path(scratch, "jars")
-            jars.mkdir()
-            for jar in Path(scratch).glob("*.jar"):
-                jar.rename(jars / jar.name)
-            try:
-                jars.rename(folder)
-            except OSError:
-                if not folder.exists():  # else another run was quicker
-                    raise
-    return str(folder / "*")
 
 
 class JavaLoads:
@@ -63,23 +31,11 @@ class JavaLoads:
     """
 
     def __init__(self, *, version: str = NEWEST, prefix: Sequence[str] = ()) -> None:
-        self._version = version
-        self._prefix = prefix
+        self._program = JavaProgram("rocketbox.Load", options=("-Xms256m", "-Xmx512m"), prefix=prefix, version=version)
 
     def __enter__(self) -> Self:
-        self._folder = tempfile.TemporaryDirectory()
-        folder = self._folder.name
-        with Path(folder, "errors").open("wb") as errors:
-            self.process = subprocess.Popen(
-                [
-                    *(*self._prefix, java(), "-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", f"-Duser.home={folder}"),
-                    *("-cp", build(self._version), "rocketbox.Load"),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
+        self._program.__enter__()
+        self.process = self._program.process
         self._watchdog = threading.Timer(SECONDS, self.process.kill)
         self._watchdog.start()
         return self
@@ -88,9 +44,7 @@ class JavaLoads:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._watchdog.cancel()
-        self.process.kill()
-        self.process.communicate()
-        self._folder.cleanup()
+        self._program.__exit__(kind, error, trace)
 
     def produce(
         self, name_server: str, topic: str, messages: int, *, warm_up: int = 1, in_flight: int = 256,
@@ -113,8 +67,7 @@ class JavaLoads:
         self._watchdog.cancel()
         self._watchdog = threading.Timer(SECONDS, self.process.kill)
         self._watchdog.start()
-        assert self.process.stdin is not None
-        print(*words, file=self.process.stdin, flush=True)
+        self._program.tell(" ".join(map(str, words)))
 
     def wait_until_warm(self) -> None:
         """Return when the warm-up is through and what is measured has begun."""
@@ -129,10 +82,9 @@ class JavaLoads:
         self._line("idle")
 
     def _line(self, wanted: str) -> dict[str, float]:
-        assert self.process.stdout is not None
-        for text in self.process.stdout:
+        for text in self._program.told:
             if text.startswith("{"):
                 line: dict[str, float] = json.loads(text)
                 if wanted in line:
                     return line
-        raise RuntimeError(f"the Java load program ended:\n{Path(self._folder.name, 'errors').read_text()}")
+        raise RuntimeError(f"the Java load program ended:\n{self._program.errors}")
