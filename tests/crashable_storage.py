@@ -12,6 +12,10 @@ is. :meth:`CrashableStorage.images` are all disks that a crash at this moment ma
 ``make_directories`` is done when it returns, as it syncs what it makes. Files are meant to be small: each version of
 an un-synced file is kept whole. Equal disks are equal :class:`Image` values, which share their bytes.
 
+``MemoryStorage`` of the product stands beside it: it keeps one content of each page and records calls, is fast and
+holds what a long simulation writes. Here every version of a sector since the last sync is kept, which only small files
+bear: one file system for both would be slow there, or blind here.
+
 Model: Pebble's ``CrashClone`` and the ALICE paper (Pillai et al., OSDI 2014).
 """
 

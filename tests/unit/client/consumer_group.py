@@ -64,6 +64,20 @@ class Group:
         while True:
             await self.clock.advance(0.1)
 
+    def another_joins(self) -> None:
+        """A member that is not here; it sorts before all that are, so of two queues it takes the first."""
+        self.broker.other_members = ["10.0.0.9@c0"]
+        self.broker.notify("g")
+
+    def another_leaves(self) -> None:
+        """It goes again."""
+        self.broker.other_members = []
+        self.broker.notify("g")
+
+    async def has(self, consumer: PushConsumer, queues: int) -> None:
+        """Return when consumer has so many queues of T."""
+        await self.until(lambda: len(queues_of(consumer)) == queues, 5)
+
     @property
     def bodies(self) -> list[bytes]:
         return [body for _, body in self.came]

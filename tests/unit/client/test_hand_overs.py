@@ -31,7 +31,7 @@ async def test_nothing_comes_twice_when_a_member_leaves_before_it_had_what_it_wa
     group = Group(queues=6)
     member = partial(group.member, seconds=lambda body: 0.9, concurrency=60)
     async with group.broker, member("c1") as one:
-        await group.until(lambda: len(queues_of(one)) == 6, 3)
+        await group.has(one, 6)
         for queue_id in range(6):
             group.broker.store("T", *[b"%d-%d" % (queue_id, i) for i in range(20)], queue_id=queue_id)
         async with member("c3") as three:
@@ -47,15 +47,14 @@ async def test_a_commit_that_is_carried_out_late_overwrites_no_newer_one(anyio_b
     group = Group()
     broker = group.broker
     async with broker, group.member("c1", seconds=lambda body: 0.3, concurrency=1) as one:
-        await group.until(lambda: len(queues_of(one)) == 1, 3)
+        await group.has(one, 1)
         broker.store("T", *[b"%d" % i for i in range(20)])
         await group.clock.advance(2)
         broker.handles_later = {RequestCode.UPDATE_CONSUMER_OFFSET}
         broker.requests.clear()
         await group.until(lambda: bool(broker.asked(RequestCode.UPDATE_CONSUMER_OFFSET)), 1.1)
         broker.handles_later = set()
-        broker.other_members = ["10.0.0.9@c0"]
-        broker.notify("g")
+        group.another_joins()
         await group.clock.advance(0.6)
         broker.answer()
         await group.until(lambda: not queues_of(one), 1)
@@ -67,7 +66,7 @@ async def test_a_broker_that_answers_no_commit_delays_none_at_another(anyio_back
     dead = ScriptedBroker(group.clock, group.broker, name="broker-b", host="10.0.0.2")
     dead.topics = {"T": 1}
     async with group.broker, dead, group.member("c1") as one:
-        await group.until(lambda: len(queues_of(one)) == 2, 3)
+        await group.has(one, 2)
         dead.handles_later = {RequestCode.UPDATE_CONSUMER_OFFSET}
         for count in range(1, 6):
             dead.store("T", b"x")
@@ -112,15 +111,13 @@ async def test_a_fault_of_our_own_while_a_queue_is_handed_on_is_told_and_ends_it
         await group.until(lambda: queues_of(one) == queues, 3)
         one._queues._offsets = faulty = FaultyOffsets(one._queues._offsets)
         faulty.faults = 1
-        broker.other_members = ["10.0.0.9@c0"]  # sorts before: it takes queue 0
-        broker.notify("g")
+        group.another_joins()
         await group.until(lambda: queues_of(one) == queues[1:], 3)
         await group.clock.advance(0.1)
         assert not faulty.faults
         assert "a fault of our own" in caplog.text
         assert queues[0] not in broker.locks, "who is to have it need not wait until its lock runs out"
-        broker.other_members = []
-        broker.notify("g")
+        group.another_leaves()
         await group.until(lambda: queues_of(one) == queues, 3)
         broker.store("T", b"later")
         await group.until(lambda: group.bodies == [b"later"], 3)
@@ -130,16 +127,14 @@ async def test_a_queue_that_came_back_while_its_handing_on_failed_is_taken_again
     group = Group(queues=2)
     broker = group.broker
     async with broker, group.member("c1", seconds=lambda body: 0.6) as one:
-        await group.until(lambda: len(queues_of(one)) == 2, 3)
+        await group.has(one, 2)
         one._queues._offsets = faulty = FaultyOffsets(one._queues._offsets)
         broker.store("T", b"in hand")
         await group.until(lambda: bool(group.came), 1)
         faulty.faults = 1
-        broker.other_members = ["10.0.0.9@c0"]
-        broker.notify("g")
+        group.another_joins()
         await group.clock.advance(0.3)
-        broker.other_members = []
-        broker.notify("g")
+        group.another_leaves()
         await group.until(lambda: not faulty.faults, 3)
         broker.store("T", b"later")
         await group.until(lambda: b"later" in group.bodies, 3)
@@ -152,7 +147,7 @@ async def test_a_fault_of_our_own_in_the_commit_of_a_reset_keeps_no_queue_from_b
     group = Group()
     broker = group.broker
     async with broker, group.member("c1", consume_mode=consume_mode) as one:
-        await group.until(lambda: len(queues_of(one)) == 1, 3)
+        await group.has(one, 1)
         one._queues._offsets = faulty = FaultyOffsets(one._queues._offsets)
         faulty.faults = 1
         broker.first_offset["T", 0] = 10  # the broker has removed what was before
@@ -169,7 +164,7 @@ async def test_a_pull_that_is_carried_out_late_takes_no_commit_back(
     group = Group()
     broker = group.broker
     async with broker, group.member("c1", consume_mode=consume_mode, pull_batch_size=2) as one:
-        await group.until(lambda: len(queues_of(one)) == 1, 3)
+        await group.has(one, 1)
         broker.store("T", b"0", b"1")
         await group.until(lambda: broker.committed["T", 0] == 2, 3)
         broker.handles_later = {RequestCode.PULL_MESSAGE}

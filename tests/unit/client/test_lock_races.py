@@ -23,11 +23,10 @@ async def test_a_refresh_that_overtakes_the_unlocking_leaves_no_lock_behind(anyi
     group = Group(queues=2)
     broker = group.broker
     async with broker, group.member("c1", consume_mode=ConsumeMode.ORDERLY) as one:
-        await group.until(lambda: len(queues_of(one)) == 2, 3)
+        await group.has(one, 2)
         broker.handles_later = {RequestCode.LOCK_BATCH_MQ}
         await group.clock.advance(20.05)  # the refresh is on its way
-        broker.other_members = ["10.0.0.9@c0"]  # sorts before: it takes queue 0
-        broker.notify("g")
+        group.another_joins()
         await group.until(lambda: QUEUES[0] not in queues_of(one), 0.6)
         assert QUEUES[0] not in broker.locks
         broker.handles_later = set()
@@ -41,18 +40,15 @@ async def test_a_lock_whose_answer_was_lost_is_given_back_when_the_queue_goes_to
     group = Group(queues=2)
     broker = group.broker
     async with broker, group.member("c1", consume_mode=ConsumeMode.ORDERLY) as one:
-        await group.until(lambda: len(queues_of(one)) == 2, 3)
-        broker.other_members = ["10.0.0.9@c0"]
-        broker.notify("g")
+        await group.has(one, 2)
+        group.another_joins()
         await group.until(lambda: queues_of(one) == [QUEUES[1]], 3)
         await group.clock.advance(1)
         broker.answers_later = {RequestCode.LOCK_BATCH_MQ}  # so that the broker gives locks and nobody hears of it
-        broker.other_members = []
-        broker.notify("g")
+        group.another_leaves()
         await group.until(lambda: QUEUES[0] in broker.locks, 1)
         await group.clock.advance(1.05)  # no answer within a second
-        broker.other_members = ["10.0.0.9@c0"]
-        broker.notify("g")
+        group.another_joins()
         await group.clock.advance(3)
         assert queues_of(one) == [QUEUES[1]]
         assert QUEUES[0] not in broker.locks
@@ -63,27 +59,23 @@ async def test_a_queue_that_comes_back_is_not_locked_before_its_unlocking_is_ans
     group = Group(queues=2)
     broker = group.broker
     async with broker, group.member("c1", consume_mode=ConsumeMode.ORDERLY) as one:
-        await group.until(lambda: len(queues_of(one)) == 2, 3)
-        broker.other_members = ["10.0.0.9@c0"]
-        broker.notify("g")
+        await group.has(one, 2)
+        group.another_joins()
         await group.until(lambda: queues_of(one) == [QUEUES[1]], 3)
         await group.clock.advance(1)
         broker.handles_later = {RequestCode.UNLOCK_BATCH_MQ, RequestCode.QUERY_CONSUMER_OFFSET}
         broker.requests.clear()
-        broker.other_members = []
-        broker.notify("g")
+        group.another_leaves()
         await group.until(lambda: QUEUES[0] in broker.locks, 1)  # and where to begin is being asked
-        broker.other_members = ["10.0.0.9@c0"]
-        broker.notify("g")
+        group.another_joins()
         await group.until(lambda: bool(broker.asked(RequestCode.UNLOCK_BATCH_MQ)), 1)
         broker.handles_later = {RequestCode.UNLOCK_BATCH_MQ}
         broker.answer(RequestCode.QUERY_CONSUMER_OFFSET)
-        broker.other_members = []
-        broker.notify("g")
+        group.another_leaves()
         await group.clock.advance(0.4)
         broker.handles_later = set()
         broker.answer()
-        await group.until(lambda: len(queues_of(one)) == 2, 3)
+        await group.has(one, 2)
         assert set(QUEUES) <= set(broker.locks)
 
 
@@ -95,7 +87,7 @@ async def test_a_member_that_leaves_right_after_its_connection_was_lost_commits_
     broker = group.broker
     async with broker:
         async with group.member("c1", consume_mode=consume_mode) as one:
-            await group.until(lambda: len(queues_of(one)) == 1, 3)
+            await group.has(one, 1)
             broker.store("T", b"0", b"1", b"2")
             await group.until(lambda: len(group.came) == 3, 1)
             broker.drop_connections()
@@ -114,7 +106,7 @@ async def test_a_member_whose_broker_is_gone_leaves_within_seconds(
     broker = group.broker
     async with broker:
         async with group.member("c1", consume_mode=consume_mode) as one:
-            await group.until(lambda: len(queues_of(one)) == 1, 3)
+            await group.has(one, 1)
             broker.store("T", b"0", b"1", b"2")
             await group.until(lambda: len(group.came) == 3, 1)
             broker.silent = True  # who connects is answered nothing
@@ -161,7 +153,7 @@ async def test_a_group_without_locks_has_none_to_doubt_when_a_broker_is_elsewher
     old.topics = new.topics = {"T": 1}
     group.broker.brokers.remove(new)
     async with group.broker, old, new, group.member("c1") as one:
-        await group.until(lambda: len(queues_of(one)) == 2, 5)
+        await group.has(one, 2)
         group.broker.brokers[1:] = [new]
         await group.clock.advance(35)
         new.store("T", b"0")
@@ -198,10 +190,9 @@ async def test_a_queue_whose_unlocking_fails_once_is_handed_on_all_the_same(how:
     group = Group(queues=2)
     broker = group.broker
     async with broker, group.member("c1", consume_mode=ConsumeMode.ORDERLY) as one:
-        await group.until(lambda: len(queues_of(one)) == 2, 3)
+        await group.has(one, 2)
         fail_to_unlock(broker, how, 1)
-        broker.other_members = ["10.0.0.9@c0"]
-        broker.notify("g")
+        group.another_joins()
         await group.until(lambda: QUEUES[0] not in broker.locks, 1.5)
         assert QUEUES[1] in broker.locks
 
@@ -212,7 +203,7 @@ async def test_a_member_whose_unlocking_fails_once_leaves_no_lock_behind(how: st
     broker = group.broker
     async with broker:
         async with group.member("c1", consume_mode=ConsumeMode.ORDERLY) as one:
-            await group.until(lambda: len(queues_of(one)) == 2, 3)
+            await group.has(one, 2)
             fail_to_unlock(broker, how, 1)
             began = group.clock.now
         assert group.clock.now - began < 2.5
@@ -224,10 +215,9 @@ async def test_a_lock_that_could_not_be_given_back_is_given_back_at_the_end(anyi
     broker = group.broker
     async with broker:
         async with group.member("c1", consume_mode=ConsumeMode.ORDERLY) as one:
-            await group.until(lambda: len(queues_of(one)) == 2, 3)
+            await group.has(one, 2)
             fail_to_unlock(broker, "lost", 2)
-            broker.other_members = ["10.0.0.9@c0"]
-            broker.notify("g")
+            group.another_joins()
             await group.until(lambda: queues_of(one) == [QUEUES[1]], 4)
             assert len(broker.asked(RequestCode.UNLOCK_BATCH_MQ)) == 2, "no third time"
             assert QUEUES[0] in broker.locks

@@ -12,7 +12,7 @@ import pytest
 
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.middleware import SendContext, SendNext
-from rocketbox.client.options import ClientOptions, ProducerOptions
+from rocketbox.client.options import ClientOptions
 from rocketbox.client.producer import Producer
 from rocketbox.client.sending import Sender
 from rocketbox.errors import (
@@ -37,22 +37,12 @@ from rocketbox.protocol.stored_message import decode_batch
 from rocketbox.remoting.options import RemotingOptions
 from tests.clocks import VirtualClock, settle
 from tests.scripted_cluster import ScriptedCluster
+from tests.unit.client.producing import producer_of
 
 pytestmark = pytest.mark.anyio
 
 CLIENT = ClientOptions(client_ip="192.0.2.7")
 TWO = ("broker-a", "broker-b")
-
-
-def producer_of(cluster: ScriptedCluster, client: ClientOptions = CLIENT, **options: Any) -> Producer:
-    return Producer(
-        "PG1",
-        name_server=cluster.name_server.address,
-        options=ProducerOptions(**options),
-        client_options=client,
-        clock=cluster.clock,
-        network=cluster.network,
-    )
 
 
 def message(topic: Any = "T", **fields: Any) -> Message:
@@ -92,10 +82,10 @@ async def in_time(clock: VirtualClock, seconds: float, act: Callable[[], Awaitab
 @pytest.mark.parametrize("serialization", [SerializeType.ROCKETMQ, SerializeType.JSON])
 async def test_send_carries_the_fields_that_java_sends(serialization: SerializeType) -> None:
     clock = VirtualClock()
-    client = ClientOptions(client_ip="192.0.2.7", remoting=RemotingOptions(serialization=serialization))
+    client = {"remoting": RemotingOptions(serialization=serialization)}
     async with ScriptedCluster(clock, ["broker-b"]) as cluster:
         cluster.add_topic("T1a", queues=1)
-        async with producer_of(cluster, client) as producer:
+        async with producer_of(cluster, client=client) as producer:
             result = await producer.send(Message("T1a", b"hello", tag="TagA", keys=["k1"]))
         (request,) = cluster.broker.sends
     fields = dict(request.ext_fields)
@@ -605,10 +595,10 @@ async def test_message_of_wrong_types_is_refused_with_its_field(fields: dict[str
 
 
 async def test_message_that_fits_no_frame_is_refused_without_a_second_try() -> None:
-    client = ClientOptions(client_ip="192.0.2.7", remoting=RemotingOptions(max_frame_bytes=1000))
+    client = {"remoting": RemotingOptions(max_frame_bytes=1000)}
     async with ScriptedCluster(VirtualClock()) as cluster:
         cluster.add_topic("T")
-        async with producer_of(cluster, client) as producer:
+        async with producer_of(cluster, client=client) as producer:
             asked = cluster.name_server.asked("T")
             with pytest.raises(InvalidMessageError, match="1000 is the most"):
                 await producer.send(Message("T", b"x" * 2000))
@@ -905,10 +895,10 @@ async def test_many_gives_an_error_to_a_message_whose_middleware_was_cancelled_f
             raise anyio.get_cancelled_exc_class()
         return await call_next(context)
 
-    client = ClientOptions(client_ip="192.0.2.7", send_middleware=(cancelled,))
+    client = {"send_middleware": (cancelled,)}
     async with ScriptedCluster(VirtualClock()) as cluster:
         cluster.add_topic("T")
-        async with producer_of(cluster, client, send_many_window=1) as producer:
+        async with producer_of(cluster, client=client, send_many_window=1) as producer:
             with pytest.raises(SendManyError, match="1 of 3 messages failed; message 0") as caught:
                 await producer.send_many([message(tag="doomed"), message(), message()])
         assert len(cluster.broker.sends) == 2

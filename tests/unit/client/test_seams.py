@@ -27,18 +27,9 @@ from rocketbox.protocol.command import RemotingCommand, encode_ext_fields
 from rocketbox.protocol.prepared_sends import SendTemplate
 from tests.clocks import VirtualClock, settle
 from tests.scripted_cluster import ScriptedCluster
+from tests.unit.client.producing import producer_of
 
 pytestmark = pytest.mark.anyio
-
-
-def producer_of(cluster: ScriptedCluster, **options: Any) -> Producer:
-    return Producer(
-        "PG1",
-        name_server=cluster.name_server.address,
-        client_options=ClientOptions(client_ip="192.0.2.7", **options),
-        clock=cluster.clock,
-        network=cluster.network,
-    )
 
 
 # --- around sends -------------------------------------------------------------------------------------------------
@@ -69,7 +60,9 @@ async def test_middleware_wraps_every_kind_of_send_the_first_one_outermost() -> 
     told: list[str] = []
     async with ScriptedCluster(VirtualClock()) as cluster:
         cluster.add_topic("T")
-        async with producer_of(cluster, send_middleware=(Tracing("one", told), Tracing("two", told))) as producer:
+        async with producer_of(
+            cluster, client={"send_middleware": (Tracing("one", told), Tracing("two", told))}
+        ) as producer:
             await producer.send(Message("T", b"x"))
             assert told == ["one before", "two before", "two SEND_OK", "one SEND_OK"]
             await producer.send_one_way(Message("T", b"x"))
@@ -118,7 +111,7 @@ async def test_middleware_that_loses_the_result_the_message_or_the_time_is_told_
             (hurries, "left timeout=-0.5 in its context"),
             (waits, "left timeout=None in its context"),
         ):
-            async with producer_of(cluster, send_middleware=(middleware,)) as producer:
+            async with producer_of(cluster, client={"send_middleware": (middleware,)}) as producer:
                 with pytest.raises(ClientError, match=reason) as caught:
                     await producer.send(Message("T", b"x"))
                 assert type(caught.value) is ClientError
@@ -188,7 +181,7 @@ async def test_hook_signs_commands_and_prepared_sends_without_writing_those_agai
     hook = Signing(b"key")
     async with ScriptedCluster(VirtualClock()) as cluster:
         cluster.add_topic("T", queues=1)
-        async with producer_of(cluster, hooks=(hook,)) as producer:
+        async with producer_of(cluster, client={"hooks": (hook,)}) as producer:
             for _ in range(3):
                 await producer.send(Message("T", b"x", flag=7))
             await producer.send_one_way(Message("T", b"x"))

@@ -10,7 +10,6 @@ import anyio
 import pytest
 
 from rocketbox.client.lanes import Lane, LaneTable
-from rocketbox.client.options import ClientOptions, ProducerOptions
 from rocketbox.client.producer import Producer
 from rocketbox.errors import (
     BrokerError,
@@ -32,21 +31,11 @@ from rocketbox.remoting.options import RemotingOptions
 from rocketbox.tasks import Supervisor
 from tests.clocks import VirtualClock, settle
 from tests.scripted_cluster import ScriptedBroker, ScriptedCluster
+from tests.unit.client.producing import producer_of
 
 pytestmark = pytest.mark.anyio
 
 TWO = ("broker-a", "broker-b")
-
-
-def producer_of(cluster: ScriptedCluster, *, client: dict[str, Any] | None = None, **options: Any) -> Producer:
-    return Producer(
-        "PG1",
-        name_server=cluster.name_server.address,
-        options=ProducerOptions(**options),
-        client_options=ClientOptions(client_ip="192.0.2.7", **(client or {})),
-        clock=cluster.clock,
-        network=cluster.network,
-    )
 
 
 def messages(count: int, **fields: Any) -> list[Message]:
