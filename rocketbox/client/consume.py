@@ -49,9 +49,7 @@ __all__ = ["ConcurrentConsumer", "OrderlyConsumer"]
 _log = logging.getLogger(__name__)
 
 RESUBMIT_AFTER = 5.0  # seconds until messages that could not be sent back are handled again here
-WAITED = (
-    16  # batches: where a handler has waited, so many are awaited before one is called in the hope that it does not
-)
+WAITED = 16  # batches that are awaited after one whose handler waited, before it is hoped again that none does
 EXPIRED_DELAY_LEVEL = 3  # of a message whose handler took longer than consume_timeout
 
 
