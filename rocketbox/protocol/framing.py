@@ -7,7 +7,7 @@ connection.
 A reader without half a frame holds nothing: it receives into a buffer that it takes from a pool and gives back behind
 each read. With ``most_frames``, how many it cuts at once, it gets a large one when it filled the one before and no
 other reader of the pool came in between: so much is there, and nobody else has to wait for it. What that costs once -
-a turn of the loop, a write of the log, a write of answers - is shared by three times as many messages (benchmark "java
+a turn of the loop, a write of the log, a write of answers - is shared by nearly twice as many messages (benchmark "java
 client: send, 256 in flight").
 
 Of a short frame what came is kept as it is; a longer one (above 32 KiB) is gathered, header and body each in
@@ -34,7 +34,7 @@ MAX_FRAME_BYTES = 16_777_216  # Java's com.rocketmq.remoting.frameMaxLength, the
 MAX_HEADER_BYTES = 4_194_304  # the longest honest header is the list of ids that answers a large batch
 
 BUFFER_BYTES = 65_536
-LARGE_BUFFER_BYTES = 4 * BUFFER_BYTES
+LARGE_BUFFER_BYTES = 2 * BUFFER_BYTES
 GATHERED_BYTES = BUFFER_BYTES // 2  # frames above it are gathered; below, a few copies cost less
 POOLED_BUFFERS = 4  # one is in use at a time, unless a transport takes its buffer before there is something to read
 
