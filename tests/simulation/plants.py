@@ -12,11 +12,14 @@ from typing import Any
 from rocketbox.client import assignment, lock_upkeep
 from rocketbox.client.api.pull import PullResult, PullStatus
 from rocketbox.client.assignment import QueueAssignment
+from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.owned_queue import OwnedQueue, Ownership
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.client.pull_loop import PullLoop
 from rocketbox.client.route_table import RouteTable
-from rocketbox.message import MessageExt
+from rocketbox.client.start_offsets import StartOffsets
+from rocketbox.errors import RocketBoxError
+from rocketbox.message import MessageExt, MessageQueue
 from rocketbox.protocol.bodies import TopicRouteData
 
 __all__ = ["PLANTS"]
@@ -128,6 +131,49 @@ def _no_pause() -> None:
     PullLoop._handle = handle_at_once  # type: ignore[method-assign]
 
 
+def _long_pause() -> None:
+    """A pull that failed is made again after minutes."""
+
+    async def recover_late(self: PullLoop, error: RocketBoxError) -> None:
+        await self._clock.sleep(120.0)
+
+    PullLoop._recover = recover_late  # type: ignore[method-assign]
+
+
+def _one_back() -> None:
+    """Who takes a queue over begins a message before the committed offset."""
+    find = StartOffsets.find
+
+    async def find_one_back(self: StartOffsets, queue: MessageQueue) -> tuple[int, bool]:
+        start, stored = await find(self, queue)
+        return max(0, start - 1), stored
+
+    StartOffsets.find = find_one_back  # type: ignore[method-assign]
+
+
+def _newest_first() -> None:
+    """Of some messages that wait the last one is handled first."""
+    take = ProcessQueue.take
+
+    def take_last(self: ProcessQueue, limit: int, fits: Callable[[MessageExt], bool] | None = None) -> list[MessageExt]:
+        self.waiting.rotate(1)
+        return take(self, limit, fits)
+
+    ProcessQueue.take = take_last  # type: ignore[method-assign]
+
+
+def _task_left() -> None:
+    """A client that ends leaves a task behind."""
+    leave = MQClientInstance.__aexit__
+    left: list[asyncio.Task[None]] = []
+
+    async def leave_one(self: MQClientInstance, *error: Any) -> bool | None:
+        left.append(asyncio.create_task(asyncio.sleep(1000.0), name="left behind"))
+        return await leave(self, *error)
+
+    MQClientInstance.__aexit__ = leave_one  # type: ignore[method-assign, assignment]
+
+
 PLANTS: dict[str, Callable[[], Any]] = {
     "old address": _old_address,
     "one after another": _one_after_another,
@@ -136,4 +182,8 @@ PLANTS: dict[str, Callable[[], Any]] = {
     "skipped message": _skipped_message,
     "lost refresh": _lost_refresh,
     "no pause": _no_pause,
+    "long pause": _long_pause,
+    "one back": _one_back,
+    "newest first": _newest_first,
+    "task left": _task_left,
 }

@@ -33,29 +33,45 @@ def test_a_seed_replays_exactly() -> None:
     assert ran.stdout.count("acknowledged") == 2 * 2
 
 
+def find(plant: str, fault: str, words: str) -> str:
+    """Run seeds until one finds the plant, and says so in these words; which one that is."""
+    ran = run(SEEDS_FOR_A_PLANT, "--plant", plant, "--faults", fault)
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert words in ran.stdout
+    again = re.search(r"python -m tests.simulation --only (\d+) --plant \"(.+)\" --faults \"(.+)\"", ran.stdout)
+    assert again is not None
+    assert (again[2], again[3]) == (plant, fault)
+    return again[1]
+
+
 @pytest.mark.parametrize(
     ("plant", "fault", "words"),
     [
         ("commit ahead", "killed broker", "was never handled"),
         ("skipped message", "killed broker", "comes when"),
+        ("newest first", "slow handlers", "comes when"),
+        ("one back", "joining member", "and no fault explains it"),
         ("no pause", "broker that moves nobody", "150 times within 10 s"),
+        ("long pause", "reset connections", "and what may have kept it until then is"),
+        ("task left", "leaving member", "left: tasks ['left behind'"),
+    ],
+)
+def test_a_planted_fault_is_found_and_the_command_that_shows_it_is_printed(plant: str, fault: str, words: str) -> None:
+    find(plant, fault, words)
+
+
+@pytest.mark.parametrize(
+    ("plant", "fault", "words"),
+    [
         ("old address", "broker that moves after a topic is gone", "which no name server has named since"),
-        (
-            "one after another",
-            "member that joins beside a silent broker",
-            "until then is: a member joins",
-        ),
+        ("one after another", "member that joins beside a silent broker", "until then is: a member joins"),
         ("reset in a round", "group that is reset while a member joins", "both have MessageQueue"),
         ("lost refresh", "broker that is silent for some seconds", "orderly got it at"),
     ],
 )
-def test_a_planted_fault_is_found_and_the_command_that_shows_it_is_printed(plant: str, fault: str, words: str) -> None:
-    ran = run(SEEDS_FOR_A_PLANT, "--plant", plant, "--faults", fault)
-    assert ran.returncode == 1, ran.stdout + ran.stderr
-    assert words in ran.stdout
-    again = re.search(r"python -m tests.simulation (--only \d+) --plant \"(.+)\" --faults \"(.+)\"", ran.stdout)
-    assert again is not None
-    assert again[2] == plant
-    assert again[3] == fault
-    without = run(*again[1].split(), "--quiet", "--faults", fault)
+def test_a_fault_that_the_client_once_had_is_found_and_the_client_passes_that_seed(
+    plant: str, fault: str, words: str
+) -> None:
+    seed = find(plant, fault, words)
+    without = run("--only", seed, "--quiet", "--faults", fault)
     assert without.returncode == 0, without.stdout + without.stderr

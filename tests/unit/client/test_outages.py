@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 
+import anyio
 import pytest
 
 from rocketbox.client import ClientOptions, ConsumerOptions, MQClientInstance, Producer, PushConsumer
@@ -54,10 +55,12 @@ async def test_ten_minutes_without_a_name_server_disturb_nobody_who_has_a_route(
             try:
                 for minute in range(10):
                     broker.store("T", b"%d" % minute)
-                    await producer.send(Message("T", b"sent"))
-                    await clock.advance(60)
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(producer.send, Message("T", b"sent"))
+                        await clock.advance(60)
             finally:
                 name_server.silent = False  # for the end, in which nobody moves the clock
+                name_server.drop_connections()
             assert came == [b"%d" % minute for minute in range(10)]
             lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
             assert 1 <= len(lines) <= 10
