@@ -8,10 +8,11 @@ SEEDS ?= 200
 
 # Tests run side by side, in a process for each core, up to four. A test that takes more than LIMIT seconds hangs: its
 # process prints where and ends, the test has failed, and another process goes on. With ROCKETBOX_TESTS=all, which runs
-# all of what the tests otherwise take samples of, a test may take as long as it does.
+# all of what the tests otherwise take samples of, a test may take as long as it does. The longest tests come first, or
+# one process would end with them alone.
 WORKERS ?= auto
 LIMIT ?= $(if $(filter all,$(ROCKETBOX_TESTS)),0,300)
-PYTEST := $(VENV)/bin/python -m pytest -n $(WORKERS) --maxprocesses=4 --dist=loadgroup \
+PYTEST := $(VENV)/bin/python -m pytest -n $(WORKERS) --maxprocesses=4 --dist=loadgroup --no-loadscope-reorder \
 	-o faulthandler_timeout=$(LIMIT) -o faulthandler_exit_on_timeout=true
 
 # Java 17+ on this machine? Then Spark uses it; otherwise the extra spark-jre brings one into the environment.
@@ -45,7 +46,7 @@ demo: $(STAMP) ## run the flight desk on the embedded broker (ARGS="--help")
 	@$(BIN)/python -m starter_examples.flight_desk $(ARGS)
 
 test: $(STAMP) ## run the tests, on all cores up to four (ARGS="-k name"; WORKERS=0: one after another)
-	@$(PYTEST) tests/unit tests/integration tests/examples tests/docs tests/simulation $(ARGS)
+	@$(PYTEST) tests/simulation tests/examples tests/docs tests/unit tests/integration $(ARGS)
 
 check: $(STAMP) ## ruff and mypy --strict
 	@$(BIN)/ruff check .

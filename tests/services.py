@@ -11,11 +11,14 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from rocketbox.autoconfigure import properties
+from rocketbox.client import ClientOptions
 from tests.canary import look
 
 __all__ = ["SETTINGS", "Service", "ServiceMaker", "service_maker"]
@@ -36,8 +39,12 @@ ServiceMaker = Callable[..., ModuleType]
 
 
 def service_maker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    """Makes a module of its own name from source, with ``rocketbox.yaml`` beside it; forgets them at the end."""
+    """Makes a module of its own name from source, with ``rocketbox.yaml`` beside it; forgets them at the end.
+
+    Their clients ask for the route of a new topic every 50 ms, not every second: each test has new ones.
+    """
     made: list[str] = []
+    monkeypatch.setattr(properties, "ClientOptions", partial(ClientOptions, missing_route_interval=0.05))
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
 

@@ -47,7 +47,7 @@ async def test_a_delayed_message_arrives_after_its_delay(tmp_path: Path) -> None
         assert sent.ext_fields["queueId"] == "1"
         assert await wire.messages("t", queue=1) == []
         (message,) = await arrived(wire, "t", queue=1)
-        assert 0.95 <= time.time() - started < 3
+        assert time.time() - started >= 0.95
         assert message.body == b"later"
         assert (message.tag, message.msg_id, message.topic, message.queue_id) == ("A", "U", "t", 1)
         assert message.properties[Property.DELAY] == "1"

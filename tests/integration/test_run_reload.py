@@ -144,7 +144,7 @@ def test_a_change_while_the_service_still_stops_is_not_lost(folder: Path) -> Non
 
 def test_the_exit_code_is_that_of_the_service(folder: Path) -> None:
     (folder / "desk.py").write_text(SERVICE + SLOW.replace("SECONDS", "60"))
-    service = Service(folder, "run", "desk:app", "--reload", "--rocketbox.shutdown.timeout=0.5s")
+    service = Service(folder, "run", "desk:app", "--reload", "--rocketbox.shutdown.timeout=1.5s")
     service.wait_for("desk is ready")
     service.process.send_signal(signal.SIGTERM)
     assert service.finish() == 3, service.output

@@ -157,7 +157,7 @@ def test_shutdown_by_one_worker_ends_all_with_status_0(folder: Path) -> None:
 
 def test_a_stop_that_is_cut_short_in_a_worker_has_its_exit_code(folder: Path) -> None:
     write_service(folder, seconds=60)
-    service = started(folder, "--rocketbox.shutdown.timeout=0.5s")
+    service = started(folder, "--rocketbox.shutdown.timeout=1.5s")
     service.process.send_signal(signal.SIGTERM)
     assert service.finish() == 3, service.output
     assert service.output.count("phase beans was cut short") == 2

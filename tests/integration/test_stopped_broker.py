@@ -21,7 +21,7 @@ from tests.chaos.ledger import Ledger
 from tests.chaos.traffic import Traffic
 
 STOPS = 20 if os.environ.get("ROCKETBOX_TESTS") == "all" else 3
-LONGEST = 5.0  # seconds that a stop may take
+LONGEST = 20.0  # seconds that a stop may take on a slow machine; less than one is usual
 
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])

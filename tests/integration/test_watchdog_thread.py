@@ -56,7 +56,7 @@ async def test_a_task_that_blocks_is_named_by_its_line(caplog: pytest.LogCapture
     assert (down.levelno, "health is down" in down.message) == (logging.ERROR, True)
     took = re.search(r"turns again, after (\d\.\d) s", again.message)
     assert took is not None
-    assert 1.4 <= float(took[1]) <= 3
+    assert float(took[1]) >= 1.4
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # tests under trio have a thread more that wants the lock
