@@ -37,7 +37,7 @@ from starter_examples.flight_desk.model import Alert, Departure
 
 __all__ = ["Report", "run_job"]
 
-STALLED_AFTER = 60.0  # seconds without any progress
+STALLED_AFTER = 120.0  # seconds without any progress
 SEND_TRIES = 5  # a busy broker, or one that is being restarted, is asked again; repeats are counted by the audit
 
 

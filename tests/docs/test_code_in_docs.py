@@ -28,7 +28,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SECONDS = 240  # what hangs is ended; Spark starts slowly on a machine that does other work
+SECONDS = 280  # what hangs is ended; Spark starts slowly on a machine that does other work
 CTRL_C = "^C"
 WHOLE_LINES = Path(__file__).parent / "whole_lines"
 
@@ -122,7 +122,14 @@ def test_a_line_of_several_pieces_is_not_torn_apart_by_what_a_thread_logs(tmp_pa
     run_until(f"{sys.executable} talks.py", [f"handled {number} of them" for number in range(500)], tmp_path)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+ONE_JAVA = pytest.mark.xdist_group("one Java")  # at a time: it takes all cores
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=ONE_JAVA) if page.name == "spark.md" else page for page in PAGES],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     for block in blocks(page):
         if name := block.options.get("file"):
