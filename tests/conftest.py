@@ -6,8 +6,9 @@ import hypothesis  # not after a service ran here: it looks at what the collecto
 import pytest
 
 from tests.canary import pytest_configure, pytest_runtest_makereport
+from tests.side_by_side import pytest_xdist_make_scheduler
 
-__all__ = ["anyio_backend", "pytest_configure", "pytest_runtest_makereport"]
+__all__ = ["anyio_backend", "pytest_configure", "pytest_runtest_makereport", "pytest_xdist_make_scheduler"]
 
 hypothesis.settings.register_profile("rocketbox", deadline=None)  # a busy machine is no fault
 hypothesis.settings.load_profile("rocketbox")

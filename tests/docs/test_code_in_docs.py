@@ -122,14 +122,7 @@ def test_a_line_of_several_pieces_is_not_torn_apart_by_what_a_thread_logs(tmp_pa
     run_until(f"{sys.executable} talks.py", [f"handled {number} of them" for number in range(500)], tmp_path)
 
 
-ONE_JAVA = pytest.mark.xdist_group("one Java")  # at a time: it takes all cores
-
-
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, marks=ONE_JAVA) if page.name == "spark.md" else page for page in PAGES],
-    ids=lambda page: page.relative_to(ROOT).as_posix(),
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     for block in blocks(page):
         if name := block.options.get("file"):

@@ -23,7 +23,6 @@ FIRST_2000 = {
     "desk: rejected, in the dead-letter queue": 5,
     "lost": 0,
 }
-ONE_JAVA = pytest.mark.xdist_group("one Java")  # at a time: it takes all cores
 LAKE = {"lake: rows": 2000, "lake: rows with a delay": 1988}
 
 
@@ -78,7 +77,6 @@ def without(names: str, counts: dict[str, int]) -> dict[str, int]:
 
 
 @pytest.mark.spark
-@ONE_JAVA
 def test_everything_arrives_and_the_job_can_be_run_again(tmp_path: Path) -> None:
     for _ in range(2):
         job = Job(tmp_path)
@@ -89,7 +87,6 @@ def test_everything_arrives_and_the_job_can_be_run_again(tmp_path: Path) -> None
 
 
 @pytest.mark.spark
-@ONE_JAVA
 def test_the_job_killed_once_runs_again(tmp_path: Path) -> None:
     killed = Job(tmp_path)
     killed.wait_for("/2000")

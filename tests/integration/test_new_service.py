@@ -12,8 +12,6 @@ import pytest
 
 from tests.services import Service
 
-pytestmark = pytest.mark.xdist_group("new service")  # that is made once
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
