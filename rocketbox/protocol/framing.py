@@ -6,9 +6,10 @@ connection.
 
 A reader without half a frame holds nothing: it receives into a buffer that it takes from a pool and gives back behind
 each read. With ``most_frames``, how many it cuts at once, it gets a large one when it filled the one before and no
-other reader of the pool came in between: so much is there, and nobody else has to wait for it. What that costs once -
-a turn of the loop, a write of the log, a write of answers - is shared by nearly twice as many messages (benchmark "java
-client: send, 256 in flight").
+other reader of the pool came in during its last reads, which are counted, for what they bring takes time: so much is
+there, and nobody else has to wait for it, also none who sends one message at a time. What a read costs once - a turn of
+the loop, a write of the log, a write of answers - is shared by nearly twice as many messages (benchmark "java client:
+send, 256 in flight").
 
 Of a short frame what came is kept as it is; a longer one (above 32 KiB) is gathered, header and body each in
 a buffer that grows with what came, never with what was announced, and that becomes the body without another copy.
@@ -35,6 +36,7 @@ MAX_HEADER_BYTES = 4_194_304  # the longest honest header is the list of ids tha
 
 BUFFER_BYTES = 65_536
 LARGE_BUFFER_BYTES = 2 * BUFFER_BYTES
+READS_ALONE = 32  # of one reader; 2 MiB if they are full: of sends, some tens of milliseconds
 GATHERED_BYTES = BUFFER_BYTES // 2  # frames above it are gathered; below, a few copies cost less
 POOLED_BUFFERS = 4  # one is in use at a time, unless a transport takes its buffer before there is something to read
 
@@ -142,7 +144,9 @@ class FrameReader:
         self._rest = b""  # of a short frame that is not complete
         self._long: _Gathering | None = None
         self._most_frames = most_frames
-        self._filled_in = 0  # the number of the read that filled the buffer, if the last one did
+        self._filled = False  # by the last read
+        self._last_read = 0  # its number in the pool
+        self._reads_alone = 0  # how many reads up to that one were this reader's, without another's in between
         self.has_more = False
         """Whether whole frames may be here that no call has returned yet."""
         self.frames = 0
@@ -192,8 +196,13 @@ class FrameReader:
         """Room to receive into, never empty; valid until the next call."""
         if self._buffer is None:
             pool = self._pool
-            is_alone = self._filled_in == pool.reads and pool.reads
-            self._buffer = pool.take_large() if is_alone and self._most_frames is not None else pool.take()
+            is_large = (
+                self._filled
+                and self._reads_alone > READS_ALONE
+                and self._last_read == pool.reads
+                and self._most_frames is not None
+            )
+            self._buffer = pool.take_large() if is_large else pool.take()
         return self._buffer
 
     def buffer_updated(self, size: int) -> list[RemotingCommand]:
@@ -202,9 +211,10 @@ class FrameReader:
         assert buffer is not None, "get_buffer comes first"
         self._buffer = None
         pool = self._pool
+        self._reads_alone = self._reads_alone + 1 if self._last_read == pool.reads else 1
         pool.reads += 1
-        if size == len(buffer):
-            self._filled_in = pool.reads
+        self._last_read = pool.reads
+        self._filled = size == len(buffer)
         try:
             return self.feed(buffer[:size])
         finally:

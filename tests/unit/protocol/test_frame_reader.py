@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from rocketbox.errors import RemoteProtocolError
 from rocketbox.protocol.codes import SerializeType
 from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command
-from rocketbox.protocol.framing import BUFFER_BYTES, LARGE_BUFFER_BYTES, BodyLimits, BufferPool, FrameReader
+from rocketbox.protocol.framing import (
+    BUFFER_BYTES,
+    LARGE_BUFFER_BYTES,
+    READS_ALONE,
+    BodyLimits,
+    BufferPool,
+    FrameReader,
+)
 from rocketbox.protocol.ids import UniqIdGenerator
 
 
@@ -106,21 +113,32 @@ def fill(reader: FrameReader, body: bytes) -> int:
     return len(data)
 
 
-def test_a_reader_that_fills_its_buffer_while_no_other_reads_gets_a_large_one() -> None:
+def test_a_reader_that_alone_has_read_much_and_fills_its_buffer_gets_a_large_one() -> None:
     pool = BufferPool()
-    reader, other, client = (FrameReader(pool=pool, most_frames=most) for most in (9_999, 9_999, None))
-    assert [fill(reader, bytes(1_000)) for _ in range(3)] == [BUFFER_BYTES, LARGE_BUFFER_BYTES, LARGE_BUFFER_BYTES]
+    reader, client = (FrameReader(pool=pool, most_frames=most) for most in (9_999, None))
+    rooms = [fill(reader, bytes(1_000)) for _ in range(READS_ALONE + 3)]
+    assert rooms == [BUFFER_BYTES] * (READS_ALONE + 1) + [LARGE_BUFFER_BYTES] * 2
     assert receive(reader, b"\0", 1) == []
     reader.drop()
     assert fill(reader, bytes(1_000)) == BUFFER_BYTES, "the read before brought little"
-    assert receive(other, b"\0", 1) == []
-    assert fill(reader, bytes(1_000)) == BUFFER_BYTES, "another one has read meanwhile"
-    assert [fill(client, bytes(1_000)) for _ in range(2)] == [BUFFER_BYTES, BUFFER_BYTES]
-    assert fill(reader, bytes(1_000)) == BUFFER_BYTES
     held = reader.get_buffer()
     assert len(held) == LARGE_BUFFER_BYTES
     reader.release()
     assert reader.get_buffer() is held, "it was given back"
+    reader.release()
+    assert {fill(client, bytes(1_000)) for _ in range(READS_ALONE + 3)} == {BUFFER_BYTES}
+
+
+@pytest.mark.parametrize("reads_between", [1, 2, 10, READS_ALONE])
+def test_beside_one_who_writes_now_and_then_no_reader_gets_a_large_buffer(reads_between: int) -> None:
+    pool = BufferPool()
+    reader, other = FrameReader(pool=pool, most_frames=9_999), FrameReader(pool=pool, most_frames=9_999)
+    rooms = set()
+    for _ in range(3):
+        rooms |= {fill(reader, bytes(1_000)) for _ in range(reads_between)}
+        assert receive(other, b"\0", 1) == []
+        other.drop()
+    assert rooms == {BUFFER_BYTES}
 
 
 @pytest.mark.parametrize("largest", [7, 100, 10**9])
