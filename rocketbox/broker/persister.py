@@ -133,8 +133,13 @@ class _Place(Generic[ResultT]):
         self.left = False
         self.told = False
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether nobody awaits the result: who did has left, or was cancelled a moment ago and is about to."""
+        return self.left or self.result.done()
+
     def go(self) -> None:
-        if self.left:
+        if self._is_over:
             return
         self.told = True
         try:
@@ -145,7 +150,7 @@ class _Place(Generic[ResultT]):
             self.result.set_result(result)
 
     def fail(self, error: StoreError) -> None:
-        if not self.left:
+        if not self._is_over:
             self.told = True
             self.result.set_exception(error)
 

@@ -16,6 +16,7 @@ from rocketbox.broker.groups import GroupTable
 from rocketbox.broker.offsets import OffsetTable
 from rocketbox.broker.options import BrokerOptions
 from rocketbox.broker.persister import LONGEST_BACKOFF, WRITE_TIMEOUT, Persister, TableFile
+from rocketbox.broker.store.config_file import ConfigFile
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.broker.topics import TopicTable
 from rocketbox.errors import StoreError
@@ -243,3 +244,54 @@ async def test_a_change_while_the_table_is_written_is_written_next() -> None:
         await run.at_rest(run.persister.topics)
         assert b'"t999"' not in run.disk.text("topics")
         assert run.disk.text("topics") == text_of(run.topics).encode()
+
+
+async def test_who_stops_waiting_in_the_moment_of_the_write_hears_the_truth_and_holds_up_nobody() -> None:
+    clock = VirtualClock()
+    file = TableFile(ConfigFile(Path("/config/topics.json"), MemoryStorage()), clock)
+    change = file.mark()
+    outcomes: dict[str, str] = {}
+    handled: list[str] = []
+
+    async def wait(name: str) -> None:
+        def handle() -> str:
+            handled.append(name)
+            return "handled"
+
+        try:
+            outcomes[name] = await file.in_turn(change, handle)
+        except StoreError as error:
+            outcomes[name] = str(error)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait, "early")
+        await clock.advance(1)
+        group.start_soon(wait, "late")
+        await clock.advance(1)
+        clock._call_at(WRITE_TIMEOUT, lambda: file.attempted(change, None))  # no task has a step in between
+        await clock.advance(WRITE_TIMEOUT - 2)
+    assert [name for name in ("early", "late") if outcomes[name] == "handled"] == handled
+    assert handled[-1] == "late"
+    assert outcomes["early"] in {"handled", "topics.json could not be written within 5 s"}
+
+
+async def test_who_stops_waiting_in_the_moment_of_a_failed_write_holds_up_nobody() -> None:
+    clock = VirtualClock()
+    file = TableFile(ConfigFile(Path("/config/topics.json"), MemoryStorage()), clock)
+    change = file.mark()
+    outcomes: list[str] = []
+
+    async def wait() -> None:
+        with pytest.raises(StoreError) as raised:
+            await file.written(change)
+        outcomes.append(str(raised.value))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait)
+        await clock.advance(1)
+        group.start_soon(wait)
+        await clock.advance(1)
+        clock._call_at(WRITE_TIMEOUT, lambda: file.attempted(change, "no room"))
+        await clock.advance(WRITE_TIMEOUT - 2)
+    assert len(outcomes) == 2
+    assert "no room" in outcomes[1]
