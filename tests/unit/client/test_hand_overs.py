@@ -180,3 +180,37 @@ async def test_a_pull_that_is_carried_out_late_takes_no_commit_back(
         await group.until(lambda: not queues_of(one), 3)
         broker.answer()
         assert broker.committed["T", 0] == 6, "what was handled here comes to nobody else"
+
+
+async def test_a_member_that_a_restarted_broker_does_not_know_yet_keeps_its_queues_while_another_broker_knows_it(
+    anyio_backend: str,
+) -> None:
+    group = Group(queues=4)
+    broker, other = group.broker, ScriptedBroker(group.clock, group.broker, name="broker-b", host="10.0.0.2")
+    other.topics = {"T": 4}
+    broker.other_members = other.other_members = ["10.0.0.9@c0"]
+    async with broker, other, group.member("c1") as one:
+        await group.until(lambda: len(queues_of(one)) == 4, 5)
+        mine = queues_of(one)
+        broker.other_members = []  # as after a restart: nobody but c1 has told it of itself
+        for _ in range(8):  # whichever of the two is asked first
+            broker.notify("g")
+            await group.clock.advance(1)
+            assert queues_of(one) == mine
+        other.other_members = []  # it has left
+        broker.notify("g")
+        await group.until(lambda: len(queues_of(one)) == 8, 5)
+
+
+async def test_a_silent_broker_does_not_keep_the_queues_of_a_member_that_left(anyio_backend: str) -> None:
+    group = Group(queues=4)
+    broker, silent = group.broker, ScriptedBroker(group.clock, group.broker, name="broker-b", host="10.0.0.2")
+    silent.topics = {"T": 4}
+    broker.other_members = silent.other_members = ["10.0.0.9@c0"]
+    async with broker, silent, group.member("c1") as one:
+        await group.until(lambda: len(queues_of(one)) == 4, 5)
+        silent.silent = True
+        broker.other_members = []
+        broker.notify("g")
+        await group.until(lambda: len([queue for queue in queues_of(one) if queue.broker_name == BROKER]) == 4, 1)
+        silent.silent = False
