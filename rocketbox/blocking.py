@@ -14,7 +14,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -55,7 +55,7 @@ async def run_blocking(function: Callable[..., ResultT], *args: Any) -> ResultT:
     """
     later = _later.get()
     if later is None:
-        return await anyio.to_thread.run_sync(function, *args)
+        return await _in_a_thread(function, args)
     waiter = make_waiter()
     job = _Call(waiter, function, args)
 
@@ -67,6 +67,32 @@ async def run_blocking(function: Callable[..., ResultT], *args: Any) -> ResultT:
     with anyio.CancelScope(shield=True):
         result: ResultT = await waiter
     return result
+
+
+async def _in_a_thread(function: Callable[..., ResultT], args: Sequence[Any]) -> ResultT:
+    call_soon = call_soon_from_thread()
+    claim = threading.Lock()  # of who is first: the thread that begins, or a cancellation before it
+    ended = anyio.Event()
+
+    def run() -> ResultT:
+        if not claim.acquire(blocking=False):
+            raise RuntimeError("cancelled before it began")  # for nobody
+        try:
+            return function(*args)
+        finally:
+            with suppress(RuntimeError):  # the loop may be gone
+                call_soon(ended.set)
+
+    cancelled = anyio.get_cancelled_exc_class()
+    try:
+        return await anyio.to_thread.run_sync(run)
+    except cancelled:  # a task's own cancel(), as asyncio.timeout() calls it, comes through anyio's shield
+        if not claim.acquire(blocking=False):
+            with anyio.CancelScope(shield=True):
+                while not ended.is_set():
+                    with suppress(cancelled):  # it may be cancelled more than once
+                        await ended.wait()
+        raise
 
 
 class Job:

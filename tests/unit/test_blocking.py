@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
@@ -113,6 +114,44 @@ async def test_a_function_whose_caller_was_cancelled_in_line_is_not_begun() -> N
         release.set()
         await pool.run(called.append, "next")
     assert called == ["next"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_task_that_is_cancelled_itself_waits_for_the_end_of_its_function(anyio_backend: str) -> None:
+    """As by asyncio.timeout(), wait_for() or a server that stops: no scope of anyio's keeps that away."""
+    started, release, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        started.set()
+        release.wait(10)
+        ended.set()
+
+    task = asyncio.ensure_future(run_blocking(work))
+    await anyio.to_thread.run_sync(started.wait)
+    for _ in range(2):
+        task.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert not task.done(), "the function still runs behind the back of who cancelled it"
+    release.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_function_whose_task_is_cancelled_before_a_thread_begins_it_is_never_begun(anyio_backend: str) -> None:
+    called: list[str] = []
+    for turns in range(4):
+        task = asyncio.ensure_future(run_blocking(called.append, "called"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        calls = len(called)
+        await anyio.to_thread.run_sync(int)  # the thread that would have begun it has another turn
+        assert len(called) == calls
 
 
 async def test_an_exhausted_iterator_in_a_function_is_an_error_and_not_a_hang() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from rocketbox.client.local_offsets import LocalOffsetStore, decode_offsets, enc
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.errors import ClientError, ClientStateError
 from rocketbox.message import MessageModel, MessageQueue
-from rocketbox.storage.file_system import RealStorage, Storage
+from rocketbox.storage.file_system import LockHandle, RealStorage, Storage
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.clocks import VirtualClock
 from tests.crashable_storage import CrashableStorage, Image
@@ -380,6 +382,32 @@ def test_a_child_of_fork_leaves_the_file_to_its_parent_and_may_have_it_afterward
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_start_that_was_cancelled_leaves_the_file_to_the_next_one(anyio_backend: str, tmp_path: Path) -> None:
+    locking, go_on = threading.Event(), threading.Event()
+
+    class SlowToLock(RealStorage):
+        def lock(self, path: str) -> LockHandle:
+            locking.set()
+            go_on.wait(10)
+            return super().lock(path)
+
+    async def begin_and_end(storage: Storage) -> None:
+        async with LocalOffsetStore(storage, tmp_path, CLIENT, "g", VirtualClock()):
+            pass
+
+    starting = asyncio.ensure_future(begin_and_end(SlowToLock()))
+    await anyio.to_thread.run_sync(locking.wait)
+    starting.cancel()  # as asyncio.timeout() does it, which no scope of anyio's keeps away
+    for _ in range(5):
+        await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await anyio.to_thread.run_sync(int)
+    await begin_and_end(RealStorage())
+
+
 async def test_a_directory_that_takes_no_lock_is_told_of_and_its_offsets_are_read(
     anyio_backend: str, caplog: pytest.LogCaptureFixture
 ) -> None:
