@@ -412,9 +412,9 @@ class Connection:
             self.refuse(garbage)
             return
         reader = intake.reader
-        self._requests.more = reader.has_more
+        self._requests.more = reader.has_more and self._requests.serving
         self._receive(commands)
-        if reader.has_more:
+        if self._requests.more:
             self._requests.dispatch()
         if reader.refused:
             self._answer_refused()

@@ -656,6 +656,17 @@ async def test_requests_that_wait_for_their_turn_are_dropped_with_their_connecti
         assert "0 handlers running" in repr(bench.connection)
 
 
+async def test_many_requests_that_come_while_the_server_stops_are_dropped_and_disturb_nobody() -> None:
+    frames = b"".join([encode_command(RemotingCommand.request(34), number) for number in range(5_000)])
+    async with benches() as (make, _):
+        bench = make(accepted=True)
+    bench.connection.stop_serving()
+    bench.connection.received(frames)
+    bench.connection.received(frames)
+    assert bench.sent() == []
+    assert "closed" not in repr(bench.connection), "answers to what came before are still given"
+
+
 async def test_a_client_takes_all_that_has_come_at_once() -> None:
     handled: list[int] = []
 
