@@ -56,6 +56,12 @@ _FRAME = struct.Struct(">II")
 _BINARY_HEAD_BYTES = 2 + 1 + 2 + 4 + 4 + 4
 _MIN_BINARY_HEADER_BYTES = _BINARY_HEAD_BYTES + 4  # + ext size
 
+MOST_FIELDS: Final = 1_000  # of one header; requests have up to 20, and some that users add
+_LONG_HEADER_BYTES = 16_384  # no more fit into it than are read in some milliseconds
+_MOST_BYTES_BESIDE_TEXTS = 4 * MOST_FIELDS
+
+_TO_TEXT: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
 _MAX_SEEN = 1000  # different headers whose form is remembered
 _MAX_SEEN_BYTES = 1000  # of one of them
 
@@ -345,7 +351,9 @@ def _parse_binary(header: bytes) -> tuple[int, int, str | None, dict[str, str]]:
     fields: dict[str, str] = {}
     short, long = _SHORT.unpack_from, _SIZE.unpack_from
     try:
-        while at < size:
+        for _ in range(MOST_FIELDS):
+            if at >= size:
+                break
             name_end = at + 2 + short(header, at)[0]
             value_at = name_end + 4
             value_end = value_at + long(header, name_end)[0]
@@ -358,6 +366,8 @@ def _parse_binary(header: bytes) -> tuple[int, int, str | None, dict[str, str]]:
             at = value_end
     except struct.error as error:
         raise RemoteProtocolError(f"the ext fields of a binary header break off at byte {at}") from error
+    if at < size:
+        raise RemoteProtocolError(f"a header of {size} bytes has more than {MOST_FIELDS} fields")
     return language, version, remark, fields
 
 
@@ -412,6 +422,8 @@ def _scan_json(header: bytes) -> tuple[int, int, int] | None:
 
 def _parse_json(header: bytes) -> tuple[int, int, int, int, int, str | None, dict[str, str]]:
     """Code, opaque, flag, language, version, remark, ext fields; missing numbers are 0, numbers may be strings."""
+    if len(header) > _LONG_HEADER_BYTES:
+        _check_few_values(header)
     try:
         values = json.loads(header.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
@@ -431,6 +443,16 @@ def _parse_json(header: bytes) -> tuple[int, int, int, int, int, str | None, dic
         remark if remark is None else _text(remark),
         {name: _text(value) for name, value in ext.items() if value is not None} if ext else {},
     )
+
+
+def _check_few_values(header: bytes) -> None:
+    """Refuse a JSON header that is not long for its texts: reading 4 MiB of small values takes seconds."""
+    ends = header.replace(b"\\\\", b"").replace(b'\\"', b"")  # the quotes that are left begin and end texts
+    few = ends.count(b'"') <= 4 * MOST_FIELDS  # of a name and a value each
+    if not few or sum(map(len, ends.split(b'"')[::2])) > _MOST_BYTES_BESIDE_TEXTS:
+        raise RemoteProtocolError(
+            f"a header of {len(header)} bytes has more than {MOST_FIELDS} fields, or other values"
+        )
 
 
 def _int32(values: dict[str, Any], name: str) -> int:
@@ -462,6 +484,6 @@ def _text(value: Any) -> str:
     if type(value) is str:
         return value
     try:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        return _TO_TEXT(value)
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError("a field of a JSON header is nested too deep") from error

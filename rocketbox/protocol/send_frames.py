@@ -119,6 +119,8 @@ class SendReader:
         key = (header[_EXT_AT:born_at], header[born_end:properties_at], header[end:])
         head = self._by_bytes.get(key)
         if head is None:
+            if born_at + (properties_at - born_end) + (len(header) - end) > _MAX_KEY:
+                return None  # what is not kept has no need of this way
             # Bytes that look like a name may be part of a value: only pieces that are whole entries are believed, and
             # the same bytes mean the same the next time.
             fields: dict[str, str] = {}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rocketbox.errors import RemoteProtocolError
 from rocketbox.protocol import bodies, registration_bodies
+from rocketbox.protocol.codes import SerializeType
 from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command
 from rocketbox.protocol.framing import FrameReader
 from rocketbox.protocol.loose_json import loads_loose
@@ -130,3 +131,42 @@ def test_a_large_text_in_loose_json_is_read_and_no_error_repeats_it() -> None:
     with pytest.raises(ValueError, match="character") as caught:
         loads_loose("{" + "k" * 100_000 + "}")
     assert len(str(caught.value)) < 200
+
+
+MANY = 50_000
+JSON_OF_MANY_VALUES = {
+    "objects": b'{"code":10,"extFields":{%b}}' % b",".join([b'"%x":{}' % number for number in range(MANY)]),
+    "texts": b'{"code":10,"extFields":{%b},"flag":0,"language":"JAVA","opaque":1,"version":1}'
+    % b",".join([b'"%x":"\\\\"' % number for number in range(MANY)]),
+    "a list": b'{"code":10,"remark":[%b]}' % b",".join([b"{}"] * MANY),
+    "long numbers": b'{"code":10,"x":[%b]}' % b",".join([b"9" * 4_000] * 50),
+    "behind an escaped quote": b'{"code":10,"remark":"\\"%b' % (b'","a":"' * MANY),
+}
+
+
+@pytest.mark.parametrize("kind", JSON_OF_MANY_VALUES)
+def test_a_json_header_of_very_many_values_is_refused_before_they_are_read(kind: str) -> None:
+    header = JSON_OF_MANY_VALUES[kind]
+    with pytest.raises(RemoteProtocolError, match="1000 fields"):
+        _ = decode_command(len(header).to_bytes(4, "big") + header).ext_fields
+
+
+def test_a_binary_header_of_very_many_fields_is_refused() -> None:
+    for count in (1_000, 1_001):
+        command = RemotingCommand.request(310, {f"{number:x}": "1" for number in range(count)})
+        read = decode_command(encode_command(command, 1)[4:])
+        if count == 1_000:
+            assert read.ext_fields == command.ext_fields
+        else:
+            with pytest.raises(RemoteProtocolError, match="1000 fields"):
+                _ = read.ext_fields
+
+
+@pytest.mark.parametrize("serialization", list(SerializeType))
+@pytest.mark.parametrize(
+    "text", ["\x01" * 32_767, '"' * 32_767, "\\" * 32_767, '{"a":[1,{}],' * 2_500, "7F00," * 500_000]
+)
+def test_a_long_text_in_a_header_is_read(serialization: SerializeType, text: str) -> None:
+    fields = {"a": "group", "g": "1700000000000", "i": text, "n": text[:100]}
+    data = encode_command(RemotingCommand.request(310, fields), 1, serialization=serialization)[4:]
+    assert decode_command(data).ext_fields == fields
