@@ -95,13 +95,16 @@ class Supervisor:
     ) -> bool | None:
         group, self._group = self._group, None
         assert group is not None
-        for task in list(self._tasks.values()):
+        tasks = list(self._tasks.values())
+        for task in tasks:
             task.cancel()
-        group.cancel_scope.cancel()
-        if isinstance(error, Exception):  # a task group would wrap it; our tasks keep their errors to themselves
-            await group.__aexit__(None, None, None)
-            return False
-        return await group.__aexit__(kind, error, trace)
+        with anyio.CancelScope(shield=True):
+            for task in tasks:
+                await task.wait()
+        # Our tasks keep their errors to themselves. The group is neither cancelled nor told what ends the body: it
+        # would wrap an error, and raise a cancellation of its own past a shield when what is around that is cancelled.
+        await group.__aexit__(None, None, None)
+        return False
 
     def start(
         self, name: str, function: Callable[..., Awaitable[Any]], *args: Any, restart: bool = True

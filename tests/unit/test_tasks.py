@@ -84,6 +84,23 @@ async def test_a_scope_cancelled_further_out_reaches_tasks_by_way_of_their_owner
     assert [*states, task.state] == [TaskState.RUNNING, TaskState.CANCELLED]
 
 
+async def test_who_shields_himself_from_a_cancellation_that_has_come_can_end_his_tasks_in_order() -> None:
+    ended = False
+    with anyio.CancelScope() as scope, anyio.CancelScope() as shield:
+        tasks = await Supervisor("test", RealClock()).__aenter__()
+        task = tasks.start("work", anyio.Event().wait)
+        scope.cancel()
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            shield.shield = True
+            await tasks.__aexit__(None, None, None)
+            ended = True
+            raise
+    assert ended
+    assert task.state is TaskState.CANCELLED
+
+
 async def test_a_task_can_be_cancelled_alone() -> None:
     async with Supervisor("test", RealClock()) as tasks:
         first = tasks.start("first", anyio.Event().wait)
