@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rocketbox.broker.context import BrokerContext
+from rocketbox.message import MAX_PROPERTIES_BYTES
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import QueryMessageRequestHeader, QueryMessageResponseHeader, ViewMessageRequestHeader
@@ -30,6 +31,12 @@ class QueryHandler:
     async def by_key(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """The messages of a topic with a key, oldest first; 22 when there is none."""
         header = QueryMessageRequestHeader.decode(request.ext_fields)
+        fields = QueryMessageResponseHeader(index_last_update_timestamp=0, index_last_update_phyoffset=0).encode()
+        for what, text in (("topic", header.topic), ("key", header.key)):
+            size = len(text.encode("utf-8", "replace"))
+            if size > MAX_PROPERTIES_BYTES:  # its hash alone would keep the loop
+                remark = f"no message has a {what} of {size} bytes; {MAX_PROPERTIES_BYTES} is the most"
+                return RemotingCommand.response(ResponseCode.QUERY_NOT_FOUND, remark, fields)
         found = await self._store.query_keys(
             header.topic,
             header.key,
@@ -37,7 +44,6 @@ class QueryHandler:
             header.begin_timestamp,
             header.end_timestamp,
         )
-        fields = QueryMessageResponseHeader(index_last_update_timestamp=0, index_last_update_phyoffset=0).encode()
         if found.records:
             return RemotingCommand.response(ext_fields=fields, body=b"".join(reversed(found.records)))
         remark = "can not find message, maybe time range not correct"

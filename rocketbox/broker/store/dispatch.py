@@ -409,7 +409,7 @@ class Derived:
 
     def find_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int | None]:
         """Physical offsets of records that may have the key, newest first; None in between, where one may rest."""
-        return self.index.search(hash_key(hash_prefix(f"{topic}#"), key.encode()), begin_ms, end_ms)
+        return self.index.search(hash_key(hash_prefix(f"{topic}#"), key.encode("utf-8", "replace")), begin_ms, end_ms)
 
     # --- writing ---
 

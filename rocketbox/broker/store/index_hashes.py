@@ -48,7 +48,7 @@ _power(_LANE)
 
 def hash_prefix(text: str) -> int:
     """What :func:`hash_key` takes as ``prefix``: the hash of a key's first characters."""
-    return _hash(text.encode())
+    return _hash(text.encode("utf-8", "replace"))  # as a message's own text is when it is sent
 
 
 def hash_key(prefix: int, key: bytes) -> int:

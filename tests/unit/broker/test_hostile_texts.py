@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
 
-from rocketbox.protocol.codes import RequestCode, ResponseCode
+from rocketbox.clock import RealClock
+from rocketbox.protocol.codes import RequestCode, ResponseCode, SerializeType
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.remoting.client import RemotingClient
+from rocketbox.remoting.options import RemotingOptions
 from tests.unit.broker.in_memory import broker_in_memory
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -47,6 +54,42 @@ async def test_what_a_client_says_of_itself_is_not_kept_at_any_length(code: int,
         assert told in str(answer.remark)
         broker = wire.running
         assert len(broker.locks) == len(broker.consumers.memberships) == len(broker.producers.memberships) == 0
+
+
+QUERY = {"topic": "t", "key": "k", "maxNum": 5, "beginTimestamp": 0, "endTimestamp": 2**62}
+
+
+@pytest.mark.parametrize("name", ["topic", "key"])
+async def test_a_query_for_a_key_that_no_message_can_have_is_answered_so_and_leaves_nothing(name: str) -> None:
+    async with broker_in_memory() as wire:
+        await wire.broker(RequestCode.QUERY_MESSAGE, QUERY)
+        tracemalloc.start()
+        try:
+            answer = await wire.broker(RequestCode.QUERY_MESSAGE, {**QUERY, name: "x" * 300_000})
+            size, answered = len(answer.remark or ""), answer.code
+            del answer
+            gc.collect()
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert answered == ResponseCode.QUERY_NOT_FOUND
+        assert size < 200
+        assert held < 1_000_000
+        again = await wire.broker(RequestCode.QUERY_MESSAGE, {**QUERY, name: "x" * 300_000})
+        assert "300000 bytes" in str(again.remark)
+
+
+@pytest.mark.parametrize("name", ["topic", "key"])
+async def test_a_query_with_half_a_character_finds_nothing(name: str) -> None:
+    async with broker_in_memory() as wire:
+        header = RemotingCommand.request(
+            RequestCode.QUERY_MESSAGE, {k: str(v) for k, v in QUERY.items()} | {name: "\ud800"}
+        )
+        address, json_only = wire.broker_address, RemotingOptions(serialization=SerializeType.JSON)
+        async with RemotingClient(clock=RealClock(), network=wire.network, options=json_only) as client:
+            answer = await client.request(address, header, timeout=PATIENCE)
+        assert answer.code == ResponseCode.QUERY_NOT_FOUND
+        assert wire.running.server.counters.failed_requests == 0
 
 
 async def test_codes_that_nobody_knows_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
