@@ -42,7 +42,8 @@ a fault of ours
 Brokers are dealt with side by side, each in one *turn* at a time, so one that is silent delays no queue of another;
 each queue is pulled as soon as it is had. Until a lock that is doubted is confirmed, nothing more of its queue is begun
 or committed. Requests of one connection may be carried out in any order: a lock that is given after its queue has left
-the table is given back, and a queue whose lock is being given back is not taken again before that is answered.
+the table is given back, and a queue whose lock is being given back is not taken again before that is answered. Where
+the broker does not answer, a lock is given back again each second, until it does or the queue comes back.
 
 A graceful hand-over gives handlers ``HANDOVER`` seconds: the old owner ends what is in hand and commits, the new one
 waits as long before it reads the offset. Of an orderly queue the lock is the proof, however long its batch takes.
@@ -77,7 +78,7 @@ from rocketbox.client.start_offsets import StartOffsets
 from rocketbox.errors import RemotingError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.rare_log import RareLog
-from rocketbox.tasks import SupervisedTask, ended_most
+from rocketbox.tasks import SupervisedTask, TaskState, ended_most
 
 __all__ = ["QueueAssignment"]
 
@@ -89,6 +90,8 @@ HANDOVER_NOTICE = AFTER_A_CHANGE + 0.3  # seconds more that the new owner waits:
 PATIENCE = 0.3  # seconds that are waited for the other brokers after the first one was dealt with
 SIDE_BY_SIDE = 16  # queues of one broker whose start offsets are asked for at once
 UNLOCKED_BY = 2.0  # seconds by which an unlocking is over, answered or not
+UNLOCK_AGAIN = 1.0  # seconds from one that was not answered to the next
+UNLOCK_FOR = 90.0  # seconds for which that is tried: a broker keeps a lock for 60 s, and may have been silent before
 
 
 class QueueAssignment:
@@ -123,6 +126,7 @@ class QueueAssignment:
         self._pokes: dict[str, anyio.Event] = {}  # by broker name: its turn has more to do
         self._hand_ons: dict[MessageQueue, SupervisedTask] = {}
         self._unlockings: Counter[MessageQueue] = Counter()  # under way, of queues that are not in the table
+        self._unlock_tasks: list[SupervisedTask] = []
         self._closed = False
         self._told = RareLog(_log, PERIOD)
         self._asking = Shares(membership, decide=self._decide)
@@ -188,7 +192,8 @@ class QueueAssignment:
     async def release(self, timeout: float) -> None:
         """Commit for the last time and give locks back, within timeout seconds; :meth:`forget_all` is to follow."""
         upkeep = self.lock_upkeep
-        await _cancel([*self._hand_ons.values(), *(upkeep.refreshes if upkeep is not None else ())])
+        refreshes = upkeep.refreshes if upkeep is not None else []
+        await _cancel([*self._hand_ons.values(), *self._unlock_tasks, *refreshes])
         with self._clock.move_on_after(timeout * COMMIT_SHARE):  # a silent broker leaves time for the locks of others
             if upkeep is not None:
                 await upkeep.settle_doubts()
@@ -398,6 +403,7 @@ class QueueAssignment:
             await self._end(owned, messages)
             messages.drop()
             self._offsets.forget(queue)
+            owned.locked_at = None  # or it would be asked for again beside its unlocking, and perhaps given behind it
             if self._locks is not None:
                 await self._locks.unlock([queue])
         except Exception:  # a fault of ours: the supervisor tells, and what was not committed comes to the next owner
@@ -407,6 +413,7 @@ class QueueAssignment:
             raise
         else:
             self._out(owned, Ownership.HANDED_ON)
+            self._unlock_what_went([owned])
             _log.info("group %s: gave up %s at offset %d", self._group, queue, messages.commit_offset)
         finally:
             del self._hand_ons[queue]
@@ -431,18 +438,30 @@ class QueueAssignment:
                 continue
             if locks.perhaps_has(queue):
                 self._unlockings[queue] += 1
-                self._tasks.start(f"unlocking {queue}", self._unlock, locks, queue, restart=False)
+                task = self._tasks.start(f"unlocking {queue}", self._unlock, locks, queue, restart=False)
+                self._unlock_tasks = [*(each for each in self._unlock_tasks if each.state is TaskState.RUNNING), task]
 
     async def _unlock(self, locks: QueueLocks, queue: MessageQueue) -> None:
-        """Until it is answered the queue is not taken again: its broker might carry the two out in any order."""
-        try:
-            await locks.unlock([queue])
-        finally:
-            self._unlockings[queue] -= 1
-            if not self._unlockings[queue]:
-                del self._unlockings[queue]
-                if queue.broker_name in self._pokes:
-                    self._pokes[queue.broker_name].set()
+        """Until it is answered the queue is not taken again: its broker might carry the two out in any order.
+
+        Where it is not, it is tried again for as long as the broker may keep the lock, unless a round gives it back.
+        """
+        end = self._clock.monotonic() + UNLOCK_FOR
+        while True:
+            try:
+                await locks.unlock([queue])
+            finally:
+                self._unlockings[queue] -= 1
+                if not self._unlockings[queue]:
+                    del self._unlockings[queue]
+                    if queue.broker_name in self._pokes:
+                        self._pokes[queue.broker_name].set()
+            await self._clock.sleep(UNLOCK_AGAIN)
+            if self._closed or queue in self._table or queue in self._unlockings or not locks.perhaps_has(queue):
+                return
+            if self._clock.monotonic() > end:
+                return
+            self._unlockings[queue] += 1
 
     def _drop(self, owned: OwnedQueue, why: str) -> None:
         """The event of a lock that is another member's, or may be."""

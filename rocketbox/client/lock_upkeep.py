@@ -164,8 +164,8 @@ class LockUpkeep:
         if losses != self._losses:
             return  # the broker may have forgotten what it just said
         for owned in asked:
-            if not owned.counts:
-                continue
+            if not owned.counts or owned.locked_at is None:
+                continue  # it was let go meanwhile
             if owned.queue not in given:
                 self._dropped(owned, "its lock is another member's")
                 continue

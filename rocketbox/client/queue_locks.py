@@ -5,8 +5,8 @@ Only the requests; when a lock is taken, refreshed and given back is decided in 
 begins.
 
 Source: Apache RocketMQ 5.x ``RebalanceImpl.lock``, ``lockAll``, ``unlock``, ``unlockAll``. Unlike there a queue that
-goes to another member is unlocked by a request that is answered, and that is made once more when it fails: a lost one
-would let the next owner wait for 60 s.
+goes to another member is unlocked by a request that is answered, and that is made once more when it fails (and then
+each second, by ``assignment``): a lost one would let the next owner wait for 60 s.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rocketbox.client.api.groups import lock_queues, unlock_queues
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.errors import RocketBoxError
 from rocketbox.message import MessageQueue
+from rocketbox.rare_log import RareLog
 
 __all__ = ["QueueLocks"]
 
@@ -38,6 +39,7 @@ class QueueLocks:
         self._group = group
         self._instance = instance
         self._asked_for: set[MessageQueue] = set()  # locked, or perhaps locked: an answer may have been lost
+        self._told = RareLog(_log)
 
     async def lock(self, broker_name: str, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
         """Those of a broker's queues that are locked now; the others are another member's. Raises RocketBoxError."""
@@ -59,7 +61,7 @@ class QueueLocks:
         return queue in self._asked_for
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
-        """Give queues back, within 2 s; where a broker cannot be told, its locks run out after 60 s."""
+        """Give queues back, within 2 s; where a broker cannot be told, :meth:`perhaps_has` says so."""
         by_broker: dict[str, list[MessageQueue]] = defaultdict(list)
         for queue in queues:
             by_broker[queue.broker_name].append(queue)
@@ -82,10 +84,13 @@ class QueueLocks:
                 await self._ask_to_unlock(broker_name, queues)
             given_back = True
         except RocketBoxError as error:
-            _log.warning("group %s: cannot unlock queues at %s: %s", self._group, broker_name, error)
+            self._told.tell(
+                logging.WARNING, self._instance.clock.monotonic(), broker_name,
+                "group %s: cannot unlock queues at %s: %s", self._group, broker_name, error,
+            )  # fmt: skip
         finally:
             if not given_back:
-                self._asked_for.update(queues)  # the end tries it again
+                self._asked_for.update(queues)  # to be tried again
 
     async def _ask_to_unlock(self, broker_name: str, queues: Sequence[MessageQueue]) -> None:
         instance = self._instance
