@@ -105,4 +105,4 @@ async def test_starts_and_stops_leave_nothing_behind(anyio_backend: str) -> None
             assert asyncio.all_tasks() == tasks
             assert broker.connections == []
             broker.requests.clear()
-        assert threading.active_count() == threads
+        assert threading.active_count() <= threads, "those of earlier tests may have ended meanwhile"
