@@ -35,7 +35,7 @@ Steps = Generator[None, None, ResultT]
 """Work in steps of about a millisecond; the result is what the generator returns."""
 
 MAX_DEPTH = 100
-LARGE = 64 << 10  # characters of a text that is read in steps; a smaller one takes less than two milliseconds
+LARGE = 64 << 10  # characters of a text that is read in steps; Python's own reader takes two milliseconds for less
 WINDOW = 8 << 10  # characters that Python's own reader is given at once
 WORK_OF_A_STEP = 500  # values read one by one, of 1.5 us
 BYTES_OF_WORK = 80  # that Python's own reader reads in the time of one such value
@@ -85,14 +85,19 @@ def loads_loose(data: str | bytes) -> Any:
 
 
 def loads_in_steps(data: str | bytes, most: int = MAX_CONTAINERS) -> Steps[Any]:
-    """As :func:`loads_loose`, but a text of more than :data:`LARGE` characters in steps; a smaller one in one.
+    """As :func:`loads_loose`, but in steps; ordinary JSON of up to :data:`LARGE` characters in one.
 
     A large text may hold ``most`` objects and lists, strings of :data:`LONGEST_STRING` characters, and
     be nested a hundred deep.
     """
     text = _text(data)
     if len(text) <= LARGE:
-        return loads_loose(text)
+        try:
+            return json.loads(text)
+        except RecursionError:
+            raise ValueError("JSON is nested too deeply") from None
+        except ValueError:
+            return (yield from _Reader(text, windows=False).document())
     return (yield from _Reader(text, windows=True, most=most).document())
 
 
@@ -150,6 +155,7 @@ class _Reader:
             if value is not _MISSING:
                 return value
         self._count(1)
+        self._work += 1
         if first == "{":
             return (yield from self._object(depth))
         return (yield from self._array(depth))
@@ -191,6 +197,7 @@ class _Reader:
         values: dict[str, Any] = {}
         while (first := self._peek()) != "}":
             start = self._at
+            self._work += 1
             if first == "{":
                 yield from self._container_of_key(depth)
                 key = self._text[start : self._at]

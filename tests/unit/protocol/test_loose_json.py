@@ -100,6 +100,16 @@ def test_a_small_text_takes_one_step() -> None:
     assert run(loads_in_steps("{a:1}")) == ({"a": 1}, 1)
 
 
+@pytest.mark.parametrize("entry", ["{}:{{}}", "{}:[]", "{{{}:1}}:[]", "a{}:{{}}", "'{}':{{}}"])
+@pytest.mark.parametrize("count", [4_000, 12_000])
+def test_a_text_of_many_empty_values_takes_as_many_steps_as_one_of_others(count: int, entry: str) -> None:
+    text = "{" + ",".join([entry.format(number) for number in range(count)]) + "}"
+    assert (len(text) > LARGE) == (count == 12_000)
+    found, steps = run(loads_in_steps(text))
+    assert found == loads_loose(text)
+    assert steps >= count // 500
+
+
 def test_quotes_in_single_quotes_are_read() -> None:
     assert loads_loose("""{'a"b\\'c\\"d\\\\':1}""") == {'a"b\'c"d\\': 1}
 
