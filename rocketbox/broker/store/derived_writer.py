@@ -137,6 +137,7 @@ class DerivedWriter:
         return True
 
     async def _flush(self, pool: WorkerPool, *, index: bool, thorough: bool) -> bool:
+        built = not index or await self._build_index(pool)
         keys = await self._take_index(pool) if index else None
         good: bool | None = None
         try:
@@ -148,7 +149,7 @@ class DerivedWriter:
             return False
         if keys is not None:
             good = await self._write_index(pool, keys) and good
-        return good and (keys is not None) is index
+        return good and built and (keys is not None) is index
 
     async def _flush_queues(self, pool: WorkerPool, indexed: int, *, thorough: bool) -> bool | None:
         """Write queues; None when the log could not be synced up to their records, and those ``indexed``."""
@@ -218,9 +219,17 @@ class DerivedWriter:
         self._thorough_due = self._clock.monotonic() + self._thorough
         return True
 
-    async def _take_index(self, pool: WorkerPool) -> TakenIndex | None:
+    async def _build_index(self, pool: WorkerPool) -> bool:
+        """Build the rest of it; where that is not possible, what is built is written all the same, which makes room."""
         try:
             await self._feed.build(pool)
+        except Exception as error:
+            self._troubles.begin(BUILDING, error)
+            return False
+        return True
+
+    async def _take_index(self, pool: WorkerPool) -> TakenIndex | None:
+        try:
             return await pool.run(self._feed.take)
         except Exception as error:
             self._troubles.begin(BUILDING, error)

@@ -2,7 +2,8 @@
 
 What is dispatched is noted here; threads take it in slices of about a millisecond, so that none holds the interpreter
 for long. When too much is noted, in notes or in bytes, or after an error, the notes are dropped and the records are
-read again from the log: neither a slow index nor a broken one holds up anything else, and it ends up complete.
+read again from the log: neither a slow index nor a broken one holds up anything else, and it ends up complete. What is
+built and not written is bounded too: while the disk takes none of it, nothing more is built.
 
 The layout of index files is left to ``index_file``, what is indexed to ``dispatch``.
 """
@@ -24,6 +25,7 @@ from rocketbox.broker.store.index_file import IndexSnapshot
 from rocketbox.broker.store.records import find_keys, parse_record
 from rocketbox.broker.store.troubles import Troubles
 from rocketbox.clock import Clock
+from rocketbox.errors import StoreError
 
 __all__ = ["BUILDING", "IndexFeed", "TakenIndex"]
 
@@ -31,6 +33,7 @@ SLICE = 256  # records that are indexed at once, in about a millisecond ...
 SLICE_BYTES = 64 << 10  # ... unless they have many keys: of each byte of those a hundred of memory may come
 WAKE = 1024  # so many notes are worth a thread's while; fewer wait for the next writing of the index, or for a query
 WAKE_BYTES = 4 << 20  # so many bytes of them are too
+MOST_UNWRITTEN = 4_000_000  # entries (24 bytes each) that wait in memory for a disk that takes none
 MOST_NOTES = 50_000
 MOST_BYTES = 64 << 20  # in notes
 FIRST_BACKOFF = 1.0
@@ -148,6 +151,7 @@ class IndexFeed:
         with self.guard:
             if self.built >= end:
                 return
+            self._check_room()
             notes = self._notes
             if not self._has_all:
                 records, behind = self._log.read_records(self.built, end)
@@ -169,6 +173,11 @@ class IndexFeed:
                 notes.extendleft(reversed(taken))  # those that are in the index are not added again
                 raise
             _, self.built, self._indexed_count, self._indexed = taken[-1]
+
+    def _check_room(self) -> None:
+        unwritten = self._derived.index.changed
+        if unwritten > MOST_UNWRITTEN:
+            raise StoreError(f"{unwritten} entries of the index wait for a disk that takes none")
 
     def begin_index(self, start: int) -> None:
         """Build an index, which was left out until now, from the record at ``start`` on; for a thread.

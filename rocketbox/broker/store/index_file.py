@@ -365,7 +365,7 @@ class MessageIndex:
     @property
     def changed(self) -> int:
         """How many entries are not written."""
-        return sum(file.changed for file in self.files[-2:])
+        return sum([file.changed for file in self.files])
 
     def load(self) -> None:
         """Open the files, and take the numbers of slots and entries from them where they are not those of the settings.

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from collections.abc import Iterable
 
 import pytest
 
 from rocketbox.broker.store import index_feed
+from rocketbox.broker.store.derived_writer import INDEX
 from rocketbox.broker.store.dispatch import IndexedRecord
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.store_tools import SMALL, FaultyStorage, check_index, message, opened, put_all, settle
+from tests.unit.store.store_tools import (
+    SMALL,
+    FaultyStorage,
+    ManualClock,
+    check_index,
+    found_by_key,
+    message,
+    opened,
+    os_error,
+    put_all,
+    settle,
+    until,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -77,3 +91,29 @@ async def test_keys_are_written_later_when_something_nobody_foresaw_ends_the_wri
             await store._derived_writer.flush(store._pool, index=True, thorough=True)
     async with opened(storage, OPTIONS) as store:
         await check_index(store, *range(10))
+
+
+async def test_entries_that_no_disk_takes_are_held_up_to_a_bound_and_made_up_for_from_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(index_feed, "MOST_UNWRITTEN", 100)
+    monkeypatch.setattr(index_feed, "WAKE", 8)
+    monkeypatch.setattr(index_feed, "SLICE", 8)
+    monkeypatch.setattr(index_feed, "MOST_NOTES", 30)
+    storage, clock = FaultyStorage(), ManualClock()
+    async with opened(storage, dataclasses.replace(OPTIONS, max_index_num=64), clock=clock) as store:
+        storage.fail(os_error(errno.EIO), "write", where="/index/")
+        for first in range(0, 200, 10):
+            await put_all(store, *[message(number) for number in range(first, first + 10)])
+            await clock.advance(5)
+        assert (await store.query_keys("orders", "k3", 9, 0, 1 << 60)).records  # what is held is found
+        assert sum(file.changed for file in store._derived.index.files) <= 100 + 8 * 4
+        assert {trouble.what for trouble in store.troubles.current} == {index_feed.BUILDING, INDEX}
+        storage.heal()
+        await until(lambda: not store.troubles.current, clock)
+        await check_index(store, *range(0, 200, 9), complete=False)
+        assert len(await found_by_key(store, "all", 64)) == 64
+    async with opened(storage, dataclasses.replace(OPTIONS, max_index_num=64)) as store:
+        assert store.report is not None
+        assert store.report.clean
+        await check_index(store, *range(0, 200, 9), complete=False)
