@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -304,6 +305,42 @@ async def test_a_topic_that_is_deleted_and_made_again_takes_runs_into_its_new_qu
             first = wire.running.store.min_offset("t", 0)
             assert [message.body for message in await wire.messages("t", first=first)] == [b"hello", b"0", b"1", b"2"]
             assert (await wire.broker(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "t"})).code == 0
+
+
+class HeldStorage(MemoryStorage):
+    """Notes no deleted topic until it is let go of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free, self.is_held = threading.Event(), threading.Event()
+
+    def record(self, name: str, path: str, offset: int = 0, size: int = 0) -> None:
+        if "deletedTopics" in path and not self.free.is_set():
+            self.is_held.set()
+            self.free.wait(PATIENCE)
+        super().record(name, path, offset, size)
+
+
+async def test_sends_that_come_while_their_topic_is_deleted_do_not_keep_later_ones_out_of_runs() -> None:
+    storage = HeldStorage()
+    async with broker_in_memory(storage=storage) as wire:
+        await wire.send("t", properties=ordinary(0))
+        peer = Peer(wire)
+        async with anyio.create_task_group() as group:
+            group.start_soon(wire.broker, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "t"})
+            with anyio.fail_after(PATIENCE):
+                while not storage.is_held.is_set():
+                    await anyio.sleep(0.001)
+            for number in range(2):  # the first makes the topic again
+                await peer.write([send(number, properties=ordinary(number))], answers=number + 1)
+                assert "is being deleted" in str(peer.answers[number].remark)
+            storage.free.set()
+        for first in (2, 5):
+            frames = [send(n, body=b"%d" % n, properties=ordinary(n)) for n in range(first, first + 3)]
+            await peer.write(frames, answers=first + 3)
+        assert peer.taken[-1] == 3
+        first = wire.running.store.min_offset("t", 0)
+        assert [int(message.body) for message in await wire.messages("t", first=first)] == list(range(2, 8))
 
 
 async def test_a_peer_with_an_ipv6_address_is_served_one_by_one() -> None:
