@@ -96,6 +96,8 @@ class SendRuns:
             return 0
         result = self._put_run(messages, born_host(connection))
         count = len(result.places)
+        if count < len(messages) and messages[count][0].queue.is_deleted:  # the lane was made while its topic went
+            self._lanes.clear()
         if count:
             del sent[count:]
             self._answers.answer_run(connection, sent, result)
