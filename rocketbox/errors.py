@@ -382,6 +382,8 @@ class RetryLater(Exception):  # noqa: N818 - a signal
     Orderly consumers pause the queue instead, for at most 30 s.
     """
 
+    delay = timedelta(0)  # of a subclass that does not call this class' __init__
+
     def __init__(self, delay: timedelta | float) -> None:
         self.delay = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
         if self.delay < timedelta(0):
@@ -391,6 +393,8 @@ class RetryLater(Exception):  # noqa: N818 - a signal
 
 class BatchFailed(Exception):  # noqa: N818 - a signal
     """In a batch: the messages before ``index`` are consumed, that one and those after it come back."""
+
+    index = 0  # of a subclass that does not call this class' __init__: all come back
 
     def __init__(self, index: int, reason: str = "") -> None:
         if index < 0:

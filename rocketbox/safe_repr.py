@@ -26,6 +26,8 @@ def safe_str(value: object) -> str:
 def _written(write: Callable[[object], str], value: object) -> str:
     try:
         return write(value)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # as with what a handler raises
         kind, why = type(value).__qualname__, type(error).__qualname__
         return f"<{kind} that cannot be written out: its {write.__name__}() raised {why}>"

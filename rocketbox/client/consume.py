@@ -12,6 +12,7 @@ import logging
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Coroutine, Generator, Sequence
+from contextvars import Context, copy_context
 from functools import partial
 from types import CoroutineType
 from typing import Any
@@ -136,8 +137,9 @@ class _Consumer(ABC):
         if handler is None:
             return failures_of_error(batch, _NobodyError(self._group, batch[0].topic))
         try:
-            result = await handler(batch[:])  # a copy, for handlers may change their list
-        except Exception as error:
+            result = await _apart(handler, batch[:])  # a copy, for handlers may change their list
+            return failures_of_result(batch, result) if result is not None else []
+        except Exception as error:  # of the handler, or of what it returned: that may need what is closed by now
             return failures_of_error(batch, error)
         except KeyboardInterrupt:
             raise
@@ -147,7 +149,6 @@ class _Consumer(ABC):
             ended = HandlerEndedError(batch[0].topic, error)
             ended.__cause__ = error
             return failures_of_error(batch, ended)
-        return failures_of_result(batch, result) if result is not None else []
 
     def _tell(self, message: MessageExt, error: Exception, retries: int, what_now: str) -> None:
         """Log a failed message; ``retries`` below 0: without limit."""
@@ -264,21 +265,22 @@ class ConcurrentConsumer(_Consumer):
         batches = 0
         try:
             while True:
+                context = copy_context()
                 try:
-                    handling = handler(batch[:])  # a copy, for handlers may change their list
+                    handling = context.run(handler, batch[:])  # a copy, for handlers may change their list
                 except BaseException as error:
                     return batch, _raised(error)
                 if type(handling) is not CoroutineType:
                     return batch, handling
                 try:
-                    trap = handling.send(None)
+                    trap = context.run(handling.send, None)
                 except StopIteration as returned:
                     if returned.value is not None:
                         return batch, _returned(returned.value)
                 except BaseException as error:
                     return batch, _raised(error)
                 else:
-                    return batch, _resumed(handling, trap)
+                    return batch, _resumed(handling, trap, context)
                 consumed += batch
                 batches += 1
                 if not go_on or not queue.waiting or not workers.another(worker):
@@ -431,23 +433,36 @@ async def _returned(outcomes: Outcomes) -> Outcomes:
     return outcomes
 
 
+async def _apart(handler: MessageHandler, batch: list[MessageExt]) -> Outcomes:
+    """Await a handler in a context of its own: what it sets there is not seen with the worker's next batch."""
+    context = copy_context()
+    handling = context.run(handler, batch)
+    if type(handling) is not CoroutineType:
+        return await handling
+    try:
+        trap = context.run(handling.send, None)
+    except StopIteration as returned:
+        return returned.value  # type: ignore[no-any-return] # what a handler returns is looked at later
+    return await _resumed(handling, trap, context)
+
+
 @types.coroutine
-def _resumed(handling: Coroutine[Any, Any, Outcomes], trap: Any) -> Generator[Any, Any, Outcomes]:
-    """Await the rest of a coroutine whose first step has been made; trap is what that told the loop to wait for."""
+def _resumed(handling: Coroutine[Any, Any, Outcomes], trap: Any, context: Context) -> Generator[Any, Any, Outcomes]:
+    """Await the rest of a coroutine, begun in context; trap is what its first step told the loop to wait for."""
     while True:
         try:
             sent = yield trap
         except GeneratorExit:
-            handling.close()
+            context.run(handling.close)
             raise
         except BaseException as error:
             try:
-                trap = handling.throw(error)
+                trap = context.run(handling.throw, error)
             except StopIteration as returned:
                 return returned.value  # type: ignore[no-any-return] # what a handler returns is looked at later
         else:
             try:
-                trap = handling.send(sent)
+                trap = context.run(handling.send, sent)
             except StopIteration as returned:
                 return returned.value  # type: ignore[no-any-return] # the same
 
