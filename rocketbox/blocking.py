@@ -164,6 +164,7 @@ class WorkerPool:
         self._later: Later | None = None
         self._stopping = False
         self._alive = 0
+        self._lacking = False  # of threads, and that has been logged
         self._ended = anyio.Event()
         self.context = contextvars.Context()
         """That in which the pool was started, without its loop: for jobs that bring none of their own."""
@@ -207,8 +208,7 @@ class WorkerPool:
             self._begin_in_loop()
             return
         if len(self._threads) < self._count:
-            for _ in range(min(len(jobs), self._count - len(self._threads))):
-                self._start_thread()
+            self._start_threads(min(len(jobs), self._count - len(self._threads)))
         if not self._waking and self._idle:
             self._wake()
 
@@ -228,13 +228,37 @@ class WorkerPool:
     def _closed(self) -> NotStartedError:
         return NotStartedError(f"worker pool {self._name}")
 
-    def _start_thread(self) -> None:
-        thread = threading.Thread(
-            target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True
-        )  # daemon: a function that never returns must not keep the process alive after a stop that timed out
-        self._threads.append(thread)
-        self._alive += 1
-        thread.start()
+    def _start_threads(self, count: int) -> None:
+        """Start some more. Where the system gives none, the others do the work; where there are none, it fails."""
+        for _ in range(count):
+            thread = threading.Thread(
+                target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True
+            )  # daemon: a function that never returns must not keep the process alive after a stop that timed out
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self._lack_threads(error)
+                return
+            self._threads.append(thread)
+            self._alive += 1
+        self._lacking = False
+
+    def _lack_threads(self, error: RuntimeError) -> None:
+        if not self._lacking:
+            self._lacking = True
+            _log.warning(
+                "worker pool %s has %d of %d threads, and cannot start more (%s): raise the limit of processes or "
+                "memory; it is tried again with what comes next",
+                self._name, len(self._threads), self._count, error,
+            )  # fmt: skip
+        if self._threads:
+            return
+        while self._jobs:
+            job = self._jobs.popleft()
+            if not job.given_up:
+                job.failure = RuntimeError(f"worker pool {self._name} has no thread: {error}")
+                self._finished.append(job)
+        self._tell_of_finished()
 
     # --- in a thread -------------------------------------------------------------------------------------------------
 
@@ -347,8 +371,9 @@ def _nothing() -> None:
 def _do(job: Job) -> None:
     try:
         job.result = job.run()
-    except StopIteration as error:  # no future takes it, for it would end the coroutine that awaits
-        job.failure = RuntimeError("the function raised StopIteration")
+    except (StopIteration, KeyboardInterrupt) as error:
+        # The one would end the coroutine that awaits; the other, which comes from no keyboard here, the process.
+        job.failure = RuntimeError(f"the function raised {type(error).__name__}")
         job.failure.__cause__ = error
     except BaseException as error:  # whatever it is belongs to who awaits it
         job.failure = error

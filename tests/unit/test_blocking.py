@@ -317,3 +317,41 @@ async def test_every_job_of_many_small_hand_overs_ends_once() -> None:
                 await anyio.lowlevel.checkpoint()
         await until(lambda: len(ended) == 3000)
     assert len(set(ended)) == 3000
+
+
+async def test_the_threads_that_could_be_started_do_the_work_of_those_that_could_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, started = threading.Thread.start, list[str]()
+
+    def only_one(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread.name)
+        start(thread)
+
+    ended: list[str] = []
+    async with WorkerPool(4, "test") as pool:
+        with monkeypatch.context() as limited:
+            limited.setattr(threading.Thread, "start", only_one)
+            for _ in range(3):
+                pool.put([Noted("job", ended) for _ in range(10)])
+            await until(lambda: len(ended) == 30)
+        with anyio.fail_after(PATIENCE):
+            assert await pool.run(divmod, 7, 2) == (3, 1)
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+    assert "has 1 of 4 threads" in caplog.text
+
+
+async def test_a_function_that_no_thread_can_take_fails_and_is_not_begun_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    called: list[int] = []
+    async with WorkerPool(2, "test") as pool:
+        with monkeypatch.context() as limited:
+            limited.setattr(threading.Thread, "start", refuse)
+            with anyio.fail_after(PATIENCE), pytest.raises(RuntimeError, match="worker pool test has no thread"):
+                await pool.run(called.append, 1)
+        await pool.run(called.append, 2)
+    assert called == [2]

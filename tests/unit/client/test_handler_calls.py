@@ -170,7 +170,9 @@ async def test_a_stop_that_waits_for_no_handler_commits_up_to_the_first_that_run
         assert setting.came.count(b"block") == 1
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), StopIteration(), Reject("no"), ValueError("x")])
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), StopIteration(), Reject("no"), ValueError("x")]
+)
 async def test_whatever_one_handler_raises_fails_its_message_alone(
     setting: Setting, error: BaseException, anyio_backend: str
 ) -> None:
@@ -293,3 +295,25 @@ async def test_handlers_of_both_kinds_together_run_no_more_than_concurrency_at_o
         broker.store("U", *(b"%d" % number for number in range(20)))
         await setting.until(lambda: ended == 40)
     assert most == 1
+
+
+async def test_where_no_thread_can_be_started_messages_fail_and_a_stop_waits_for_nobody(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, anyio_backend: str
+) -> None:
+    broker, start = setting.broker, threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with broker, setting.consumer(concurrency=4) as consumer:
+        await consumer.subscribe("T", "*", setting.handle)
+        with monkeypatch.context() as limited:
+            limited.setattr(threading.Thread, "start", refuse)
+            broker.store("T", b"0", b"1")
+            await setting.committed(2)
+            assert len(broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 2
+            assert setting.came == []
+            assert threading.Thread.start is not start
+        broker.store("T", b"2")
+        await setting.committed(3)
+        assert setting.came == [b"2"], "what could not be begun before is not begun after it was sent back"
