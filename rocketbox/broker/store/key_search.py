@@ -15,6 +15,8 @@ from rocketbox.broker.store.index_file import REST
 
 __all__ = ["KeySearch"]
 
+MOST_BYTES = 15 << 20  # of records: a client of Java's closes a connection on which an answer of 16 MiB comes
+
 
 class KeySearch:
     """One search. :meth:`step` goes on, in any thread, one after the other; :attr:`records` are found by then."""
@@ -33,6 +35,7 @@ class KeySearch:
         """How many entries of the index were looked at, at least."""
         self.is_complete = True
         """Whether it ended because there are no more, or enough, and not for its length."""
+        self._bytes = 0
         self._found = found
         self._guard = guard
         self._read = read
@@ -51,6 +54,9 @@ class KeySearch:
         if physical is not None:
             record = self._read(physical)
             if record is not None:
+                self._bytes += len(record)
+                if self.records and self._bytes > MOST_BYTES:
+                    return True
                 self.records.append(record)
             return False
         self.looked_at += REST

@@ -76,7 +76,7 @@ class StoreOptions:
     max_filter_message_size: int = 16_000
     """Bytes of the consume queue that one read looks through."""
     max_msgs_num_batch: int = 64
-    """The most records a query by key returns."""
+    """The most records a query by key returns; of large ones as many as fit into an answer of 15 MiB."""
     max_index_search_steps: int = 200_000
     """The most index entries that a query by key looks at; then it ends with what it has found."""
     file_reserved_time: str = "72h"

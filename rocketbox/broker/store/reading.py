@@ -304,8 +304,8 @@ class StoreReader:
         """Records of a topic that may have a key, stored between two times, newest first; by threads, in slices.
 
         Keys are UNIQ_KEY, the words of KEYS, and ``T#`` and the tags. They are found by their hash: others may be among
-        them. At most ``max_index_search_steps`` entries of the index are looked at. Raises StoreError while the index
-        is left out, for want of room.
+        them. At most ``max_index_search_steps`` entries of the index are looked at, and only so many records come as
+        fit into one answer. Raises StoreError while the index is left out, for want of room.
         """
         if self._derived.left_out is not None and self._derived.left_out.index is not None:
             raise StoreError(

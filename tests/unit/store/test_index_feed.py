@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from rocketbox.broker.store import index_feed
+from rocketbox.broker.store import index_feed, key_search
 from rocketbox.broker.store.derived_writer import INDEX
 from rocketbox.broker.store.dispatch import IndexedRecord
 from rocketbox.broker.store.message_store import MessageStore
@@ -20,6 +20,7 @@ from tests.unit.store.store_tools import (
     check_index,
     found_by_key,
     message,
+    number_of,
     opened,
     os_error,
     put_all,
@@ -91,6 +92,19 @@ async def test_keys_are_written_later_when_something_nobody_foresaw_ends_the_wri
             await store._derived_writer.flush(store._pool, index=True, thorough=True)
     async with opened(storage, OPTIONS) as store:
         await check_index(store, *range(10))
+
+
+async def test_a_query_by_key_ends_with_as_many_of_the_newest_messages_as_fit_into_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(key_search, "MOST_BYTES", 2000, raising=False)
+    async with opened(MemoryStorage(), OPTIONS) as store:
+        await put_all(store, *[message(number, size=300) for number in range(20)])
+        records = (await store.query_keys("orders", "all", 64, 0, 1 << 60)).records
+        assert [number_of(record) for record in records] == [19, 18, 17, 16]
+        assert sum(map(len, records)) <= 2000
+        await put_all(store, message(20, size=3000))  # the first comes, whatever its size
+        assert await found_by_key(store, "all", 64) == [20]
 
 
 async def test_entries_that_no_disk_takes_are_held_up_to_a_bound_and_made_up_for_from_the_log(
