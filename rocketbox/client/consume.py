@@ -27,7 +27,6 @@ from rocketbox.client.options import LONGEST_PAUSE, SHORTEST_PAUSE, ConsumerOpti
 from rocketbox.client.outcomes import (
     BROKER_DECIDES,
     DEAD_LETTER,
-    BlockingHandler,
     Failures,
     MessageHandler,
     Outcomes,
@@ -175,7 +174,7 @@ class ConcurrentConsumer(_Consumer):
         super().__init__(group, options, subscriptions, send_back=send_back, tasks=tasks, clock=clock)
         self._waited = 0
         self._calls = HandlerCalls(
-            threads, self._blocking_handler, self._workers.line_up, self._settle_call, tasks, clock
+            threads, self._called_in_threads, self._workers.line_up, self._settle_call, tasks, clock
         )
 
     def start(self) -> None:
@@ -188,7 +187,7 @@ class ConcurrentConsumer(_Consumer):
         """Messages were put into queue: see that a worker or a thread comes to it."""
         if queue.attended or not queue.waiting:
             return
-        if self._blocking_handler(queue) is None:
+        if self._called_in_threads(queue) is None:
             self._workers.line_up(queue)
         else:
             self._calls.line_up(queue)
@@ -209,16 +208,13 @@ class ConcurrentConsumer(_Consumer):
     def busy(self) -> int:
         return self._workers.busy + self._calls.busy
 
-    def _blocking_handler(self, queue: MessageSource) -> tuple[BlockingHandler, int] | None:
-        """Which ``def`` is called with messages of queue, and with how many; None: that is the workers' part.
+    def _called_in_threads(self, queue: MessageSource) -> Subscription | None:
+        """Whose ``def`` is called with messages of queue, after it was prepared; None: that is the workers' part.
 
         Where a group has other handlers as well all are: together they run no more than ``concurrency`` at once. So are
         messages that come back, for each has a handler of its own.
         """
-        subscription = self._subscriptions.get(queue.topic)
-        if subscription is None or subscription.blocking is None or not self._subscriptions.all_blocking:
-            return None
-        return subscription.blocking, subscription.batch_max_size
+        return self._subscriptions.get(queue.topic) if self._subscriptions.all_in_threads else None
 
     async def run(self, worker: Worker, queue: MessageSource) -> None:
         """Take one batch of queue after another, have it handled, and see to what failed.
@@ -312,7 +308,7 @@ class ConcurrentConsumer(_Consumer):
             queue.finish()
 
     async def _settle_call(self, call: HandlerCall) -> None:
-        """See to a ``def`` handler's call that raised, or returned something."""
+        """See to a ``def`` handler's call that raised, returned something, or is more than a call in a thread."""
         queue, batch = call.queue, call.batch
         try:
             failures = await self._call(call.outcomes, batch)

@@ -5,6 +5,9 @@ many more as they end within 2 ms, so that one wake-up does for all of them. Whi
 part: there is one line, so none waits behind a slow handler while a thread is idle. What no thread has begun has not
 been tried: it is taken out of the line at a stop, and left alone when its queue was closed.
 
+A call is prepared in the loop before: a listener's payload is read there. That has 5 ms of a turn, then others have
+theirs. What cannot be prepared is handled by the whole handler, in a task of its own.
+
 What a failed call is followed by is handed in by ``consume``.
 
 Source: own design (benchmark "push consume, def handler": a third of the cost of a task and a waiter for each call);
@@ -18,10 +21,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from threading import get_ident
 
+from anyio.lowlevel import checkpoint
+
 from rocketbox.blocking import Job
 from rocketbox.client.handler_threads import HandlerThreads
 from rocketbox.client.message_source import MessageSource
-from rocketbox.client.outcomes import BlockingHandler, Outcomes
+from rocketbox.client.outcomes import MessageHandler, Outcomes, PreparedCall
+from rocketbox.client.subscriptions import Subscription
+from rocketbox.client.workers import OTHERS_RAN, SLICE, take_in_hand
 from rocketbox.clock import Clock
 from rocketbox.message import MessageExt
 from rocketbox.tasks import SupervisedTask, Supervisor
@@ -35,19 +42,28 @@ HANDFUL = 16  # calls with messages of one queue before those of the next one co
 
 
 class HandlerCall(Job):
-    """One call of a ``def`` handler. ``handling``: its handler has not ended, or not begun, and nobody gave it up."""
+    """One call of a ``def`` handler. ``handling``: its handler has not ended, or not begun, and nobody gave it up.
 
-    __slots__ = ("_calls", "_handler", "batch", "began", "handling", "queue", "task", "took")
+    ``prepared``: what a thread calls; None: ``handler`` is awaited in the loop.
+    """
+
+    __slots__ = (
+        "_calls", "_handler", "batch", "began", "context", "handling", "in_line_since", "prepared", "queue", "task",
+        "took",
+    )  # fmt: skip
 
     def __init__(
-        self, calls: HandlerCalls, handler: BlockingHandler, queue: MessageSource, batch: list[MessageExt]
+        self, calls: HandlerCalls, handler: MessageHandler, queue: MessageSource, batch: list[MessageExt]
     ) -> None:
         super().__init__()
         self._calls = calls
+        self.context = calls.threads.context.copy()  # it is prepared and called in it
         self._handler = handler
         self.queue = queue
         self.batch = batch
+        self.prepared: PreparedCall | None = None
         self.began: float | None = None
+        self.in_line_since: float | None = None
         self.took = 0.0
         self.handling = True
         self.task: SupervisedTask | None = None
@@ -55,11 +71,12 @@ class HandlerCall(Job):
     def run(self) -> Outcomes | Awaitable[Outcomes]:
         if self.queue.closed:
             return None
+        assert self.prepared is not None
         calls = self._calls
         thread, monotonic, running = get_ident(), calls.clock.monotonic, calls.threads.running
         self.began = running[thread] = began = monotonic()
         try:
-            return calls.threads.context.copy().run(self._handler, self.batch[:])  # handlers may change their list
+            return self.context.run(self.prepared)
         finally:
             del running[thread]
             self.took = monotonic() - began
@@ -69,24 +86,43 @@ class HandlerCall(Job):
 
     async def outcomes(self, batch: list[MessageExt]) -> Outcomes:
         """What the handler returned; raises what it raised. A ``def`` may return a coroutine, too."""
+        if self.prepared is None:
+            take_in_hand(self)
+            self.began = self._calls.clock.monotonic()
+            return await self._handler(batch)
         if self.failure is not None:
             raise self.failure
         if inspect.isawaitable(self.result):
             return await self.result  # type: ignore[no-any-return] # what a handler returns is looked at later
         return self.result  # type: ignore[no-any-return]
 
+    def drop_result(self) -> None:
+        """Nobody awaits what was returned, or nobody any more."""
+        if inspect.iscoroutine(self.result):
+            self.result.close()
+
+    # --- where the whole handler is awaited, and waits for a thread itself (Handling) ---------------------------------
+
+    def wait_in_line(self, now: float) -> None:
+        self.in_line_since = now
+
+    def leave_line(self, now: float) -> None:
+        if self.in_line_since is not None and self.began is not None:
+            self.began += now - self.in_line_since
+            self.in_line_since = None
+
 
 class HandlerCalls:
     """Those of one consumer.
 
-    ``handler_of(queue)`` says who is called with its messages, and with how many; None for a queue that is not for
-    threads, which ``elsewhere`` gets. ``settle(call)`` sees to a call that did not simply return.
+    ``subscription_of(queue)`` says who is called with its messages, and how that is prepared; None for a queue that is
+    not for threads, which ``elsewhere`` gets. ``settle(call)`` sees to a call that did not simply return.
     """
 
     def __init__(
         self,
         threads: HandlerThreads,
-        handler_of: Callable[[MessageSource], tuple[BlockingHandler, int] | None],
+        subscription_of: Callable[[MessageSource], Subscription | None],
         elsewhere: Callable[[MessageSource], object],
         settle: Callable[[HandlerCall], Awaitable[None]],
         tasks: Supervisor,
@@ -96,7 +132,7 @@ class HandlerCalls:
         self.clock = clock
         self.ended: list[HandlerCall] = []
         """Their threads are done with them; for what is told next in the loop."""
-        self._handler_of = handler_of
+        self._subscription_of = subscription_of
         self._elsewhere = elsewhere
         self._settle = settle
         self._tasks = tasks
@@ -105,12 +141,15 @@ class HandlerCalls:
         self._ahead = 0
         self._closed = False
         self._unsettled: deque[HandlerCall] = deque()
-        self._new_unsettled: Waiter | None = None
+        self._slice_ends = 0.0  # on the monotonic clock: until then calls may be prepared
+        self._last_prepared = float("-inf")
+        self._behind = False  # it has ended, and there is more to prepare
+        self._more: Waiter | None = None
         self._drained: list[Waiter] = []
 
     def start(self) -> None:
         self.threads.on_delivered(self._go_on)
-        self._tasks.start("outcomes of def handlers", self._see_to_outcomes)
+        self._tasks.start("def handlers", self._see_to_more)
 
     def line_up(self, queue: MessageSource) -> None:
         """Put queue at the end of the line."""
@@ -152,7 +191,10 @@ class HandlerCalls:
     def slower_than(self, seconds: float) -> list[HandlerCall]:
         """Those whose handler began longer ago than seconds and has not ended."""
         oldest = self.clock.monotonic() - seconds
-        return [call for call in self._in_hand if call.handling and call.began is not None and call.began < oldest]
+        return [
+            call for call in self._in_hand
+            if call.handling and call.began is not None and call.in_line_since is None and call.began < oldest
+        ]  # fmt: skip
 
     def oldest(self) -> float:
         """When the handler began that has run for longest, on the monotonic clock; now, where none runs."""
@@ -171,6 +213,8 @@ class HandlerCalls:
     def _forget(self, call: HandlerCall) -> None:
         self._in_hand.discard(call)
         call.queue.finish()
+        if call.result is not None:
+            call.drop_result()
         if not self._in_hand:
             for waiter in self._drained:
                 if not waiter.done():
@@ -178,31 +222,53 @@ class HandlerCalls:
 
     def _hand_over(self) -> None:
         """Take messages of the queues in turn, while there is room, and put calls with them into the threads' line."""
-        line, in_hand = self._line, self._in_hand
-        room = self.threads.count + self._ahead - len(in_hand)
-        if room <= 0 or not line:
+        line = self._line
+        room = self.threads.count + self._ahead - len(self._in_hand)
+        if room <= 0 or not line or self._behind:
             return
+        now = self.clock.monotonic()
+        if now - self._last_prepared > OTHERS_RAN:
+            self._slice_ends = now + SLICE
         calls: list[HandlerCall] = []
-        while line and room > 0:
+        while line and len(calls) < room and now < self._slice_ends:
             queue = line.popleft()
-            wanted = self._handler_of(queue)
-            if wanted is None:
+            subscription = self._subscription_of(queue)
+            if subscription is None or subscription.prepare is None:
                 self._elsewhere(queue)
                 continue
-            handler, limit = wanted
-            for _ in range(min(HANDFUL, room)):
-                batch = queue.take(limit)
-                if not batch:
-                    break
-                calls.append(HandlerCall(self, handler, queue, batch))
-                room -= 1
+            now = self._take(queue, subscription, calls, min(room, len(calls) + HANDFUL))
             if queue.waiting:
                 line.append(queue)
             else:
                 queue.attended = False
-        in_hand.update(calls)
-        if calls:
-            self.threads.put(calls)
+        self._last_prepared = now
+        self._in_hand.update(calls)
+        ready = [call for call in calls if call.prepared is not None]
+        if ready:
+            self.threads.put(ready)
+        if len(ready) < len(calls):
+            self._unsettled.extend(call for call in calls if call.prepared is None)
+        self._behind = bool(line) and len(calls) < room
+        self._see_to_more_soon()
+
+    def _take(self, queue: MessageSource, subscription: Subscription, calls: list[HandlerCall], up_to: int) -> float:
+        """Add calls with messages of queue, until there are up_to or the slice is over; what the clock says then."""
+        handler, prepare, limit = subscription.handler, subscription.prepare, subscription.batch_max_size
+        assert prepare is not None
+        monotonic = self.clock.monotonic
+        while batch := queue.take(limit):
+            call = HandlerCall(self, handler, queue, batch)
+            calls.append(call)
+            try:
+                call.prepared = call.context.run(prepare, batch[:])  # a copy, for handlers may change their list
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
+                pass  # the whole handler meets it again, and it is judged there
+            now = monotonic()
+            if len(calls) >= up_to or now >= self._slice_ends:
+                return now
+        return monotonic()
 
     def _go_on(self) -> None:
         """Some calls have ended: see to all of them together, and hand over the next ones."""
@@ -211,8 +277,9 @@ class HandlerCalls:
         took = 0.0
         for call in ended:
             took += call.took
-            if call not in in_hand:
-                continue  # given up
+            if call not in in_hand:  # given up
+                call.drop_result()
+                continue
             if call.failure is not None or call.result is not None:
                 self._unsettled.append(call)
                 continue
@@ -223,22 +290,36 @@ class HandlerCalls:
             queue.remove(messages)
         if ended:
             self._ahead = min(MOST_AHEAD, int(AHEAD * len(ended) / took)) if took else MOST_AHEAD
-        if self._unsettled and self._new_unsettled is not None and not self._new_unsettled.done():
-            self._new_unsettled.set_result(None)
+        self._see_to_more_soon()
         self._hand_over()
 
-    async def _see_to_outcomes(self) -> None:
-        """Start a task for each call that failed: it may wait. What the loop calls back can start none."""
+    def _see_to_more_soon(self) -> None:
+        if (self._unsettled or self._behind) and self._more is not None and not self._more.done():
+            self._more.set_result(None)
+
+    async def _see_to_more(self) -> None:
+        """Do what callbacks of the loop cannot: wait for another turn, and start tasks.
+
+        Each call that failed, or is more than a call in a thread, has a task: it may wait.
+        """
         while True:
+            if self._behind:
+                await checkpoint()
+                self._behind = False
+                self._slice_ends = self.clock.monotonic() + SLICE
+                self._hand_over()
             while self._unsettled:
                 call = self._unsettled.popleft()
                 if call in self._in_hand:
                     call.task = self._tasks.start("outcome of a def handler", self._settled, call, restart=False)
-            self._new_unsettled = make_waiter()
-            await self._new_unsettled
+            if not self._behind:
+                self._more = make_waiter()
+                await self._more
 
     async def _settled(self, call: HandlerCall) -> None:
         try:
+            if call.prepared is None and (self._closed or call.queue.closed):
+                return  # it was not begun
             await self._settle(call)
         finally:
             self._forget(call)

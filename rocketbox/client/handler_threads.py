@@ -16,18 +16,19 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from contextvars import Context
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeGuard, TypeVar
 
 import anyio
 
 from rocketbox.blocking import Job, WorkerPool
-from rocketbox.client.outcomes import AnyHandler, BlockingHandler, MessageHandler, Outcomes
-from rocketbox.client.workers import worker_in_hand
+from rocketbox.client.outcomes import AnyHandler, BlockingHandler, MessageHandler, Outcomes, Preparation
+from rocketbox.client.workers import in_hand
 from rocketbox.clock import Clock
 from rocketbox.message import MessageExt
 
-__all__ = ["HandlerThreads", "is_blocking"]
+__all__ = ["HandlerThreads", "is_blocking", "preparation"]
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
@@ -41,6 +42,13 @@ def is_blocking(given: AnyHandler) -> TypeGuard[BlockingHandler]:
     return not (
         inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(getattr(given, "__call__", None))  # noqa: B004
     )
+
+
+def preparation(given: AnyHandler) -> Preparation | None:
+    """How a call of a ``def`` is prepared; None for an ``async def``."""
+    if not is_blocking(given):
+        return None
+    return lambda batch: partial(given, batch)
 
 
 class HandlerThreads:
@@ -73,15 +81,14 @@ class HandlerThreads:
 
     async def run(self, function: Callable[..., ResultT], *args: Any) -> ResultT:
         """The result of ``function(*args)``, which runs in a thread of its own; raises what it raises."""
-        worker = worker_in_hand()
-        if worker is None:
+        handling = in_hand()
+        if handling is None:
             return await self._pool.run(self._call, None, function, args)
-        worker.wait_in_line(self._clock.monotonic())
+        handling.wait_in_line(self._clock.monotonic())
         try:
-            return await self._pool.run(self._call, worker.begin, function, args)
+            return await self._pool.run(self._call, handling.leave_line, function, args)
         finally:
-            if worker.in_line_since is not None:  # it was cancelled before the thread began
-                worker.leave_line(self._clock.monotonic())
+            handling.leave_line(self._clock.monotonic())  # it was cancelled before the thread began
 
     @property
     def context(self) -> Context:

@@ -23,6 +23,8 @@ __all__ = [
     "MessageHandler",
     "Outcome",
     "Outcomes",
+    "Preparation",
+    "PreparedCall",
     "delay_level_for",
     "failures_of_error",
     "failures_of_result",
@@ -39,6 +41,12 @@ MessageHandler = Callable[[list[MessageExt]], Awaitable[Outcomes]]
 
 BlockingHandler = Callable[[list[MessageExt]], Outcomes | Awaitable[Outcomes]]
 """The same as a ``def``, which is called in a thread."""
+
+PreparedCall = Callable[[], Outcomes | Awaitable[Outcomes]]
+"""A call of a ``def`` handler that has its arguments, for a thread."""
+
+Preparation = Callable[[list[MessageExt]], PreparedCall | None]
+"""Makes the call for a batch, in the loop. None, or what it raises: there is more to this batch than a call."""
 
 AnyHandler = MessageHandler | BlockingHandler
 """A handler as users write it: ``async def``, or ``def`` for one that blocks."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.options import ConsumerOptions
-from rocketbox.client.outcomes import BlockingHandler, MessageHandler
+from rocketbox.client.outcomes import MessageHandler, Preparation
 from rocketbox.message import SelectorType
 from rocketbox.protocol.bodies import ConsumerData
 from rocketbox.protocol.codes import retry_topic
@@ -27,13 +27,13 @@ __all__ = ["Subscription", "Subscriptions"]
 class Subscription:
     """One topic of a consumer: what to select, and who handles it, up to ``batch_max_size`` messages a call.
 
-    ``blocking``: the ``def`` that is all that ``handler`` calls, in a thread; None: there is more to it.
+    ``prepare`` makes the call in a thread that does the same as ``handler``; None: there is none.
     """
 
     data: SubscriptionData
     handler: MessageHandler
     batch_max_size: int = 1
-    blocking: BlockingHandler | None = None
+    prepare: Preparation | None = None
 
 
 class Subscriptions:
@@ -64,9 +64,9 @@ class Subscriptions:
         return {*self._wanted, *([self._retry_topic] if self._retry_topic else [])}
 
     @property
-    def all_blocking(self) -> bool:
-        """Whether every topic's handler is a ``def`` and nothing else."""
-        return all(subscription.blocking is not None for subscription in self._wanted.values())
+    def all_in_threads(self) -> bool:
+        """Whether every topic's handler is a ``def`` whose calls can be prepared."""
+        return all(subscription.prepare is not None for subscription in self._wanted.values())
 
     def put(
         self,
@@ -75,12 +75,12 @@ class Subscriptions:
         handler: MessageHandler,
         selector_type: SelectorType,
         batch_max_size: int,
-        blocking: BlockingHandler | None = None,
+        prepare: Preparation | None = None,
     ) -> Subscription | None:
         """Want topic like this, instead of what is returned. Raises ClientError for a bad expression."""
         data = replace(parse_subscription(topic, expression, selector_type), sub_version=self._next_version(topic))
         before = self._wanted.get(topic)
-        self._wanted[topic] = Subscription(data, handler, batch_max_size, blocking)
+        self._wanted[topic] = Subscription(data, handler, batch_max_size, prepare)
         return before
 
     def put_back(self, topic: str, before: Subscription) -> None:

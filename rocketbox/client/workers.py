@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
+from typing import Protocol
 
 from anyio.lowlevel import checkpoint
 
@@ -23,11 +24,21 @@ from rocketbox.message import MessageExt
 from rocketbox.tasks import SupervisedTask, Supervisor
 from rocketbox.waiters import Waiter, make_waiter
 
-__all__ = ["Worker", "Workers", "worker_in_hand"]
+__all__ = ["OTHERS_RAN", "SLICE", "Handling", "Worker", "Workers", "in_hand", "take_in_hand"]
 
 SLICE = 0.005  # seconds of the loop that all workers together use before others get their turn
 SLICE_BATCHES = 64  # ends a slice as well: a turn of the loop costs as much as a few batches
 OTHERS_RAN = 0.0005  # seconds between two batches that must have gone to others
+
+
+class Handling(Protocol):
+    """The handling of one batch, whose time does not go on while a part of it waits for a thread."""
+
+    def wait_in_line(self, now: float) -> None:
+        """A part of the batch waits for a thread: its handler has not begun."""
+
+    def leave_line(self, now: float) -> None:
+        """The thread began, or it is waited for no more. Called in the thread, too, and more than once."""
 
 
 class Worker:
@@ -44,12 +55,7 @@ class Worker:
         self.replaced = False
 
     def wait_in_line(self, now: float) -> None:
-        """A part of the batch waits for a thread: its handler has not begun."""
         self.in_line_since = now
-
-    def begin(self, now: float) -> None:
-        """The thread began. Called in it."""
-        self.leave_line(now)
 
     def leave_line(self, now: float) -> None:
         if self.in_line_since is not None:
@@ -57,12 +63,17 @@ class Worker:
             self.in_line_since = None
 
 
-_in_hand: ContextVar[Worker | None] = ContextVar("worker", default=None)
+_in_hand: ContextVar[Handling | None] = ContextVar("in hand", default=None)
 
 
-def worker_in_hand() -> Worker | None:
-    """The worker whose handler runs here; None outside of handlers."""
+def in_hand() -> Handling | None:
+    """What the handler belongs to that runs in this task; None outside of handlers."""
     return _in_hand.get()
+
+
+def take_in_hand(handling: Handling) -> None:
+    """From here on the task's handlers belong to handling."""
+    _in_hand.set(handling)
 
 
 class Workers:
@@ -175,7 +186,7 @@ class Workers:
     async def _run(self, worker: Worker) -> None:
         line = self._line
         clock = self._clock
-        _in_hand.set(worker)
+        take_in_hand(worker)
         while not worker.replaced:  # a handler may have swallowed the cancellation that should have ended this
             if not line:
                 await self._wait_for_work()

@@ -132,12 +132,14 @@ class ListenerContainer:
             options = consumer_options(plan.options, cluster=plan.cluster, wait_for_servers=self._wait_for_servers)
             consumer = PushConsumer(plan.group, instance=self._instance, options=options)
             for function in plan.functions:  # before the consumer starts: the brokers hear of all topics together
+                dispatch = self._dispatch(function, consumer.threads, self._limit)
                 await consumer.subscribe(
                     function.topic,
                     function.selector_expression,
-                    self._dispatch(function, consumer.threads, self._limit).handle,
+                    dispatch.handle,
                     selector_type=function.selector_type,
                     batch_max_size=function.batch_max_size,
+                    prepare=None if function.signature.is_async else dispatch.prepare,
                 )
             # From here on, for handlers run before the consumer has all its queues, and may have to pause it.
             self._consumer, self._status = consumer, ContainerStatus.RUNNING

@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import anyio
 
 from rocketbox.client.handler_threads import HandlerThreads
-from rocketbox.client.outcomes import Outcome
+from rocketbox.client.outcomes import Outcome, Outcomes, PreparedCall
 from rocketbox.clock import Clock
 from rocketbox.errors import BatchFailed, Reject, RetryLater
 from rocketbox.listeners.binding import HandlerBinding
@@ -103,6 +104,32 @@ class HandlerDispatch:
             outcomes = [await self._handle_one(message) for message in messages]
         return outcomes if any(outcome is not None for outcome in outcomes) else None
 
+    def prepare(self, messages: Sequence[MessageExt]) -> PreparedCall | None:
+        """The call for a thread that does what :meth:`handle` does; None where not all payloads can be read."""
+        if self.binding.signature.is_batch:
+            arguments, invalid = self.binding.batch_arguments(messages)
+            return None if invalid else partial(self._call_batch, arguments, len(messages))
+        if len(messages) > 1:
+            return None  # each has a call of its own
+        try:
+            return partial(self._call_one, self.binding.arguments(messages[0]))
+        except PayloadError:
+            return None
+
+    def _call_one(self, arguments: list[Any]) -> Outcomes | Awaitable[Outcomes]:
+        result = self.binding.call(arguments)
+        if isinstance(result, Exception):
+            return [result]
+        return self._sent_on(result) if result is not None and self.reply is not None else None
+
+    def _call_batch(self, arguments: list[Any], count: int) -> Outcomes | Awaitable[Outcomes]:
+        result = self.binding.call(arguments)
+        return None if result is None else self._returned(result, count)
+
+    async def _sent_on(self, result: Any) -> None:
+        assert self.reply is not None
+        await self.reply([result])
+
     async def _handle_one(self, message: MessageExt) -> Outcome:
         try:
             arguments = self.binding.arguments(message)
@@ -112,7 +139,7 @@ class HandlerDispatch:
         if isinstance(result, Exception):  # an outcome that was returned instead of raised
             return result
         if result is not None and self.reply is not None:
-            await self.reply([result])
+            await self._sent_on(result)
         return None
 
     async def _handle_batch(self, messages: Sequence[MessageExt]) -> list[Outcome]:

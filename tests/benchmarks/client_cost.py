@@ -29,11 +29,13 @@ from rich.table import Table
 
 from rocketbox.client import ConsumerOptions, Producer
 from rocketbox.client.consume import ConcurrentConsumer
-from rocketbox.client.handler_threads import HandlerThreads, is_blocking
-from rocketbox.client.outcomes import AnyHandler
+from rocketbox.client.handler_threads import HandlerThreads, preparation
+from rocketbox.client.outcomes import AnyHandler, Preparation
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.client.subscriptions import Subscriptions
 from rocketbox.clock import RealClock
+from rocketbox.listeners.binding import Beans, read_signature
+from rocketbox.listeners.dispatch import HandlerDispatch, InvalidLimit
 from rocketbox.message import Message, MessageExt, MessageQueue, SelectorType
 from rocketbox.protocol.bodies import BrokerData, QueueData, TopicRouteData, encode_topic_route
 from rocketbox.protocol.codes import RequestCode
@@ -42,6 +44,7 @@ from rocketbox.protocol.framing import FrameReader
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import Listener, Opened
 from rocketbox.tasks import Supervisor
+from rocketbox.template import JsonMessageConverter
 from rocketbox.waiters import Waiter
 
 __all__ = ["LOADS", "main", "measure"]
@@ -207,6 +210,21 @@ class _Seen:
             if not self._left:
                 self._loop.call_soon_threadsafe(self.all_seen.set)
 
+    async def count_in_loop(self, messages: list[MessageExt]) -> None:
+        self.count(messages)
+
+
+def _listener(seen: _Seen, threads: HandlerThreads) -> HandlerDispatch:
+    """A ``def`` of one text, as ``@rocketmq_listener`` marks it."""
+    one = [_message_ext(0)]
+
+    def handler(text: str) -> None:
+        seen.count(one)
+
+    converter, beans = JsonMessageConverter(), Beans(has=lambda hint: False, resolve=lambda hint: None)
+    binding = read_signature(handler, beans=beans, converter=converter).bind(beans.resolve, converter)
+    return HandlerDispatch(binding=binding, limit=InvalidLimit(1, RealClock(), lambda: None), threads=threads)
+
 
 def _pulled(messages: int) -> list[ProcessQueue]:
     """Messages in four queues, as pulls have put them there."""
@@ -223,12 +241,19 @@ def _message_ext(offset: int) -> MessageExt:
 
 
 @asynccontextmanager
-async def _consumer(producer: Producer, handler: AnyHandler, batch_max_size: int) -> AsyncIterator[ConcurrentConsumer]:
+async def _consumer(producer: Producer, seen: _Seen, load: Load) -> AsyncIterator[ConcurrentConsumer]:
     clock, options = RealClock(), ConsumerOptions()
     subscriptions = Subscriptions("cost", producer.instance, options)
     async with HandlerThreads(options.concurrency, "cost", clock) as threads, Supervisor("cost", clock) as tasks:
-        blocking = handler if is_blocking(handler) else None
-        subscriptions.put(TOPIC, "*", threads.handler(handler), SelectorType.TAG, batch_max_size, blocking)
+        handler: AnyHandler
+        prepare: Preparation | None
+        if load.listener:
+            dispatch = _listener(seen, threads)
+            handler, prepare = dispatch.handle, dispatch.prepare
+        else:
+            handler = seen.count if load.in_threads else seen.count_in_loop
+            prepare = preparation(handler)
+        subscriptions.put(TOPIC, "*", threads.handler(handler), SelectorType.TAG, load.batch_max_size, prepare)
         consumer = ConcurrentConsumer(
             "cost", options, subscriptions, threads=threads, send_back=None, tasks=tasks, clock=clock
         )
@@ -244,11 +269,15 @@ Round = Callable[[int], Awaitable[float]]
 
 @dataclass(frozen=True)
 class Load:
-    """``sends``: what a producer does; None: messages are consumed, by a ``def`` handler or not, one or some a call."""
+    """``sends``: what a producer does; None: messages are consumed, by a ``def`` handler or not, one or some a call.
+
+    ``listener``: the handler is a ``def`` that takes the text of the message.
+    """
 
     messages: int
     sends: Callable[[Producer, int], Awaitable[None]] | None = None
     in_threads: bool = False
+    listener: bool = False
     batch_max_size: int = 1
 
 
@@ -261,6 +290,7 @@ LOADS = {
     "consumed, async def handler": Load(4000),
     "consumed, def handler": Load(4000, in_threads=True),
     "consumed, def handler, 16 a call": Load(4000, in_threads=True, batch_max_size=16),
+    "consumed, def listener": Load(4000, listener=True),
 }
 
 
@@ -275,11 +305,7 @@ async def _round_of(load: Load, producer: Producer, network: _PeerNetwork, stack
         return send
     seen = _Seen()
 
-    async def count(messages: list[MessageExt]) -> None:
-        seen.count(messages)
-
-    handler: AnyHandler = seen.count if load.in_threads else count
-    consumer = await stack.enter_async_context(_consumer(producer, handler, load.batch_max_size))
+    consumer = await stack.enter_async_context(_consumer(producer, seen, load))
 
     async def consume(messages: int) -> float:
         queues = _pulled(messages)

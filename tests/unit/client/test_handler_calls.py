@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from contextvars import ContextVar
+from functools import partial
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from rocketbox.client import ClientOptions, ConsumerOptions, PushConsumer
+from rocketbox.client.outcomes import Outcomes
 from rocketbox.errors import Reject
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageExt
 from rocketbox.protocol.codes import RequestCode
@@ -317,3 +322,187 @@ async def test_where_no_thread_can_be_started_messages_fail_and_a_stop_waits_for
         broker.store("T", b"2")
         await setting.committed(3)
         assert setting.came == [b"2"], "what could not be begun before is not begun after it was sent back"
+
+
+# --- calls that are prepared in the loop -----------------------------------------------------------------------------
+
+
+class Prepared:
+    """A handler that is prepared: of the bodies that hold "bad" each in its own way, the whole handler sees to it."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.whole: list[bytes] = []
+
+    def prepare(self, batch: list[MessageExt]) -> Callable[[], Outcomes] | None:
+        assert threading.current_thread() is threading.main_thread()
+        body = batch[0].body
+        batch.clear()  # its own list
+        if b"raises" in body:
+            raise SystemExit(3) if b"exit" in body else ValueError("bad")
+        return None if b"bad" in body else partial(self.call, body)
+
+    def call(self, body: bytes) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        self.setting.came.append(body)
+        if b"block" in body:
+            self.setting.release.wait(30)
+
+    async def handle(self, batch: list[MessageExt]) -> Outcomes:
+        self.whole.append(batch[0].body)
+        if b"bad" in batch[0].body:
+            raise Reject("it cannot be read")
+        raise AssertionError("this was to be prepared")
+
+
+async def test_what_cannot_be_prepared_is_the_whole_handlers_alone(setting: Setting, anyio_backend: str) -> None:
+    broker, handler = setting.broker, Prepared(setting)
+    bodies = [b"%d" % number for number in range(100)]
+    bodies[10], bodies[20], bodies[99] = b"bad", b"bad: raises", b"bad: raises exit"
+    async with broker, setting.consumer(concurrency=2) as consumer:
+        await consumer.subscribe("T", "*", handler.handle, prepare=handler.prepare)
+        broker.store("T", *bodies)
+        await setting.until(lambda: len(setting.came) == 97 and consumer.state().busy_workers == 0)
+        await setting.committed(100)
+        assert sorted(handler.whole) == [b"bad", b"bad: raises", b"bad: raises exit"]
+        sent_back = broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset", "delayLevel")
+        assert sorted(sent_back) == [("1010", "-1"), ("1020", "-1"), ("1099", "-1")]
+        assert {queue.in_process for queue in consumer.state().queues} == {0}
+    assert Counter([*setting.came, *handler.whole]) == Counter(bodies)
+
+
+async def test_preparing_gives_others_their_turn_after_five_milliseconds_and_goes_on_without_a_call_that_ends(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker, turns = setting.broker, list[int]()
+    turn = 0
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while not setting.release.is_set():
+            turn += 1
+            await anyio.lowlevel.checkpoint()
+
+    def prepare(batch: list[MessageExt]) -> Callable[[], Outcomes]:
+        turns.append(turn)
+        setting.clock.now += 0.001
+        return partial(setting.handle, batch)
+
+    async def handle(batch: list[MessageExt]) -> None:
+        raise AssertionError("this was to be prepared")
+
+    async with broker, anyio.create_task_group() as tasks, setting.consumer(concurrency=20) as consumer:
+        try:
+            broker.store("T", *(b"block",) * 50)
+            tasks.start_soon(count_turns)
+            await consumer.subscribe("T", "*", handle, prepare=prepare)
+            await setting.until(lambda: len(setting.came) == 20)
+        finally:
+            setting.release.set()
+        assert sorted(Counter(turns[:20]).values()) == [5, 5, 5, 5]
+        await setting.until(lambda: len(setting.came) == 50)
+
+
+async def test_a_handler_sees_the_context_that_it_was_prepared_in_and_no_other_one(
+    setting: Setting, anyio_backend: str
+) -> None:
+    tenant = ContextVar("tenant", default="nobody")
+    tenant.set("the service")
+    seen = list[tuple[str, str, str]]()
+
+    def prepare(batch: list[MessageExt]) -> Callable[[], Outcomes]:
+        before, body = tenant.get(), batch[0].body.decode()
+        tenant.set(body)
+
+        def call() -> None:
+            seen.append((before, body, tenant.get()))
+            tenant.set("left behind")
+
+        return call
+
+    async def handle(batch: list[MessageExt]) -> None:
+        raise AssertionError("this was to be prepared")
+
+    async with setting.broker, setting.consumer(concurrency=2) as consumer:
+        await consumer.subscribe("T", "*", handle, prepare=prepare)
+        setting.store(100)
+        await setting.until(lambda: len(seen) == 100)
+    assert all(before == "the service" and own == body for before, body, own in seen)
+
+
+async def test_the_time_of_a_whole_handler_begins_when_its_thread_does(setting: Setting, anyio_backend: str) -> None:
+    broker, first = setting.broker, threading.Event()
+    async with broker, setting.consumer(concurrency=2, consume_timeout=10.0) as consumer:
+
+        def prepare(batch: list[MessageExt]) -> Callable[[], None] | None:
+            return None if b"bad" in batch[0].body else partial(first.wait, 30)  # type: ignore[return-value]
+
+        async def handle(batch: list[MessageExt]) -> None:
+            setting.came.append(b"whole")
+            await consumer.threads.run(setting.handle, batch)
+
+        def sent_back() -> list[str]:
+            return sorted(offset for (offset,) in broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset"))
+
+        try:
+            await consumer.subscribe("T", "*", handle, prepare=prepare)
+            broker.store("T", b"0", b"1", b"bad: block")
+            await setting.until(lambda: len(consumer.threads.running) == 2)
+            await setting.clock.advance(11)  # they are given up, and keep their threads
+            await setting.until(lambda: setting.came == [b"whole"])
+            await setting.clock.advance(30)
+            assert sent_back() == ["1000", "1001"], "it stands in line"
+            first.set()
+            await setting.until(lambda: b"bad: block" in setting.came)
+            await setting.clock.advance(9)
+            assert sent_back() == ["1000", "1001"]
+            await setting.clock.advance(4)
+            assert sent_back() == ["1000", "1001", "1002"]
+            assert consumer.state().busy_workers == 0
+        finally:
+            first.set()
+            setting.release.set()
+
+
+async def test_a_stop_begins_no_whole_handler(setting: Setting, anyio_backend: str) -> None:
+    broker, handler = setting.broker, Prepared(setting)
+    async with broker, setting.consumer(concurrency=2) as consumer:
+
+        def prepare(batch: list[MessageExt]) -> None:
+            consumer._consumer.close()  # the stop comes before the turn of the handler
+
+        await consumer.subscribe("T", "*", handler.handle, prepare=prepare)
+        setting.store(3)
+        await setting.clock.advance(1)
+        assert consumer.state().busy_workers == 0
+        assert {queue.in_process for queue in consumer.state().queues} == {0}
+    assert handler.whole == []
+    assert broker.committed.get(("T", 0), 0) == 0
+
+
+@pytest.mark.filterwarnings("error")
+async def test_what_is_left_to_do_after_a_call_that_was_given_up_is_never_begun(
+    setting: Setting, anyio_backend: str
+) -> None:
+    broker, begun = setting.broker, list[bytes]()
+
+    async def rest(body: bytes) -> None:
+        begun.append(body)
+
+    def handle(batch: list[MessageExt]) -> object:
+        setting.handle(batch)
+        return rest(batch[0].body)
+
+    async with broker, setting.consumer(concurrency=2, consume_timeout=10.0) as consumer:
+        try:
+            await consumer.subscribe("T", "*", handle)  # type: ignore[arg-type] # a handler as users write it
+            broker.store("T", b"block", b"1")
+            await setting.until(lambda: len(setting.came) == 2)
+            await setting.clock.advance(20)
+        finally:
+            setting.release.set()
+        await setting.until(lambda: not consumer.threads.running)
+        await anyio.sleep(0.01)
+        await settle(20)
+        gc.collect()
+    assert begun == [b"1"]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
 
 from rocketbox.client import ClientOptions, MQClientInstance
+from rocketbox.errors import Reject
 from rocketbox.listeners.binding import Beans
 from rocketbox.listeners.container import ContainerStatus, ListenerContainer
 from rocketbox.listeners.options import Said
 from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_containers
+from rocketbox.protocol.codes import RequestCode
 from rocketbox.template import JsonMessageConverter, RocketMQTemplate
 from tests.clocks import VirtualClock, settle
 from tests.unit.client.scripted_broker import ScriptedBroker
@@ -26,11 +31,13 @@ async def on_arrival(arrival: dict[str, Any]) -> None: ...
 async def on_departure(departure: dict[str, Any]) -> None: ...
 
 
-def container_of(instance: MQClientInstance, **options: Any) -> ListenerContainer:
-    """A container of group g with a function for each of the topics A and T."""
+def container_of(
+    instance: MQClientInstance, functions: dict[str, Callable[..., Any]] | None = None, **options: Any
+) -> ListenerContainer:
+    """A container of group g with a function for each topic, at first A and T."""
     candidates = [
         Candidate(function, Said({"topic": topic, "consumer_group": "g", **options}, lambda name: "here"))
-        for topic, function in (("A", on_arrival), ("T", on_departure))
+        for topic, function in (functions or {"A": on_arrival, "T": on_departure}).items()
     ]
     converter = JsonMessageConverter()
     (plan,), wrong = plan_containers(candidates, {None: ClusterSettings()}, beans=NO_BEANS, converter=converter)
@@ -91,3 +98,46 @@ async def test_a_container_is_not_ready_while_a_topic_is_missing_and_says_so_eac
         assert container.state().ready
         await clock.advance(120)
         assert caplog.text.count("still no route") == 2
+
+
+async def test_calls_of_def_listeners_wait_for_threads_with_their_payloads_read_and_no_worker_each() -> None:
+    clock, release = VirtualClock(), threading.Event()
+    broker = ScriptedBroker(clock)
+    broker.topics = {"T": 1, "%RETRY%g": 1}
+    broker.committed["T", 0] = 0
+    came: list[int] = []
+
+    def on_row(row: dict[str, int]) -> None:
+        if row["number"] >= 100:
+            release.wait(30)
+        came.append(row["number"])
+        if row["number"] == 7:
+            raise Reject("not this one")
+
+    async def until(condition: Callable[[], bool]) -> None:
+        with anyio.fail_after(10):
+            while not condition():
+                await anyio.sleep(0.001)
+                await settle(20)
+
+    bodies = [b'{"number": %d}' % number for number in range(200)]
+    bodies[3] = b"{"
+    broker.store("T", *bodies)
+    options = ClientOptions(client_ip="10.0.0.9", api_timeout=60.0)
+    async with (
+        broker,
+        MQClientInstance(broker.address, options=options, clock=clock, network=broker.network) as instance,
+        container_of(instance, {"T": on_row}, concurrency=2) as container,
+    ):
+        consumer = container.consumer
+        try:
+            await until(lambda: len(came) == 99 and len(consumer.threads.running) == 2)
+            await settle(200)
+            assert consumer.state().busy_workers > 2, "some wait for a thread"
+        finally:
+            release.set()
+        await until(lambda: len(came) == 199 and not consumer.state().busy_workers)
+    sent_back = broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset", "delayLevel")
+    assert sorted(sent_back) == [("1003", "-1"), ("1007", "-1")]
+    assert broker.committed["T", 0] == 200
+    assert sorted(came) == [number for number in range(200) if number != 3]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import anyio
@@ -287,3 +289,48 @@ async def test_the_reason_of_an_invalid_payload_travels_with_its_rejection() -> 
     retried = await dispatch(handler, on_invalid=OnInvalid.RETRY).handle([message(b"{}")])
     assert retried is not None
     assert isinstance(retried[0], PayloadError)
+
+
+async def test_a_prepared_call_of_a_def_means_the_same_as_the_whole_handler() -> None:
+    def one(departure: Departure) -> Any:
+        if departure.row == 1:
+            raise RetryLater(timedelta(seconds=10))
+        return {2: Reject("no"), 3: "a result"}.get(departure.row)
+
+    def batch(departures: list[Departure]) -> Any:
+        match departures[0].row:
+            case 1:
+                raise BatchFailed(1, "the second")
+            case 2:
+                return [None, Reject("no")]
+            case 3:
+                return "not a list"
+            case 4:
+                return [None]
+        return None
+
+    async def outcome(call: Callable[[], Any]) -> list[str] | str | None:
+        try:
+            result = call()
+            named = kinds(await result if inspect.isawaitable(result) else result)
+            return None if named is None or set(named) == {"NoneType"} else named  # both say that all are consumed
+        except Exception as error:
+            return type(error).__name__
+
+    for function, of in ((one, rows), (batch, lambda row: rows(row, 9))):
+        sent, sent_before = list[Any](), list[Any]()
+        async with HandlerThreads(1, "desk", RealClock()) as pool:
+            for number in range(5):
+                messages = of(number)
+                for replies in (None, sent):
+                    prepared = dispatch(function, sent=replies).prepare(messages)
+                    assert prepared is not None
+                    whole = dispatch(function, sent=None if replies is None else sent_before, threads=pool)
+                    before = await outcome(partial(whole.handle, messages))
+                    if function is batch and number == 1:
+                        assert (before, await outcome(prepared)) == (["NoneType", "BatchFailed"], "BatchFailed")
+                    else:
+                        assert await outcome(prepared) == before
+        assert repr(sent) == repr(sent_before)
+    assert dispatch(one).prepare(rows(None)) is None
+    assert dispatch(batch).prepare(rows(1, None)) is None
