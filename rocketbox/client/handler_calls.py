@@ -242,13 +242,14 @@ class HandlerCalls:
             else:
                 queue.attended = False
         self._last_prepared = now
-        self._in_hand.update(calls)
-        ready = [call for call in calls if call.prepared is not None]
-        if ready:
-            self.threads.put(ready)
-        if len(ready) < len(calls):
-            self._unsettled.extend(call for call in calls if call.prepared is None)
         self._behind = bool(line) and len(calls) < room
+        self._in_hand.update(calls)
+        whole = [call for call in calls if call.prepared is None]
+        if whole:
+            self._unsettled.extend(whole)
+            calls = [call for call in calls if call.prepared is not None]
+        if calls:
+            self.threads.put(calls)
         self._see_to_more_soon()
 
     def _take(self, queue: MessageSource, subscription: Subscription, calls: list[HandlerCall], up_to: int) -> float:

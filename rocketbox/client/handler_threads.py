@@ -48,7 +48,7 @@ def preparation(given: AnyHandler) -> Preparation | None:
     """How a call of a ``def`` is prepared; None for an ``async def``."""
     if not is_blocking(given):
         return None
-    return lambda batch: partial(given, batch)
+    return partial(partial, given)  # for a batch: partial(given, batch), without a function of ours between
 
 
 class HandlerThreads:

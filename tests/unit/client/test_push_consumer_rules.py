@@ -883,6 +883,24 @@ async def test_handlers_that_begin_to_wait_have_as_many_beside_them_as_there_are
         assert begun == 40
 
 
+async def test_sixteen_are_awaited_one_by_one_after_one_that_waited_and_then_some_are_called_in_one_step_again(
+    setting: Setting, anyio_backend: str
+) -> None:
+    setting.broker.store("T", *(b"%d" % number for number in range(30)))
+    behind: list[int] = []  # how many were consumed before each in the same step
+
+    async def handle(batch: list[MessageExt]) -> None:
+        (queue,) = (state for state in consumer.state().queues if state.queue.topic == "T")
+        behind.append(int(batch[0].body) - queue.commit_offset)
+        if batch[0].body == b"3":
+            await settle(3)
+
+    async with setting.consumer(consume_from_where=ConsumeFromWhere.FIRST_OFFSET, concurrency=1) as consumer:
+        await consumer.subscribe("T", "*", handle)
+        await settle(200)
+    assert behind == [0, 1, 2, 3, *[0] * 16, *range(10)]
+
+
 async def test_what_was_consumed_before_a_handler_waits_counts_at_once(setting: Setting, anyio_backend: str) -> None:
     setting.broker.store("T", *(b"%d" % number for number in range(20)))
     go, tasks = anyio.Event(), list[object]()
