@@ -31,6 +31,7 @@ __all__ = [
     "MAGIC_V1",
     "MAGIC_V2",
     "BatchElement",
+    "BatchTooLongError",
     "RecordTemplate",
     "StoredMessage",
     "decode_batch",
@@ -368,12 +369,22 @@ def encode_batch(elements: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-def decode_batch(body: bytes) -> list[BatchElement]:
-    """The elements of a batch. Raises RemoteProtocolError when the body is none."""
-    elements = []
+class BatchTooLongError(RemoteProtocolError):
+    """A batch has more messages than are taken."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        super().__init__(f"a batch has more than {most} messages")
+
+
+def decode_batch(body: bytes, most: int | None = None) -> list[BatchElement]:
+    """The elements of a batch. Raises RemoteProtocolError when the body is none; BatchTooLongError beyond ``most``."""
+    elements: list[BatchElement] = []
     position, end = 0, len(body)
     while position < end:
         start = position
+        if len(elements) == most:
+            raise BatchTooLongError(most)
         try:
             size, _, _, flag, body_size = _ELEMENT.unpack_from(body, position)
             content, position = _take(body, position + _ELEMENT.size, body_size, end)

@@ -26,15 +26,16 @@ from rocketbox.protocol.codes import (
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.protocol.send_frames import SendHead
-from rocketbox.protocol.stored_message import BatchElement, decode_batch
+from rocketbox.protocol.stored_message import BatchElement, BatchTooLongError, decode_batch
 from rocketbox.protocol.tags import MAX_TOPIC_CHARACTERS
 from rocketbox.remoting.connection import Connection
 
-__all__ = ["DLQ_QUEUES", "SendRules"]
+__all__ = ["DLQ_QUEUES", "MOST_IN_BATCH", "SendRules"]
 
 _log = logging.getLogger(__name__)
 
 DLQ_QUEUES = 1
+MOST_IN_BATCH = 65_536  # the answer names each, by 57 bytes at most, and a peer reads no header of more than 4 MiB
 
 _TIMER_PROPERTIES = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
 
@@ -127,6 +128,10 @@ class SendRules:
                 f"message body size exceeded: {len(body)} bytes; {self._max_message_size} is the most",
             )
         try:
-            return decode_batch(body)
+            return decode_batch(body, MOST_IN_BATCH)
+        except BatchTooLongError as error:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL, f"a batch has more than {error.most} messages; send it in parts"
+            ) from error
         except RemotingError as error:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the batch cannot be read: {error}") from error

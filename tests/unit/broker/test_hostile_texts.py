@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
+from rocketbox.broker.handlers.send_rules import MOST_IN_BATCH
 from rocketbox.clock import RealClock
+from rocketbox.message import format_offset_msg_id
 from rocketbox.protocol.codes import RequestCode, ResponseCode, SerializeType
 from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.framing import MAX_HEADER_BYTES
+from rocketbox.protocol.stored_message import encode_batch
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.options import RemotingOptions
 from tests.unit.broker.in_memory import broker_in_memory
@@ -54,6 +58,17 @@ async def test_what_a_client_says_of_itself_is_not_kept_at_any_length(code: int,
         assert told in str(answer.remark)
         broker = wire.running
         assert len(broker.locks) == len(broker.consumers.memberships) == len(broker.producers.memberships) == 0
+
+
+async def test_a_batch_of_more_messages_than_an_answer_can_name_is_refused_and_not_stored() -> None:
+    settings: dict[str, object] = {"max-message-size": "4MB", "mapped-file-size-commit-log": "16MB"}
+    async with broker_in_memory(settings=settings) as wire:
+        answer = await wire.send("t", encode_batch([(0, b"b", b"")] * (MOST_IN_BATCH + 1)), m="true")
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert f"more than {MOST_IN_BATCH} messages" in str(answer.remark)
+        assert (await wire.send("t", b"one")).ext_fields["queueOffset"] == "0"
+    ids_of_the_largest = ",".join([format_offset_msg_id(bytes(16), 10_911, 2**62)] * MOST_IN_BATCH)
+    assert len(ids_of_the_largest) + 1_000 < MAX_HEADER_BYTES
 
 
 QUERY = {"topic": "t", "key": "k", "maxNum": 5, "beginTimestamp": 0, "endTimestamp": 2**62}

@@ -31,6 +31,7 @@ from rocketbox.protocol.ids import UniqIdGenerator, parse_offset_msg_id
 from rocketbox.protocol.loose_json import dumps_with_raw_keys, loads_loose
 from rocketbox.protocol.prepared_sends import SendRequest, SendTemplate, encode_send_numbers
 from rocketbox.protocol.stored_message import (
+    BatchTooLongError,
     RecordTemplate,
     StoredMessage,
     decode_batch,
@@ -182,6 +183,10 @@ def test_properties_too_long_for_a_record_are_refused() -> None:
 def test_batches(elements: list[tuple[int, bytes, bytes]]) -> None:
     decoded = decode_batch(encode_batch(elements))
     assert [(one.flag, one.body, one.properties) for one in decoded] == elements
+    assert len(decode_batch(encode_batch(elements), len(elements))) == len(elements)
+    if elements:
+        with pytest.raises(BatchTooLongError, match=f"more than {len(elements) - 1} "):
+            decode_batch(encode_batch(elements), len(elements) - 1)
 
 
 @given(
