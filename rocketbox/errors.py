@@ -206,7 +206,7 @@ class InvalidGroupError(ClientError):
 class HookFailedError(ClientError):
     """An RPC hook of the client raised what is no RocketBoxError before a request; that is the cause of this one."""
 
-    def __init__(self, hook: object, error: Exception) -> None:
+    def __init__(self, hook: object, error: BaseException) -> None:
         self.hook = hook
         super().__init__(f"the hook {type(hook).__name__} failed with {error!r} before a request; nothing was sent")
 

@@ -280,25 +280,27 @@ class RemotingClient:
         for hook in self.hooks:
             try:
                 request.added += hook.before_prepared(address, request)
-            except RocketBoxError:
+            except (RocketBoxError, KeyboardInterrupt):
                 raise
-            except Exception as error:
+            except BaseException as error:  # a hook waits for nothing: a cancellation, too, is one of its own
                 raise HookFailedError(hook, error) from error
 
     def _show_to_hooks(self, address: str, command: RemotingCommand) -> None:
         for hook in self.hooks:
             try:
                 hook.before_request(address, command)
-            except RocketBoxError:
+            except (RocketBoxError, KeyboardInterrupt):
                 raise
-            except Exception as error:
+            except BaseException as error:  # a hook waits for nothing: a cancellation, too, is one of its own
                 raise HookFailedError(hook, error) from error
 
     def _show_answer(self, address: str, code: int, response: RemotingCommand) -> None:
         for hook in self.hooks:
             try:
                 hook.after_response(address, code, response)
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # as above
                 self._role.log.tell(
                     logging.ERROR, self._clock.monotonic(), ("hook", type(hook), type(error)),
                     "the hook %s failed behind the answer of %s to request %d",

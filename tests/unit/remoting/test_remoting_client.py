@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -334,9 +335,10 @@ async def test_hooks_see_and_change_every_request() -> None:
 class Faulty(Signing):
     """A hook that fails in one place."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, error: BaseException) -> None:
         super().__init__("faulty", [])
         self.place = place
+        self.error = error
 
     def before_request(self, address: str, command: RemotingCommand) -> None:
         self.fail("before")
@@ -350,30 +352,37 @@ class Faulty(Signing):
 
     def fail(self, place: str) -> None:
         if place == self.place:
-            raise KeyError("token")
+            raise self.error
 
 
-async def test_hook_that_fails_before_a_request_is_named_and_nothing_is_sent() -> None:
+HOOK_ERRORS = [KeyError("token"), asyncio.CancelledError("token"), SystemExit("token")]
+
+
+@pytest.mark.parametrize("error", HOOK_ERRORS)
+async def test_hook_that_fails_before_a_request_is_named_and_nothing_is_sent(error: BaseException) -> None:
     world = World()
     world.handlers[34] = lambda _, request: RemotingCommand.response(17)
-    async with world.server(), world.client(hooks=[Faulty("before")]) as client:
+    async with world.server(), world.client(hooks=[Faulty("before", error)]) as client:
         for ask in (
             lambda: client.request(ADDRESS, hello(), timeout=3),
             lambda: client.request_prepared(ADDRESS, prepared(), timeout=3),
             lambda: client.send_oneway(ADDRESS, hello(), timeout=3),
             lambda: client.send_prepared_oneway(ADDRESS, prepared(), timeout=3),
         ):
-            with pytest.raises(HookFailedError, match=r"Faulty.*KeyError.*token.*nothing was sent") as caught:
+            with pytest.raises(HookFailedError, match=r"Faulty.*token.*nothing was sent") as caught:
                 await ask()
-            assert isinstance(caught.value.__cause__, KeyError)
+            assert caught.value.__cause__ is error
         assert not client.connected(ADDRESS)
 
 
-async def test_hook_that_fails_behind_an_answer_takes_nothing_from_it(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", HOOK_ERRORS)
+async def test_hook_that_fails_behind_an_answer_takes_nothing_from_it(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
     world = World()
     world.handlers[34] = lambda _, request: RemotingCommand.response(17)
     seen: list[str] = []
-    async with world.server(), world.client(hooks=[Faulty("after"), Signing("two", seen)]) as client:
+    async with world.server(), world.client(hooks=[Faulty("after", error), Signing("two", seen)]) as client:
         for _ in range(5):
             assert (await client.request(ADDRESS, hello(), timeout=3)).code == 17
             assert (await client.request_prepared(ADDRESS, prepared(), timeout=3)).code == 17
