@@ -263,7 +263,7 @@ class ConcurrentConsumer(_Consumer):
             while True:
                 context = copy_context()
                 try:
-                    handling = context.run(handler, batch[:])  # a copy, for handlers may change their list
+                    handling = handler(batch[:])  # a copy, for handlers may change their list
                 except BaseException as error:
                     return batch, _raised(error)
                 if type(handling) is not CoroutineType:
@@ -432,7 +432,7 @@ async def _returned(outcomes: Outcomes) -> Outcomes:
 async def _apart(handler: MessageHandler, batch: list[MessageExt]) -> Outcomes:
     """Await a handler in a context of its own: what it sets there is not seen with the worker's next batch."""
     context = copy_context()
-    handling = context.run(handler, batch)
+    handling = handler(batch)
     if type(handling) is not CoroutineType:
         return await handling
     try:
