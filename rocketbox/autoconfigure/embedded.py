@@ -8,6 +8,7 @@ import anyio
 
 from rocketbox.autoconfigure.properties import EmbeddedProperties, RocketBoxProperties
 from rocketbox.autoconfigure.service import Service
+from rocketbox.blocking import run_blocking
 from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.conditions import on_missing_bean, on_property
 from rocketbox.boot.marks import Phase, bean
@@ -29,17 +30,22 @@ async def embedded_servers(properties: RocketBoxProperties, service: Service) ->
     """Name server and broker beside the service: its code may block its own loop without stopping them."""
     servers = EmbeddedServers.in_thread(embedded_options(properties.embedded, service))
     try:
-        await anyio.to_thread.run_sync(servers.__enter__)
+        await run_blocking(servers.__enter__)
     except StoreLockedError as error:
         key = f"{PREFIX}data-dir"
         what = f"the store {error.directory} is in use by another broker"
         fix = f"stop that one, or set {key} to another folder"
         raise ConfigurationError(Finding(what, service.where(key) or f"{key} by default", fix)) from error
+    except anyio.get_cancelled_exc_class():  # as asyncio.timeout() does it: they may have been started all the same
+        if servers.broker_address:
+            with anyio.CancelScope(shield=True):
+                await run_blocking(servers.__exit__, None, None, None)
+        raise
     try:
         yield servers
     finally:
         with anyio.CancelScope(shield=True):  # a store that is not closed has to recover
-            await anyio.to_thread.run_sync(servers.__exit__, None, None, None)
+            await run_blocking(servers.__exit__, None, None, None)
 
 
 def embedded_problem(container: BeanContainer) -> str | None:

@@ -46,8 +46,8 @@ LADDER: dict[str, str] = {
     "spark.discovery": "spark.source",
     "spark": "errors clock tasks hints blocking message marks protocol remoting client template listeners spark",
     "boot": "errors clock tasks hints",
-    "autoconfigure": "errors clock tasks hints message marks protocol remoting client template listeners spark "
-    "boot embedded",
+    "autoconfigure": "errors clock tasks hints blocking message marks protocol remoting client template listeners "
+    "spark boot embedded",
     "background": "errors loops",
     "watchdog": "errors clock loops",
     "running": "errors clock tasks hints loops message marks protocol remoting client template listeners spark "
