@@ -34,7 +34,8 @@ __all__ = ["ELSEWHERE", "GROUPS", "OTHER", "QUEUES", "TOPIC", "TOPICS", "Clients
 TOPIC = "T"
 OTHER = "D"  # which may be deleted, made again, and have other numbers of queues
 ELSEWHERE = "E"  # which only the last of several brokers has, and nobody consumes
-QUEUES = 4
+QUEUES = 3  # of TOPIC on each broker, and as many of the others at most
+CALM = 5.0  # times as long as near a fault do producers wait: what no fault touches is worth less of a seed's time
 GROUPS = {"concurrent": GroupKind.CONCURRENT, "orderly": GroupKind.ORDERLY, "broadcast": GroupKind.BROADCAST}
 TOPICS = {"concurrent": frozenset({TOPIC, OTHER}), "orderly": frozenset({TOPIC}), "broadcast": frozenset({TOPIC})}
 CONSUME_TIMEOUTS = (5.0, 900.0, 900.0)  # seconds; handlers may be slower than the first
@@ -84,6 +85,8 @@ class Clients:
         self.slowest_handler = 0.02
         self.raising = 0.0
         self.producing = True
+        self.calm_for: Callable[[], float] = lambda: 0.0
+        """Seconds until there is to be much traffic."""
         self.other_is_there = asyncio.Event()
         """The topic that may be deleted is there."""
         self.members: dict[str, list[Member]] = {group: [] for group in GROUPS}
@@ -91,13 +94,11 @@ class Clients:
         """By host: the group of the member that runs or ran there; "" for producers."""
         self.producers: dict[str, MQClientInstance] = {}
         """By host."""
-        self.admin: Admin
         self._random = chance
         self._network = network
         self._history = history
         self._name_servers = name_servers
         self._brokers = brokers
-        self._admin_instance: MQClientInstance
         self._elsewhere = 0  # queues
         self._made = 0
         self._consume_timeout = chance.choice(CONSUME_TIMEOUTS)
@@ -116,20 +117,14 @@ class Clients:
 
     # --- producers ---------------------------------------------------------------------------------------------------
 
-    async def administer(self) -> Process:
-        """Have an admin."""
-        instance = self._admin_instance = self._instance(
-            "10.0.3.1", HostClock(self._random.getrandbits(32)), self._network.host("10.0.3.1")
-        )
+    def _for_admins(self) -> MQClientInstance:
+        host = "10.0.3.1"
+        return self._instance(host, HostClock(self._random.getrandbits(32)), self._network.host(host))
 
-        @asynccontextmanager
-        async def running() -> AsyncIterator[Admin]:
-            async with instance, Admin(instance=instance) as admin:
-                yield admin
-
-        process = Process(running)
-        self.admin = await process.start()
-        return process
+    async def administer(self, work: Callable[[Admin], Coroutine[Any, Any, None]]) -> None:
+        """Have an admin do it, which is there only for that long."""
+        async with self._for_admins() as instance, Admin(instance=instance) as admin:
+            await work(admin)
 
     async def make_elsewhere(self) -> None:
         """The topic of the last of several brokers, or other queues of it."""
@@ -137,7 +132,8 @@ class Clients:
             self._elsewhere = 1 + self._elsewhere % QUEUES
             address = f"{self._brokers[-1].host}:10911"
             topic = TopicConfig(ELSEWHERE, self._elsewhere, self._elsewhere)
-            await put_topic(self._admin_instance.remoting, address, topic, timeout=3.0)
+            async with self._for_admins() as instance:
+                await put_topic(instance.remoting, address, topic, timeout=3.0)
 
     def instances(self) -> Iterator[tuple[str, str, MQClientInstance]]:
         """Each client's name, its group ("" for producers), and what it knows of routes and brokers."""
@@ -150,8 +146,7 @@ class Clients:
     async def produce(self, broker: SimulatedBroker) -> None:
         """Send in all ways until ``producing`` is over."""
         host, clock = self._machine("")
-        instance = self._instance(host, clock, self._network.host(host))
-        self.producers[host] = instance
+        instance = self.producers[host] = self._instance(host, clock, self._network.host(host))
         async with instance, Producer(f"p-{broker.name}", instance=instance) as producer:
             ways = [self._fill(producer, broker, queue_id) for queue_id in range(QUEUES)]
             ways += [self._send_keyed(producer, f"key of {broker.name}"), self._send_others(producer, broker)]
@@ -170,17 +165,18 @@ class Clients:
             else:
                 (body,) = self._next(stream)
                 await self._send(stream, [body], producer.send(Message(TOPIC, body.encode()), queue=queue))
-            await asyncio.sleep(self._random.uniform(1.0, 12.0))
+            await self._pause(1.0, 12.0)
 
     async def _send_keyed(self, producer: Producer, stream: str) -> None:
         while self.producing:
             (body,) = self._next(stream)
             await self._send(stream, [body], producer.send(Message(TOPIC, body.encode(), hash_key=stream)))
-            await asyncio.sleep(self._random.uniform(2.0, 15.0))
+            await self._pause(2.0, 15.0)
 
     async def _send_others(self, producer: Producer, broker: SimulatedBroker) -> None:
         """To the other topic, to whichever queue: one, some at once, or without an answer."""
         stream = f"other of {broker.name}"
+        await asyncio.sleep(self._random.random())  # most learn of the route of TOPIC first
         while self.producing:
             await self.other_is_there.wait()
             way = self._random.random()
@@ -197,14 +193,19 @@ class Clients:
                 messages = [Message(OTHER, body.encode()) for body in bodies]
                 sends = producer.send(messages[0]) if len(messages) == 1 else producer.send_many(messages)
                 await self._send(stream, bodies, sends)
-            await asyncio.sleep(self._random.uniform(2.0, 15.0))
+            await self._pause(2.0, 15.0)
+
+    async def _pause(self, least: float, most: float) -> None:
+        """So long near a fault; longer in between, but not far into the next one."""
+        seconds = self._random.uniform(least, most)
+        await asyncio.sleep(min(CALM * seconds, max(seconds, self.calm_for())))
 
     async def _send_elsewhere(self, producer: Producer, broker: SimulatedBroker) -> None:
         stream = f"elsewhere of {broker.name}"
         while self.producing:
             (body,) = self._next(stream)
             await self._send(stream, [body], producer.send(Message(ELSEWHERE, body.encode())))
-            await asyncio.sleep(self._random.uniform(5.0, 25.0))
+            await self._pause(5.0, 25.0)
 
     def _next(self, stream: str, count: int = 1) -> list[str]:
         number = self._numbers.setdefault(stream, 0)
@@ -228,10 +229,11 @@ class Clients:
         else:
             results = answer if isinstance(answer, list) else [answer] * len(bodies)
         self._numbers[stream] += len(bodies)
-        for place, (body, result) in enumerate(zip(bodies, results, strict=True)):
+        for number, (body, result) in enumerate(zip(bodies, results, strict=True)):
             if isinstance(result, SendResult):
-                offset = result.queue_offset + (place if isinstance(answer, SendResult) else 0)
-                self._history.sent(body, result.topic, result.broker_name, offset)
+                offset = result.queue_offset + (number if isinstance(answer, SendResult) else 0)
+                place = (result.topic, result.broker_name, result.queue.queue_id)
+                self._history.sent(body, place, offset)
 
     # --- members of groups -------------------------------------------------------------------------------------------
 

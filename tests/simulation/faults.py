@@ -35,6 +35,7 @@ NOT_FAULTS = {
     "_make_other",
     "_until_done",
 }
+NEAR_BEFORE, NEAR_AFTER = 12.0, 12.0  # seconds around a fault in which there is much traffic
 Fault = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -59,6 +60,8 @@ class Faults:
         self._name_servers = name_servers
         self._disk = disk
         self._until = 0.0
+        self._begins: list[float] = []
+        self._busy = False
 
     def planned(self, kinds: Sequence[str], until: float) -> list[Coroutine[Any, Any, None]]:
         """Between none and six faults of a few kinds, each at its time: few kinds meet each other more often.
@@ -70,8 +73,19 @@ class Faults:
         planned = []
         for _ in range(self._random.choice([0, 1, 2, 3, 4, 6] if len(kinds) > KINDS_OF_A_SEED else [4, 6, 8])):
             fault: Fault = getattr(self, f"_{self._random.choice(of_this_seed).replace(' ', '_').replace('-', '_')}")
-            planned.append(self._at(self._random.uniform(FIRST, until - LONGEST), fault))
+            when = self._random.uniform(FIRST, until - LONGEST)
+            self._begins.append(when)
+            planned.append(self._at(when, fault))
+        self._begins.sort()
+        self._busy = len(kinds) <= KINDS_OF_A_SEED  # a few chosen kinds are to be met by much
         return planned
+
+    def calm_for(self) -> float:
+        """Seconds until a fault is near: 0 from some time before each until some time after it."""
+        now = self._history.now()
+        if self._busy or any(fault.begin <= now <= fault.end + NEAR_AFTER for fault in self._history.faults):
+            return 0.0
+        return next((max(0.0, when - NEAR_BEFORE - now) for when in self._begins if when >= now), math.inf)
 
     async def _at(self, when: float, fault: Fault) -> None:
         await asyncio.sleep(max(0.0, when - self._history.now()))
@@ -89,7 +103,7 @@ class Faults:
         host = self._random.choice(servers + list(self._clients.groups_of))
         for broker in self._brokers:
             if broker.host == host:
-                return host, frozenset({broker.name}), self._doubled(broker)
+                return host, frozenset({broker.name}), frozenset({broker.name})
         if host in self._clients.groups_of:
             group = self._clients.groups_of[host]
             return host, frozenset({group}) if group else EVERYTHING, frozenset({group}) if group else EVERYTHING
@@ -130,7 +144,7 @@ class Faults:
         """Too short to be taken for dead, and long enough for requests to fail."""
         broker = self._random.choice(self._brokers)
         seconds = self._random.uniform(3.0, LINK_HOLDS)
-        await self._be_silent(broker.host, frozenset({broker.name}), self._doubled(broker), seconds)
+        await self._be_silent(broker.host, frozenset({broker.name}), frozenset({broker.name}), seconds)
 
     async def _be_silent(self, host: str, touched: frozenset[str], doubled: frozenset[str], seconds: float) -> None:
         patience = SOON if seconds < LINK_HOLDS else PATIENCE
@@ -140,11 +154,6 @@ class Faults:
         await asyncio.sleep(seconds)
 
     # --- servers -----------------------------------------------------------------------------------------------------
-
-    def _doubled(self, broker: SimulatedBroker) -> frozenset[str]:
-        """Any broker of a topic is asked who is in a group, and one that was cut off does not know all of them."""
-        shared = {group for group, kind in GROUPS.items() if kind is GroupKind.CONCURRENT and len(self._brokers) > 1}
-        return frozenset({broker.name, *shared})
 
     def _free_broker(self) -> SimulatedBroker | None:
         free = [broker for broker in self._brokers if not broker.busy]
@@ -156,7 +165,7 @@ class Faults:
         broker.busy = True
         seconds = self._seconds(0.1, 20)
         self._history.fault(f"{broker.name} is stopped", seconds + 10, touches={broker.name},
-                            doubles=self._doubled(broker))  # fmt: skip
+                            doubles=frozenset({broker.name}))  # fmt: skip
         await broker.stop()
         await asyncio.sleep(seconds)
         await broker.start()
@@ -181,7 +190,7 @@ class Faults:
         seconds = self._seconds(0.1, 20)
         # started anew it has no locks; clients learn of another address when they ask for routes, each 30 s
         self._history.fault(f"{broker.name} {text}", seconds + (40 if moves else 10), touches={broker.name},
-                            doubles=self._doubled(broker))  # fmt: skip
+                            doubles=frozenset({broker.name}))  # fmt: skip
         before = self._history.now()
         broker.kill(power=power)
         if moves:
@@ -249,7 +258,7 @@ class Faults:
             broker = self._random.choice(self._brokers)
             silence = asyncio.create_task(
                 self._be_silent(
-                    broker.host, frozenset({broker.name}), self._doubled(broker), self._random.uniform(20, LONGEST)
+                    broker.host, frozenset({broker.name}), frozenset({broker.name}), self._random.uniform(20, LONGEST)
                 )
             )
             await asyncio.sleep(self._random.uniform(0.5, 5.0))
@@ -324,7 +333,7 @@ class Faults:
     async def _delete_other(self) -> None:
         self._clients.other_is_there.clear()
         await asyncio.sleep(5.0)  # what is on its way arrives, or is given up
-        await self._until_done(lambda: self._clients.admin.delete_topic(OTHER))
+        await self._until_done(lambda: self._clients.administer(lambda admin: admin.delete_topic(OTHER)))
         self._history.forget_topic(OTHER)
 
     async def _broker_that_moves_after_a_topic_is_gone(self) -> None:
@@ -354,7 +363,7 @@ class Faults:
 
     async def _make_other(self, queues: int = 0) -> None:
         count = queues or self._random.randint(1, QUEUES)
-        await self._until_done(lambda: self._clients.admin.create_topic(OTHER, queues=count))
+        await self._until_done(lambda: self._clients.administer(lambda admin: admin.create_topic(OTHER, queues=count)))
 
     async def _until_done(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:

@@ -105,8 +105,8 @@ class History:
     """Of broadcasting groups: each member's name, and from when until when it was there."""
     excused: set[tuple[str, str]] = field(default_factory=set)
     """(group, body) of what need not come: its topic was deleted, the group was set behind it, or its disk lost it."""
-    _reused: set[tuple[str, str, str, int]] = field(default_factory=set)
-    """(group, topic, broker, offset) that it had read when a disk lost it: it has passed what is stored there now."""
+    _reused: set[tuple[str, Place, int]] = field(default_factory=set)
+    """(group, place, offset) that it had read when a disk lost it: it has passed what is stored there now."""
     _lines: list[str] = field(default_factory=list)
     """All that happened, in its order."""
     _got: dict[tuple[str, str], tuple[float, str, Place, int]] = field(default_factory=dict)
@@ -163,7 +163,9 @@ class History:
         fault = self._unrouted.get(broker)
         if fault is None or fault.end < self.now():
             text = f"a name server does not name {broker}"
-            self._unrouted[broker] = self.fault(text, ROUTES_ASKED, touches={broker}, doubles=NOTHING)
+            # Those of its members who know some of the brokers only share the queues of a group in another way.
+            shared = {group for group, kind in self.groups.items() if kind is GroupKind.CONCURRENT}
+            self._unrouted[broker] = self.fault(text, ROUTES_ASKED, touches={broker}, doubles=shared)
         else:
             fault.end = self.now() + ROUTES_ASKED
 
@@ -171,11 +173,12 @@ class History:
         """A producer begins to send it, maybe not for the first time."""
         self._tried.setdefault(body, self.now())
 
-    def sent(self, body: str, topic: str, broker: str, offset: int) -> None:
+    def sent(self, body: str, place: Place, offset: int) -> None:
         """A broker has acknowledged it."""
-        self.trace(f"acknowledged {body} {topic} {broker} {offset}")
+        topic, broker, _ = place
+        self.trace(f"acknowledged {body} {place} {offset}")
         self.acknowledged[body] = Acknowledged(topic, broker, offset, self.now(), self._tried[body])
-        self.excused.update((group, body) for group in self.groups if (group, topic, broker, offset) in self._reused)
+        self.excused.update((group, body) for group in self.groups if (group, place, offset) in self._reused)
 
     # --- told by handlers ------------------------------------------------------------------------------------------
 
@@ -262,11 +265,10 @@ class History:
 
     def forget_end(self, place: Place, end: int) -> None:
         """A queue ends there now; other messages will get the offsets behind it."""
-        topic, broker, _ = place
         for group in self.groups:
             key = group, place
             read = max([self._through[key], *(offset + 1 for offset in self._done[key])])
-            self._reused.update((group, topic, broker, offset) for offset in range(end, read))
+            self._reused.update((group, place, offset) for offset in range(end, read))
             self._done[key] = {offset for offset in self._done[key] if offset < end}
             self._through[key] = min(self._through[key], end)
 
@@ -292,11 +294,15 @@ class History:
     # --- looked at now and then -------------------------------------------------------------------------------------
 
     def committed(self, group: str, place: Place, offset: int) -> None:
-        """The broker says that all before offset are consumed."""
+        """The broker says that all before offset are consumed.
+
+        A member commits what it has handled also when a disk has just lost it: the answer to its next pull tells it,
+        unless other messages have those offsets by then.
+        """
         key = group, place
         done, through = self._done[key], self._through[key]
-        while through in done:
-            done.remove(through)
+        while through in done or (through < offset and (group, place, through) in self._reused):
+            done.discard(through)
             through += 1
         self._through[key] = through
         if offset > through:

@@ -40,13 +40,13 @@ def hash_by_order() -> None:
 
 def _number(kind: Any) -> None:
     numbers: dict[int, int] = {}
-    begin = kind.__init__
 
-    def __init__(self: Any, *args: Any, **named: Any) -> None:  # noqa: N807
-        numbers[id(self)] = next(_made)
-        begin(self, *args, **named)
+    def __new__(cls: Any, *args: Any, **named: Any) -> Any:  # noqa: N807
+        made = object.__new__(cls)
+        numbers[id(made)] = next(_made)
+        return made
 
-    kind.__init__ = __init__
+    kind.__new__ = __new__
     kind.__hash__ = lambda self: numbers.get(id(self), 0)
 
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rocketbox.blocking import blocking_in_loop
+from rocketbox.client import Admin
 from rocketbox.loops import callbacks_in_asyncio
 from tests.simulation.clients import GROUPS, OTHER, QUEUES, TOPIC, TOPICS, Clients
 from tests.simulation.cluster import PullRules, SimulatedBroker, SimulatedNameServer
 from tests.simulation.faults import KINDS, Faults
-from tests.simulation.history import History
+from tests.simulation.history import GroupKind, History
 from tests.simulation.loop import BEGIN, Deadlock, SeededLoop
 from tests.simulation.network import SimulatedNetwork
 from tests.simulation.onlooker import Onlooker
@@ -136,6 +137,7 @@ class _Run:
             self.random, self.network, history, self.clients, self.brokers, self.name_servers, self._calls_take
         )
         self.onlooker = Onlooker(history, self.clients, self.brokers, self.name_servers)
+        self.clients.calm_for = self.faults.calm_for
 
     async def run(self, kinds: Sequence[str]) -> None:
         clients, others = self.clients, asyncio.all_tasks()
@@ -144,13 +146,11 @@ class _Run:
                 await name_server.start()
             for broker in self.brokers:
                 await broker.start()
-            admin = await clients.administer()
-            await clients.admin.create_topic(TOPIC, queues=QUEUES)
-            await clients.admin.create_topic(OTHER, queues=2)
+            await clients.administer(self._make_topics)
             await clients.make_elsewhere()
             clients.other_is_there.set()
-            for group in GROUPS:
-                for _ in range(self.random.choice([1, 2, 3])):
+            for group, kind in GROUPS.items():
+                for _ in range(self.random.choice([1, 2, 3] if kind is GroupKind.ORDERLY else [1, 2])):
                     await clients.join(group)
             tasks = [asyncio.create_task(clients.produce(broker)) for broker in self.brokers]
             looking = asyncio.create_task(self._look())
@@ -167,7 +167,6 @@ class _Run:
                 for member in list(members):
                     await clients.leave(member)
             await clients.gone()
-            await admin.stop()
             for broker in self.brokers:
                 await broker.stop()
                 await broker.gone()
@@ -179,6 +178,10 @@ class _Run:
             names = sorted(task.get_name() for task in left)
             self.history.violate(f"left: tasks {names}, {len(self.network.links)} links, {self.network.listeners}")
 
+    async def _make_topics(self, admin: Admin) -> None:
+        await admin.create_topic(TOPIC, queues=QUEUES)
+        await admin.create_topic(OTHER, queues=2)
+
     def _calls_take(self, at_most: float) -> None:
         self.slowest_call = at_most
 
@@ -187,5 +190,5 @@ class _Run:
 
     async def _look(self) -> None:
         while True:
-            await asyncio.sleep(self.random.uniform(0.5, 1.5))
+            await asyncio.sleep(self.random.uniform(0.5, 1.5) if not self.faults.calm_for() else 3.0)
             self.onlooker.look()
