@@ -277,7 +277,8 @@ async def test_after_an_error_nobody_is_told_durable_and_nothing_is_written_any_
             store.put(message(99))
         with pytest.raises(StoreFailedError):
             await store.durable(1 << 40)
-        assert all(why is None or isinstance(why, StoreFailedError) for why in told)
+        # The call that fails runs in a thread, which may take longer than those who wait do on this clock.
+        assert all(why is None or isinstance(why, StoreFailedError | TimeoutError) for why in told)
         assert numbers(store)[:3] == [0, 1, 2]  # reads go on
         before = [call for call in storage.calls if "commitlog" in call.path]
         storage.failing = False
