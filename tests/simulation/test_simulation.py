@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-BLOCKS, BLOCK = 6, 25
+BLOCKS, BLOCK = 8, 25
 """So many seeds run with the tests, each block in a process of its own; ``make simulate SEEDS=1000`` runs more."""
 TWICE = 3
 """So many of each block run in a second process too."""
