@@ -163,9 +163,11 @@ class History:
         fault = self._unrouted.get(broker)
         if fault is None or fault.end < self.now():
             text = f"a name server does not name {broker}"
-            # Those of its members who know some of the brokers only share the queues of a group in another way.
-            shared = {group for group, kind in self.groups.items() if kind is GroupKind.CONCURRENT}
-            self._unrouted[broker] = self.fault(text, ROUTES_ASKED, touches={broker}, doubles=shared)
+            # Those members who know some of the brokers only share the queues of their group in another way: a queue,
+            # also of another broker, is then nobody's or (not in an orderly group) two members'.
+            shared = {group for group, kind in self.groups.items() if kind is not GroupKind.BROADCAST}
+            doubles = {group for group in shared if self.groups[group] is GroupKind.CONCURRENT}
+            self._unrouted[broker] = self.fault(text, ROUTES_ASKED, touches={broker, *shared}, doubles=doubles)
         else:
             fault.end = self.now() + ROUTES_ASKED
 

@@ -21,11 +21,11 @@ from anyio._backends import _asyncio as backend
 
 from rocketbox.remoting.connection import Connection
 
-__all__ = ["BEGIN", "Deadlock", "SeededLoop", "hash_by_order"]
+__all__ = ["BEGIN", "Deadlock", "SeededLoop", "count_anew", "hash_by_order"]
 
 BEGIN = 1_000.0  # seconds: a time of 0 might be taken for "never"
 
-_made = itertools.count(1)
+_made = itertools.count(1)  # what is made in this run
 
 
 class Deadlock(Exception):  # noqa: N818 - it is one
@@ -36,6 +36,12 @@ def hash_by_order() -> None:
     """Let scopes and connections hash by the order in which they are made, in this process."""
     for kind in (backend.CancelScope, Connection):
         _number(kind)
+
+
+def count_anew() -> None:
+    """A run begins: its sets are to be in the same order whatever ran before it in this process."""
+    global _made
+    _made = itertools.count(1)
 
 
 def _number(kind: Any) -> None:

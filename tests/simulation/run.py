@@ -17,7 +17,7 @@ from tests.simulation.clients import GROUPS, OTHER, QUEUES, TOPIC, TOPICS, Clien
 from tests.simulation.cluster import PullRules, SimulatedBroker, SimulatedNameServer
 from tests.simulation.faults import KINDS, Faults
 from tests.simulation.history import GroupKind, History
-from tests.simulation.loop import BEGIN, Deadlock, SeededLoop
+from tests.simulation.loop import BEGIN, Deadlock, SeededLoop, count_anew
 from tests.simulation.network import SimulatedNetwork
 from tests.simulation.onlooker import Onlooker
 
@@ -49,6 +49,7 @@ def simulate(
     """
     gc.collect()
     gc.disable()  # nothing is to end when the collector happens to come by
+    count_anew()
     loop = SeededLoop(seed)
     history = History(lambda: loop.time() - BEGIN, talk)
     noticed = _Failures(history)
