@@ -38,13 +38,15 @@ _numbers = itertools.count(1)
 ServiceMaker = Callable[..., ModuleType]
 
 
-def service_maker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
+def service_maker(folder: Path, monkeypatch: pytest.MonkeyPatch, *, runs: bool = True) -> Iterator[ServiceMaker]:
     """Makes a module of its own name from source, with ``rocketbox.yaml`` beside it; forgets them at the end.
 
-    Their clients ask for the route of a new topic every 50 ms, not every second: each test has new ones.
+    Their clients ask for the route of a new topic every 50 ms, not every second: each test has new ones. Without
+    ``runs`` services are looked at only, with all options as users have them.
     """
     made: list[str] = []
-    monkeypatch.setattr(properties, "ClientOptions", partial(ClientOptions, missing_route_interval=0.05))
+    if runs:
+        monkeypatch.setattr(properties, "ClientOptions", partial(ClientOptions, missing_route_interval=0.05))
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
 

@@ -53,7 +53,7 @@ def to_lake(rows: DataFrame) -> None: ...
 
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
+    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ async def on_departure(body: bytes) -> None: ...
 
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
+    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 def settings(text: str) -> str:

@@ -52,7 +52,7 @@ SENDS = "rocketmq: {name-server: ns:9876, producer.group: desk}\n"
 
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
+    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
+    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 def look(service: ServiceMaker, **settings: str | None) -> Assembly:

@@ -33,7 +33,7 @@ app = RocketBox("sample", scan=[__name__])
 
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
+    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 def look(service: ServiceMaker, sample: str, source: str = "", arguments: tuple[str, ...] = ()) -> Assembly:

@@ -42,7 +42,7 @@ SECRET = "hunter2"
 
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
+    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 def listener(group: str = "board", **more: str) -> str:

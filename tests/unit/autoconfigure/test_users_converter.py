@@ -53,7 +53,7 @@ SETTINGS = "rocketmq: {name-server: ns:9876, producer.group: desk}\n"
 
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
+    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 def look(module: ModuleType) -> Assembly:

@@ -197,7 +197,7 @@ async def on_departure(departures: list[str]) -> None: ...
 
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
+    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 @pytest.mark.parametrize("above", ["rocketmq.consumer", "rocketmq.consumer.listeners.desk"])
