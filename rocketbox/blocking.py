@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextvars
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -95,7 +96,7 @@ async def _in_a_thread(function: Callable[..., ResultT], args: Sequence[Any]) ->
         raise
 
 
-class Job:
+class Job(ABC):
     """Something for a thread of a pool to do: :meth:`run` is called in the thread, :meth:`ended` in the loop later.
 
     Until a thread begins it, ``given_up`` keeps it from being begun; it does not end then. ``failure`` is what it
@@ -109,11 +110,13 @@ class Job:
         self.result: Any = None
         self.failure: BaseException | None = None
 
+    @abstractmethod
     def run(self) -> Any:
-        raise NotImplementedError
+        """Do it; in the thread."""
 
+    @abstractmethod
     def ended(self) -> None:
-        raise NotImplementedError
+        """Take ``result`` or ``failure``; in the loop."""
 
 
 class _Call(Job):
