@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from rocketbox.durations import parse_time
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -367,6 +369,8 @@ class StoreBusyError(StoreError):
 
 # --- signals -----------------------------------------------------------------------------------------------------
 
+LONGEST_RETRY = timedelta(hours=2)  # the longest of RocketMQ's delay levels
+
 
 class Reject(Exception):  # noqa: N818 - a signal a handler raises, not an error
     """Sends the message to the dead-letter queue at once; ``reason`` is logged."""
@@ -377,17 +381,25 @@ class Reject(Exception):  # noqa: N818 - a signal a handler raises, not an error
 
 
 class RetryLater(Exception):  # noqa: N818 - a signal
-    """Brings the message back after ``delay`` (a timedelta, or seconds), by the next delay level that is not shorter.
+    """Brings the message back after ``delay``, by the next delay level that is not shorter.
 
-    Orderly consumers pause the queue instead, for at most 30 s.
+    ``delay`` is a timedelta, text with a unit (``"30s"``, ``"1m30s"``), or a number of seconds, of at most two hours:
+    the longest level. Raises ValueError for what is no such time. Orderly consumers pause the queue instead, for at
+    most 30 s.
     """
 
     delay = timedelta(0)  # of a subclass that does not call this class' __init__
 
-    def __init__(self, delay: timedelta | float) -> None:
-        self.delay = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
-        if self.delay < timedelta(0):
-            raise ValueError(f"a delay cannot be negative: {self.delay}")
+    def __init__(self, delay: timedelta | float | str) -> None:
+        try:
+            self.delay = parse_time(delay)
+        except ValueError as error:
+            raise ValueError(f"RetryLater({delay!r}): {error}, a timedelta, or a number of seconds") from None
+        if not timedelta(0) <= self.delay <= LONGEST_RETRY:
+            raise ValueError(
+                f"RetryLater({delay!r}): a message comes back after at most 2h, RocketMQ's longest delay level, and "
+                "not before now; write a time from 0s to 2h"
+            )
         super().__init__(f"retry after {self.delay}")
 
 

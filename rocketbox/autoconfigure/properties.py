@@ -29,10 +29,11 @@ from pydantic import (
 )
 
 from rocketbox.boot.shapes import key_text
-from rocketbox.boot.units import DataSize, Duration, DurationWithUnit, format_duration
+from rocketbox.boot.units import DataSize, Duration, DurationWithUnit
 from rocketbox.client import AccessChannel, ClientOptions, LitePullConsumerOptions, ProducerOptions
 from rocketbox.client.options import MAX_CACHED_BYTES, SYSTEM_TRACE_TOPIC, MemberOptions
 from rocketbox.client.unbuilt import UNBUILT
+from rocketbox.durations import format_duration
 from rocketbox.listeners.options import DEFAULTS, SECRET_OPTIONS, OnInvalid
 from rocketbox.marks import rocketmq_listener
 from rocketbox.message import MessageModel, SelectorType

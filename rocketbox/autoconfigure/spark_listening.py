@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from rocketbox.autoconfigure.listening import ResolveText
 from rocketbox.autoconfigure.properties import SparkProperties
 from rocketbox.autoconfigure.service import Service
-from rocketbox.boot.units import parse_duration
 from rocketbox.boot.wanted import wanted
+from rocketbox.durations import parse_duration
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import place_of
 from rocketbox.listeners.binding import Beans, type_name

@@ -19,8 +19,8 @@ from rocketbox.boot.masking import MASK
 from rocketbox.boot.origins import Group, Listing, Raw, Ready, Scalar, split_key
 from rocketbox.boot.secrets import is_secret
 from rocketbox.boot.shapes import ANY, UNDECLARED, Leaf, Many, Section, Shape, Table, key_text, uniform
-from rocketbox.boot.units import parse_duration
 from rocketbox.boot.wording import is_class, members_of, single_value_fix, unknown_key
+from rocketbox.durations import parse_duration
 from rocketbox.errors import Finding
 
 __all__ = ["UNSET", "Converter"]

@@ -21,8 +21,9 @@ from rocketbox.boot.origins import Group, Listing, Raw, Ready, file_label, split
 from rocketbox.boot.secrets import is_secret
 from rocketbox.boot.settings import Said, Settings
 from rocketbox.boot.shapes import Field, Leaf, Many, Section, Shape, Table, key_text
-from rocketbox.boot.units import format_duration, format_size
+from rocketbox.boot.units import format_size
 from rocketbox.boot.wording import expected, unknown_key
+from rocketbox.durations import format_duration
 from rocketbox.errors import ConfigurationError
 
 __all__ = ["Effective", "effective", "explain", "format_value", "render_tree"]

@@ -19,8 +19,8 @@ from rocketbox.boot.effective import format_value
 from rocketbox.boot.secrets import is_secret
 from rocketbox.boot.settings import schema_of
 from rocketbox.boot.shapes import Field, Leaf, Many, Section, Shape, Table
-from rocketbox.boot.units import format_duration
 from rocketbox.boot.wording import expected, members_of
+from rocketbox.durations import format_duration
 
 __all__ = ["markdown_reference", "markdown_table"]
 

@@ -15,7 +15,7 @@ from pydantic import SecretBytes, SecretStr
 from rocketbox.boot.masking import MASK
 from rocketbox.boot.origins import Group, Listing, Raw, Ready, Scalar
 from rocketbox.boot.shapes import Field, Leaf, Section, key_text, uniform
-from rocketbox.boot.units import DURATION_EXAMPLE
+from rocketbox.durations import DURATION_EXAMPLE
 from rocketbox.errors import Finding
 
 __all__ = ["example", "expected", "is_class", "members_of", "shown", "single_value_fix", "unknown_key"]

@@ -25,7 +25,6 @@ from rocketbox.client.handler_threads import HandlerThreads
 from rocketbox.client.message_source import MessageSource, WayBack
 from rocketbox.client.options import LONGEST_PAUSE, SHORTEST_PAUSE, ConsumerOptions
 from rocketbox.client.outcomes import (
-    BROKER_DECIDES,
     DEAD_LETTER,
     Failures,
     MessageHandler,
@@ -346,19 +345,15 @@ class ConcurrentConsumer(_Consumer):
         retries = self._options.max_reconsume_times
         retries = DEFAULT_MAX_RECONSUME_TIMES if retries < 0 else retries
         level = self._options.delay_level_when_next_consume
-        remark = ""
         if isinstance(error, RetryLater):
-            wanted = delay_level_for(error.delay)
-            level = BROKER_DECIDES if wanted is None else wanted
-            if wanted is None:
-                remark = f" (the longest delay is {DELAY_LEVEL_SECONDS[-1]} s)"
+            level = delay_level_for(error.delay)
         elif isinstance(error, Reject):
             level = DEAD_LETTER
         if level == DEAD_LETTER or message.reconsume_times >= retries:
             what_now = self._dead_letters
         else:
             real = level or min(FIRST_RETRY_LEVEL + message.reconsume_times, len(DELAY_LEVEL_SECONDS))
-            what_now = f"it comes back after {DELAY_LEVEL_SECONDS[real - 1]} s{remark}"
+            what_now = f"it comes back after {DELAY_LEVEL_SECONDS[real - 1]} s"
         self._tell(message, error, retries, what_now)
         return level
 

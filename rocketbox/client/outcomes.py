@@ -57,13 +57,13 @@ BROKER_DECIDES = 0  # the delay level with which a broker takes 3 + the number o
 DEAD_LETTER = -1  # the delay level that means the dead-letter queue
 
 
-def delay_level_for(delay: timedelta) -> int | None:
-    """The first level that is not shorter than delay; None when the longest (2 h) is shorter."""
+def delay_level_for(delay: timedelta) -> int:
+    """The first level that is not shorter than delay; the longest (2 h) when that is shorter."""
     seconds = delay.total_seconds()
     for level, length in enumerate(DELAY_LEVEL_SECONDS, 1):
         if length >= seconds:
             return level
-    return None
+    return len(DELAY_LEVEL_SECONDS)
 
 
 def failures_of_error(messages: Sequence[MessageExt], error: Exception) -> Failures:

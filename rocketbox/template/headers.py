@@ -1,4 +1,4 @@
-"""What stands around a payload: the destination text, headers as message properties, a delay as a delay level.
+"""What stands around a payload: the destination text, headers as message properties, times of a send.
 
 Source: rocketmq-spring 2.3 ``RocketMQUtil`` (destination, reserved names; it drops reserved headers silently, here
 they are refused), Apache RocketMQ 5.x ``MessageStoreConfig.messageDelayLevel``.
@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
 
+from rocketbox.durations import parse_duration, parse_time
 from rocketbox.errors import InvalidMessageError
 from rocketbox.message import DELAY_LEVEL_SECONDS, DELAY_LEVELS, RESERVED_PROPERTIES, Property
 
-__all__ = ["delay_level", "keys_of", "split_destination", "to_properties"]
+__all__ = ["delay_level", "keys_of", "split_destination", "timeout_seconds", "to_properties"]
 
 OPTION_INSTEAD = {
     Property.KEYS: "keys=",
@@ -68,13 +69,35 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def delay_level(delay: timedelta | None) -> int:
-    """The level 1..18 that is exactly ``delay``; 0 for none. InvalidMessageError, naming the levels, for another."""
-    if not delay:
+def delay_level(delay: timedelta | str | None) -> int:
+    """The level 1..18 that is exactly ``delay``, a timedelta or text with a unit; 0 for none.
+
+    Raises InvalidMessageError, naming the levels, for another time, and for what is none.
+    """
+    if delay is None:
         return 0
     try:
-        return DELAY_LEVEL_SECONDS.index(delay.total_seconds()) + 1
-    except (ValueError, AttributeError):
+        seconds = parse_duration(delay, bare_numbers=False).total_seconds()
+    except ValueError as error:
+        raise InvalidMessageError(f"delay={delay!r}: {error}, or a timedelta") from None
+    if not seconds:
+        return 0
+    try:
+        return DELAY_LEVEL_SECONDS.index(seconds) + 1
+    except ValueError:
         raise InvalidMessageError(
-            f"a delay of {delay} is none of RocketMQ's delay levels; take a timedelta of one of {DELAY_LEVELS}"
+            f"a delay of {delay} is none of RocketMQ's delay levels; take one of {DELAY_LEVELS}"
         ) from None
+
+
+def timeout_seconds(timeout: timedelta | str | float | None) -> float | None:
+    """The seconds that ``timeout`` means: a timedelta, text with a unit, or already a number of them.
+
+    Raises InvalidMessageError for text that is no time.
+    """
+    if timeout is None or isinstance(timeout, int | float):
+        return timeout
+    try:
+        return parse_time(timeout).total_seconds()
+    except ValueError as error:
+        raise InvalidMessageError(f"timeout={timeout!r}: {error}, a timedelta, or a number of seconds") from None

@@ -16,7 +16,7 @@ from rocketbox.client import Producer
 from rocketbox.errors import ConfigurationError, Finding, InvalidMessageError
 from rocketbox.message import Message, SendResult
 from rocketbox.template.converters import JsonMessageConverter, MessageConverter
-from rocketbox.template.headers import delay_level, keys_of, split_destination, to_properties
+from rocketbox.template.headers import delay_level, keys_of, split_destination, timeout_seconds, to_properties
 
 __all__ = ["RocketMQTemplate"]
 
@@ -26,9 +26,11 @@ class RocketMQTemplate:
 
     Options are the same for every verb: ``keys`` (one or several words by which the message is found), ``tag`` (the
     same as in the destination), ``hash_key`` (messages of one key go to one queue; their order holds when each send is
-    awaited before the next), ``delay`` (a timedelta that is one of RocketMQ's delay levels), ``timeout`` (float
-    seconds, over all tries), ``headers`` (properties of the message), ``cluster`` (the name of a further cluster that
-    the message goes to, ``rocketmq.clusters.<name>``; the template's own when it is not said).
+    awaited before the next), ``delay`` (one of RocketMQ's delay levels), ``timeout`` (over all tries), ``headers``
+    (properties of the message), ``cluster`` (the name of a further cluster that the message goes to,
+    ``rocketmq.clusters.<name>``; the template's own when it is not said).
+
+    Times are a timedelta or text with a unit (``"30s"``, ``"1m"``); ``timeout`` also a number of seconds.
 
     A payload that is a :class:`~rocketbox.Message` is taken as it is: the destination takes the place of its topic,
     and an option that is given that of its own.
@@ -59,8 +61,8 @@ class RocketMQTemplate:
         keys: str | Sequence[str] | None = None,
         tag: str | None = None,
         hash_key: str | None = None,
-        delay: timedelta | None = None,
-        timeout: float | None = None,
+        delay: timedelta | str | None = None,
+        timeout: timedelta | str | float | None = None,
         headers: Mapping[str, object] | None = None,
         cluster: str | None = None,
     ) -> SendResult:
@@ -68,7 +70,7 @@ class RocketMQTemplate:
         message = self.to_message(
             destination, payload, keys=keys, tag=tag, hash_key=hash_key, delay=delay, headers=headers
         )
-        return await self._to(cluster).send(message, timeout=timeout)
+        return await self._to(cluster).send(message, timeout=timeout_seconds(timeout))
 
     async def send_one_way(
         self,
@@ -78,7 +80,7 @@ class RocketMQTemplate:
         keys: str | Sequence[str] | None = None,
         tag: str | None = None,
         hash_key: str | None = None,
-        delay: timedelta | None = None,
+        delay: timedelta | str | None = None,
         headers: Mapping[str, object] | None = None,
         cluster: str | None = None,
     ) -> None:
@@ -95,13 +97,13 @@ class RocketMQTemplate:
         *,
         keys: str | Sequence[str] | None = None,
         tag: str | None = None,
-        timeout: float | None = None,
+        timeout: timedelta | str | float | None = None,
         headers: Mapping[str, object] | None = None,
         cluster: str | None = None,
     ) -> SendResult:
         """Send the payloads in one request, stored together or not at all; the broker takes no delay on a batch."""
         messages = [self.to_message(destination, payload, keys=keys, tag=tag, headers=headers) for payload in payloads]
-        return await self._to(cluster).send_batch(messages, timeout=timeout)
+        return await self._to(cluster).send_batch(messages, timeout=timeout_seconds(timeout))
 
     async def send_many(
         self,
@@ -111,8 +113,8 @@ class RocketMQTemplate:
         keys: str | Sequence[str] | None = None,
         tag: str | None = None,
         hash_key: str | None = None,
-        delay: timedelta | None = None,
-        timeout: float | None = None,
+        delay: timedelta | str | None = None,
+        timeout: timedelta | str | float | None = None,
         headers: Mapping[str, object] | None = None,
         cluster: str | None = None,
     ) -> list[SendResult]:
@@ -125,7 +127,7 @@ class RocketMQTemplate:
             self.to_message(destination, payload, keys=keys, tag=tag, hash_key=hash_key, delay=delay, headers=headers)
             for payload in payloads
         ]
-        return await self._to(cluster).send_many(messages, timeout=timeout)
+        return await self._to(cluster).send_many(messages, timeout=timeout_seconds(timeout))
 
     def _to(self, cluster: str | None) -> Producer:
         if cluster is None:
@@ -150,7 +152,7 @@ class RocketMQTemplate:
         keys: str | Sequence[str] | None = None,
         tag: str | None = None,
         hash_key: str | None = None,
-        delay: timedelta | None = None,
+        delay: timedelta | str | None = None,
         headers: Mapping[str, object] | None = None,
     ) -> Message:
         """The message that a send with these arguments sends."""

@@ -17,7 +17,8 @@ PACKAGE = ROOT / "rocketbox"
 
 # A part may import the parts named here, and itself. Names are modules or packages below rocketbox.
 LADDER: dict[str, str] = {
-    "errors": "message",  # for the type of NotDurableError.result alone, under TYPE_CHECKING
+    "durations": "",
+    "errors": "durations message",  # message: for the type of NotDurableError.result alone, under TYPE_CHECKING
     "clock": "",
     "hints": "",
     "rare_log": "",
@@ -32,7 +33,7 @@ LADDER: dict[str, str] = {
     "protocol": "errors message",
     "remoting": "errors clock tasks rare_log loops waiters message protocol",
     "client": "errors clock tasks rare_log safe_repr blocking waiters message storage protocol remoting",
-    "template": "errors clock tasks message protocol remoting client",
+    "template": "durations errors clock tasks message protocol remoting client",
     "listeners": "errors clock tasks hints message marks protocol remoting client template",
     "nameserver": "errors clock tasks rare_log message protocol remoting",
     "broker": "errors clock tasks rare_log blocking loops waiters message storage protocol remoting",
@@ -45,9 +46,9 @@ LADDER: dict[str, str] = {
     "spark.source": "spark.options spark.readers",
     "spark.discovery": "spark.source",
     "spark": "errors clock tasks hints blocking message marks protocol remoting client template listeners spark",
-    "boot": "errors clock tasks hints",
-    "autoconfigure": "errors clock tasks hints blocking message marks protocol remoting client template listeners "
-    "spark boot embedded",
+    "boot": "durations errors clock tasks hints",
+    "autoconfigure": "durations errors clock tasks hints blocking message marks protocol remoting client template "
+    "listeners spark boot embedded",
     "background": "errors loops",
     "watchdog": "errors clock loops",
     "running": "errors clock tasks hints loops message marks protocol remoting client template listeners spark "

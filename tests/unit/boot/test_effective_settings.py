@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from rocketbox.boot.effective import explain, format_value, render_tree
 from rocketbox.boot.settings import Duration, Settings
-from rocketbox.boot.units import format_duration, format_size, parse_data_size, parse_duration
+from rocketbox.boot.units import format_size, parse_data_size
 from rocketbox.cli.app import app
+from rocketbox.durations import format_duration, parse_duration
 from rocketbox.errors import ConfigurationError
 from tests.unit.boot.settings_models import MODELS, load
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketbox.boot.units import parse_data_size, parse_duration
+from rocketbox.boot.units import parse_data_size
+from rocketbox.durations import parse_duration, parse_time
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,20 @@ def test_a_time_without_end_is_refused() -> None:
 def test_a_bare_number_is_refused_where_a_unit_is_needed(value: object) -> None:
     with pytest.raises(ValueError, match="has no unit; write a time such as 15m"):
         parse_duration(value, bare_numbers=False)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [(2, 2.0), (0.05, 0.05), (-1, -1.0), ("30s", 30.0), ("PT1M", 60.0), (timedelta(hours=1), 3600)],
+)
+def test_a_number_in_a_call_is_seconds(value: object, seconds: float) -> None:
+    assert parse_time(value) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), True, None, "5", "soon", "99999999999d", 1e300])
+def test_what_is_no_time_in_a_call_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"no time|not a time|has no unit|longer than any time"):
+        parse_time(value)
 
 
 @given(st.integers(min_value=0, max_value=10**12))

@@ -57,6 +57,13 @@ class Recorder:
         return [message.body for message in self.messages]
 
 
+class PatientError(RetryLater):
+    """One that does not ask its base class whether it may wait for so long."""
+
+    def __init__(self) -> None:
+        self.delay = timedelta(hours=3)
+
+
 def raising(*errors: Exception) -> Behaviour:
     """Raises each of errors once, then consumes."""
     left = list(errors)
@@ -254,7 +261,8 @@ async def test_bad_subscriptions_are_refused(setting: Setting, anyio_backend: st
     [
         (ValueError("x"), "0"),
         (RetryLater(timedelta(seconds=20)), "4"),
-        (RetryLater(timedelta(hours=3)), "0"),
+        (RetryLater("2h"), "18"),
+        (PatientError(), "18"),
         (Reject("no"), "-1"),
     ],
 )

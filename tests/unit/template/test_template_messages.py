@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from enum import Enum
 from typing import Any
@@ -13,7 +14,7 @@ from rocketbox.client import Producer
 from rocketbox.errors import ConfigurationError, InvalidMessageError
 from rocketbox.message import Message
 from rocketbox.template import RocketMQTemplate
-from rocketbox.template.headers import delay_level, keys_of, split_destination, to_properties
+from rocketbox.template.headers import delay_level, keys_of, split_destination, timeout_seconds, to_properties
 
 
 class Departure(BaseModel):
@@ -86,6 +87,24 @@ def test_a_delay_is_exactly_a_level_or_refused_naming_the_levels() -> None:
     for delay in (timedelta(seconds=2), timedelta(hours=3), timedelta(milliseconds=500), timedelta(seconds=-1)):
         with pytest.raises(InvalidMessageError, match=r"1s 5s 10s 30s 1m .* 2h"):
             delay_level(delay)
+
+
+@pytest.mark.parametrize("delay", ["5s", "5000ms", "PT5S", timedelta(seconds=5)])
+def test_a_delay_is_a_timedelta_or_text_with_a_unit(template: RocketMQTemplate, delay: timedelta | str) -> None:
+    assert template.to_message("departures", b"x", delay=delay).delay_level == 2
+
+
+@pytest.mark.parametrize("delay", ["5", 5, 5.0, "soon", True])
+def test_a_delay_without_a_unit_is_refused_with_what_to_write(delay: Any) -> None:
+    with pytest.raises(InvalidMessageError, match=rf"^delay={re.escape(repr(delay))}: .*15m, 30s.*timedelta"):
+        delay_level(delay)
+
+
+def test_a_timeout_is_a_timedelta_text_with_a_unit_or_a_number_of_seconds() -> None:
+    given: list[Any] = [None, 2.5, 3, timedelta(seconds=2), "1500ms", "1m"]
+    assert [timeout_seconds(each) for each in given] == [None, 2.5, 3, 2.0, 1.5, 60.0]
+    with pytest.raises(InvalidMessageError, match=r"^timeout='5': 5 has no unit; .*, a timedelta, or a number of sec"):
+        timeout_seconds("5")
 
 
 def test_keys_are_words() -> None:
