@@ -86,6 +86,16 @@ def main() -> None:
     arguments = parser.parse_args()
     if bool(arguments.name_server) != bool(arguments.broker):
         parser.error("--name-server and --broker go together")
+    tables: list[Table | str] = []
+    try:
+        measure_all(arguments, tables)
+    finally:  # what was measured before something failed is worth its minutes too
+        for table in filter(None, tables):
+            Console(width=120).print(table, highlight=False)
+
+
+def measure_all(arguments: argparse.Namespace, tables: list[Table | str]) -> None:
+    """Measure what the arguments choose; each table goes into tables when it is whole."""
     names = [name for name in SCENARIOS if arguments.only in name]
     own = not arguments.name_server
     starts = [name for name in STARTS if own and arguments.only in name]
@@ -93,7 +103,6 @@ def main() -> None:
     java = [name for name in JAVA if own and arguments.only in name]
     clients = clients_to_run(arguments.only) if own else []
     flush_types = [arguments.flush_disk_type] if arguments.flush_disk_type else FLUSH_TYPES if own else FLUSH_TYPES[:1]
-    tables: list[Table | str] = []
     title = f"{machine()}, Python {platform.python_version()}, median of {arguments.rounds} rounds"
     with Progress(console=Console(stderr=True)) as progress:
         # What needs no servers says itself how it flushes: it is measured once, beside the last of the brokers.
@@ -131,8 +140,6 @@ def main() -> None:
             tables.append(table_of_hostile(measured, title))
         if starts:
             tables.append(table_of(measure_starts(starts, arguments.rounds, arguments.directory, begins), title))
-    for table in filter(None, tables):
-        Console(width=120).print(table, highlight=False)
 
 
 def measure(
