@@ -23,6 +23,7 @@ import anyio
 from pydantic import BaseModel
 
 from rocketbox.autoconfigure.assembly import Assembly, AssemblyError, assemble
+from rocketbox.autoconfigure.kinds import Listeners
 from rocketbox.autoconfigure.loading import Launch, find_others, settings_models
 from rocketbox.autoconfigure.log_setup import set_up_logging
 from rocketbox.autoconfigure.scan import load_modules
@@ -33,16 +34,15 @@ from rocketbox.boot.report import ConditionsReport
 from rocketbox.clock import RealClock
 from rocketbox.errors import ClientStateError, ConfigurationError, ForkedError, NotStartedError
 from rocketbox.loops import loop_options
-from rocketbox.running import Listeners, Run
+from rocketbox.running import Run
 from rocketbox.tasks import Supervisor
 from rocketbox.template import RocketMQTemplate
 
 if TYPE_CHECKING:
     from rocketbox.background import Background
     from rocketbox.boot.settings import Settings
-    from rocketbox.spark.listener import SparkListenerContainer
 
-__all__ = ["Listeners", "RocketBox"]
+__all__ = ["RocketBox"]
 
 _log = logging.getLogger(__name__)
 
@@ -225,13 +225,11 @@ class RocketBox:
 
     @property
     def listeners(self) -> Listeners:
-        """The running listener containers: ``app.listeners["desk"]``, ``app.listeners["audit-cluster", "desk"]``."""
-        return self._running.listeners
+        """The running containers of listeners, of all kinds, by their consumer group.
 
-    @property
-    def spark_listeners(self) -> Mapping[str, SparkListenerContainer]:
-        """The running Spark listeners by their group."""
-        return self._running.spark_listeners
+        ``app.listeners["desk"]``; of a further cluster ``app.listeners["audit-cluster", "desk"]``.
+        """
+        return self._running.listeners
 
     @property
     def is_ready(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageModel, SelectorType
 
-__all__ = ["Header", "marks_of", "rocketmq_listener", "rocketmq_spark_listener", "send_to"]
+__all__ = ["Header", "add_mark", "marks_of", "rocketmq_listener", "rocketmq_spark_listener", "send_to"]
 
 MARKS = "__rocketbox_marks__"
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
@@ -26,7 +26,8 @@ def marks_of(handler: object) -> tuple[object, ...]:
     return marks
 
 
-def _mark(handler: HandlerT, mark: object) -> HandlerT:
+def add_mark(handler: HandlerT, mark: object) -> HandlerT:
+    """Put one more mark on a function and return it: what a decorator of another kind of listeners does as well."""
     setattr(handler, MARKS, (*marks_of(handler), mark))
     return handler
 
@@ -72,7 +73,7 @@ class rocketmq_listener:  # noqa: N801 - used as a decorator
     enabled: bool | None = None
 
     def __call__(self, handler: HandlerT) -> HandlerT:
-        return _mark(handler, self)
+        return add_mark(handler, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +96,7 @@ class rocketmq_spark_listener:  # noqa: N801 - used as a decorator
     enabled: bool | None = None
 
     def __call__(self, handler: HandlerT) -> HandlerT:
-        return _mark(handler, self)
+        return add_mark(handler, self)
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class send_to:  # noqa: N801 - used as a decorator
     cluster: str | None = None
 
     def __call__(self, handler: HandlerT) -> HandlerT:
-        return _mark(handler, self)
+        return add_mark(handler, self)
 
 
 @dataclass(frozen=True)

@@ -9,65 +9,33 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import anyio
 
-from rocketbox.autoconfigure.assembly import Assembly, of_cluster
+from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.embedded import embedded_problem
-from rocketbox.autoconfigure.spark_listening import spark_container, spark_runtime
-from rocketbox.autoconfigure.users import ClientInstances
+from rocketbox.autoconfigure.kinds import Listeners, Starting
+from rocketbox.autoconfigure.service import of_cluster
 from rocketbox.boot.failures import without_secrets
 from rocketbox.boot.lifecycle import Lifecycle
 from rocketbox.boot.marks import Phase
 from rocketbox.boot.masking import mask
-from rocketbox.client import MQClientInstance
-from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.errors import ConfigurationError
 from rocketbox.hints import parameters_of, resolve_hint
-from rocketbox.listeners import ListenerContainer
-from rocketbox.listeners.registrar import describe
 from rocketbox.loops import call_soon_from_thread, loop_name
 from rocketbox.tasks import Supervisor
-from rocketbox.template import MessageConverter, RocketMQTemplate
+from rocketbox.template import RocketMQTemplate
 from rocketbox.watchdog import LoopWatchdog
 
-if TYPE_CHECKING:
-    from rocketbox.spark.listener import SparkListenerContainer
-
-__all__ = ["Listeners", "Run"]
+__all__ = ["Run"]
 
 _log = logging.getLogger(__name__)
 
 DRAIN_SHARE = 0.75  # of the time for the stop: running handlers have this much
-
-
-class Listeners(Mapping["str | tuple[str, str]", ListenerContainer]):
-    """The listener containers by group; those of a further cluster by ``(cluster, group)``."""
-
-    def __init__(self) -> None:
-        self._containers: dict[str | tuple[str, str], ListenerContainer] = {}
-
-    def add(self, container: ListenerContainer) -> None:
-        """Take a container that has started."""
-        key = (container.cluster, container.group) if container.cluster else container.group
-        self._containers[key] = container
-
-    def __getitem__(self, key: str | tuple[str, str]) -> ListenerContainer:
-        try:
-            return self._containers[key]
-        except KeyError:
-            known = ", ".join(map(repr, self._containers)) or "none"
-            raise KeyError(f"no listeners of group {key!r} run here; there are: {known}") from None
-
-    def __iter__(self) -> Iterator[str | tuple[str, str]]:
-        return iter(self._containers)
-
-    def __len__(self) -> int:
-        return len(self._containers)
 
 
 class Run:
@@ -80,7 +48,6 @@ class Run:
         self.assembly = assembly
         self.process = os.getpid()
         self.listeners = Listeners()
-        self.spark_listeners: dict[str, SparkListenerContainer] = {}
         self.is_started = False
         self.stopping = False
         self.wanted = anyio.Event()
@@ -187,61 +154,17 @@ class Run:
 
     async def _start_listeners(self, stack: AsyncExitStack) -> None:
         assembly = self.assembly
-        if assembly.plans:
-            assembly.check_payloads(assembly.container.resolve(MessageConverter))
-        for plan in assembly.plans:
-            for line in describe(plan):
-                _log.info("%s", mask(line, assembly.settings.secrets))
-            cluster = assembly.rocketmq.cluster(plan.cluster or "")
-            container = ListenerContainer(
-                plan,
-                instance=assembly.container.resolve(of_cluster(ClientInstances, plan.cluster)).group(plan.group),
-                beans=assembly.beans,
-                converter=assembly.container.resolve(MessageConverter),
-                template_of=lambda name: assembly.container.resolve(of_cluster(RocketMQTemplate, name)),
-                clock=assembly.service.clock,
-                await_termination=self.drain_timeout,
-                wait_for_servers=cluster.startup == "retry",
-            )
-            if cluster.consumer.missing_topic == "fail":  # type: ignore[attr-defined]  # its model is made at run time
-                await self._expect_topics(container)
-            await stack.enter_async_context(container)
-            self.listeners.add(container)
-        if assembly.spark_plans:
-            await self._start_spark(stack)
+        starting = Starting(assembly.container.resolve, assembly.beans, stack, self.drain_timeout)
+        for each in assembly.listeners:
+            if not each.plans:
+                continue
+            for plan in each.plans:
+                for line in plan.describe():
+                    _log.info("%s", mask(line, assembly.settings.secrets))
+            for container in await each.kind.start(each.plans, starting):
+                await stack.enter_async_context(container)
+                self.listeners.add(container)
         stack.push_async_callback(self._drain)  # first of all at the stop: everybody drains at the same time
-
-    async def _expect_topics(self, container: ListenerContainer) -> None:
-        clients: ClientInstances = self.assembly.container.resolve(of_cluster(ClientInstances, container.cluster))
-        instance = clients.group(container.group)
-        findings = [
-            Finding(
-                f"topic {function.topic} of listener {function.signature.name} does not exist at name server "
-                f"{', '.join(instance.name_servers)}",
-                function.signature.where,
-                "create it, or set rocketmq.consumer.missing-topic: wait",
-            )
-            for function in container.plan.functions
-            if await instance.find_route(function.topic) is None
-        ]
-        if findings:
-            raise ConfigurationError(findings)
-
-    async def _start_spark(self, stack: AsyncExitStack) -> None:
-        assembly = self.assembly
-        runtime = await stack.enter_async_context(spark_runtime(assembly.service.name, assembly.rocketbox.spark))
-        for plan in assembly.spark_plans:
-            _log.info("%s", mask(plan.describe(), assembly.settings.secrets))
-            instance: MQClientInstance = assembly.container.resolve(of_cluster(MQClientInstance, plan.cluster))
-            container = spark_container(
-                plan,
-                runtime,
-                name_server=";".join(instance.name_servers),
-                resolve=assembly.container.resolve,
-                service=assembly.service,
-                drain_timeout=self.drain_timeout,
-            )
-            self.spark_listeners[plan.group] = await stack.enter_async_context(container)
 
     async def _drain(self) -> None:
         self.stopping = True

@@ -2,7 +2,7 @@
 
 Names that RocketMQ does not take, what has to agree because producer and consumers share one client, what goes together
 or not, and what asks for a feature that is not built (the table of these is ``client.unbuilt``'s). The same for groups
-of listeners is ``listeners.registrar``'s.
+of listeners is ``listeners.registrar``'s and their kind's.
 
 Source: rocketmq-spring 2.3 ``RocketMQProperties``, ``RocketMQAutoConfiguration`` (there each producer and consumer has
 a client of its own).
@@ -21,7 +21,6 @@ from rocketbox.client.name_servers import parse_name_servers
 from rocketbox.client.options import DEFAULT_INSTANCE_NAME, mismatches
 from rocketbox.client.unbuilt import PULL_CONSUMER, UNBUILT, unbuilt_in
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError
-from rocketbox.listeners.container import ContainerPlan
 
 __all__ = ["key_findings"]
 
@@ -32,14 +31,10 @@ _OF_THE_USER = ("access_key", "secret_key", "security_token", "namespace", "name
 
 def key_findings(
     properties: RocketMQProperties,
-    plans: Sequence[ContainerPlan],
     clients: Mapping[str, ClusterClients],
     where: Where,
 ) -> list[Finding]:
-    """Everything wrong with the keys of all clusters that start, and with the decorators of the ``plans``.
-
-    ``clients`` are those of each cluster.
-    """
+    """Everything wrong with the keys of all clusters that start; ``clients`` are those of each."""
     if properties.off_by is not None:
         return []
     findings: list[Finding] = []
@@ -55,8 +50,6 @@ def key_findings(
                 *_unbuilt(prefix, cluster, where),
             ]
     findings += _one_name_twice(every, clients, where)
-    for plan in plans:
-        findings += _unbuilt_in_decorators(plan)
     return findings
 
 
@@ -168,10 +161,3 @@ def _unbuilt(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[
     if pull.group is not None and pull.topic is not None:
         keys = [f"{prefix}.pull-consumer.group", f"{prefix}.pull-consumer.topic"]
         yield PULL_CONSUMER.finding(" with ".join(keys), _places(keys, where))
-
-
-def _unbuilt_in_decorators(plan: ContainerPlan) -> Iterator[Finding]:
-    decorators = {function.signature.where for function in plan.functions}
-    for option, unbuilt in unbuilt_in(plan.options):
-        if plan.said.get(option) in decorators:  # what the settings say is told already
-            yield unbuilt.finding(f"{option} of group {plan.group!r}", plan.said[option])

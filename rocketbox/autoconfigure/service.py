@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
+from rocketbox.boot.marks import Qualifier
 from rocketbox.client import Producer
 from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.clock import Clock
 
-__all__ = ["ProducerLookup", "Service"]
+__all__ = ["ProducerLookup", "Service", "of_cluster"]
 
 
 @dataclass(frozen=True)
@@ -36,3 +38,8 @@ class ProducerLookup:
     """``of(cluster)`` is the producer of a further cluster; ConfigurationError, with what would mend it, for none."""
 
     of: Callable[[str], Producer]
+
+
+def of_cluster(type_: Any, cluster: str | None) -> Any:
+    """The hint by which a bean of a cluster is asked for; None, and the empty name, are the main one."""
+    return Annotated[type_, Qualifier(cluster)] if cluster else type_

@@ -31,10 +31,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rocketbox.autoconfigure.kinds import ListenerPlan
 from rocketbox.autoconfigure.properties import ClusterProperties
 from rocketbox.client import ClientOptions, Credentials, MQClientInstance
 from rocketbox.client.options import DEFAULT_INSTANCE_NAME
-from rocketbox.listeners.container import ContainerPlan
 
 __all__ = ["ClientInstances", "ClientPlan", "ClusterClients", "PlannedClients", "User", "plan_clients", "users_of"]
 
@@ -129,10 +129,10 @@ def users_of(cluster: ClusterProperties) -> dict[str, User]:
     return {"": own, **{name: _user(section, own) for name, section in sections.items()}}
 
 
-def plan_clients(cluster: ClusterProperties, plans: Sequence[ContainerPlan]) -> ClusterClients:
+def plan_clients(cluster: ClusterProperties, plans: Sequence[ListenerPlan]) -> ClusterClients:
     """The clients of a cluster whose groups of listeners are ``plans``."""
     sections = users_of(cluster)
-    groups = {plan.group: _user(plan.options, sections[""]) for plan in plans}
+    groups = {plan.group: _user(plan.user, sections[""]) for plan in plans if plan.user is not None}
     users: dict[User, list[str]] = {}
     if cluster.producer.group is not None:
         users.setdefault(sections["producer"], []).append(f"producer group {cluster.producer.group}")

@@ -142,6 +142,51 @@ class BeanContainer:
             return None
         return provider()
 
+    def made_ahead(self, kind: Any) -> tuple[list[Any], list[Finding]]:
+        """The beans of a type that are needed before the start, made now, and what keeps others from that.
+
+        They may need settings and what was handed in, and other plain functions that need no more.
+        """
+        made, findings = [], []
+        for bean in self.planned.candidates(Wanted(kind, every=True)):
+            late = self._starts_late(bean, ())
+            if late is None:
+                made.append(self._made(bean))
+                continue
+            what = "starts" if late is bean else f"needs {late.label}, which starts"
+            findings.append(
+                Finding(
+                    f"bean {bean.label} is a {hint_name(kind)}, which is needed before the start, and it {what} later",
+                    bean.where,
+                    "write it as a plain function of settings, and take the other beans where they are used",
+                )
+            )
+        return made, findings
+
+    def _starts_late(self, bean: BeanDefinition, path: tuple[BeanDefinition, ...]) -> BeanDefinition | None:
+        """The bean itself, or one that it needs, which can be made only at the start; None when there is none."""
+        if bean.style is Style.GIVEN or (bean in self._providers and _is_overridden(self._providers[bean])):
+            return None
+        if bean.style is not Style.PLAIN or bean in path:
+            return bean
+        needed = [each for argument in self.planned.arguments[bean] for each in argument.beans]
+        return next((late for each in needed if (late := self._starts_late(each, (*path, bean)))), None)
+
+    def _made(self, bean: BeanDefinition) -> Any:
+        if bean in self._providers:
+            return self._providers[bean]()
+        if bean.style is Style.GIVEN:  # others go in a circle, which is told already, and nothing has a provider
+            return bean.value
+        assert bean.target is not None
+        given: dict[str, Any] = {}
+        for argument in self.planned.arguments[bean]:
+            if not argument.use_default:
+                values = [self._made(each) for each in argument.beans]
+                given[argument.parameter.name] = (
+                    values if argument.every else values[0] if values else argument.constant
+                )
+        return bean.target(**given)
+
     @property
     def planned(self) -> Plan:
         """The plan; NotStartedError before :meth:`plan`."""

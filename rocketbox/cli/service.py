@@ -56,14 +56,12 @@ def check(
     Any setting may follow as --KEY=VALUE. Status: 0 nothing is wrong; 1 something is, and all of it is printed.
     """
     from rocketbox.boot.masking import mask
-    from rocketbox.listeners.registrar import describe
 
     target, arguments = sort_out(context, target)
     application = application_of(target, debug)
     with failures_told(debug):
         assembly = application.check(config=config, profiles=tuple(profile or ()), arguments=arguments)
-    lines = [*assembly.describe_clients(), *(line for plan in assembly.plans for line in describe(plan))]
-    lines += [spark.describe() for spark in assembly.spark_plans]
+    lines = [*assembly.describe_clients(), *assembly.describe_listeners()]
     lines += [f"warning: {warning}" for warning in assembly.warnings]
     for line in (*lines, f"{application.name}: nothing is wrong"):
         print(mask(line, assembly.settings.secrets))  # noqa: T201 - what the command is for

@@ -21,8 +21,7 @@ from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.embedded import embedded_servers
 from rocketbox.autoconfigure.properties import cluster_prefix
 from rocketbox.cli.children import GRACE, STOP_CUT_SHORT, Child, heed_signals
-from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.message import MessageModel
+from rocketbox.errors import ConfigurationError
 from rocketbox.tasks import SupervisedTask, Supervisor
 
 __all__ = ["Workers", "check_workers", "own_settings"]
@@ -42,26 +41,16 @@ def check_workers(assembly: Assembly, count: int) -> None:
     """Raise ConfigurationError with all that several processes of this service would do to each other."""
     if count == 1:
         return
+
+    def has_name(cluster: str | None) -> bool:
+        return bool(dict(_instance_names(assembly, cluster_prefix(cluster))))
+
     findings = [
-        Finding(
-            f"--workers {count}: each worker would run the Spark query of group {plan.group} on the same checkpoint",
-            plan.signature.where,
-            "run Spark listeners in a service of their own, without --workers: Spark spreads their work itself",
-        )
-        for plan in assembly.spark_plans
+        finding
+        for each in assembly.listeners
+        for plan in each.plans
+        for finding in each.kind.clashes(plan, count, has_name)
     ]
-    for plan in assembly.plans:
-        section = cluster_prefix(plan.cluster)
-        if plan.options.message_model is MessageModel.BROADCASTING and not dict(_instance_names(assembly, section)):
-            findings.append(
-                Finding(
-                    f"--workers {count}: group {plan.group} is BROADCASTING, and the workers would share its one file "
-                    "of offsets",
-                    plan.functions[0].signature.where,
-                    f"set {section}.consumer.instance-name to a name of this service's own on this machine; each "
-                    "worker adds its number to it",
-                )
-            )
     if findings:
         raise ConfigurationError(findings)
 

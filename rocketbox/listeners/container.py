@@ -11,69 +11,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from enum import Enum
 from types import TracebackType
 from typing import Any, Self
 
 from rocketbox.client import MQClientInstance, PushConsumer
 from rocketbox.client.handler_threads import HandlerThreads
+from rocketbox.client.push_consumer import ConsumerState
 from rocketbox.clock import Clock
 from rocketbox.errors import NotStartedError
-from rocketbox.listeners.binding import Beans, HandlerSignature
+from rocketbox.listeners.binding import Beans
+from rocketbox.listeners.container_state import ContainerState, ContainerStatus
 from rocketbox.listeners.dispatch import HandlerDispatch, InvalidLimit
-from rocketbox.listeners.options import GroupOptions, OnInvalid, consumer_options
+from rocketbox.listeners.options import consumer_options
+from rocketbox.listeners.plans import ContainerPlan, ListenerFunction
 from rocketbox.marks import send_to
-from rocketbox.message import SelectorType
+from rocketbox.tasks import TaskState
 from rocketbox.template import MessageConverter, RocketMQTemplate
 
-__all__ = ["ContainerPlan", "ContainerState", "ContainerStatus", "ListenerContainer", "ListenerFunction"]
+__all__ = ["ListenerContainer"]
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListenerFunction:
-    """One function of a group and what it owns: topic, selector, payload, batch, and where its results go."""
-
-    signature: HandlerSignature
-    topic: str
-    selector_type: SelectorType
-    selector_expression: str
-    batch_max_size: int
-    on_invalid: OnInvalid
-    replies: tuple[send_to, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ContainerPlan:
-    """What the registrar found: a group of a cluster (None: the main one), its functions, and its options.
-
-    ``said`` tells for each group option that somebody said, where.
-    """
-
-    cluster: str | None
-    group: str
-    functions: tuple[ListenerFunction, ...]
-    options: GroupOptions
-    said: dict[str, str]
-
-
-class ContainerStatus(Enum):
-    STOPPED = "stopped"
-    RUNNING = "running"
-    PAUSED = "paused"
-
-
-@dataclass(frozen=True)
-class ContainerState:
-    """What health shows of a container; ``ready`` turns false when it does not do its work."""
-
-    cluster: str | None
-    group: str
-    status: ContainerStatus
-    ready: bool
-    reason: str | None
 
 
 class ListenerContainer:
@@ -112,6 +69,11 @@ class ListenerContainer:
 
     @property
     def group(self) -> str:
+        return self.plan.group
+
+    @property
+    def name(self) -> str:
+        """What ``app.listeners`` knows it by: a group has one container."""
         return self.plan.group
 
     @property
@@ -173,28 +135,43 @@ class ListenerContainer:
             own = self.plan.options.await_termination_when_shutdown
             await self.consumer.drain(timeout if own is None else min(own.total_seconds(), timeout))
 
+    def describe(self) -> list[str]:
+        """One line for each of its functions, as in the start log."""
+        return self.plan.describe()
+
     def pause(self, reason: str = "paused by the application") -> None:
-        """Pull no more; what was pulled is still handled. Readiness goes down with the reason."""
+        """Pull no more; what was pulled is still handled. Readiness goes down with the reason.
+
+        One that stops pulls no more anyway, and stays as it is.
+        """
+        if self._drained:
+            return
         self.consumer.pause()
         self._status, self._reason = ContainerStatus.PAUSED, reason
 
     def resume(self) -> None:
-        """Pull again, and deal with the invalid payloads that were held."""
+        """Pull again, and deal with the invalid payloads that were held; one that stops stays as it is."""
+        if self._drained:
+            return
         self.consumer.resume()
         self._status, self._reason = ContainerStatus.RUNNING, None
         assert self._limit is not None
         self._limit.open()
 
     def state(self) -> ContainerState:
-        """What health shows."""
+        """What health shows; ``progress`` is the sum of its queues."""
+        if self._consumer is None:
+            return ContainerState(self.cluster, self.group, self._status, False, self._reason)
+        now = self._consumer.state()
         ready, reason = self._status is ContainerStatus.RUNNING, self._reason
         if ready and (missing := self.consumer.missing_topics):
             ready, reason = False, f"waits for topic {', '.join(missing)}, which no name server knows yet"
-        if ready and self.consumer.threads.hung:
-            ready, reason = False, f"all threads of its def handlers hang: {'; '.join(self.consumer.threads.hung)}"
-        if ready and (codecs := self.consumer.missing_codecs):
-            ready, reason = False, f"messages came that are compressed with {', '.join(codecs)}, which cannot be read"
-        return ContainerState(self.cluster, self.group, self._status, ready, reason)
+        if ready and now.hung_handlers:
+            ready, reason = False, f"all threads of its def handlers hang: {'; '.join(now.hung_handlers)}"
+        if ready and now.missing_codecs:
+            codecs = ", ".join(now.missing_codecs)
+            ready, reason = False, f"messages came that are compressed with {codecs}, which cannot be read"
+        return ContainerState(self.cluster, self.group, self._status, ready, reason, _progress(now))
 
     def _pause_for_invalid(self) -> None:
         limit = self.plan.options.invalid_limit
@@ -229,3 +206,15 @@ class ListenerContainer:
                     await template.send_many(destination, payloads)
 
         return send_on
+
+
+def _progress(now: ConsumerState) -> dict[str, object]:
+    pulled = [queue.seconds_since_pull for queue in now.queues]
+    return {
+        "queues": len(now.queues),
+        "lag": now.lag,
+        "held": now.held,
+        "busy_handlers": now.busy_workers,
+        "seconds_since_pull": round(min(pulled), 3) if pulled else None,
+        "restarting": [f"{task.name}: {task.error}" for task in now.tasks if task.state is TaskState.WAITING],
+    }

@@ -21,15 +21,15 @@ from rocketbox.client.options import mismatches
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError, InvalidMessageError
 from rocketbox.hints import place_of
 from rocketbox.listeners.binding import Beans, HandlerSignature, read_signature
-from rocketbox.listeners.container import ContainerPlan, ListenerFunction
 from rocketbox.listeners.options import DEFAULTS, FUNCTION_OPTIONS, GROUP_OPTIONS, SECRET_OPTIONS, GroupOptions, Said
+from rocketbox.listeners.plans import ContainerPlan, ListenerFunction
 from rocketbox.marks import send_to
 from rocketbox.message import ConsumeMode, MessageModel
 from rocketbox.protocol.tags import is_valid_name
 from rocketbox.template import MessageConverter
 from rocketbox.template.headers import split_destination
 
-__all__ = ["Candidate", "ClusterSettings", "describe", "plan_containers", "unknown_cluster"]
+__all__ = ["Candidate", "ClusterSettings", "plan_containers", "unknown_cluster"]
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +67,17 @@ class Candidate:
     @property
     def name(self) -> str:
         return str(getattr(self.function, "__qualname__", self.function))
+
+    @property
+    def cluster(self) -> str | None:
+        cluster: str | None = self.said.values.get("cluster")
+        return cluster
+
+    @property
+    def group(self) -> str | None:
+        """What the decorator says; None: the settings may."""
+        group: str | None = self.said.values.get("consumer_group")
+        return group
 
 
 @dataclass(frozen=True)
@@ -385,30 +396,3 @@ def _text(value: Any) -> str:
     if isinstance(value, timedelta):
         return f"{value.total_seconds():g}s" if value % timedelta(seconds=1) == _NO_TIME else f"{value / _MS:g}ms"
     return str(getattr(value, "name", value))
-
-
-def describe(plan: ContainerPlan) -> list[str]:
-    """One line for each listener, as it stands in the start log."""
-    options = plan.options
-    times = options.max_reconsume_times
-    if options.message_model is MessageModel.BROADCASTING:
-        retries = "no retries (broadcasting)"
-    elif times < 0 and options.consume_mode is ConsumeMode.ORDERLY:
-        retries = "retries without end, the queue waits"
-    else:
-        retries = f"{16 if times < 0 else times} retries, then %DLQ%{plan.group}"
-    said = "; ".join(f"{name.replace('_', '-')} said in {where}" for name, where in plan.said.items())
-    lines = []
-    for function in plan.functions:
-        line = (
-            f"listener {function.signature.name} ({function.signature.where}): topic {function.topic}, "
-            f"selector {function.selector_expression}, group {plan.group}"
-            + (f" of cluster {plan.cluster}" if plan.cluster else "")
-            + f", {options.consume_mode.name.lower()}, concurrency {options.concurrency}"
-            + (f", batches of up to {function.batch_max_size}" if function.signature.is_batch else "")
-            + f", {retries}"
-        )
-        if function.replies:
-            line += f", sends on to {', '.join(reply.destination for reply in function.replies)}"
-        lines.append(line + (f" [{said}]" if said else ""))
-    return lines

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,6 +30,7 @@ from rocketbox.blocking import WorkerPool
 from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import UnresolvedHintError, hint_of, parameters_of, place_of
+from rocketbox.listeners import ContainerState, ContainerStatus
 from rocketbox.spark.schema import SchemaError, body_schema
 from rocketbox.spark.session import JavaNotFoundError, SparkRuntime, local_folder, log_query_errors
 from rocketbox.tasks import Supervisor
@@ -70,12 +71,17 @@ class SparkBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class SparkListenerOptions:
-    """Everything about one listener, in its final types; ``trigger`` is the pause from batch to batch."""
+    """Everything about one listener, in its final types; ``trigger`` is the pause from batch to batch.
+
+    ``name`` is what ``app.listeners`` knows it by in its ``cluster``; without one, its group.
+    """
 
     topic: str
     group: str
     name_server: str
     checkpoint: str
+    name: str | None = None
+    cluster: str | None = None
     selector_expression: str = "*"
     schema: Any = None
     trigger: timedelta | Literal["available_now"] = timedelta(seconds=1)
@@ -92,6 +98,17 @@ class SparkListenerState(Enum):
     FINISHED = "finished"
     STOPPED = "stopped"
 
+
+_STATES = {
+    SparkListenerState.STARTING: (ContainerStatus.STARTING, False),
+    SparkListenerState.RUNNING: (ContainerStatus.RUNNING, True),
+    SparkListenerState.RESTARTING: (ContainerStatus.FAILED, False),
+    SparkListenerState.UNAVAILABLE: (ContainerStatus.FAILED, False),
+    SparkListenerState.FAILED: (ContainerStatus.FAILED, False),
+    SparkListenerState.FINISHED: (ContainerStatus.FINISHED, True),
+    SparkListenerState.STOPPED: (ContainerStatus.STOPPED, False),
+}
+"""What each is to health, and whether the listener does its work."""
 
 ENDED = frozenset(SparkListenerState) - {
     SparkListenerState.STARTING,
@@ -165,15 +182,17 @@ class SparkListenerContainer:
         resolve: Callable[[Any], Any],
         clock: Clock,
         drain_timeout: float = 15.0,
+        lines: Sequence[str] = (),
     ) -> None:
         self.options = options
         self.signature = signature
-        self.state = SparkListenerState.STARTING
+        self.status = SparkListenerState.STARTING
         self.error: BaseException | None = None
         """What ended the query last; None again as soon as a batch succeeds."""
         self._runtime = runtime
         self._clock = clock
         self._drain_timeout = drain_timeout
+        self._lines = tuple(lines)
         self._arguments = {
             name: resolve(hint) for name, hint in signature.parameters if hint not in (SparkBatch, SparkSession)
         }
@@ -207,29 +226,62 @@ class SparkListenerContainer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            with anyio.CancelScope(shield=True):
-                await self._drain()
+            await self.drain(self._drain_timeout)
         finally:
             if isinstance(error, Exception):  # the portal would wrap it in a group
                 kind = error = trace = None
             await self._stack.__aexit__(kind, error, trace)
-            self.state = SparkListenerState.STOPPED
+            self.status = SparkListenerState.STOPPED
 
     async def session(self) -> SparkSession:
         """The application's session. Raises JavaNotFoundError."""
         return await self._runtime.session()
 
     @property
+    def group(self) -> str:
+        return self.options.group
+
+    @property
+    def cluster(self) -> str | None:
+        return self.options.cluster
+
+    @property
+    def name(self) -> str:
+        """What ``app.listeners`` knows it by in its cluster."""
+        return self.options.name or self.options.group
+
+    def describe(self) -> list[str]:
+        """Its line of the start log."""
+        return list(self._lines)
+
+    def state(self) -> ContainerState:
+        """What health shows; one whose query has failed, waits to start again or cannot run is not ready."""
+        status, ready = _STATES[self.status]
+        reason = None if ready else self.status.value
+        if not ready and self.error is not None:
+            text = str(self.error).strip().partition("\n")[0]
+            reason = f"its query is {self.status.value}: {type(self.error).__name__}: {text}"
+        batch, attempt = self._attempts
+        attempt = attempt if batch > self._done else 0
+        progress = {"batch": self._done, "attempt": attempt, "busy": not self._idle.is_set()}
+        return ContainerState(self.cluster, self.group, status, ready, reason, progress)
+
+    @property
     def has_ended(self) -> bool:
         """Whether the query will not run any more: all was read, there is no Java, it cannot run, it was stopped."""
-        return self.state in ENDED
+        return self.status in ENDED
 
     async def wait(self) -> None:
         """Return when the query has ended for good (see :attr:`has_ended`)."""
         await self._task.wait()
 
-    async def _drain(self) -> None:
+    async def drain(self, timeout: float) -> None:
         """Let the running batch end; one that begins from now on is refused, so nothing unprocessed is committed."""
+        self._drain_timeout = timeout
+        with anyio.CancelScope(shield=True):
+            await self._drain()
+
+    async def _drain(self) -> None:
         self._stopping = True
         self._stop_asked.set()
         if (query := self._query) is not None:
@@ -284,7 +336,7 @@ class SparkListenerContainer:
                 error = await self._run_query()
             except (JavaNotFoundError, ConfigurationError) as failure:
                 no_java = isinstance(failure, JavaNotFoundError)
-                self.state = SparkListenerState.UNAVAILABLE if no_java else SparkListenerState.FAILED
+                self.status = SparkListenerState.UNAVAILABLE if no_java else SparkListenerState.FAILED
                 self.error = failure
                 _log.error("Spark listener %s does not run, everything else does. %s", self.options.group, failure)
                 return
@@ -293,12 +345,12 @@ class SparkListenerContainer:
             if self._stopped():
                 return
             if error is None:
-                self.state = SparkListenerState.FINISHED
+                self.status = SparkListenerState.FINISHED
                 return
             if self._clock.monotonic() - started > LONGEST_BACKOFF:
                 backoff = FIRST_BACKOFF
             self.error = error
-            self.state = SparkListenerState.RESTARTING
+            self.status = SparkListenerState.RESTARTING
             _log.error(
                 "the query of Spark listener %s failed; it starts again in %g s from its checkpoint %s",
                 self.options.group,
@@ -320,7 +372,7 @@ class SparkListenerContainer:
             if self._stopped():  # while it started: nobody else knows of it
                 await self._drain_query(query)
                 return None
-            self.state = SparkListenerState.RUNNING
+            self.status = SparkListenerState.RUNNING
             while not self._abandoned and await self._threads.run(lambda: query.isActive):
                 await self._clock.sleep(POLL)
             # Spark hands on the text of an error only; what the function raised is kept by _on_batch.

@@ -266,7 +266,7 @@ async def wait_until_done(ledger: Ledger, bars: Bars) -> list[str]:
 
 def lake_failure(app: RocketBox) -> str | None:
     """Why the lake's listener does not run (no Java), if it does not."""
-    listener = app.spark_listeners.get("lake")
+    listener = app.listeners.get("lake")
     return str(listener.error) if listener is not None and listener.has_ended else None
 
 
@@ -277,7 +277,7 @@ async def check_lake(app: RocketBox, ledger: Ledger, report: Report) -> None:
     if failure := lake_failure(app):
         report.problems.append(f"lake: {failure}")
         return
-    spark = await app.spark_listeners["lake"].session()
+    spark = await app.listeners["lake"].session()
     path = app.get(lake.LakeProperties).path
 
     def read() -> tuple[int, int, list[tuple[str, str, int, float]]]:

@@ -21,7 +21,7 @@ class WithoutSpark:
     """As much of an application as the progress bars look at."""
 
     def __init__(self) -> None:
-        self.spark_listeners: dict[str, object] = {}
+        self.listeners: dict[str, object] = {}
 
 
 async def test_a_job_in_which_nothing_moves_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

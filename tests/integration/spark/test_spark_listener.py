@@ -106,7 +106,7 @@ async def test_a_function_gets_its_columns_the_message_and_its_beans(
     listener = container(handle, broker, topic, tmp_path, ledger, schema=schema, trigger="available_now")
     async with listener:
         await listener.wait()
-        assert listener.state is SparkListenerState.FINISHED, listener.error
+        assert listener.status is SparkListenerState.FINISHED, listener.error
     first = "number" if schema is Model else "row"
     assert seen["columns"] == [first, "name", "message"]
     assert sorted(seen["rows"], key=str) == [(7, "seven", "T", "1"), (8, None, "T", "1"), (None, None, "T", "1")]
@@ -134,7 +134,7 @@ async def test_an_async_function_runs_in_the_applications_loop(broker: Broker, t
         await listener.wait()
     assert ledger.rows == [0, 1, 2]
     assert threads == [loop]
-    assert listener.state is SparkListenerState.STOPPED
+    assert listener.status is SparkListenerState.STOPPED
 
 
 async def test_a_failed_batch_comes_again_until_it_succeeds(
@@ -154,7 +154,7 @@ async def test_a_failed_batch_comes_again_until_it_succeeds(
     listener = container(handle, broker, topic, tmp_path, ledger)
     with caplog.at_level(logging.ERROR, "rocketbox"):
         async with listener:
-            await until(lambda: listener.state is SparkListenerState.RESTARTING)
+            await until(lambda: listener.status is SparkListenerState.RESTARTING)
             assert listener.error is failure
             await anyio.to_thread.run_sync(broker.send, topic, rows_of(4, 6))
             await until(lambda: len(ledger.rows) == 14)
@@ -183,7 +183,7 @@ async def test_a_stop_lets_the_batch_end_and_loses_nothing(broker: Broker, topic
         threading.Timer(0.5, release.set).start()
     assert ledger.batches == [(0, 1, ledger.rows)]
     assert len(ledger.rows) == 10
-    assert listener.state is SparkListenerState.STOPPED
+    assert listener.status is SparkListenerState.STOPPED
     again = container(handle, broker, topic, tmp_path, ledger, max_messages=10, trigger="available_now")
     async with again:
         await again.wait()
@@ -254,7 +254,7 @@ async def test_ddl_that_spark_cannot_read_ends_the_listener(broker: Broker, topi
     listener = container(handle, broker, topic, tmp_path, schema="row bigint name string")
     async with listener:
         await listener.wait()
-        assert listener.state is SparkListenerState.FAILED
+        assert listener.status is SparkListenerState.FAILED
         assert "'row bigint name string' is no DDL of Spark" in str(listener.error)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketbox.autoconfigure.assembly import of_cluster
+from rocketbox.autoconfigure.service import of_cluster
 from rocketbox.client import Producer
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.template import RocketMQTemplate
@@ -87,8 +87,9 @@ def test_the_name_of_a_cluster_may_come_from_the_settings(service: ServiceMaker,
     source = HEAD + MARKED[who].replace("CLUSTER", "${desk.cluster}")
     look = service(source, SETTINGS.format("audit") + "desk.cluster: audit\n").app.look()
     assert look.findings == []
-    replies = [reply.cluster for plan in look.plans for function in plan.functions for reply in function.replies]
-    assert "audit" in [*replies, *(plan.cluster for plan in look.plans), *(plan.cluster for plan in look.spark_plans)]
+    functions = [function for plan in look.plans for function in getattr(plan, "functions", ())]
+    replies = [reply.cluster for function in functions for reply in function.replies]
+    assert "audit" in [*replies, *(plan.cluster for plan in look.plans)]
 
 
 # --- names that are those of beans ------------------------------------------------------------------------------------

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from rocketbox.autoconfigure.assembly import of_cluster
+from rocketbox.autoconfigure.service import of_cluster
 from rocketbox.autoconfigure.users import User
 from rocketbox.boot.masking import MASK
 from rocketbox.cli.app import app as cli
 from rocketbox.client import Credentials, LitePullConsumerOptions, MQClientInstance
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners.options import consumer_options
-from rocketbox.listeners.registrar import describe
 from rocketbox.marks import rocketmq_listener
 from tests.services import ServiceMaker, service_maker
 
@@ -261,7 +260,7 @@ def test_a_decorators_secret_is_nowhere_to_be_seen(
     with pytest.raises(ConfigurationError) as caught:
         module.app.check()
     module.app.print_failure(caught.value, debug=True)
-    seen = [repr(assembly.plans), repr(assembly), repr(consumer_options(plan.options)), *describe(plan)]
+    seen = [repr(assembly.plans), repr(assembly), repr(consumer_options(plan.options)), *plan.describe()]
     seen += [repr(rocketmq_listener(secret_key=SECRET)), *map(str, capsys.readouterr()), caplog.text]
     assert SECRET not in "\n".join(seen)
 

@@ -197,7 +197,7 @@ def test_placeholders_count_in_every_text_and_time_of_a_spark_listener(service: 
     settings = f"rocketmq: {{name-server: ns:9876, clusters.audit.name-server: ns:9876}}\nlake:\n{lake}"
     assembly = service(SPARK.replace("OPTIONS", options), settings).app.look()
     assert assembly.findings == []
-    (plan,) = assembly.spark_plans
+    (plan,) = assembly.plans
     assert (plan.cluster, plan.trigger, plan.mark.starting_offsets) == ("audit", timedelta(seconds=10), "earliest")
     assert (plan.topic, plan.group, plan.checkpoint) == ("the-topic", "the-consumer_group", "the-checkpoint")
     assert "${" not in str(plan)

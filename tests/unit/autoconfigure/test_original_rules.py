@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rocketbox.autoconfigure.assembly import Assembly, AssemblyError, of_cluster
+from rocketbox.autoconfigure.assembly import Assembly, AssemblyError
+from rocketbox.autoconfigure.service import of_cluster
 from rocketbox.client import LitePullConsumerOptions, MQClientInstance, Producer
 from rocketbox.embedded import ServersInThread
 from rocketbox.errors import ConfigurationError, Finding

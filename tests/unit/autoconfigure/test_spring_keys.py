@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from rocketbox.autoconfigure.assembly import Assembly, of_cluster
+from rocketbox.autoconfigure.assembly import Assembly
+from rocketbox.autoconfigure.service import of_cluster
 from rocketbox.autoconfigure.users import User, users_of
 from rocketbox.boot.marks import Phase
 from rocketbox.boot.shapes import Leaf
@@ -32,8 +33,8 @@ from rocketbox.client import (
     ProducerOptions,
 )
 from rocketbox.errors import InvalidMessageError
-from rocketbox.listeners.container import ListenerFunction
 from rocketbox.listeners.options import DEFAULTS, consumer_options
+from rocketbox.listeners.plans import ListenerFunction
 from rocketbox.message import Message, MessageModel, SelectorType
 from rocketbox.template import RocketMQTemplate
 from tests.services import ServiceMaker, service_maker
@@ -110,7 +111,8 @@ def consumer(assembly: Assembly) -> ConsumerOptions:
 
 def function(assembly: Assembly) -> ListenerFunction:
     (plan,) = assembly.plans
-    return plan.functions[0]
+    first: ListenerFunction = plan.functions[0]
+    return first
 
 
 def has(kind: type, assembly: Assembly) -> bool:

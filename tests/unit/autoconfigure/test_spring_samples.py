@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from rocketbox.autoconfigure.assembly import Assembly, of_cluster
+from rocketbox.autoconfigure.assembly import Assembly
+from rocketbox.autoconfigure.service import of_cluster
 from rocketbox.boot.marks import Phase
 from rocketbox.client import ClientOptions, Credentials, LitePullConsumerOptions, MQClientInstance, ProducerOptions
 from rocketbox.errors import ConfigurationError, Finding
@@ -181,9 +182,9 @@ def test_consume_demo(service: ServiceMaker) -> None:
     assert not assembly.container.has(RocketMQTemplate)  # there is no producer group, and no pull consumer yet
     pull = "{0}.pull-consumer.group with {0}.pull-consumer.topic asks for a pull consumer"
     assert refused(assembly) == [
+        "reply_timeout of group 'stringRequestConsumer' asks for replies to requests",
         pull.format("rocketmq"),
         pull.format("rocketmq.clusters.ext"),
-        "reply_timeout of group 'stringRequestConsumer' asks for replies to requests",
     ]
 
 

@@ -11,8 +11,9 @@ from types import ModuleType
 import pytest
 from typer.testing import CliRunner
 
-from rocketbox.autoconfigure.assembly import Assembly, of_cluster
+from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.rocketmq import _expect_an_answer
+from rocketbox.autoconfigure.service import of_cluster
 from rocketbox.autoconfigure.users import ClientInstances, ClusterClients
 from rocketbox.boot.marks import Phase
 from rocketbox.cli.app import app as cli

@@ -10,6 +10,7 @@ import pytest
 
 from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.loading import Launch
+from rocketbox.autoconfigure.push_listening import check_payloads
 from rocketbox.errors import ConfigurationError
 from rocketbox.template import MessageConverter
 from tests.services import ServiceMaker, service_maker
@@ -72,7 +73,7 @@ def test_a_class_that_ours_cannot_read_may_be_a_payload_of_a_converter_of_the_us
     assert assembly.findings == []
     (plan,) = assembly.plans
     assert plan.functions[0].signature.payload is module.Track
-    assembly.check_payloads(module.Packed())
+    check_payloads(assembly.plans, module.Packed())
 
 
 def test_the_users_converter_refuses_at_the_start_what_it_cannot_read(service: ServiceMaker) -> None:
@@ -83,7 +84,7 @@ def test_the_users_converter_refuses_at_the_start_what_it_cannot_read(service: S
     assembly = look(module)
     assert assembly.findings == []
     with pytest.raises(ConfigurationError) as caught:
-        assembly.check_payloads(module.Packed())
+        check_payloads(assembly.plans, module.Packed())
     first, second = caught.value.findings  # of both listeners, together
     assert first.what == (
         "listener on_track takes a payload in parameter 'track' that cannot be read: no body can be read as Desk"

@@ -11,8 +11,8 @@ import pytest
 
 from rocketbox.client import ClientOptions, MQClientInstance
 from rocketbox.errors import Reject
+from rocketbox.listeners import ContainerStatus, ListenerContainer
 from rocketbox.listeners.binding import Beans
-from rocketbox.listeners.container import ContainerStatus, ListenerContainer
 from rocketbox.listeners.options import Said
 from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_containers
 from rocketbox.protocol.codes import RequestCode
@@ -73,6 +73,26 @@ async def test_invalid_payloads_pause_a_container_that_is_still_starting() -> No
         assert container.state().status is ContainerStatus.PAUSED, "the next ones are as bad"
         await container.drain(1)
         assert container.state().status is ContainerStatus.STOPPED
+
+
+async def test_a_container_that_drains_can_be_neither_resumed_nor_paused() -> None:
+    clock = VirtualClock()
+    broker = ScriptedBroker(clock)
+    broker.topics = {"A": 1, "T": 1, "%RETRY%g": 1}
+    options = ClientOptions(client_ip="10.0.0.9", api_timeout=60.0)
+    async with (
+        broker,
+        MQClientInstance(broker.address, options=options, clock=clock, network=broker.network) as instance,
+        container_of(instance) as container,
+    ):
+        assert container.state().progress["lag"] == 0
+        await container.drain(1)
+        stopped = container.state()
+        assert (stopped.status, stopped.reason) == (ContainerStatus.STOPPED, "stopping")
+        container.resume()
+        assert container.state() == stopped
+        container.pause()
+        assert container.state() == stopped
 
 
 async def test_a_container_is_not_ready_while_a_topic_is_missing_and_says_so_each_minute(

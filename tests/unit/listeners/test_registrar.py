@@ -11,9 +11,9 @@ import pytest
 
 from rocketbox.errors import Finding
 from rocketbox.listeners.binding import Beans
-from rocketbox.listeners.container import ContainerPlan
 from rocketbox.listeners.options import GroupOptions, OnInvalid, Said, consumer_options
-from rocketbox.listeners.registrar import Candidate, ClusterSettings, describe, plan_containers
+from rocketbox.listeners.plans import ContainerPlan
+from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_containers
 from rocketbox.marks import send_to
 from rocketbox.message import ConsumeMode, MessageModel
 from rocketbox.template import JsonMessageConverter
@@ -190,15 +190,16 @@ def test_start_lines_say_topic_group_concurrency_retries_and_who_said_so() -> No
     (concurrent,) = plan(
         marked(selector_expression="UA || AA", replies=(send_to("alerts"),)), groups={"desk": said(concurrency=64)}
     )
-    (line,) = describe(concurrent)
+    (line,) = concurrent.describe()
     assert re.sub(r"\(.*?\d+\)", "(HERE)", line, count=1) == (
         "listener on_departure (HERE): topic departures, selector UA || AA, group desk, concurrently, concurrency 64, "
         "16 retries, then %DLQ%desk, sends on to alerts [concurrency said in rocketbox.yaml:1]"
     )
     (orderly,) = plan(marked(audit, consume_mode=ConsumeMode.ORDERLY, consume_message_batch_max_size=200))
-    assert "orderly, concurrency 20, batches of up to 200, retries without end, the queue waits" in describe(orderly)[0]
+    (line,) = orderly.describe()
+    assert "orderly, concurrency 20, batches of up to 200, retries without end, the queue waits" in line
     (limited,) = plan(marked(max_reconsume_times=3))
-    assert "3 retries, then %DLQ%desk" in describe(limited)[0]
+    assert "3 retries, then %DLQ%desk" in limited.describe()[0]
 
 
 def test_group_options_become_the_clients_in_seconds() -> None:

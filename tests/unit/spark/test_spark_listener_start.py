@@ -106,7 +106,7 @@ async def test_without_java_the_listener_says_so_and_the_rest_goes_on(
     monkeypatch.setattr(session, "find_java", no_java)
     async with SparkRuntime("t", {}) as runtime, container(tmp_path, runtime) as listener:
         await listener.wait()
-        assert listener.state is SparkListenerState.UNAVAILABLE
+        assert listener.status is SparkListenerState.UNAVAILABLE
         assert listener.has_ended
         assert isinstance(listener.error, JavaNotFoundError)
     assert "Spark listener g does not run, everything else does. Spark needs Java 17 or newer" in caplog.text

@@ -1,0 +1,69 @@
+"""What is missing of servers and of what stands on them: told, where a service would do nothing or could not start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rocketbox.autoconfigure import embedded, rocketmq
+from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties, cluster_prefix
+from rocketbox.autoconfigure.service import Service, of_cluster
+from rocketbox.boot.beans import BeanContainer
+from rocketbox.boot.wanted import Wanted
+from rocketbox.client import MQClientInstance
+from rocketbox.embedded import ServersInThread
+from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.template import RocketMQTemplate
+
+__all__ = ["absences", "embedded_elsewhere", "embedded_settings"]
+
+
+def embedded_settings(properties: RocketMQProperties, own: RocketBoxProperties, service: Service) -> Sequence[Finding]:
+    """What the embedded servers would refuse, if they are to start."""
+    if properties.off_by is not None or not any(
+        each.is_embedded for each in (properties, *properties.clusters.values())
+    ):
+        return ()
+    try:
+        embedded.embedded_options(own.embedded, service).broker_options()
+    except ConfigurationError as error:
+        return error.findings
+    return ()
+
+
+def embedded_elsewhere(properties: RocketMQProperties, container: BeanContainer, service: Service) -> Iterator[Finding]:
+    """Clusters whose client is to use the embedded servers, when these do not run."""
+    if container.has(ServersInThread):
+        return
+    for bean in container.planned.taken:
+        if bean.target is rocketmq.client_instance and properties.cluster(bean.cluster_name).is_embedded:
+            key = f"{cluster_prefix(bean.cluster_name)}.name-server"
+            others = "set rocketmq.name-server to embedded" if bean.cluster_name else "do not exclude embedded_servers"
+            what = f"{key} is embedded, and the embedded servers do not run"
+            yield Finding(what, service.where(key), f"{others}, or write an address")
+
+
+def absences(properties: RocketMQProperties, container: BeanContainer, *, listens: bool) -> Iterator[Finding]:
+    """A missing name server is told, and a missing template where nothing listens: then nothing at all would be done.
+
+    A service that only listens needs no template, and the report says why there is none.
+    """
+    if properties.off_by is not None:
+        return
+    told = set()
+    for cluster, own in {"": properties, **properties.clusters}.items():
+        key = f"{cluster_prefix(cluster)}.name-server"
+        if own.name_server is None and not container.has(of_cluster(MQClientInstance, cluster)):
+            skipped = [
+                bean.label
+                for bean, verdict in container.planned.left_out
+                if bean.mark.per_cluster and bean.cluster_name == cluster and verdict.key == key
+            ]
+            told.add(key)
+            what = f"{key} is not set, so that the beans of RocketMQ are skipped: {', '.join(skipped)}"
+            yield Finding(what, None, f"set {key} to an address, or to embedded")
+    verdict = container.planned.why_missing(RocketMQTemplate)
+    if verdict is None or container.has(RocketMQTemplate) or listens:
+        return
+    if verdict.key is not None and verdict.key not in told:  # None: it is excluded
+        what = f"there is no {Wanted(RocketMQTemplate)}: {verdict.reason}"
+        yield Finding(what, None, verdict.fix)

@@ -1,0 +1,183 @@
+"""From marked functions to the plans of all kinds of listeners, and what they need and do not have.
+
+What the settings say is read once and handed to each kind (``kinds``); groups and clients, which all kinds share, are
+looked at here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rocketbox.autoconfigure import rocketmq
+from rocketbox.autoconfigure.key_rules import key_findings
+from rocketbox.autoconfigure.kinds import DeclaredListener, ListenerKind, ListenerPlan, Planning
+from rocketbox.autoconfigure.listening import cluster_settings
+from rocketbox.autoconfigure.properties import ClusterProperties, RocketMQProperties, cluster_prefix
+from rocketbox.autoconfigure.scan import Marked
+from rocketbox.autoconfigure.service import Service, of_cluster
+from rocketbox.autoconfigure.users import PlannedClients, plan_clients
+from rocketbox.boot.beans import BeanContainer
+from rocketbox.boot.settings import Settings
+from rocketbox.boot.shapes import uniform
+from rocketbox.boot.wanted import Wanted
+from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.hints import place_of
+from rocketbox.listeners import Beans
+from rocketbox.listeners.registrar import ClusterSettings
+from rocketbox.template import JsonMessageConverter, MessageConverter
+
+__all__ = ["KindPlans", "ListenerPlanner", "clusters_by_name"]
+
+_log = logging.getLogger(__name__)
+
+AnyKind = ListenerKind[Any, Any]
+
+
+@dataclass(frozen=True)
+class KindPlans:
+    """What one kind has planned."""
+
+    kind: AnyKind
+    plans: Sequence[ListenerPlan]
+
+
+@dataclass
+class ListenerPlanner:
+    """Plans the marked functions of an application: :meth:`plan`, then, if the settings are right, :meth:`check_needs`.
+
+    ``planned``, ``findings`` and ``warnings`` are the result; ``clients`` is filled.
+    """
+
+    settings: Settings
+    properties: RocketMQProperties
+    service: Service
+    container: BeanContainer
+    beans: Beans
+    clients: PlannedClients
+    marked: Sequence[Marked]
+    planned: list[KindPlans] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    warnings: list[Finding] = field(default_factory=list)
+
+    def plan(self) -> None:
+        kinds: list[AnyKind]
+        kinds, findings = self.container.made_ahead(ListenerKind)
+        self.findings += findings
+        clusters: dict[str | None, ClusterSettings] = {}
+        planning = Planning(clusters, self.beans, self._resolve_text, self._converter(), self.findings)
+        for name, own in clusters_by_name(self.properties).items():
+            prefix = cluster_prefix(name)
+            clusters[name or None] = ClusterSettings(prefix=prefix)  # its keys may be wrong: all else is looked at
+            try:
+                clusters[name or None] = cluster_settings(prefix, own, self.service.where)
+            except ConfigurationError as error:
+                self.findings += error.findings
+        declared = [(kind, self._read(kind, planning)) for kind in kinds]
+        self._check_marks(kinds)
+        everything = [each for _, of_kind in declared for each in of_kind]
+        for where, settings in clusters.items():
+            clusters[where] = _with_groups_named(settings, [each for each in everything if each.cluster == where])
+        if self.properties.off_by is not None:
+            _log.info("%s is false: nothing of RocketMQ starts", self.properties.off_by)
+            return
+        self.planned = [KindPlans(kind, kind.plan(of_kind, planning)) for kind, of_kind in declared]
+        plans = [plan for each in self.planned for plan in each.plans]
+        self._check_groups()
+        for cluster, own in clusters_by_name(self.properties).items():
+            of_cluster_ = [plan for plan in plans if (plan.cluster or "") == cluster]
+            self.clients.clusters[cluster] = plan_clients(own, of_cluster_)
+        self.findings += key_findings(self.properties, self.clients.clusters, self.service.where)
+        self._warn_of_unknown_groups(clusters, everything)
+
+    def _resolve_text(self, text: str, subject: str, where: str) -> str:
+        return self.settings.resolve(text, subject=subject, where=where)
+
+    def _converter(self) -> MessageConverter | None:
+        """What to check payload types by; None: a converter of the user's, which comes to life at the start."""
+        known: MessageConverter | None = self.container.known(MessageConverter)
+        if known is not None:
+            return known
+        found = self.container.planned.candidates(Wanted(MessageConverter))
+        ours = not found or any(each.target is rocketmq.message_converter for each in found)
+        return JsonMessageConverter() if ours else None
+
+    def _read(self, kind: AnyKind, planning: Planning) -> list[DeclaredListener]:
+        of_kind = [each for each in self.marked if any(isinstance(mark, kind.mark) for mark in each.marks)]
+        return list(kind.read(of_kind, planning)) if of_kind else []
+
+    def _check_marks(self, kinds: Sequence[AnyKind]) -> None:
+        """Tell of marks that do nothing: a modifier alone, and one of a kind that nobody brings."""
+        for marked in self.marked:
+            if any(isinstance(mark, kind.mark) for kind in kinds for mark in marked.marks):
+                continue
+            name, mark = marked.target.__qualname__, marked.marks[0]
+            beside = next((kind.mark for kind in kinds if isinstance(mark, kind.modifiers)), None)
+            if beside is not None:
+                what = f"{name} has @{type(mark).__name__} and is no listener"
+                fix = f"write @{beside.__name__} above it"
+            else:
+                what = f"{name} has @{type(mark).__name__}, and there is no such kind of listeners"
+                missing = self.container.planned.why_missing(ListenerKind)
+                if missing is not None:
+                    what += f": {missing.reason}"
+                fix = (missing and missing.fix) or "install the distribution whose auto-configuration brings it"
+            self.findings.append(Finding(what, place_of(marked.target), fix))
+
+    def _check_groups(self) -> None:
+        """A consumer group is of one kind: its members share offsets, and brokers know one set of topics of it."""
+        owners: dict[tuple[str | None, str], tuple[AnyKind, ListenerPlan]] = {}
+        for each in self.planned:
+            for plan in each.plans:
+                kind, other = owners.setdefault((plan.cluster, plan.group), (each.kind, plan))
+                if kind is not each.kind:
+                    self.findings.append(
+                        Finding(
+                            f"group {plan.group!r} has listeners of two kinds: @{kind.mark.__name__} and "
+                            f"@{each.kind.mark.__name__}",
+                            f"{other.where} and {plan.where}",
+                            "give one of them another consumer group",
+                        )
+                    )
+
+    def _warn_of_unknown_groups(
+        self, clusters: Mapping[str | None, ClusterSettings], declared: Sequence[DeclaredListener]
+    ) -> None:
+        for cluster, settings in clusters.items():
+            default = settings.defaults.values.get("group")
+            known = {each.group or default for each in declared if each.cluster == cluster}
+            for group in settings.groups.keys() - known:
+                key = f"{settings.prefix}.consumer.listeners.{group}"
+                self.warnings.append(
+                    Finding(f"{key} has no effect: no listener has that group", self.service.where(key))
+                )
+
+    def check_needs(self) -> None:
+        """Tell of beans that listeners need and that are not there."""
+        for each in self.planned:
+            for plan in each.plans:
+                each.kind.needs(plan, self._need)
+
+    def _need(self, type_: Any, cluster: str | None, who: str, where: str) -> bool:
+        finding = self.container.finding(of_cluster(type_, cluster), who, where)
+        if finding is not None:
+            self.findings.append(finding)
+        return finding is None
+
+
+def clusters_by_name(properties: RocketMQProperties) -> dict[str, ClusterProperties]:
+    """All clusters; the main one has the empty name."""
+    return {"": properties, **properties.clusters}
+
+
+def _with_groups_named(settings: ClusterSettings, declared: Sequence[DeclaredListener]) -> ClusterSettings:
+    """Lead options to the group that is meant: ``FRONT_DESK`` in the name of a variable may be ``Front_desk``."""
+    names = {each.group for each in declared}
+    meant: dict[str, str] = {}
+    for group in settings.groups.keys() - names:
+        near = [name for name in names if name and uniform(name) == uniform(group)]
+        if len(near) == 1 and near[0] not in settings.groups:
+            meant[group] = near[0]
+    return replace(settings, groups={meant.get(group, group): said for group, said in settings.groups.items()})

@@ -1,0 +1,253 @@
+"""Kinds of listeners come by auto-configurations: one of another distribution is planned, checked, run and shown."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import rocketbox
+from rocketbox.cli.workers import check_workers
+from rocketbox.errors import ConfigurationError
+from tests.distributions import Install, distribution_maker
+from tests.services import ServiceMaker, service_maker
+
+PACKAGE = Path(rocketbox.__file__).parent
+
+KIT = """
+from dataclasses import dataclass
+
+from rocketbox import bean
+from rocketbox.autoconfigure.kinds import ListenerKind
+from rocketbox.errors import Finding
+from rocketbox.hints import place_of
+from rocketbox.listeners import ContainerState, ContainerStatus
+from rocketbox.marks import add_mark
+
+events = []
+
+class Bell: ...
+
+@dataclass(frozen=True)
+class tick_listener:
+    group: str
+    loud: bool = False
+
+    def __call__(self, function):
+        return add_mark(function, self)
+
+@dataclass(frozen=True)
+class TickPlan:
+    function: object
+    group: str
+    loud: bool
+    cluster: None = None
+    user: None = None
+
+    @property
+    def where(self):
+        return place_of(self.function)
+
+    def describe(self):
+        return [f"tick listener {self.function.__name__}: group {self.group}"]
+
+class Ticks:
+    def __init__(self, plan, bell):
+        self.plan, self.bell, self.status, self.ticks = plan, bell, ContainerStatus.STOPPED, 0
+        self.cluster, self.group, self.name = None, plan.group, plan.group
+
+    async def __aenter__(self):
+        events.append("enter")
+        self.status = ContainerStatus.RUNNING
+        return self
+
+    async def __aexit__(self, *error):
+        events.append("leave")
+
+    async def drain(self, timeout):
+        events.append(f"drain within {timeout:g}")
+        self.status = ContainerStatus.STOPPED
+
+    def stall(self):
+        self.status = ContainerStatus.FAILED
+
+    def state(self):
+        ready = self.status is ContainerStatus.RUNNING
+        return ContainerState(None, self.group, self.status, ready, None if ready else "it stalls", {"ticks": 7})
+
+    def describe(self):
+        return self.plan.describe()
+
+class TickListeners(ListenerKind):
+    mark = tick_listener
+
+    def read(self, marked, planning):
+        return [TickPlan(each.target, mark.group, mark.loud) for each in marked for mark in each.marks]
+
+    def plan(self, declared, planning):
+        planning.findings += [Finding(f"{each.group} is loud", each.where) for each in declared if each.loud]
+        return list(declared)
+
+    def needs(self, plan, need):
+        need(Bell, None, f"tick listener {plan.function.__name__}", plan.where)
+
+    def clashes(self, plan, processes, has_name):
+        yield Finding(f"{processes} processes would tick at once", plan.where)
+
+    async def start(self, plans, starting):
+        starting.stack.callback(events.append, "shared things close")
+        return [Ticks(plan, starting.resolve(Bell)) for plan in plans]
+
+@bean
+def tick_listeners() -> TickListeners:
+    return TickListeners()
+"""
+
+DESK = """
+from rocketbox import RocketBox, bean
+from tick_kit import Bell, tick_listener
+
+app = RocketBox("desk", scan=[__name__], exclude=EXCLUDE)
+
+@bean
+def bell() -> Bell:
+    return Bell()
+
+@tick_listener("clock")
+def on_tick(): ...
+"""
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
+    yield from service_maker(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    for make in distribution_maker(tmp_path, monkeypatch):
+        make("tick-kit", "tick_kit", KIT)
+        yield make
+
+
+def desk(*, exclude: str = "()", source: str = DESK) -> str:
+    return source.replace("EXCLUDE", exclude)
+
+
+@pytest.mark.anyio
+async def test_a_kind_of_another_distribution_is_started_shown_and_drained_like_ours(
+    install: Install, service: ServiceMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "rocketbox")
+    module = service(desk(), "rocketbox.shutdown.timeout: 8s\n")
+    import tick_kit  # type: ignore[import-not-found]  # the distribution is made by the fixture
+
+    async with module.app as app:
+        assert dict(app.listeners) == {"clock": app.listeners["clock"]}
+        container = app.listeners["clock"]
+        assert container.describe() == ["tick listener on_tick: group clock"]
+        assert app.is_ready
+        container.stall()
+        assert app.not_ready_because == ["the listeners of group clock: it stalls"]
+        assert tick_kit.events == ["enter"]
+    assert tick_kit.events == ["enter", "drain within 6", "leave", "shared things close"]
+    assert "tick listener on_tick: group clock" in caplog.text
+
+
+def test_a_kind_of_another_distribution_is_checked_and_counted_like_ours(
+    install: Install, service: ServiceMaker
+) -> None:
+    source = desk().replace('("clock")', '("clock", loud=True)').replace("@bean\ndef bell", "def bell")
+    module = service(source, "")
+    look = module.app.look()
+    assert [finding.what for finding in look.findings] == [
+        "clock is loud",
+        "tick listener on_tick needs a bean of type Bell, and there is none",
+    ]
+    assert list(look.describe_listeners()) == ["tick listener on_tick: group clock"]
+    assert [plan.group for plan in look.plans] == ["clock"]
+    with pytest.raises(ConfigurationError, match="3 processes would tick at once"):
+        check_workers(look, 3)
+
+
+def test_a_mark_whose_kind_is_left_out_is_refused(install: Install, service: ServiceMaker) -> None:
+    module = service(desk(exclude="['tick_listeners']"), "")
+    (finding,) = module.app.look().findings
+    assert finding.what == (
+        "on_tick has @tick_listener, and there is no such kind of listeners: tick_listeners was not built because "
+        "tick_listeners is excluded (RocketBox('desk', exclude=...))"
+    )
+    assert finding.where == f"{module.__name__}.py:10"
+    assert finding.fix == "do not exclude tick_listeners"
+
+
+def test_a_group_with_listeners_of_two_kinds_is_refused(install: Install, service: ServiceMaker) -> None:
+    more = """
+from rocketbox import rocketmq_listener
+
+@rocketmq_listener(topic="departures", consumer_group="clock")
+async def on_departure(body: bytes) -> None: ...
+"""
+    module = service(desk(source=DESK + more), "rocketmq.name-server: ns:9876\n")
+    (finding,) = module.app.look().findings
+    assert finding.what == "group 'clock' has listeners of two kinds: @rocketmq_listener and @tick_listener"
+    assert finding.where == f"{module.__name__}.py:15 and {module.__name__}.py:10"
+    assert finding.fix == "give one of them another consumer group"
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        ("async def mine() -> ListenerKind: ...", "it starts later"),
+        ("def mine(late: Late) -> ListenerKind: ...", "it needs late, which starts later"),
+    ],
+)
+def test_a_kind_that_cannot_be_made_before_the_start_is_refused(
+    install: Install, service: ServiceMaker, made: str, reason: str
+) -> None:
+    more = f"""
+from rocketbox.autoconfigure.kinds import ListenerKind
+
+class Late: ...
+
+@bean
+async def late() -> Late:
+    return Late()
+
+@bean
+{made}
+"""
+    (finding,) = service(desk(source=DESK + more), "").app.look().findings
+    assert finding.what == f"bean mine is a ListenerKind, which is needed before the start, and {reason}"
+    assert "plain function of settings" in str(finding.fix)
+
+
+def test_beans_in_a_circle_are_told_alone(install: Install, service: ServiceMaker) -> None:
+    more = """
+class A: ...
+class B: ...
+
+@bean
+def a(b: B) -> A: ...
+
+@bean
+def b(a: A) -> B: ...
+"""
+    (finding,) = service(desk(source=DESK + more), "").app.look().findings
+    assert finding.what == "beans need each other in a circle: a -> b -> a"
+
+
+KNOW_NO_KIND = (
+    "autoconfigure/assembly", "autoconfigure/listener_plans", "running", "application", "cli/workers", "cli/service",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KNOW_NO_KIND)
+def test_who_runs_listeners_knows_no_kind_by_name(name: str) -> None:
+    text = (PACKAGE / f"{name}.py").read_text()
+    words = {word.lower() for word in re.findall(r"[A-Za-z]+", re.sub(r"\.push_async_\w+", "", text))}
+    named = {word for word in words if "spark" in word or word.startswith("push")}
+    assert named == set()
