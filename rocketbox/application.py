@@ -12,8 +12,9 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +32,6 @@ from rocketbox.boot.beans import DynamicContainer
 from rocketbox.boot.failures import render_failure
 from rocketbox.boot.masking import masked_traceback
 from rocketbox.boot.report import ConditionsReport
-from rocketbox.clock import RealClock
 from rocketbox.errors import ClientStateError, ConfigurationError, ForkedError, NotStartedError
 from rocketbox.loops import loop_options
 from rocketbox.running import Run
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from rocketbox.background import Background
     from rocketbox.boot.settings import Settings
 
-__all__ = ["RocketBox"]
+__all__ = ["Lifespan", "RocketBox"]
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +51,28 @@ HookT = TypeVar("HookT", bound=Callable[..., Any])
 
 _runs = itertools.count()
 STOPPED, FAILED, STOP_CUT_SHORT = 0, 1, 3  # exit codes; 128 + n is a second signal n
+
+
+class Lifespan(AbstractAsyncContextManager[None]):
+    """What an ASGI framework takes as its lifespan: it is called with its application, and entered.
+
+    ``async with`` it directly in a lifespan of one's own.
+    """
+
+    def __init__(self, start: Callable[[], AbstractAsyncContextManager[object]]) -> None:
+        self._start = start
+        self._stack = AsyncExitStack()
+
+    def __call__(self, asgi: object) -> Lifespan:
+        return Lifespan(self._start)  # a framework may start, and end, more than once
+
+    async def __aenter__(self) -> None:
+        await self._stack.enter_async_context(self._start())
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._stack.__aexit__(kind, error, trace)
 
 
 class RocketBox:
@@ -104,8 +126,7 @@ class RocketBox:
         finally:
             self._run = None
 
-    @asynccontextmanager
-    async def started(
+    def started(
         self,
         *,
         config: Path | str | None = None,
@@ -113,39 +134,60 @@ class RocketBox:
         arguments: Sequence[str] = (),
         settings: Mapping[str, object] | None = None,
         beans: Mapping[Any, object] | None = None,
-    ) -> AsyncIterator[Self]:
+    ) -> AbstractAsyncContextManager[Self]:
         """``async with app:`` with a settings file, profiles and ``--key=value`` arguments of its own: for jobs, tests.
 
         ``settings`` win over all others. ``beans`` maps what a parameter's type would be (``Desk``, or
         ``Annotated[Desk, Qualifier("night")]``) to the object that takes the place of that bean, which is then not
         built, started or closed.
         """
-        launch = Launch(config, profiles, arguments, settings or {}, beans or {})
+        return self.launched(Launch(config, profiles, arguments, settings or {}, beans or {}))
+
+    @asynccontextmanager
+    async def launched(self, launch: Launch) -> AsyncIterator[Self]:
+        """As :meth:`started`, with all that a launch carries, such as the machine to run on: for tools of tests."""
         await self._enter(self._new_run(self._assemble(launch)))
         async with AsyncExitStack() as stack:
             stack.push_async_exit(self.__aexit__)
             yield self
 
-    @asynccontextmanager
-    async def lifespan(self, asgi: object = None) -> AsyncIterator[None]:
+    def lifespan(
+        self,
+        asgi: object = None,
+        /,
+        *,
+        config: Path | str | None = None,
+        profiles: Sequence[str] = (),
+        arguments: Sequence[str] = (),
+        settings: Mapping[str, object] | None = None,
+        beans: Mapping[Any, object] | None = None,
+    ) -> Lifespan:
         """The application as the lifespan of an ASGI framework: ``FastAPI(lifespan=app.lifespan)``.
 
-        It starts before the first request and stops after the last one. Signals and logging are the server's.
+        It starts before the first request and stops after the last one. Signals and logging are the server's. With
+        options, which are those of :meth:`started`: ``FastAPI(lifespan=app.lifespan(settings=...))``.
         """
-        async with self:
-            yield
+        launch = Launch(config, profiles, arguments, settings or {}, beans or {})
+        return Lifespan(partial(self.launched, launch))
 
     def background(
-        self, *, config: Path | str | None = None, profiles: Sequence[str] = (), arguments: Sequence[str] = ()
+        self,
+        *,
+        config: Path | str | None = None,
+        profiles: Sequence[str] = (),
+        arguments: Sequence[str] = (),
+        settings: Mapping[str, object] | None = None,
+        beans: Mapping[Any, object] | None = None,
     ) -> Background:
         """The application on a loop of its own, in a thread: for Flask, Django, Celery and scripts.
 
         ``with app.background() as background: background.call(app.template.send, "departures", departure)``, or
-        :meth:`Background.start` where there is no block to stand around.
+        :meth:`Background.start` where there is no block to stand around. The options are those of :meth:`started`.
         """
         from rocketbox.background import Background  # here, because few need it, and a portal costs the start 4 ms
 
-        return Background(self.name, partial(self.started, config=config, profiles=profiles, arguments=arguments))
+        launch = Launch(config, profiles, arguments, settings or {}, beans or {})
+        return Background(self.name, partial(self.launched, launch))
 
     def _assemble(self, launch: Launch) -> Assembly:
         assembly = self._look(launch)
@@ -162,7 +204,6 @@ class RocketBox:
             exclude=self._exclude,
             hooks=self._hooks,
             instances=(self,),
-            clock=RealClock(),
         )
 
     def _new_run(self, assembly: Assembly) -> Run:
@@ -301,6 +342,12 @@ class RocketBox:
         whose parent kills it when it shall end at once. Raises SystemExit with 1 when the start fails, 3 when the stop
         took longer than ``rocketbox.shutdown.timeout``.
         """
+        if threading.current_thread() is not threading.main_thread():
+            raise ClientStateError(
+                f"app.run() of {self.name} was called in thread {threading.current_thread().name!r}, and takes the "
+                "process's signals, which only the main thread can; in a thread use 'with app.background():', or "
+                "'async with app:' in a loop of your own"
+            )
         if next(_runs):  # what an earlier run in this process has left is among what it froze
             gc.unfreeze()
             gc.collect()

@@ -21,12 +21,14 @@ from typing import Self, TypeVar
 
 import anyio
 
+from rocketbox.blocking import run_blocking
 from rocketbox.broker.broker import Broker
 from rocketbox.broker.options import BrokerOptions, read_broker_options
 from rocketbox.broker.peer_limits import remoting_options
 from rocketbox.broker.store.options import FlushDiskType
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import ClientStateError, ConfigurationError, Finding, NotStartedError
+from rocketbox.local_servers import LocalServers, ServersHealth
 from rocketbox.loops import call_soon_from_thread
 from rocketbox.nameserver.name_server import NameServer, NameServerOptions
 from rocketbox.nameserver.route_info import RouteLimits
@@ -100,17 +102,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class ServersHealth:
-    """How the servers are; texts say what is wrong, None that all is well."""
-
-    failure: str | None = None
-    """Why no message is taken until they are started again."""
-    refusal: str | None = None
-    """Why no message is taken now: the failure, or a full disk."""
-
-
-class EmbeddedServers:
+class EmbeddedServers(LocalServers):
     """``async with EmbeddedServers(options) as servers: servers.name_server_address, servers.broker_address``.
 
     Runs in the loop that enters it. Raises ConfigurationError (a setting is wrong, a port is taken), StoreLockedError,
@@ -233,28 +225,57 @@ class EmbeddedServers:
 
     @classmethod
     def in_thread(cls, options: EmbeddedOptions, *, storage: Storage | None = None) -> ServersInThread:
-        """The servers in a thread and loop of their own: ``with EmbeddedServers.in_thread(options) as servers:``."""
+        """The servers in a thread and loop of their own: ``with EmbeddedServers.in_thread(options) as servers:``.
+
+        ``async with``, where an event loop runs, which goes on meanwhile.
+        """
         return ServersInThread(options, storage=storage)
 
 
-class ServersInThread:
+class ServersInThread(LocalServers):
     """The embedded servers beside the caller's own code, which may block without stopping them.
 
-    Entering blocks until both servers answer, and raises what their start raises; leaving blocks until they are
-    stopped.
+    Entering returns when both servers answer, and raises what their start raises; leaving returns when they are
+    stopped. ``with`` blocks until then; ``async with`` leaves both to another thread, and a cancellation waits for it.
     """
 
     def __init__(self, options: EmbeddedOptions, *, storage: Storage | None = None) -> None:
         self.options = options
-        self.health = ServersHealth()
-        """How the servers are; may be read in any thread, and is replaced as a whole when it changes."""
+        self._health = ServersHealth()
         self._storage = storage
-        self.name_server_address = ""
-        self.broker_address = ""
+        self._addresses = ("", "")
         self._ready = threading.Event()
         self._thread: threading.Thread | None = None
         self._stop: Callable[[], object] = _nothing
         self._error: BaseException | None = None
+
+    @property
+    def health(self) -> ServersHealth:
+        """How the servers are; may be read in any thread, and is replaced as a whole when it changes."""
+        return self._health
+
+    @property
+    def name_server_address(self) -> str:
+        return self._addresses[0]
+
+    @property
+    def broker_address(self) -> str:
+        return self._addresses[1]
+
+    async def __aenter__(self) -> Self:
+        try:
+            return await run_blocking(self.__enter__)
+        except anyio.get_cancelled_exc_class():  # as asyncio.timeout() does it: they may have been started all the same
+            if self._ready.is_set() and self._error is None:
+                with anyio.CancelScope(shield=True):
+                    await run_blocking(self.__exit__, None, None, None)
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):  # a store that is not closed has to recover
+            await run_blocking(self.__exit__, kind, error, trace)
 
     def __enter__(self) -> Self:
         if self._thread is not None:
@@ -283,13 +304,13 @@ class ServersInThread:
             if self._ready.is_set():
                 _log.exception("the embedded servers have failed")
                 reason = f"the embedded servers have ended: {type(error).__name__}: {error}"
-                self.health = ServersHealth(reason, reason)
+                self._health = ServersHealth(reason, reason)
             self._error = error
         finally:
             self._ready.set()
 
     def _take_health(self, health: ServersHealth) -> None:
-        self.health = health  # a frozen value: who reads it in another thread sees the old one or the new one
+        self._health = health  # a frozen value: who reads it in another thread sees the old one or the new one
 
     async def _serve(self) -> None:
         stopped = anyio.Event()
@@ -297,8 +318,7 @@ class ServersInThread:
         servers = EmbeddedServers(self.options, storage=self._storage)
         servers.on_health_change.append(self._take_health)
         async with servers:
-            self.name_server_address = servers.name_server_address
-            self.broker_address = servers.broker_address
+            self._addresses = (servers.name_server_address, servers.broker_address)
             self._stop = lambda: call_soon(stopped.set)
             self._ready.set()
             try:

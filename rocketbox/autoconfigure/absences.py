@@ -10,8 +10,8 @@ from rocketbox.autoconfigure.service import Service, of_cluster
 from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.wanted import Wanted
 from rocketbox.client import MQClientInstance
-from rocketbox.embedded import ServersInThread
 from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.local_servers import LocalServers
 from rocketbox.template import RocketMQTemplate
 
 __all__ = ["absences", "embedded_elsewhere", "embedded_settings"]
@@ -32,7 +32,7 @@ def embedded_settings(properties: RocketMQProperties, own: RocketBoxProperties, 
 
 def embedded_elsewhere(properties: RocketMQProperties, container: BeanContainer, service: Service) -> Iterator[Finding]:
     """Clusters whose client is to use the embedded servers, when these do not run."""
-    if container.has(ServersInThread):
+    if container.has(LocalServers):
         return
     for bean in container.planned.taken:
         if bean.target is rocketmq.client_instance and properties.cluster(bean.cluster_name).is_embedded:

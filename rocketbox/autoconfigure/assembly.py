@@ -26,7 +26,6 @@ from rocketbox.boot.marks import BEAN, bean_mark
 from rocketbox.boot.settings import Settings, SettingsError
 from rocketbox.client import Producer
 from rocketbox.client.cached_bytes import CachedBytes
-from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import parameters_of, place_of, resolve_hint
 from rocketbox.listeners import Beans
@@ -110,13 +109,13 @@ def assemble(
     exclude: Sequence[str],
     hooks: Sequence[Callable[..., Any]],
     instances: Iterable[Any],
-    clock: Clock,
 ) -> Assembly:
     """Find out all about the application ``name``, which the module ``home`` makes.
 
     ``instances`` are objects that anybody may ask for by their type. Raises ConfigurationError when not even the
     modules or settings can be read; all other findings stand in the result.
     """
+    clock = launch.machine.clock
     since = clock.monotonic()
     modules = load_modules(home, scan)
     others = find_others(modules, home, launch, config, exclude)
@@ -130,7 +129,7 @@ def assemble(
     properties: RocketMQProperties = settings.get("rocketmq")
     own: RocketBoxProperties = settings.get("rocketbox")
     cached_bytes = CachedBytes(own.client.max_cached_bytes)
-    service = Service(name, clock, lambda key: _where(settings, key), cached_bytes)
+    service = Service(name, launch.machine, lambda key: _where(settings, key), cached_bytes)
     clients = PlannedClients()
     prefixes = {cluster: cluster_prefix(cluster) for cluster in properties.clusters}
     container = BeanContainer(settings, clock, prefix="rocketmq", clusters=prefixes)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-
-import anyio
+from contextlib import AsyncExitStack
 
 from rocketbox.autoconfigure.properties import EmbeddedProperties, RocketBoxProperties
 from rocketbox.autoconfigure.service import Service
-from rocketbox.blocking import run_blocking
 from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.conditions import on_missing_bean, on_property
 from rocketbox.boot.marks import Phase, bean
-from rocketbox.embedded import EmbeddedOptions, EmbeddedServers, ServersInThread
+from rocketbox.embedded import EmbeddedOptions
 from rocketbox.errors import ConfigurationError, Finding, StoreLockedError
+from rocketbox.local_servers import LocalServers
 
 __all__ = ["embedded_options", "embedded_problem", "embedded_servers"]
 
@@ -23,36 +22,29 @@ PREFIX = "rocketbox.embedded."
 @bean(
     on_property("rocketmq.enabled", missing=True),
     on_property("rocketmq.name-server", having="embedded"),
-    on_missing_bean(ServersInThread),
+    on_missing_bean(LocalServers),
     phase=Phase.INFRASTRUCTURE,
 )
-async def embedded_servers(properties: RocketBoxProperties, service: Service) -> AsyncIterator[ServersInThread]:
-    """Name server and broker beside the service: its code may block its own loop without stopping them."""
-    servers = EmbeddedServers.in_thread(embedded_options(properties.embedded, service))
-    try:
-        await run_blocking(servers.__enter__)
-    except StoreLockedError as error:
-        key = f"{PREFIX}data-dir"
-        what = f"the store {error.directory} is in use by another broker"
-        fix = f"stop that one, or set {key} to another folder"
-        raise ConfigurationError(Finding(what, service.where(key) or f"{key} by default", fix)) from error
-    except anyio.get_cancelled_exc_class():  # as asyncio.timeout() does it: they may have been started all the same
-        if servers.broker_address:
-            with anyio.CancelScope(shield=True):
-                await run_blocking(servers.__exit__, None, None, None)
-        raise
-    try:
+async def embedded_servers(properties: RocketBoxProperties, service: Service) -> AsyncIterator[LocalServers]:
+    """Name server and broker beside the service; on a real machine its code may block its own loop meanwhile."""
+    servers = service.machine.servers(embedded_options(properties.embedded, service))
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(servers)
+        except StoreLockedError as error:
+            key = f"{PREFIX}data-dir"
+            what = f"the store {error.directory} is in use by another broker"
+            fix = f"stop that one, or set {key} to another folder"
+            place = service.where(key) or f"{key} by default"
+            raise ConfigurationError(Finding(what, place, fix)) from error
         yield servers
-    finally:
-        with anyio.CancelScope(shield=True):  # a store that is not closed has to recover
-            await run_blocking(servers.__exit__, None, None, None)
 
 
 def embedded_problem(container: BeanContainer) -> str | None:
     """What keeps the service from being ready, of the servers that run beside it; None when all is well or none do."""
-    if not container.has(ServersInThread):
+    if not container.has(LocalServers):
         return None
-    servers: ServersInThread = container.resolve(ServersInThread)
+    servers: LocalServers = container.resolve(LocalServers)
     refusal = servers.health.refusal
     return None if refusal is None else f"the embedded broker takes no messages: {refusal}"
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from rocketbox.autoconfigure.machine import Machine
 from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties
 from rocketbox.autoconfigure.scan import marked_in
 from rocketbox.boot.discovery import AutoconfigurationModule, discover_autoconfigurations, has_autoconfigurations
@@ -29,7 +30,8 @@ __all__ = ["Launch", "find_others", "load", "settings_models"]
 class Launch:
     """What a start is told from outside: settings file, profiles, ``--key=value`` arguments; what a test replaces.
 
-    ``settings`` win over all others; ``beans`` are objects by the hint of the bean whose place they take.
+    ``settings`` win over all others; ``beans`` are objects by the hint of the bean whose place they take. ``machine``
+    is what it runs on: clock, network, storage and servers.
     """
 
     config: Path | str | None = None
@@ -37,6 +39,7 @@ class Launch:
     arguments: Sequence[str] = field(default=(), repr=False)  # these and the next may be secrets
     settings: Mapping[str, object] = field(default_factory=dict, repr=False)
     beans: Mapping[Any, object] = field(default_factory=dict)
+    machine: Machine = field(default_factory=Machine)
 
 
 def load(

@@ -14,7 +14,6 @@ from rocketbox.autoconfigure.users import ClientInstances, PlannedClients
 from rocketbox.boot.conditions import Condition, ConditionContext, Verdict, on_bean, on_missing_bean, on_property
 from rocketbox.boot.marks import Cluster, Phase, bean
 from rocketbox.client import LitePullConsumerOptions, MQClientInstance, Producer
-from rocketbox.embedded import ServersInThread
 from rocketbox.errors import (
     AccessDeniedError,
     ConfigurationError,
@@ -24,6 +23,7 @@ from rocketbox.errors import (
     RemotingError,
     RequestTimeoutError,
 )
+from rocketbox.local_servers import LocalServers
 from rocketbox.protocol.codes import TBW102
 from rocketbox.template import JsonMessageConverter, MessageConverter, RocketMQTemplate
 
@@ -70,7 +70,7 @@ def message_converter() -> MessageConverter:
 async def client_instance(
     properties: RocketMQProperties,
     cluster: Cluster,
-    servers: ServersInThread | None,
+    servers: LocalServers | None,
     service: Service,
     planned: PlannedClients,
 ) -> AsyncIterator[MQClientInstance]:
@@ -87,9 +87,7 @@ async def client_instance(
         assert servers is not None, "assembly finds it before the start"
         address = servers.name_server_address
     try:
-        instance = MQClientInstance(
-            address, options=client.options(own), clock=service.clock, cached_bytes=service.cached_bytes
-        )
+        instance = service.client(address, client.options(own))
     except ConfigurationError as error:
         place = service.where(key)
         raise ConfigurationError(
@@ -117,12 +115,7 @@ async def client_instances(
     async with AsyncExitStack() as stack:
         for client in further:
             running[client] = await stack.enter_async_context(
-                MQClientInstance(
-                    instance.name_servers,
-                    options=client.options(own),
-                    clock=service.clock,
-                    cached_bytes=service.cached_bytes,
-                )
+                service.client(instance.name_servers, client.options(own))
             )
             if own.startup == "fail":
                 await _expect_an_answer(running[client], f"{cluster.prefix}.name-server", service)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from rocketbox.autoconfigure.machine import Machine
 from rocketbox.boot.marks import Qualifier
-from rocketbox.client import Producer
+from rocketbox.client import ClientOptions, MQClientInstance, Producer
 from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.clock import Clock
 
@@ -17,15 +18,31 @@ __all__ = ["ProducerLookup", "Service", "of_cluster"]
 
 @dataclass(frozen=True)
 class Service:
-    """The application's name and clock, and what its clients may hold together.
+    """The application's name, what it runs on, and what its clients may hold together.
 
     ``where(key)`` says where a setting was written (None: it is a default).
     """
 
     name: str
-    clock: Clock
+    machine: Machine
     where: Callable[[str], str | None]
     cached_bytes: CachedBytes
+
+    @property
+    def clock(self) -> Clock:
+        return self.machine.clock
+
+    def client(self, name_server: str | Sequence[str], options: ClientOptions) -> MQClientInstance:
+        """A client that runs where the application runs, and shares what its clients may hold."""
+        machine = self.machine
+        return MQClientInstance(
+            name_server,
+            options=options,
+            clock=machine.clock,
+            network=machine.network,
+            storage=machine.storage,
+            cached_bytes=self.cached_bytes,
+        )
 
     @property
     def folder(self) -> Path:

@@ -46,15 +46,15 @@ def run(
 
     parent = Parent(child) if child else None
     target, arguments = sort_out(context, target)
-    launch = _Launch(target, config, tuple(profile or ()), arguments, debug)
+    told = _Command(target, config, tuple(profile or ()), arguments, debug)
     if reload:
-        raise typer.Exit(_run_reloading(launch, workers))
+        raise typer.Exit(_run_reloading(told, workers))
     application = application_of(target, debug)
     if workers is not None:
-        raise typer.Exit(_run_workers(application, launch, workers, parent))
+        raise typer.Exit(_run_workers(application, told, workers, parent))
     application.run(
         config=config,
-        profiles=launch.profiles,
+        profiles=told.profiles,
         arguments=arguments,
         debug=debug,
         on_ready=None if parent is None else partial(_tell_ready, parent),
@@ -67,7 +67,7 @@ def _tell_ready(parent: Parent, settings: Settings) -> None:
 
 
 @dataclass(frozen=True)
-class _Launch:
+class _Command:
     """What ``run`` was told, to say it again to a child."""
 
     target: str
@@ -84,7 +84,7 @@ class _Launch:
         return ["run", self.target, *options, *self.arguments, *more]
 
 
-def _run_reloading(launch: _Launch, workers: int | None) -> int:
+def _run_reloading(told: _Command, workers: int | None) -> int:
     try:
         from rocketbox.cli.reloading import Reloading
     except ImportError as error:
@@ -93,33 +93,33 @@ def _run_reloading(launch: _Launch, workers: int | None) -> int:
         from rocketbox.application import RocketBox
 
         finding = Finding("--reload needs watchfiles, which is not installed", None, 'pip install "rocketbox[reload]"')
-        RocketBox.print_failure(ConfigurationError(finding), debug=launch.debug)
+        RocketBox.print_failure(ConfigurationError(finding), debug=told.debug)
         return 1
     return Reloading(
-        launch.target,
-        launch.command(*([] if workers is None else [f"--workers={workers}"])),
-        config=launch.config,
-        profiles=launch.profiles,
-        arguments=launch.arguments,
-        debug=launch.debug,
+        told.target,
+        told.command(*([] if workers is None else [f"--workers={workers}"])),
+        config=told.config,
+        profiles=told.profiles,
+        arguments=told.arguments,
+        debug=told.debug,
     ).run()
 
 
-def _run_workers(application: RocketBox, launch: _Launch, count: int, parent: Parent | None) -> int:
+def _run_workers(application: RocketBox, told: _Command, count: int, parent: Parent | None) -> int:
     from rocketbox.autoconfigure.log_setup import set_up_logging
     from rocketbox.cli.workers import Workers, check_workers
 
     try:
-        assembly = application.look(config=launch.config, profiles=launch.profiles, arguments=launch.arguments)
+        assembly = application.look(config=told.config, profiles=told.profiles, arguments=told.arguments)
         assembly.check()
         check_workers(assembly, count)
     except Exception as error:
-        application.print_failure(error, debug=launch.debug)
+        application.print_failure(error, debug=told.debug)
         return 1
-    set_up_logging(assembly.rocketbox.logging, debug=launch.debug, secrets=assembly.settings.secrets)
+    set_up_logging(assembly.rocketbox.logging, debug=told.debug, secrets=assembly.settings.secrets)
 
     def failed(error: Exception) -> None:
-        application.print_failure(error, debug=launch.debug, secrets=assembly.settings.secrets)
+        application.print_failure(error, debug=told.debug, secrets=assembly.settings.secrets)
 
     def ready(stop_timeout: float) -> None:
         if parent is not None:
@@ -128,7 +128,7 @@ def _run_workers(application: RocketBox, launch: _Launch, count: int, parent: Pa
     return Workers(
         assembly,
         count,
-        command=lambda settings: launch.command(*settings),
+        command=lambda settings: told.command(*settings),
         failed=failed,
         ready=ready,
         patient=parent is not None,

@@ -37,7 +37,8 @@ LADDER: dict[str, str] = {
     "listeners": "errors clock tasks hints message marks protocol remoting client template",
     "nameserver": "errors clock tasks rare_log message protocol remoting",
     "broker": "errors clock tasks rare_log blocking loops waiters message storage protocol remoting",
-    "embedded": "errors clock tasks loops message storage protocol remoting nameserver broker",
+    "local_servers": "",
+    "embedded": "errors clock tasks blocking loops local_servers message storage protocol remoting nameserver broker",
     "spark.offsets": "message",
     "spark.options": "spark.offsets",
     "spark.worker_client": "errors clock client",
@@ -48,7 +49,7 @@ LADDER: dict[str, str] = {
     "spark": "errors clock tasks hints blocking message marks protocol remoting client template listeners spark",
     "boot": "durations errors clock tasks hints",
     "autoconfigure": "durations errors clock tasks hints blocking message marks protocol remoting client template "
-    "listeners spark boot embedded",
+    "listeners spark boot storage local_servers embedded",
     "background": "errors loops",
     "watchdog": "errors clock loops",
     "running": "errors clock tasks hints loops message marks protocol remoting client template listeners spark "

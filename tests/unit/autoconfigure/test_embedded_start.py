@@ -11,10 +11,10 @@ import anyio.to_thread
 import pytest
 
 from rocketbox.autoconfigure.embedded import embedded_servers
+from rocketbox.autoconfigure.machine import Machine
 from rocketbox.autoconfigure.properties import RocketBoxProperties
 from rocketbox.autoconfigure.service import Service
 from rocketbox.client.cached_bytes import CachedBytes
-from rocketbox.clock import RealClock
 from rocketbox.embedded import ServersInThread
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +39,7 @@ async def test_servers_whose_start_was_cancelled_do_not_stay_behind(
     async def use() -> None:
         settings = {"data-dir": tmp_path, "port": 0, "name-server-port": 0}
         properties = RocketBoxProperties.model_validate({"embedded": settings})
-        service = Service("desk", RealClock(), lambda key: None, CachedBytes())
+        service = Service("desk", Machine(), lambda key: None, CachedBytes())
         async with asynccontextmanager(embedded_servers)(properties, service):
             raise AssertionError("cancelled before")
 

@@ -10,8 +10,8 @@ import pytest
 from rocketbox.autoconfigure.assembly import Assembly, AssemblyError
 from rocketbox.autoconfigure.service import of_cluster
 from rocketbox.client import LitePullConsumerOptions, MQClientInstance, Producer
-from rocketbox.embedded import ServersInThread
 from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.local_servers import LocalServers
 from rocketbox.template import MessageConverter, RocketMQTemplate
 from tests.services import ServiceMaker, service_maker
 
@@ -33,7 +33,7 @@ app = RocketBox("flight-desk", scan=[__name__])
 class Desk: ...
 """
 
-TYPES = (ServersInThread, MQClientInstance, Producer, RocketMQTemplate, MessageConverter, LitePullConsumerOptions)
+TYPES = (LocalServers, MQClientInstance, Producer, RocketMQTemplate, MessageConverter, LitePullConsumerOptions)
 
 
 def built(assembly: Assembly, cluster: str | None = None) -> set[str]:
@@ -62,7 +62,7 @@ SENDS = {*CLIENT, "Producer", "RocketMQTemplate"}
         ("rocketmq.pull-consumer: {group: desk, topic: departures}", CONVERTER),
         ("rocketmq.name-server: ns:9876", CLIENT),
         ("rocketmq: {name-server: ns:9876, producer.group: desk}", SENDS),
-        ("rocketmq: {name-server: embedded, producer.group: desk}", {*SENDS, "ServersInThread"}),
+        ("rocketmq: {name-server: embedded, producer.group: desk}", {*SENDS, "LocalServers"}),
         ("rocketmq: {name-server: ns:9876, pull-consumer.group: desk}", CLIENT),
         (
             "rocketmq: {name-server: ns:9876, pull-consumer: {group: desk, topic: departures}}",

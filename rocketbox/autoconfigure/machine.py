@@ -1,0 +1,52 @@
+"""What an application runs on: time, network, storage, and how name server and broker are run beside it.
+
+A :class:`Machine` comes by the ``Launch`` and reaches whatever the application starts by its ``Service``. The one that
+is meant when nothing is said is the machine itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+from rocketbox.clock import Clock, RealClock
+from rocketbox.local_servers import LocalServers
+from rocketbox.remoting.network import Network
+from rocketbox.storage.file_system import Storage
+
+if TYPE_CHECKING:
+    from rocketbox.embedded import EmbeddedOptions
+
+__all__ = ["Machine"]
+
+
+def _in_thread(options: EmbeddedOptions) -> LocalServers:
+    from rocketbox.embedded import EmbeddedServers  # here: a service with servers elsewhere needs no broker
+
+    return EmbeddedServers.in_thread(options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """``Machine()`` is the one that this process runs on: TCP, its disk, servers in a thread of their own."""
+
+    clock: Clock = field(default_factory=RealClock)
+    network: Network | None = None
+    """None: TCP."""
+    storage: Storage | None = None
+    """None: the disk."""
+    servers: Callable[[EmbeddedOptions], LocalServers] = _in_thread
+    """Makes name server and broker, which the application starts where its settings ask for them."""
+
+    @classmethod
+    def in_one_loop(cls, *, clock: Clock, network: Network | None = None, storage: Storage | None = None) -> Self:
+        """One whose servers run in the application's own loop, on its clock, network and storage.
+
+        On virtual time that is the only way: a thread has a time of its own.
+        """
+        from rocketbox.embedded import EmbeddedServers
+
+        servers = partial(EmbeddedServers, clock=clock, network=network, storage=storage)
+        return cls(clock=clock, network=network, storage=storage, servers=servers)
