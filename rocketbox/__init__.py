@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         on_profile,
         on_property,
     )
-    from rocketbox.boot.marks import Qualifier, bean, configuration_properties
+    from rocketbox.boot.marks import Qualifier, bean, configuration_properties, primary
     from rocketbox.errors import (
         AccessDeniedError,
         BatchFailed,
@@ -75,6 +75,7 @@ __all__ = [
     "rocketmq_spark_listener",
     "send_to",
     "bean",
+    "primary",
     "configuration_properties",
     "Header",
     "Qualifier",
@@ -130,7 +131,7 @@ __all__ = [
 _HOMES = {
     "application": "RocketBox",
     "boot.conditions": "any_of not_ on_bean on_missing_bean on_module on_profile on_property",
-    "boot.marks": "Qualifier bean configuration_properties",
+    "boot.marks": "Qualifier bean configuration_properties primary",
     "marks": "Header rocketmq_listener rocketmq_spark_listener send_to",
     "message": "ConsumeFromWhere ConsumeMode Message MessageExt MessageModel MessageQueue SelectorType SendResult "
     "SendStatus",

@@ -28,7 +28,7 @@ from rocketbox.autoconfigure.kinds import Listeners
 from rocketbox.autoconfigure.loading import Launch, find_others, settings_models
 from rocketbox.autoconfigure.log_setup import set_up_logging
 from rocketbox.autoconfigure.scan import load_modules
-from rocketbox.boot.beans import DynamicContainer
+from rocketbox.boot.beans import BeanContainer, DynamicContainer
 from rocketbox.boot.failures import render_failure
 from rocketbox.boot.masking import masked_traceback
 from rocketbox.boot.report import ConditionsReport
@@ -100,6 +100,7 @@ class RocketBox:
         self._exclude = tuple(exclude)
         self._hooks: list[Callable[..., Any]] = []
         self._run: Run | None = None
+        self._planned: BeanContainer | None = None
 
     def __repr__(self) -> str:
         return f"RocketBox({self.name!r}, {'running' if self._run is not None else 'not started'})"
@@ -204,6 +205,7 @@ class RocketBox:
             exclude=self._exclude,
             hooks=self._hooks,
             instances=(self,),
+            replacements=() if self._planned is None else self._planned.replacements(),
         )
 
     def _new_run(self, assembly: Assembly) -> Run:
@@ -261,8 +263,18 @@ class RocketBox:
 
     @property
     def container(self) -> DynamicContainer:
-        """dependency-injector's container with a provider for each bean, to look at and to override."""
-        return self._running.assembly.container.container
+        """dependency-injector's container with a provider for each bean, by its name, to look at and to override.
+
+        While the application runs, that of this run. Before and afterwards the application's own, which is planned when
+        it is first used: modules are scanned and settings read, nothing is built or connected. What overrides a bean
+        there takes its place in all later starts, whatever their settings, and for all who ask for it, until it is
+        taken back: ``with app.container.desk.override(fake): ...``.
+        """
+        if self._run is not None and self._run.process == os.getpid():
+            return self._run.assembly.container.container
+        if self._planned is None:
+            self._planned = self._look(Launch()).container
+        return self._planned.container
 
     @property
     def listeners(self) -> Listeners:

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
+import anyio
+
 _library: contextvars.ContextVar[str | None] | None
 try:
     from sniffio import current_async_library_cvar
@@ -27,6 +29,7 @@ __all__ = [
     "in_event_loop",
     "loop_name",
     "loop_options",
+    "never_closed",
     "outside_of_loops",
 ]
 
@@ -39,6 +42,18 @@ def in_event_loop() -> bool:
         trio = sys.modules.get("trio")
         return trio is not None and bool(trio.lowlevel.in_trio_run())
     return True
+
+
+def never_closed() -> tuple[type, ...]:
+    """Types of objects that must be neither entered nor closed by who has them: locks and their kin, event loops."""
+    kinds = [asyncio.Lock, asyncio.Semaphore, asyncio.Condition, asyncio.AbstractEventLoop]
+    trio: Any = sys.modules.get("trio")
+    for library in (anyio, trio):
+        if library is not None:
+            kinds += [library.Lock, library.Semaphore, library.Condition, library.CapacityLimiter]
+    if trio is not None:
+        kinds.append(trio.StrictFIFOLock)
+    return tuple(kinds)
 
 
 def loop_options() -> dict[str, Any]:

@@ -105,6 +105,27 @@ class VirtualClock:
         self.now = end
         await self._settle()
 
+    async def run(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Return when the function has ended; the time goes on to the next timer whenever all tasks wait."""
+        ended = False
+
+        async def run() -> None:
+            nonlocal ended
+            await function()
+            ended = True
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            while True:
+                await self._settle()
+                if ended:
+                    return
+                if not self._timers:
+                    raise AssertionError("all tasks wait for ever")
+                self.now = max(self.now, self._timers[0][0])
+                while self._timers and self._timers[0][0] <= self.now:
+                    heapq.heappop(self._timers)[2]()
+
     def _call_at(self, when: float, call: Callable[[], object]) -> tuple[float, int, Callable[[], object]]:
         timer = (when, next(self._order), call)
         heapq.heappush(self._timers, timer)

@@ -20,7 +20,7 @@ from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProp
 from rocketbox.autoconfigure.scan import Marked, load_modules, marked_in
 from rocketbox.autoconfigure.service import ProducerLookup, Service
 from rocketbox.autoconfigure.users import PlannedClients
-from rocketbox.boot.beans import BeanContainer, Bundle
+from rocketbox.boot.beans import BeanContainer, Bundle, Replacement
 from rocketbox.boot.failures import without_secrets
 from rocketbox.boot.marks import BEAN, bean_mark
 from rocketbox.boot.settings import Settings, SettingsError
@@ -109,10 +109,12 @@ def assemble(
     exclude: Sequence[str],
     hooks: Sequence[Callable[..., Any]],
     instances: Iterable[Any],
+    replacements: Sequence[Replacement] = (),
 ) -> Assembly:
     """Find out all about the application ``name``, which the module ``home`` makes.
 
-    ``instances`` are objects that anybody may ask for by their type. Raises ConfigurationError when not even the
+    ``instances`` are objects that anybody may ask for by their type, ``replacements`` what was put in the place of
+    beans before. Raises ConfigurationError when not even the
     modules or settings can be read; all other findings stand in the result.
     """
     clock = launch.machine.clock
@@ -159,9 +161,10 @@ def assemble(
     assembly.findings += embedded_settings(properties, own, service)
     assembly.findings += [other.problem for other in others if other.problem is not None]
     assembly.findings += [_bean_in_class(marked) for marked in marked_beans if marked.owner is not None]
-    of_beans = container.plan()
+    container.replace(replacements)
     for hint, value in launch.beans.items():
-        of_beans += container.override(hint, value)
+        container.override(hint, value)
+    of_beans = container.plan()
     planner = ListenerPlanner(
         settings, properties, service, container, assembly.beans, clients, list(marked_in(modules, MARKS))
     )

@@ -1,34 +1,54 @@
 """The container of beans: it takes definitions, plans, builds, starts, closes and hands out.
 
-The only module that knows dependency-injector: every bean is a provider in a ``DynamicContainer``, which users can
-reach and override before the start. A plain bean function becomes a ``ThreadSafeSingleton``; one that is async, yields
-or is a context manager a singleton of what its start left. Starting goes phase by phase in an ``AsyncExitStack`` of the
+The only module that knows dependency-injector: every bean is a provider in a ``DynamicContainer``, and whoever is
+given the bean has it from there. A plain bean function becomes a ``ThreadSafeSingleton``; one that is async, yields or
+is a context manager a singleton of what its start left. Starting goes phase by phase in an ``AsyncExitStack`` of the
 life cycle; dependency-injector's own async resources stay out, because they turn whoever needs them into futures.
+
+What takes a bean's place before the start is planned as an object that is there already: conditions see it, and it is
+neither built, started nor closed. What overrides a provider later counts for whoever asks it from then on.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from dependency_injector import containers, providers
 
+from rocketbox.boot.closing import closing_call, is_left_alone
 from rocketbox.boot.definitions import BeanDefinition, Source, Style, define, given
 from rocketbox.boot.marks import Cluster, Phase
 from rocketbox.boot.planning import Argument, Bundle, Plan, SettingsView, make_plan
 from rocketbox.boot.report import ConditionsReport
-from rocketbox.boot.wanted import Wanted, hint_name, wanted
+from rocketbox.boot.wanted import Wanted, fits, hint_name, wanted
 from rocketbox.clock import Clock
-from rocketbox.errors import ConfigurationError, Finding, NotStartedError
+from rocketbox.errors import ClientStateError, ConfigurationError, Finding, NotStartedError
 
-__all__ = ["BeanContainer", "Bundle", "DynamicContainer", "SettingsView"]
+__all__ = ["BeanContainer", "Bundle", "DynamicContainer", "Replacement", "SettingsView"]
 
 _log = logging.getLogger(__name__)
 BeanT = TypeVar("BeanT")
-DynamicContainer = containers.DynamicContainer
+
+
+class DynamicContainer(containers.DynamicContainer):
+    """dependency-injector's container with a provider for each bean, by its name."""
+
+    def __getattr__(self, name: str) -> Any:
+        names = ", ".join(sorted(self.__dict__.get("providers", {}))) or "none"
+        raise AttributeError(f"the application has no bean {name!r}; there are: {names}")
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A bean of an earlier plan of the application, and dependency-injector's providers that override it."""
+
+    bean: BeanDefinition
+    overriding: tuple[providers.Provider[Any], ...]
 
 
 class BeanContainer:
@@ -47,7 +67,7 @@ class BeanContainer:
         prefix: str = "",
         clusters: Mapping[str, str] | None = None,
     ) -> None:
-        self.container = containers.DynamicContainer()
+        self.container = DynamicContainer()
         self._settings = settings
         self._clock = clock
         self._main = Cluster("", prefix)
@@ -56,6 +76,9 @@ class BeanContainer:
         self._exclude: dict[str, str | None] = {}
         self._bundles: list[Bundle] = []
         self._plan: Plan | None = None
+        self._overrides: list[tuple[Any, Any]] = []
+        self._replacements: list[Replacement] = []
+        self._overriding: dict[BeanDefinition, tuple[providers.Provider[Any], ...]] = {}
         self._providers: dict[BeanDefinition, providers.Provider[Any]] = {}
         self._started: set[BeanDefinition] = set()
         self._entered: set[int] = set()
@@ -99,6 +122,14 @@ class BeanContainer:
         """Leave out auto-configurations: by bean name, by module, or by ``module.name``."""
         self._exclude.update(dict.fromkeys(names, where))
 
+    def override(self, hint: Any, value: Any) -> None:
+        """Put an object in the place of the bean that this hint asks for, or add it where there is no such bean."""
+        self._overrides.append((hint, value))
+
+    def replace(self, replacements: Iterable[Replacement]) -> None:
+        """Take over what overrides beans of another plan of the same application."""
+        self._replacements += replacements
+
     # --- deciding ------------------------------------------------------------------------------------------------
 
     def plan(self) -> list[Finding]:
@@ -106,33 +137,57 @@ class BeanContainer:
 
         Builds nothing. Afterwards :attr:`report` and :meth:`has` answer, and ``container`` holds the providers.
         """
-        self._plan, findings = make_plan(
+        self._overriding = {each.bean.replaced_by(None): each.overriding for each in self._replacements}
+        self._plan, findings = self._make_plan()
+        if self._overrides:
+            wrong = [finding for hint, value in self._overrides for finding in self._take_place(hint, value)]
+            self._plan, findings = self._make_plan()
+            findings = [*wrong, *findings]
+        self.container = DynamicContainer()
+        self._providers = {}
+        for bean in self._plan.order:
+            self._providers[bean] = self._make_provider(bean)
+        for bean in sorted(self._providers, key=self._is_handed_in):
+            # Objects that were handed in, such as models of settings, leave the plain name to a bean that has it too.
+            self.container.set_provider(self._key(bean), self._providers[bean])
+        return findings
+
+    def _make_plan(self) -> tuple[Plan, list[Finding]]:
+        return make_plan(
             self._definitions,
             self._settings,
             main=self._main,
             clusters=list(self._clusters.values()),
             exclude=self._exclude,
             bundles=self._bundles,
+            replaced=self._overriding,
         )
-        self.container = containers.DynamicContainer()
-        self._providers = {}
-        for bean in self._plan.order:
-            self._providers[bean] = self._make_provider(bean)
-        for bean in sorted(self._providers, key=lambda bean: bean.style is Style.GIVEN):
-            # Objects that were handed in, such as models of settings, leave the plain name to a bean that has it too.
-            self.container.set_provider(self._key(bean), self._providers[bean])
-        return findings
 
-    def override(self, hint: Any, value: Any) -> list[Finding]:
-        """Put ``value`` in the place of the bean that this hint asks for; findings when there is not exactly one."""
-        asked = wanted(hint)
-        found = self.planned.candidates(asked)
-        if len(found) != 1:
-            finding = self.finding(hint, "an override")
-            return [] if finding is None else [finding]
-        if found[0] in self._providers:  # in a circle of beans, which is told already, nothing has one
-            self._providers[found[0]].override(providers.Object(value))
-        return []
+    def _take_place(self, hint: Any, value: Any) -> Iterator[Finding]:
+        asked, plan = wanted(hint), self.planned
+        found = plan.candidates(replace(asked, every=False))
+        if len(found) > 1:
+            yield plan.ambiguous(asked, found, "an override", None)
+            return
+        if not found:  # one that was left out, if there is no doubt about which
+            found = [bean for bean, _ in plan.left_out if fits(bean.provides, asked.type_) and _is_called(bean, asked)]
+        if len(found) == 1:
+            taking = found[0].replaced_by(None)
+        else:
+            taking = given(None, asked.type_, asked.qualifier or hint_name(asked.type_), "an override")
+        others = {bean: each for bean, each in self._overriding.items() if bean.place != taking.place}
+        self._overriding = {**others, taking: (providers.Object(value),)}
+
+    def _is_handed_in(self, bean: BeanDefinition) -> bool:
+        return bean.style is Style.GIVEN and bean not in self._overriding
+
+    def replacements(self) -> list[Replacement]:
+        """What overrides beans now, in dependency-injector's way: for other plans of the same application."""
+        return [
+            Replacement(bean, provider.overridden)
+            for bean, provider in self._providers.items()
+            if _is_overridden(provider)
+        ]
 
     def known(self, hint: Any) -> Any:
         """The object that this hint will be given, if it is there before the start: handed in, or an override."""
@@ -262,49 +317,62 @@ class BeanContainer:
                 _log.debug("bean %s ready in %.1f ms", bean.label, (self._clock.monotonic() - since) * 1000)
 
     async def _start_bean(self, bean: BeanDefinition, stack: AsyncExitStack) -> None:
-        provider = self._providers[bean]
+        provider: Any = self._providers[bean]
         if bean.style is Style.GIVEN or _is_overridden(provider):
-            return  # whoever gave it looks after it
-        if bean.style is Style.PLAIN:
-            await self._enter(provider(), stack)
+            self._entered.add(id(provider()))  # whoever gave it looks after it
             return
         assert bean.target is not None
-        positional, named = self._values(bean)
+        positional, named = self._injections(bean)
+        if bean.style is Style.PLAIN:
+            provider.set_provides(bean.target)
+            provider.set_args(*positional)
+            provider.set_kwargs(**named)
+            await self._enter(bean, provider(), stack)
+            return
+        arguments, keywords = [each() for each in positional], {name: each() for name, each in named.items()}
         made: Any
         if bean.style is Style.ASYNC:
-            made = await bean.target(*positional, **named)
-            await self._enter(made, stack)
+            made = await bean.target(*arguments, **keywords)
+            await self._enter(bean, made, stack)
         elif bean.style is Style.ASYNC_GENERATOR:
-            made = await stack.enter_async_context(asynccontextmanager(bean.target)(*positional, **named))
+            made = await stack.enter_async_context(asynccontextmanager(bean.target)(*arguments, **keywords))
         elif bean.style is Style.GENERATOR:
-            made = stack.enter_context(contextmanager(bean.target)(*positional, **named))
+            made = stack.enter_context(contextmanager(bean.target)(*arguments, **keywords))
         else:
-            manager = bean.target(*positional, **named)
+            manager = bean.target(*arguments, **keywords)
             if isinstance(manager, AbstractAsyncContextManager):
                 made = await stack.enter_async_context(manager)
             else:
                 made = stack.enter_context(manager)
-        provider_of_result = cast("providers.ThreadSafeSingleton[Any]", provider)
-        provider_of_result.set_provides(lambda: made)
+        self._entered.add(id(made))  # another bean may be the same object
+        provider.set_provides(lambda: made)
 
-    async def _enter(self, value: Any, stack: AsyncExitStack) -> None:
+    async def _enter(self, bean: BeanDefinition, value: Any, stack: AsyncExitStack) -> None:
+        """See that what its function has made is closed at the stop; each object once."""
+        if id(value) in self._entered:
+            return
+        self._entered.add(id(value))
         kind = type(value)
-        is_manager = hasattr(kind, "__aenter__") and hasattr(kind, "__aexit__")
-        if is_manager and not hasattr(kind, "acquire") and id(value) not in self._entered:
-            self._entered.add(id(value))
+        if not bean.mark.close:
+            _log.debug("bean %s says close=False: nothing is closed at the stop", bean.label)
+        elif is_left_alone(value):
+            _log.debug("bean %s is a %s: it is neither entered nor closed", bean.label, hint_name(kind))
+        elif hasattr(kind, "__aenter__") and hasattr(kind, "__aexit__"):
             await stack.enter_async_context(value)
+        elif (close := closing_call(value)) is not None:
+            stack.push_async_callback(close)
+        else:
+            _log.debug("bean %s: nothing of %s is closed at the stop", bean.label, hint_name(kind))
 
     def _make_provider(self, bean: BeanDefinition) -> providers.Provider[Any]:
-        provider: providers.Provider[Any]
-        if bean.style is Style.GIVEN:
+        """One that is filled when the bean is started, if it is not there already."""
+        if bean.style is Style.GIVEN and bean not in self._overriding:
             return providers.Object(bean.value)
-        if bean.style is Style.PLAIN:
-            assert bean.target is not None
-            positional, named = self._injections(bean)
-            provider = providers.ThreadSafeSingleton(bean.target, *positional, **named)
-        else:
-            provider = providers.ThreadSafeSingleton(lambda: _not_started(bean.label))
+        refuse = _was_replaced if bean in self._overriding else _not_started
+        provider = providers.ThreadSafeSingleton(partial(refuse, bean.label))
         provider.disable_async_mode()  # an awaitable bean is a bean, no future of one
+        for each in self._overriding.get(bean, ()):
+            provider.override(each)
         return provider
 
     def _injections(self, bean: BeanDefinition) -> tuple[list[Any], dict[str, Any]]:
@@ -326,10 +394,6 @@ class BeanContainer:
         if argument.beans:
             return self._providers[argument.beans[0]]
         return providers.Object(argument.constant)
-
-    def _values(self, bean: BeanDefinition) -> tuple[list[Any], dict[str, Any]]:
-        positional, named = self._injections(bean)
-        return [injection() for injection in positional], {name: injection() for name, injection in named.items()}
 
     def _key(self, bean: BeanDefinition) -> str:
         name = "".join(letter if letter.isalnum() else "_" for letter in bean.name)
@@ -356,26 +420,37 @@ class BeanContainer:
             return None
         return self._one(asked, "somebody")
 
-    def provider(self, kind: type[BeanT], qualifier: str | None = None) -> Callable[[], BeanT]:
-        """A function without parameters that returns the bean: what FastAPI's ``Depends`` takes."""
+    def provider(self, hint: Any) -> Callable[[], Any]:
+        """The provider that a parameter with this hint is given its value by, at each call anew; raises as ``get``.
 
-        def provide() -> BeanT:
-            return self.get(kind, qualifier)
-
-        return provide
+        It costs some 50 ns, and what overrides it later counts from the next call on.
+        """
+        asked = wanted(hint)
+        found = self.planned.candidates(asked)
+        if asked.every:
+            return providers.List(*(self._started_provider(bean) for bean in found))
+        if asked.optional and not found:
+            return providers.Object(None)
+        return self._started_provider(self._only(asked, found, "somebody"))
 
     def _one(self, asked: Wanted, who: str) -> Any:
-        found: Sequence[BeanDefinition] = self.planned.candidates(asked)
+        return self._value(self._only(asked, self.planned.candidates(asked), who))
+
+    def _only(self, asked: Wanted, found: Sequence[BeanDefinition], who: str) -> BeanDefinition:
         if not found:
             raise ConfigurationError(self.planned.missing(asked, who, None))
         if len(found) > 1:
             raise ConfigurationError(self.planned.ambiguous(asked, found, who, None))
-        return self._value(found[0])
+        return found[0]
 
     def _value(self, bean: BeanDefinition) -> Any:
-        if bean not in self._started and bean.style is not Style.GIVEN and not _is_overridden(self._providers[bean]):
+        return self._started_provider(bean)()
+
+    def _started_provider(self, bean: BeanDefinition) -> providers.Provider[Any]:
+        provider = self._providers[bean]
+        if bean not in self._started and bean.style is not Style.GIVEN and not _is_overridden(provider):
             raise NotStartedError(f"bean {bean.label}")
-        return self._providers[bean]()
+        return provider
 
 
 def _is_overridden(provider: Any) -> bool:  # Any: its own type says that there is always one that overrides
@@ -384,6 +459,20 @@ def _is_overridden(provider: Any) -> bool:  # Any: its own type says that there 
 
 def _not_started(label: str) -> Any:
     raise NotStartedError(f"bean {label}")
+
+
+def _was_replaced(label: str) -> Any:
+    raise ClientStateError(
+        f"bean {label} was overridden when the application started, so that it was not built: its override cannot be "
+        "taken back before the next start"
+    )
+
+
+def _is_called(bean: BeanDefinition, asked: Wanted) -> bool:
+    """Whether the qualifier of who asks, or none, means this one."""
+    if asked.qualifier is None:
+        return not bean.cluster_name
+    return asked.qualifier in (bean.cluster_name, bean.name)
 
 
 def _leaves(error: Exception) -> list[Exception]:

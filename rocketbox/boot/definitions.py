@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any
 
 from rocketbox.boot.conditions import Condition
-from rocketbox.boot.marks import BeanMark, Cluster, Phase, bean_mark
+from rocketbox.boot.marks import BeanMark, Cluster, Phase, bean_mark, is_primary
 from rocketbox.boot.wanted import Wanted, hint_name, provided_name, provided_type, wanted
 from rocketbox.errors import Finding
 from rocketbox.hints import parameters_of, place_of, resolve_hint, return_annotation
@@ -76,6 +76,20 @@ class BeanDefinition:
     cluster: Cluster | None = None
     problem: str = ""
     origin: str = ""
+    primary: bool = False
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """What it has in common with the definition of the same bean in another plan of the application."""
+        return self.name, self.cluster_name, self.where
+
+    def replaced_by(self, value: Any) -> BeanDefinition:
+        """An object that is there already in the place of this one."""
+        cluster, primary = self.cluster, self.primary
+        return BeanDefinition(
+            self.name, self.provides, Style.GIVEN, Source.GIVEN, self.where, value=value, cluster=cluster,
+            primary=primary,
+        )  # fmt: skip
 
     @property
     def label(self) -> str:
@@ -144,7 +158,9 @@ def define(target: Callable[..., Any], source: Source, origin: str = "") -> Bean
     where = place_of(target)
     name = mark.name or str(getattr(target, "__name__", "bean"))
     if isinstance(target, type):
-        return BeanDefinition(name, target, Style.PLAIN, source, where, target, mark=mark, origin=origin)
+        return BeanDefinition(
+            name, target, Style.PLAIN, source, where, target, mark=mark, origin=origin, primary=is_primary(target)
+        )
     style, wrapped = _style(target)
     provides, problem = None, ""
     annotation = return_annotation(target)
@@ -162,7 +178,10 @@ def define(target: Callable[..., Any], source: Source, origin: str = "") -> Bean
             name = mark.name or provided_name(hint) or name
             if provides in (None, type(None), Any, object) or typing.get_origin(provides) in _UNIONS:
                 problem = f"does not say what it provides: its return type is {hint_name(provides)}"
-    return BeanDefinition(name, provides, style, source, where, target, mark=mark, problem=problem, origin=origin)
+    return BeanDefinition(
+        name, provides, style, source, where, target,
+        mark=mark, problem=problem, origin=origin, primary=is_primary(target),
+    )  # fmt: skip
 
 
 def _style(target: Callable[..., Any]) -> tuple[Style, bool]:

@@ -22,10 +22,13 @@ __all__ = [
     "bean",
     "bean_mark",
     "configuration_properties",
+    "is_primary",
+    "primary",
     "properties_prefix",
 ]
 
 BEAN = "__rocketbox_bean__"
+PRIMARY = "__rocketbox_primary__"
 PROPERTIES = "__rocketbox_properties__"
 
 TargetT = TypeVar("TargetT", bound=Callable[..., Any])
@@ -71,6 +74,7 @@ class BeanMark:
     before: tuple[str | Callable[..., Any], ...] = ()
     per_cluster: bool = False
     phase: Phase | None = None
+    close: bool = True
 
 
 @overload
@@ -85,6 +89,7 @@ def bean(
     before: Sequence[str | Callable[..., Any]] = (),
     per_cluster: bool = False,
     phase: Phase | None = None,
+    close: bool = True,
 ) -> Callable[[TargetT], TargetT]: ...
 
 
@@ -95,12 +100,15 @@ def bean(
     before: Sequence[str | Callable[..., Any]] = (),
     per_cluster: bool = False,
     phase: Phase | None = None,
+    close: bool = True,
 ) -> Any:
     """Marks a function (its return type says what it provides) or a class as a bean, built once per application.
 
     Parameters are given by their types: ``T``, ``Annotated[T, Qualifier("name")]``, ``list[T]`` (all of them),
     ``T | None``. The function may be ``async``, or yield its bean once and clean up behind the ``yield``. A bean with
-    ``__aenter__`` and ``__aexit__`` is entered at start and left at stop, unless it is a lock (has ``acquire``).
+    ``__aenter__`` and ``__aexit__`` is entered at start and left at stop; of any other its ``aclose()`` or ``close()``
+    is called at stop, if it has one that takes no arguments. A lock is left alone; so is each bean with
+    ``close=False``.
 
     ``conditions`` must all hold. ``name`` is the qualifier (default: the function's name). ``after`` and ``before``
     name bean functions, or modules of them, between which this one is considered and started. ``per_cluster`` makes
@@ -113,7 +121,7 @@ def bean(
     for condition in conditions:
         if not callable(getattr(condition, "evaluate", None)):
             raise TypeError(f"@bean takes conditions such as on_property(...), not {condition!r}; a name is name=...")
-    mark = BeanMark(tuple(conditions), name, tuple(after), tuple(before), per_cluster, phase)
+    mark = BeanMark(tuple(conditions), name, tuple(after), tuple(before), per_cluster, phase, close)
     return lambda target: _mark(target, mark)
 
 
@@ -126,6 +134,20 @@ def bean_mark(target: object) -> BeanMark | None:
     """The mark that ``@bean`` put on this very object; a subclass does not inherit that of its base."""
     mark = getattr(target, "__dict__", {}).get(BEAN)
     return mark if isinstance(mark, BeanMark) else None
+
+
+def primary(target: TargetT) -> TargetT:
+    """Marks the bean that is given where several of its type could be: ``@bean`` and ``@primary``, in any order.
+
+    Who asks by name (``Qualifier``) or for all (``list[T]``) is given what they ask for.
+    """
+    setattr(target, PRIMARY, True)
+    return target
+
+
+def is_primary(target: object) -> bool:
+    """Whether ``@primary`` stands on this very object."""
+    return getattr(target, "__dict__", {}).get(PRIMARY) is True
 
 
 def configuration_properties(prefix: str) -> Callable[[ClassT], ClassT]:

@@ -67,8 +67,19 @@ class Plan:
 
     # --- finding beans -------------------------------------------------------------------------------------------
 
-    def candidates(self, wanted: Wanted, cluster: str = "") -> list[BeanDefinition]:
-        """The taken beans that answer ``wanted``, for somebody in ``cluster`` (empty: the main one)."""
+    def candidates(
+        self, wanted: Wanted, cluster: str = "", asking: BeanDefinition | None = None
+    ) -> list[BeanDefinition]:
+        """The taken beans that answer ``wanted``, for somebody in ``cluster`` (empty: the main one).
+
+        ``asking`` is who asks, if it is a bean, which is never given itself. Of several beans those that are primary.
+        """
+        found = [bean for bean in self._fitting(wanted, cluster) if bean is not asking]
+        if len(found) > 1 and not wanted.every:
+            return [bean for bean in found if bean.primary] or found
+        return found
+
+    def _fitting(self, wanted: Wanted, cluster: str) -> list[BeanDefinition]:
         fitting = [bean for bean in self.taken if fits(bean.provides, wanted.type_)]
         if wanted.qualifier is not None:
             of_cluster = [bean for bean in fitting if bean.cluster_name == wanted.qualifier]
@@ -122,10 +133,13 @@ class Plan:
         """The finding that several beans could be given."""
         names = ", ".join(f"{bean.label} ({bean.where})" for bean in found)
         type_name = hint_name(wanted.type_)
+        several = found[0].primary  # then all of them are, and that is what is wrong
+        by_mark = "leave @primary on one of them" if several else "mark one of them @primary"
         return Finding(
-            f"{who} needs one bean of type {wanted}, and there are {len(found)}: {names}",
+            f"{who} needs one bean of type {wanted}, and there are {len(found)}{' primary ones' * several}: {names}",
             where,
-            f'ask for one by name, Annotated[{type_name}, Qualifier("{found[0].name}")], or for all, list[{type_name}]',
+            f'ask for one by name, Annotated[{type_name}, Qualifier("{found[0].name}")], or for all, '
+            f"list[{type_name}], or {by_mark}",
         )
 
 
@@ -142,9 +156,13 @@ def make_plan(
     clusters: Sequence[Cluster],
     exclude: Mapping[str, str | None],
     bundles: Sequence[Bundle] = (),
+    replaced: Collection[BeanDefinition] = (),
 ) -> tuple[Plan, list[Finding]]:
-    """Decide everything about the definitions; ``exclude`` maps what is left out to where that was said."""
-    maker = _Planner(settings, main, clusters)
+    """Decide everything about the definitions; ``exclude`` maps what is left out to where that was said.
+
+    ``replaced`` are objects that take the places of definitions, whose conditions then do not matter any more.
+    """
+    maker = _Planner(settings, main, clusters, replaced)
     maker.register(list(definitions), exclude, bundles)
     maker.check_names()
     maker.give_arguments()
@@ -181,12 +199,15 @@ class _Context:
 
 
 class _Planner:
-    def __init__(self, settings: SettingsView, main: Cluster, clusters: Sequence[Cluster]) -> None:
+    def __init__(
+        self, settings: SettingsView, main: Cluster, clusters: Sequence[Cluster], replaced: Collection[BeanDefinition]
+    ) -> None:
         self.plan = Plan()
         self.findings: list[Finding] = []
         self._settings = settings
         self._main = main
         self._clusters = {cluster.name: cluster for cluster in clusters}
+        self._replaced = {bean.place: bean for bean in replaced}
 
     # --- which are taken -----------------------------------------------------------------------------------------
 
@@ -201,6 +222,7 @@ class _Planner:
         ]
         users = [bean for bean in definitions if bean.source is Source.USER]
         given = [bean for bean in definitions if bean.source is Source.GIVEN]
+        self.plan.taken += self._replaced.values()  # the first of all, so that every condition sees them
         for definition in (*given, *self._sorted(users), *self._sorted(automatic)):
             for bean in self._expanded(definition):
                 excluded_as = next((name for name in exclude if bean.is_named(name)), None)
@@ -237,6 +259,10 @@ class _Planner:
         return [definition]
 
     def _consider(self, bean: BeanDefinition) -> None:
+        if bean.place in self._replaced:
+            verdict = Verdict(False, "an object was given in its place")
+            self.plan.report.negative.append(_entry(bean, verdict))
+            return
         context = _Context(self.plan, self._settings, self._main, bean)
         verdicts = []
         for condition in bean.conditions:
@@ -298,7 +324,7 @@ class _Planner:
             return None
         if wanted.type_ is Cluster and bean.cluster is not None:
             return Argument(parameter, constant=bean.cluster)
-        found = [other for other in self.plan.candidates(wanted, bean.cluster_name) if other is not bean]
+        found = self.plan.candidates(wanted, bean.cluster_name, asking=bean)
         if wanted.every:
             return Argument(parameter, tuple(found), every=True)
         if len(found) == 1:

@@ -47,7 +47,7 @@ LADDER: dict[str, str] = {
     "spark.source": "spark.options spark.readers",
     "spark.discovery": "spark.source",
     "spark": "errors clock tasks hints blocking message marks protocol remoting client template listeners spark",
-    "boot": "durations errors clock tasks hints",
+    "boot": "durations errors clock tasks hints loops",
     "autoconfigure": "durations errors clock tasks hints blocking message marks protocol remoting client template "
     "listeners spark boot storage local_servers embedded",
     "background": "errors loops",

@@ -1,19 +1,22 @@
 """Beans: found by type, built in order, started and closed; and errors that say what would mend them."""
 
+import asyncio
+import logging
 import re
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Protocol, Self, TextIO
 
 import anyio
 import pytest
 
 from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.conditions import on_bean, on_missing_bean, on_profile, on_property
-from rocketbox.boot.marks import Cluster, Phase, Qualifier, bean
+from rocketbox.boot.marks import Cluster, Phase, Qualifier, bean, primary
 from rocketbox.clock import RealClock
-from rocketbox.errors import ConfigurationError, Finding, NotStartedError
+from rocketbox.errors import ClientStateError, ConfigurationError, Finding, NotStartedError
 
 
 @dataclass
@@ -325,14 +328,284 @@ async def test_what_an_override_replaces_is_neither_started_nor_closed() -> None
         events.append("closed")
 
     made = container(car, opened)
-    assert made.plan() == []
     fake = Engine("fake")
-    assert made.override(Engine, fake) == []
+    made.override(Engine, fake)
+    assert made.plan() == []
     async with AsyncExitStack() as stack:
         for phase in Phase:
             await made.start(phase, stack)
         assert made.get(Car).engine is fake
     assert events == []
+
+
+async def test_an_override_is_a_bean_also_where_nothing_else_provides_its_type() -> None:
+    made = container(car)
+    made.override(Engine, fake := Engine("fake"))
+    async with AsyncExitStack() as stack:
+        assert (await start_all(made, stack)).get(Car).engine is fake
+
+
+async def test_conditions_see_what_an_override_provides() -> None:
+    @bean(on_missing_bean(Engine))
+    def automatic() -> Engine:
+        raise AssertionError("it is built")
+
+    @bean(on_bean(Engine))
+    def driver(engine: Engine) -> Car:
+        return Car(engine)
+
+    made = container(auto=(automatic, driver), settings=Written())
+    made.override(Engine, fake := Engine("fake"))
+    async with AsyncExitStack() as stack:
+        assert (await start_all(made, stack)).get(Car).engine is fake
+
+
+async def test_an_override_takes_the_name_and_cluster_of_the_bean_whose_place_it_takes() -> None:
+    @bean(on_property("engine.made"))
+    def off() -> Engine:
+        raise AssertionError("it is built")
+
+    @bean(per_cluster=True)
+    def horn() -> Horn:
+        return Horn()
+
+    made = container(off, horn, prefix="main", clusters={"audit": "clusters.audit"})
+    made.override(Engine, fake := Engine("fake"))
+    made.override(Annotated[Horn, Qualifier("audit")], ours := Horn())
+    async with AsyncExitStack() as stack:
+        beans = await start_all(made, stack)
+        assert beans.get(Engine, "off") is fake
+        assert beans.container.off() is fake
+        assert beans.get(Horn, "audit") is ours
+        assert beans.get(Horn) is not ours
+
+
+def test_an_override_of_one_of_several_has_to_say_which() -> None:
+    @bean
+    def other() -> Engine:
+        return Engine()
+
+    made = container(engine, other)
+    made.override(Engine, Engine())
+    assert "an override needs one bean of type Engine, and there are 2: engine" in str(made.plan()[0])
+
+
+async def test_what_was_overridden_at_the_start_says_so_when_the_override_is_taken_back() -> None:
+    made = container(engine)
+    made.override(Engine, Engine("fake"))
+    async with AsyncExitStack() as stack:
+        beans = await start_all(made, stack)
+        beans.container.engine.reset_override()
+        with pytest.raises(ClientStateError, match="bean engine was overridden when the application started"):
+            beans.container.engine()
+
+
+async def test_a_provider_is_asked_anew_at_each_call() -> None:
+    async with AsyncExitStack() as stack:
+        beans = await start_all(container(engine, car), stack)
+        ask, ask_all, maybe = beans.provider(Engine), beans.provider(list[Engine]), beans.provider(Horn | None)
+        own, fake = beans.get(Engine), Engine("fake")
+        with beans.container.engine.override(fake):
+            assert (ask(), ask_all(), maybe()) == (fake, [fake], None)
+        assert (ask(), ask_all()) == (own, [own])
+        with pytest.raises(ConfigurationError, match="needs a bean of type Horn, and there is none"):
+            beans.provider(Horn)
+
+
+async def test_a_bean_is_not_built_by_the_container_before_its_start() -> None:
+    made = container(engine)
+    assert made.plan() == []
+    with pytest.raises(NotStartedError, match="bean engine"):
+        made.container.engine()
+
+
+async def test_the_container_says_which_beans_there_are() -> None:
+    made = container(engine, car)
+    assert made.plan() == []
+    with pytest.raises(AttributeError, match="the application has no bean 'motor'; there are: car, engine"):
+        _ = made.container.motor
+
+
+# --- which of several is given ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["bean", "primary"])
+async def test_of_several_beans_the_primary_one_is_given(first: str) -> None:
+    def spare() -> Engine:
+        return Engine("spare")
+
+    marked = primary(bean(spare)) if first == "bean" else bean(primary(spare))
+    async with AsyncExitStack() as stack:
+        beans = await start_all(container(engine, marked, car), stack)
+        assert beans.get(Car).engine.name == "spare"
+        assert beans.resolve(Engine | None).name == "spare"
+        assert [each.name for each in beans.resolve(list[Engine])] == ["engine", "spare"]
+        assert beans.get(Engine, "engine").name == "engine"
+
+
+async def test_a_primary_bean_may_stand_around_another_of_its_type() -> None:
+    @bean
+    @primary
+    def tuned(engine: Engine) -> Engine:
+        return Engine(f"tuned {engine.name}")
+
+    async with AsyncExitStack() as stack:
+        assert (await start_all(container(tuned, engine, car), stack)).get(Car).engine.name == "tuned engine"
+
+
+def test_several_primary_beans_are_ambiguous() -> None:
+    @bean
+    @primary
+    def first() -> Engine:
+        return Engine()
+
+    @bean
+    @primary
+    def second() -> Engine:
+        return Engine()
+
+    assert one_finding(container(first, second, engine, car)) == (
+        "parameter engine of bean car needs one bean of type Engine, and there are 2 primary ones: first (HERE), "
+        "second (HERE)\n    where: HERE\n"
+        '    fix:   ask for one by name, Annotated[Engine, Qualifier("first")], or for all, list[Engine], or leave '
+        "@primary on one of them"
+    )
+
+
+# --- what is closed ---------------------------------------------------------------------------------------------------
+
+
+class Closed:
+    """Notes what is called."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+
+class Pool(Closed):
+    """As those of asyncpg, aiomysql and aio-pika: connections are acquired and released."""
+
+    async def __aenter__(self) -> Self:
+        self.calls.append("enter")
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.calls.append("leave")
+
+    async def acquire(self) -> None:
+        raise AssertionError("nobody wants a connection")
+
+    def release(self, connection: object) -> None: ...
+
+    def close(self) -> None:
+        raise AssertionError("leaving it has closed it")
+
+
+class Closeable(Closed):
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+class AsyncCloseable(Closeable):
+    async def aclose(self) -> None:
+        self.calls.append("aclose")
+
+
+class CloseableByCoroutine(Closed):
+    async def close(self) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.calls.append("close")
+
+
+class WaitsUntilClosed(Closeable):
+    async def wait_closed(self) -> None:
+        self.calls.append("wait_closed")
+
+
+class ClosesTickets(Closed):
+    def close(self, ticket: str) -> None:
+        raise AssertionError("no bean is closed so")
+
+
+@pytest.mark.parametrize(
+    ("kind", "calls"),
+    [
+        (Pool, ["enter", "leave"]),
+        (Closeable, ["close"]),
+        (AsyncCloseable, ["aclose"]),
+        (CloseableByCoroutine, ["close"]),
+        (WaitsUntilClosed, ["close", "wait_closed"]),
+        (ClosesTickets, []),
+    ],
+)
+@pytest.mark.parametrize("style", ["class", "function", "coroutine function"])
+async def test_a_bean_is_closed_by_what_it_has(kind: Any, calls: list[str], style: str) -> None:
+    def function() -> Closed:
+        made: Closed = kind()
+        return made
+
+    async def coroutine() -> Closed:
+        made: Closed = kind()
+        return made
+
+    target = {"class": kind, "function": function, "coroutine function": coroutine}[style]
+    async with AsyncExitStack() as stack:
+        made = (await start_all(container(target), stack)).resolve(kind if style == "class" else Closed)
+        assert made.calls == calls[: calls == ["enter", "leave"]]
+    assert made.calls == calls
+
+
+async def test_an_object_is_closed_once_and_not_at_all_by_who_only_hands_it_on() -> None:
+    @bean
+    def own() -> Closeable:
+        return Closeable()
+
+    @bean
+    def alias(closeable: Closeable) -> Closed:
+        return closeable
+
+    @bean
+    def kept() -> Iterator[AsyncCloseable]:
+        yield AsyncCloseable()
+
+    @bean
+    def handed_on(kept: AsyncCloseable) -> Annotated[Closed, Qualifier("other")]:
+        return kept
+
+    async with AsyncExitStack() as stack:
+        beans = await start_all(container(alias, handed_on, kept, auto=(primary(own),)), stack)
+        own_, kept_ = beans.resolve(Annotated[Closeable, Qualifier("own")]), beans.get(AsyncCloseable)
+    assert (own_.calls, kept_.calls) == (["close"], [])
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_must_not_be_closed_is_left_alone(anyio_backend: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "rocketbox.boot.beans")
+
+    @bean
+    def loop() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    @bean
+    def gate() -> asyncio.Semaphore:
+        return asyncio.Semaphore(1)
+
+    @bean
+    def out() -> TextIO:
+        return sys.stdout
+
+    @bean(close=False)
+    def pool() -> Pool:
+        return Pool()
+
+    async with AsyncExitStack() as stack:
+        beans = await start_all(container(loop, gate, out, pool, engine), stack)
+        assert not beans.get(asyncio.Semaphore).locked()
+    assert beans.get(Pool).calls == []
+    assert not sys.stdout.closed
+    assert "bean gate is a Semaphore: it is neither entered nor closed" in caplog.messages
+    assert "bean pool says close=False: nothing is closed at the stop" in caplog.messages
+    assert "bean engine: nothing of Engine is closed at the stop" in caplog.messages
 
 
 async def test_a_bean_that_can_be_awaited_is_not_taken_for_a_future() -> None:
@@ -539,7 +812,8 @@ def test_an_ambiguous_bean_names_all_that_there_are() -> None:
     assert one_finding(container(car, engine, diesel)) == (
         "parameter engine of bean car needs one bean of type Engine, and there are 2: engine (HERE), diesel (HERE)\n"
         "    where: HERE\n"
-        '    fix:   ask for one by name, Annotated[Engine, Qualifier("engine")], or for all, list[Engine]'
+        '    fix:   ask for one by name, Annotated[Engine, Qualifier("engine")], or for all, list[Engine], or mark one '
+        "of them @primary"
     )
 
 
@@ -592,7 +866,7 @@ def test_classes_in_a_circle_are_named_with_all_that_is_between() -> None:
     )
 
 
-def test_an_override_in_a_circle_leaves_the_finding_to_the_circle() -> None:
+def test_an_override_opens_a_circle() -> None:
     @bean
     def chicken(egg: Car) -> Engine:
         return egg.engine
@@ -603,7 +877,8 @@ def test_an_override_in_a_circle_leaves_the_finding_to_the_circle() -> None:
 
     made = container(chicken, egg)
     assert len(made.plan()) == 1
-    assert made.override(Engine, Engine()) == []
+    made.override(Engine, Engine())
+    assert made.plan() == []
 
 
 def test_beans_in_a_circle_are_named_in_their_order() -> None:
