@@ -229,7 +229,9 @@ class BeanContainer:
 
     def _made(self, bean: BeanDefinition) -> Any:
         if bean in self._providers:
-            return self._providers[bean]()
+            for needed in (each for argument in self.planned.arguments[bean] for each in argument.beans):
+                self._made(needed)
+            return self._filled(bean)()
         if bean.style is Style.GIVEN:  # others go in a circle, which is told already, and nothing has a provider
             return bean.value
         assert bean.target is not None
@@ -321,14 +323,11 @@ class BeanContainer:
         if bean.style is Style.GIVEN or _is_overridden(provider):
             self._entered.add(id(provider()))  # whoever gave it looks after it
             return
+        if bean.style is Style.PLAIN:
+            await self._enter(bean, self._filled(bean)(), stack)
+            return
         assert bean.target is not None
         positional, named = self._injections(bean)
-        if bean.style is Style.PLAIN:
-            provider.set_provides(bean.target)
-            provider.set_args(*positional)
-            provider.set_kwargs(**named)
-            await self._enter(bean, provider(), stack)
-            return
         arguments, keywords = [each() for each in positional], {name: each() for name, each in named.items()}
         made: Any
         if bean.style is Style.ASYNC:
@@ -374,6 +373,17 @@ class BeanContainer:
         for each in self._overriding.get(bean, ()):
             provider.override(each)
         return provider
+
+    def _filled(self, bean: BeanDefinition) -> providers.Provider[Any]:
+        """The provider of a plain bean, which builds it from now on when it is asked for the first time."""
+        provider: Any = self._providers[bean]
+        if bean.style is Style.PLAIN:
+            assert bean.target is not None
+            positional, named = self._injections(bean)
+            provider.set_provides(bean.target)
+            provider.set_args(*positional)
+            provider.set_kwargs(**named)
+        return cast("providers.Provider[Any]", provider)
 
     def _injections(self, bean: BeanDefinition) -> tuple[list[Any], dict[str, Any]]:
         positional: list[Any] = []

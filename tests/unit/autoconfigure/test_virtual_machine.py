@@ -1,11 +1,10 @@
-"""A whole service on a machine of its own: virtual time, a network and a disk in memory, the real servers in its loop."""
+"""A service on a machine of its own: virtual time, a network and a disk in memory, the real servers in its own loop."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -82,9 +81,12 @@ async def test_a_retry_comes_after_its_delay_on_virtual_time(
         async def call(function: Callable[[], object]) -> None:
             function()
 
-        with blocking_in_loop(partial(tasks.start_soon, call)):
+        def later(function: Callable[[], object]) -> None:
+            tasks.start_soon(call, function)
+
+        with blocking_in_loop(later):
             await clock.run(use)
     assert module.alerts == ["none", "UA1545 is late"]
     first, second = module.tries
     assert second - first == pytest.approx(delay.total_seconds(), abs=1.0)
-    assert not any(tmp_path.glob("**/store"))
+    assert not await anyio.Path(tmp_path, ".rocketbox").exists()
