@@ -173,8 +173,11 @@ class BeanContainer:
             found = [bean for bean, _ in plan.left_out if fits(bean.provides, asked.type_) and _is_called(bean, asked)]
         if len(found) == 1:
             taking = found[0].replaced_by(None)
-        else:
-            taking = given(None, asked.type_, asked.qualifier or hint_name(asked.type_), "an override")
+        elif asked.qualifier is None:
+            taking = given(None, asked.type_, hint_name(asked.type_), "an override")
+        else:  # a name that nobody has is a mistake
+            yield plan.missing(asked, "an override", None)
+            return
         others = {bean: each for bean, each in self._overriding.items() if bean.place != taking.place}
         self._overriding = {**others, taking: (providers.Object(value),)}
 
