@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
@@ -78,8 +79,12 @@ class Converter:
         if isinstance(raw, Scalar):
             if raw.text is None:  # a heading with nothing below it
                 return UNSET
+            if shape.many is not None:
+                return self._many(shape.many if shape.scalar is None else replace(shape.many, scalar=shape.scalar), raw, key)
             if shape.scalar is not None:
                 return self._leaf(shape.scalar, raw, key)
+        if isinstance(raw, Listing) and shape.many is not None:
+            return self._many(shape.many, raw, key)
         if isinstance(raw, Group):
             if isinstance(shape, Section):
                 return self._section(shape, raw, key)
@@ -96,6 +101,10 @@ class Converter:
         values: dict[str, Any] = {}
         for name, origin, inner in raw.entries:
             known = shape.by_key(name)
+            if known is not None and known.above:
+                what = f"{key}.{name} leads to {key}.{known.key}, which a list takes by that name only"
+                self.wrong(what, inner, f"write {known.key}")
+                continue
             if known is None and shape.extra is None and not shape.loose:
                 told = self.findings if shape.strict else self.warnings
                 told.append(unknown_key([*split_key(key), name], [*split_key(key)], shape, str(origin)))
@@ -110,14 +119,23 @@ class Converter:
         if isinstance(raw, Group):
             return self.wrong(f"{key} is a list, and not a group of keys", raw, f"write {key}: [..., ...]")
         if isinstance(raw, Listing):
-            items = [self._item(shape.item, item, f"{key}[{index}]") for index, item in enumerate(raw.items)]
+            items = [self._item(shape.item_at(index), item, f"{key}[{index}]") for index, item in enumerate(raw.items)]
             return [item for item in items if item is not UNSET]
         assert isinstance(raw, Scalar)
         text = self._text(raw, key)
         if text is None:
             return None if shape.nullable else UNSET
+        if shape.validated:
+            return text
+        if shape.scalar is not None:
+            value = self._leaf(shape.scalar, replace(raw, text=text, open_=False), key)
+            if value != text or _takes_text(shape.scalar):
+                return value
         parts = [part.strip() for part in text.split(",") if part.strip()]
-        return [self.value(shape.item, replace(raw, text=part, open_=False), key) for part in parts]
+        return [
+            self.value(shape.item_at(index), replace(raw, text=part, open_=False), key)
+            for index, part in enumerate(parts)
+        ]
 
     def _item(self, shape: Shape, raw: Raw, key: str) -> Any:
         """An entry of a list; one that is left empty is wrong, for those behind it would change their places."""
@@ -141,7 +159,7 @@ class Converter:
             return None if leaf.nullable or leaf.is_any else UNSET
         if leaf.is_any:
             return self._natural(replace(raw, text=text, open_=False), key)
-        takes_text = any(is_class(kind, _TEXT_KINDS) for kind in leaf.kinds)
+        takes_text = _takes_text(leaf)
         if not text.strip() and leaf.nullable and not takes_text:
             return None
         if raw.plain and not takes_text and _OCTAL.fullmatch(text) and _is_numeric(leaf):
@@ -153,7 +171,7 @@ class Converter:
             return text
         if takes_text and not (raw.plain and len(leaf.kinds) > 1):
             return text
-        for kind in leaf.kinds:
+        for kind in sorted(leaf.kinds, key=_breadth):
             value = _read(kind, text)
             if value is not UNSET:
                 return value
@@ -185,6 +203,15 @@ class Converter:
         return text
 
 
+def _takes_text(leaf: Leaf) -> bool:
+    return any(is_class(kind, _TEXT_KINDS) for kind in leaf.kinds)
+
+
+def _breadth(kind: Any) -> int:
+    """A whole number is one before it is a number, whichever of the two a union names first."""
+    return 1 if is_class(kind, (float,)) else 0
+
+
 def _is_numeric(leaf: Leaf) -> bool:
     return any(is_class(kind, (int, float, timedelta)) for kind in leaf.kinds)
 
@@ -203,6 +230,10 @@ def _read(kind: Any, text: str) -> Any:
             return parse_duration(plain)
         except ValueError:
             return UNSET
+    if is_class(kind, (Enum,)):
+        for member in kind:
+            if str(member.value) == plain:
+                return member
     for name, member in members_of(kind):
         if name == plain:
             return member

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rocketbox.boot.imports import Import, circle_finding, import_location, imports_in, tree_items
 from rocketbox.boot.layers import IMPORT, ConditionalDocument, Entry, Layer
-from rocketbox.boot.merging import FileLayer, Merged, Sources, file_layer
+from rocketbox.boot.sources import FileLayer, Glance, Sources, file_layer
 from rocketbox.boot.origins import Origin, Raw, Scalar, file_label
 from rocketbox.boot.placeholders import PlaceholderError
 from rocketbox.boot.profiles import profile_file
@@ -58,15 +58,15 @@ class SettingsFiles:
 
     def imported(self, layers: Sequence[FileLayer]) -> list[FileLayer]:
         """The layers that these import, then those that variables and arguments import, each with its own imports."""
-        said = self._sources.merge_quietly(layers)
+        said = self._sources.glance(layers)
         found = self._of_layers(layers, said, ())
-        entry = said.winners.get(IMPORT)
+        entry = said.entries.get(IMPORT)
         if entry is not None:
             for scalar in imports_in(entry.raw, self._sources.findings):
                 found += self._of_import(scalar, Path(), said, ())
         return found
 
-    def _of_layers(self, layers: Sequence[FileLayer], said: Merged, chain: tuple[Path, ...]) -> list[FileLayer]:
+    def _of_layers(self, layers: Sequence[FileLayer], said: Glance, chain: tuple[Path, ...]) -> list[FileLayer]:
         found: list[FileLayer] = []
         for layer in layers:
             for document in layer.documents:
@@ -76,7 +76,7 @@ class SettingsFiles:
                     found += self._of_import(scalar, layer.file.parent, said, (*chain, *own))
         return found
 
-    def _of_import(self, scalar: Scalar, beside: Path, said: Merged, chain: tuple[Path, ...]) -> list[FileLayer]:
+    def _of_import(self, scalar: Scalar, beside: Path, said: Glance, chain: tuple[Path, ...]) -> list[FileLayer]:
         findings = self._sources.findings
         try:
             text = said.texts.of_scalar(scalar, "rocketbox.config.import")
@@ -92,7 +92,7 @@ class SettingsFiles:
         each = import_location(text or "", scalar.origin, beside, findings)
         return [] if each is None else self._read(each, said, chain)
 
-    def _read(self, each: Import, said: Merged, chain: tuple[Path, ...]) -> list[FileLayer]:
+    def _read(self, each: Import, said: Glance, chain: tuple[Path, ...]) -> list[FileLayer]:
         sources = self._sources
         if each.is_tree:
             self.paths.append(each.path)

@@ -4,7 +4,7 @@ A document names them: ``shared.yaml``, ``optional:local.yaml``, ``configtree:/r
 the file that has the key, and at the working directory for a variable or argument. A directory has one file for each
 key: ``bank.password`` or ``bank/password``. What it says is secret, and ``${...}`` in it is plain text.
 
-Which layer of settings they become is decided in ``boot.merging``.
+Which layer of settings they become is decided in ``boot.files``.
 
 Source: Spring Boot 3 ``spring.config.import`` and ``ConfigTreePropertySource``.
 """

@@ -1,7 +1,7 @@
 """The sources of settings as layers: what each says, led to its key, with its place.
 
 Files, ``.env``, environment, arguments and overrides all become the same: entries by path. Which layer wins, and what
-the texts mean, is decided in ``boot.settings``.
+the texts mean, is decided in ``boot.root_settings``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from dotenv.parser import parse_stream
 from rocketbox.boot.imports import imports_in
 from rocketbox.boot.origins import Group, Item, Listing, Origin, Raw, Ready, Scalar, file_label, split_key
 from rocketbox.boot.secrets import is_secret
-from rocketbox.boot.shapes import Leaf, Schema, Section, Shape, Table, key_text
+from rocketbox.boot.schema import Schema
+from rocketbox.boot.shapes import Leaf, Section, Shape, Table, key_text
 from rocketbox.boot.wording import single_value_fix, unknown_key
 from rocketbox.boot.yaml_documents import Document, read_documents
 from rocketbox.errors import Finding
@@ -68,7 +69,7 @@ class Entry:
 
 @dataclass
 class Layer:
-    """What one source says. ``wins`` marks sources whose texts stand above environment variables of their name."""
+    """What one source says, by the paths of its keys."""
 
     name: str
     entries: dict[tuple[str, ...], Entry] = field(default_factory=dict)
@@ -211,7 +212,10 @@ def place_variables(
     placement: Placement,
     below: Sequence[Layer],
 ) -> None:
-    """Add those variables to a layer whose names are those of known leaves; all others are somebody else's."""
+    """Add those variables to a layer whose names are those of known leaves; all others are somebody else's.
+
+    Entries of a list, each by a variable of its own, become one list, which is taken whole as others are.
+    """
 
     def known(path: tuple[str, ...]) -> Iterator[str]:
         for lower in below:
@@ -220,12 +224,14 @@ def place_variables(
                     yield existing[len(path)]
 
     names: dict[tuple[str, ...], str] = {}
+    parts: dict[tuple[str, ...], dict[tuple[str, ...], tuple[str, Scalar]]] = {}
     for name in sorted(variables, key=lambda text: ("__" in text, text)):
         value = variables[name]
         if name.endswith("_PORT") and (value.text or "").startswith(_FOREIGN_SCHEMES):
             continue  # Kubernetes tells every pod where its services are
         path = placement.schema.locate_variable(name, known)
         if path is None:
+            placement.warnings += _switch_that_is_none(name, value, placement.schema)
             continue
         first = names.setdefault(path, name)
         if first != name:
@@ -233,7 +239,55 @@ def place_variables(
                 what = f"{first} and {name} both set {key_text(path)}, to different values"
                 placement.findings.append(Finding(what, str(value.origin), "unset one of the two"))
             continue
-        layer.entries[path] = Entry(path, placement.schema.locate(path).shape, value, layer.name)
+        located = placement.schema.locate(path)
+        if isinstance(located.shape, Leaf) and located.shape.is_any or not located.rest:
+            path = (*located.path, *located.rest)
+            layer.entries[path] = Entry(path, located.shape, value, layer.name)
+        else:  # DESK_HOSTS_0
+            parts.setdefault(located.path, {})[located.rest] = (name, value)
+    for path, entries in parts.items():
+        whole = layer.entries.get(path)
+        if whole is not None:
+            name = next(iter(entries.values()))[0]
+            what = f"{names[path]} and {name} both set {key_text(path)}"
+            placement.findings.append(Finding(what, str(whole.origin), "unset one of the two"))
+            continue
+        raw = _assembled(path, entries, placement)
+        if raw is not None:
+            layer.entries[path] = Entry(path, placement.schema.locate(path).shape, raw, layer.name)
+
+
+def _assembled(
+    path: tuple[str, ...], entries: Mapping[tuple[str, ...], tuple[str, Scalar]], placement: Placement
+) -> Raw | None:
+    """A list of which variables say one entry each; entries may have keys (``DESK_GATES_0_NAME``)."""
+    (first, value) = next(iter(entries.values()))
+    if () in entries:
+        return entries[()][1]
+    below: dict[str, dict[tuple[str, ...], tuple[str, Scalar]]] = {}
+    for rest, each in entries.items():
+        below.setdefault(rest[0], {})[rest[1:]] = each
+    inner = {name: _assembled((*path, name), each, placement) for name, each in below.items()}
+    if not all(name.isdigit() for name in inner):
+        return Group(tuple((name, raw.origin, raw) for name, raw in inner.items() if raw is not None), value.origin)
+    by_number = {int(name): raw for name, raw in inner.items()}
+    missing = [number for number in range(max(by_number)) if number not in by_number]
+    if missing:
+        what = f"{first} is an entry of the list {key_text(path)}, and entry {missing[0]} is set by no variable"
+        placement.findings.append(Finding(what, str(value.origin), "number the entries from 0 on, without gaps"))
+        return None
+    return Listing(tuple(raw for _, raw in sorted(by_number.items()) if raw is not None), value.origin)
+
+
+def _switch_that_is_none(name: str, value: Scalar, schema: Schema) -> Iterator[Finding]:
+    """A warning about a variable below a table that looks like a switch, for it would have to be a key of a file."""
+    if (value.text or "").lower() not in ("true", "false"):
+        return
+    path = schema.table_of_variable(name)
+    if path is not None:
+        what = f"the variable {name} sets nothing: {key_text(path)} has no such key that a variable can name"
+        fix = f"write {key_text(path)}.<name>.<key>: {(value.text or '').lower()} in a file, or as an argument"
+        yield Finding(what, str(value.origin), fix)
 
 
 # --- arguments and overrides ---------------------------------------------------------------------------------------

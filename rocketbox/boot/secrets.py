@@ -7,6 +7,7 @@ and the password in a URL or connection text. How they are replaced in text is t
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -78,6 +79,9 @@ def secret_values(value: Any, name: str = "") -> Iterator[str]:
     elif isinstance(value, BaseModel):
         for field in (*type(value).model_fields, *(value.model_extra or ())):
             yield from secret_values(getattr(value, field), field)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for each in dataclasses.fields(value):
+            yield from secret_values(getattr(value, each.name, None), each.name)
     elif isinstance(value, Mapping):
         for key, inner in value.items():
             yield from secret_values(inner, str(key))

@@ -9,6 +9,7 @@ Source: Spring Boot 3 ``DataSize``.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ __all__ = [
     "DurationWithUnit",
     "format_size",
     "parse_data_size",
+    "words_of",
 ]
 
 SIZE_EXAMPLE = "4194304 (bytes), 512KB or 4MB (1024-based)"
@@ -51,18 +53,33 @@ def _duration_with_unit(value: Any) -> timedelta:
     return parse_duration(value, bare_numbers=False)
 
 
+_DURATION = f"a time: {DURATION_EXAMPLE}"
+_DURATION_WITH_UNIT = f"a time with its unit: {DURATION_WITH_UNIT_EXAMPLE}"
+_DATA_SIZE = f"a size: {SIZE_EXAMPLE}"
+_WORDS: Mapping[Any, str] = {
+    parse_duration: _DURATION,
+    _duration_with_unit: _DURATION_WITH_UNIT,
+    parse_data_size: _DATA_SIZE,
+}
+
 Duration = Annotated[
     timedelta,
     BeforeValidator(parse_duration),
-    WithJsonSchema({"type": ["string", "integer"], "description": f"a time: {DURATION_EXAMPLE}"}),
+    WithJsonSchema({"type": ["string", "integer"], "description": _DURATION}),
 ]
 DurationWithUnit = Annotated[
-    timedelta,
-    BeforeValidator(_duration_with_unit),
-    WithJsonSchema({"type": "string", "description": f"a time with its unit: {DURATION_WITH_UNIT_EXAMPLE}"}),
+    timedelta, BeforeValidator(_duration_with_unit), WithJsonSchema({"type": "string", "description": _DURATION_WITH_UNIT})
 ]
 DataSize = Annotated[
     int,
     BeforeValidator(parse_data_size),
-    WithJsonSchema({"type": ["string", "integer"], "description": f"a size: {SIZE_EXAMPLE}"}),
+    WithJsonSchema({"type": ["string", "integer"], "description": _DATA_SIZE}),
 ]
+
+
+def words_of(validator: Any) -> str:
+    """What a type with this validator takes, an example behind a colon; empty for one that is none of these."""
+    try:
+        return _WORDS.get(validator, "")
+    except TypeError:  # it cannot be hashed
+        return ""

@@ -6,6 +6,7 @@ import difflib
 import typing
 from collections.abc import Sequence
 from datetime import timedelta
+from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
 from typing import Any, Literal
@@ -32,7 +33,8 @@ def members_of(kind: Any) -> list[tuple[str, Any]]:
         by_value = [(str(member.value), member) for member in kind if isinstance(member.value, str)]
         return [*by_value, *((member.name, member) for member in kind)]
     if typing.get_origin(kind) is Literal:
-        return [(str(member), member) for member in typing.get_args(kind)]
+        members = [member for member in typing.get_args(kind) if member is not None]
+        return [(str(member.value if isinstance(member, Enum) else member), member) for member in members]
     return []
 
 
@@ -53,7 +55,7 @@ def _expected_kind(kind: Any) -> str:
     for class_, words in (
         (bool, "true or false"),
         (int, "a whole number"),
-        (float, "a number"),
+        ((float, Decimal), "a number"),
         (timedelta, "a time"),
         (PurePath, "a path"),
         ((str, SecretStr, bytes, SecretBytes), "text"),

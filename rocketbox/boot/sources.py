@@ -1,10 +1,11 @@
-"""All sources of settings put together: for each key the entry that wins, and its text with placeholders replaced.
+"""All sources of settings, each as a layer, the lowest first; and the texts of entries with placeholders replaced.
 
-What the texts mean is decided in ``boot.conversion``; models are bound in ``boot.settings``.
+Which layer wins is pydantic-settings' business (``boot.root_settings``), what texts mean ``boot.conversion``'s.
 """
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,10 +29,10 @@ from rocketbox.boot.origins import Listing, Origin, Raw, Ready, Scalar, file_lab
 from rocketbox.boot.placeholders import Found, resolve_placeholders
 from rocketbox.boot.profiles import accepts
 from rocketbox.boot.secrets import has_secret_name, secret_values
-from rocketbox.boot.shapes import Schema
+from rocketbox.boot.schema import Schema
 from rocketbox.errors import Finding
 
-__all__ = ["FileLayer", "Merged", "Sources", "Texts", "file_layer"]
+__all__ = ["FileLayer", "Glance", "Sources", "Texts", "file_layer"]
 
 _ABOVE_ENVIRONMENT = ("arguments", "overrides")
 
@@ -57,11 +58,11 @@ def file_layer(
     return FileLayer(f"{label} (profile documents)" if conditional else label, chosen, file)
 
 
-@dataclass
-class Merged:
-    layers: list[Layer]
-    winners: dict[tuple[str, ...], Entry]
-    history: dict[tuple[str, ...], list[Entry]]
+@dataclass(frozen=True)
+class Glance:
+    """What the sources say of single keys before all files are known: those of profiles and imports."""
+
+    entries: Mapping[tuple[str, ...], Entry]
     texts: Texts
 
 
@@ -87,15 +88,16 @@ class Sources:
     def read(self, file: Path | None) -> list[ConditionalDocument]:
         return [] if file is None else conditional_documents(file, self.findings)
 
-    def merge_quietly(self, files: Sequence[FileLayer]) -> Merged:
-        """The same, before all is known: what is wrong is not noted, for it is found again in the end."""
+    def glance(self, files: Sequence[FileLayer]) -> Glance:
+        """The highest word on each key, before all is known: what is wrong is not noted, it is found again later."""
         before = len(self.findings), len(self.warnings)
-        merged = self.merge(files)
+        layers = self.layers(files)
         del self.findings[before[0] :], self.warnings[before[1] :]
-        return merged
+        entries = ChainMap(*(layer.entries for layer in reversed(layers)))
+        return Glance(entries, self.texts(entries))
 
-    def merge(self, files: Sequence[FileLayer]) -> Merged:
-        """All layers, and for each key the entry of the highest."""
+    def layers(self, files: Sequence[FileLayer]) -> list[Layer]:
+        """What each source says, the lowest first."""
         placement = Placement(self._schema, self.findings, self.warnings)
         layers = []
         for file in files:
@@ -111,19 +113,16 @@ class Sources:
             layer = Layer(name)
             place_items(layer, items, placement, must_be_known=True)
             layers.append(layer)
-        winners: dict[tuple[str, ...], Entry] = {}
-        history: dict[tuple[str, ...], list[Entry]] = {}
-        for layer in layers:
-            for path, entry in layer.entries.items():
-                winners[path] = entry
-                history.setdefault(path, []).append(entry)
-        texts = Texts(self._schema, winners, {**self._dotenv, **self._environ})
-        return Merged(layers, winners, history, texts)
+        return layers
+
+    def texts(self, entries: Mapping[tuple[str, ...], Entry]) -> Texts:
+        """The texts of these entries, with the variables that ``${...}`` may name."""
+        return Texts(self._schema, entries, {**self._dotenv, **self._environ})
 
 
 @dataclass
 class Texts:
-    """The texts of the winning entries with their placeholders replaced.
+    """The texts of the entries that win, with their placeholders replaced.
 
     ``secrets`` are those of variables that were asked for and have the name of a secret.
     """

@@ -1,0 +1,80 @@
+"""The texts of one set of settings that must never be shown: what is written, what it resolves to, what models hold.
+
+Which values are secret is decided in ``boot.secrets``, how they are replaced in text in ``boot.masking``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from rocketbox.boot.layers import Entry
+from rocketbox.boot.origins import Ready, Scalar
+from rocketbox.boot.placeholders import PlaceholderError
+from rocketbox.boot.secrets import credentials_in, is_guessable, is_secret, secret_values, secrets_in
+from rocketbox.boot.shapes import Many
+from rocketbox.boot.sources import Texts
+
+__all__ = ["KnownSecrets"]
+
+MIN_SECRET = 6  # what is short and only lies among secrets, such as "true", would hide every text it is part of
+
+
+class KnownSecrets:
+    """What is looked for in text before it is shown, and what is not because everybody sees it anyway."""
+
+    def __init__(self, entries: Collection[Entry], models: Mapping[str, BaseModel], texts: Texts) -> None:
+        self._texts = texts
+        self._public = frozenset(_public(entries))
+        found = {text for entry in entries for text in self._of_entry(entry)}
+        for model in models.values():  # defaults, and what validators made of what was written
+            found.update(secret_values(model))
+        self._secrets = frozenset(self._hidden(text for text in found if text.strip()))
+
+    @property
+    def all(self) -> frozenset[str]:
+        """Those that were found, and those of variables that have been asked for since."""
+        return self._secrets | set(self._hidden(self._texts.secrets))
+
+    def _hidden(self, found: Any) -> Iterator[str]:
+        return (text for text in found if not is_guessable(text, self._public))
+
+    def _of_entry(self, entry: Entry) -> Iterator[str]:
+        for raw in secrets_in(entry.path, entry.shape, entry.raw):
+            said = self._texts_of_secret(entry, raw)
+            if is_secret(entry.path, entry.shape):
+                yield from said
+            else:
+                yield from (text for text in said if len(text) >= MIN_SECRET)
+        if isinstance(entry.raw, Scalar):
+            for text in (entry.raw.text or "", self._resolved(entry) or ""):
+                yield from credentials_in(text)
+
+    def _texts_of_secret(self, entry: Entry, raw: Scalar | Ready) -> Iterator[str]:
+        if isinstance(raw, Ready):
+            yield from secret_values(raw.value)
+            if not isinstance(raw.value, list | tuple | Mapping | BaseModel):
+                yield self._texts.of_raw(raw, entry.key) or ""
+            return
+        with contextlib.suppress(PlaceholderError):
+            text = self._texts.of_scalar(raw, entry.key) or ""
+            yield text
+            if isinstance(entry.shape, Many):  # several with commas
+                yield from (part.strip() for part in text.split(","))
+
+    def _resolved(self, entry: Entry) -> str | None:
+        with contextlib.suppress(PlaceholderError):
+            return self._texts.of_raw(entry.raw, entry.key)
+        return None
+
+
+def _public(entries: Collection[Entry]) -> Iterator[str]:
+    """Words that stand in keys, and texts that are written as values and are no secret."""
+    for entry in entries:
+        for part in entry.path:
+            yield from (part, *part.split("-"))
+        if isinstance(entry.raw, Scalar) and entry.raw.text and not entry.is_secret:
+            yield entry.raw.text

@@ -1,0 +1,326 @@
+"""Reads and binds the settings of an application: all sources in one order, models validated together.
+
+Sources, lowest first: the models' defaults, the settings file (``rocketbox.yaml``), its documents for active profiles,
+the files of active profiles (``rocketbox-<profile>.yaml``), what these import, ``.env``, environment variables,
+``--key=value`` arguments, overrides of a program or test. Keys may be written in kebab, snake and camel case
+everywhere, variables as ``ROCKETMQ_NAME_SERVER``, ``ROCKETMQ_NAMESERVER`` or ``ROCKETMQ__NAME_SERVER``.
+
+The only module that knows pydantic-settings, which does the merging: each layer is a source of one root ``BaseSettings``
+that is made once for a start. A source says its entries, values as they were written with their places; what
+pydantic-settings made of all of them has its ``${...}`` replaced, is turned into values, and is validated.
+
+Source: Spring Boot 3 externalized configuration.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ValidationError, create_model, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from rocketbox.boot.conversion import UNSET, Converter
+from rocketbox.boot.failures import without_secrets
+from rocketbox.boot.files import SettingsFiles, exposed_secrets, idle_keys
+from rocketbox.boot.imports import ConfigProperties
+from rocketbox.boot.layers import ConditionalDocument, Entry, Layer
+from rocketbox.boot.origins import Origin, Ready, Scalar, split_key
+from rocketbox.boot.placeholders import PlaceholderError
+from rocketbox.boot.profiles import ProfilesProperties, active_profiles, is_profile_name
+from rocketbox.boot.schema import Schema
+from rocketbox.boot.settings import Settings, SettingsError
+from rocketbox.boot.shapes import Section, Shape, Table
+from rocketbox.boot.sources import Sources, Texts, file_layer
+from rocketbox.boot.validation import validation_findings
+from rocketbox.errors import Finding
+
+__all__ = ["RootSettings", "load_settings", "schema_of"]
+
+PROFILES_PREFIX = "rocketbox.profiles"
+CONFIG_PREFIX = "rocketbox.config"
+OWN_MODELS: Mapping[str, type[BaseModel]] = {PROFILES_PREFIX: ProfilesProperties, CONFIG_PREFIX: ConfigProperties}
+STRICT_PREFIXES = ("rocketmq", "rocketbox")
+
+
+def schema_of(models: Mapping[str, type[BaseModel]], strict_prefixes: Sequence[str] = STRICT_PREFIXES) -> Schema:
+    """The keys that :func:`load_settings` knows for these models, its own about profiles and imports included."""
+    return Schema({**models, **OWN_MODELS}, strict_prefixes)
+
+
+class _LayerSource(PydanticBaseSettingsSource):
+    """What one layer says, as groups of keys; merging them with those of the others is pydantic-settings' business."""
+
+    def __init__(self, settings_class: type[BaseSettings], layer: Layer) -> None:
+        super().__init__(settings_class)
+        self._layer = layer
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        return self().get(field_name), field_name, True
+
+    def __call__(self) -> dict[str, Any]:
+        groups: dict[str, Any] = {}
+        for path, entry in self._layer.entries.items():
+            _put(groups, path, entry)
+        return groups
+
+
+class RootSettings(BaseSettings):
+    """The root of all settings: a field for each prefix. A subclass may put sources of its own before ours.
+
+    Its sources name keys as they are declared (``{"desk": {"threshold-minutes": 5}}``).
+    """
+
+    model_config = SettingsConfigDict(hide_input_in_errors=True)  # an input may be a secret
+
+    layers: ClassVar[Sequence[Layer]] = ()
+    binding: ClassVar[_Binding]
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], *args: Any, **kwargs: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Our layers, the highest first, and none of the sources that pydantic-settings would read by itself."""
+        return tuple(_LayerSource(settings_cls, layer) for layer in reversed(cls.layers))
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _bind(cls, merged: Any, validate: Callable[[Any], Self]) -> Self:
+        values = cls.binding.values(merged)
+        try:
+            return validate(values)
+        except ValidationError as error:  # what is right holds all the same
+            cls.binding.refuse(error)
+            for problem in error.errors(include_url=False, include_context=False, include_input=False):
+                _drop(values, problem["loc"])
+            return validate(values)
+
+
+def load_settings(
+    models: Mapping[str, type[BaseModel]],
+    *,
+    file: Path | None = None,
+    profiles: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    env_file: Path | None = None,
+    arguments: Sequence[str] | Mapping[str, str] = (),
+    overrides: Mapping[str, Any] | None = None,
+    strict_prefixes: Sequence[str] = STRICT_PREFIXES,
+    root: type[RootSettings] = RootSettings,
+) -> Settings:
+    """Read all sources and bind them to ``models``, which stand below their prefixes (``{"desk": DeskProperties}``).
+
+    ``profiles`` take the place of ``rocketbox.profiles.active``. ``environ`` is the process's own when it is None.
+    Below ``strict_prefixes``, and in models that forbid extra keys, an unknown key is an error; elsewhere a warning.
+
+    Raises SettingsError with everything that is wrong.
+    """
+    models = {**models, **OWN_MODELS}
+    schema = Schema(models, strict_prefixes)
+    sources = Sources(schema, os.environ if environ is None else environ, env_file, arguments, overrides or {})
+    documents = sources.read(file)
+    active = _active_profiles(sources, documents, profiles)
+    files = SettingsFiles(sources, active)
+    chosen = [] if file is None else files.of_file(file, documents)
+    chosen += files.imported(chosen)
+    layers = sources.layers(chosen)
+    sources.findings += idle_keys(layers[file is not None : len(chosen)])
+    binding = _Binding(schema, models, layers, sources, file)
+    bound = binding.bind(root)
+    settings = Settings(
+        active, tuple(files.paths), (), bound, schema, binding.winners, binding.texts, binding.history
+    )
+    if sources.findings:
+        readable = {path: entry for path, entry in binding.winners.items() if _is_readable(entry, binding.texts)}
+        rest = replace(settings, winners=readable) if bound else None
+        raise SettingsError(without_secrets(sources.findings, settings.secrets), rest)
+    read = [*files.paths, *([] if env_file is None else [env_file])]
+    sources.warnings += exposed_secrets(settings.written, read)
+    return replace(settings, warnings=tuple(sources.warnings))
+
+
+def _is_readable(entry: Entry, texts: Texts) -> bool:
+    try:
+        texts.of_raw(entry.raw, entry.key)
+    except PlaceholderError:
+        return False
+    return True
+
+
+def _active_profiles(
+    sources: Sources, documents: Sequence[ConditionalDocument], asked: Sequence[str]
+) -> tuple[str, ...]:
+    """What the sources say of profiles, before documents and files of profiles come in."""
+    seen = sources.glance([file_layer(None, documents, (), conditional=False)])
+    converter = Converter([], [], _collecting(seen.texts, [], []))  # what is wrong is found again as well
+    above = tuple(split_key(PROFILES_PREFIX))
+    said: dict[tuple[str, ...], Any] = {}
+    for path, entry in seen.entries.items():
+        if path[: len(above)] == above:
+            value = converter.value(entry.shape, entry.raw, entry.key)
+            if value is not UNSET:
+                said[path[len(above) :]] = value
+    default = ProfilesProperties().default
+    groups = {path[1]: value for path, value in said.items() if path[0] == "group" and len(path) > 1}
+    active = active_profiles(asked or said.get(("active",), ()), said.get(("default",), default), groups)
+    entry = seen.entries.get((*above, "active"))
+    where = "--profile" if asked else None if entry is None else str(entry.origin)
+    for name in active:
+        if not is_profile_name(name):
+            what = f"the profile {name!r} has a name that no file can have"
+            sources.findings.append(Finding(what, where, "use letters, digits and dashes"))
+    return tuple(name for name in active if is_profile_name(name))
+
+
+# --- binding -------------------------------------------------------------------------------------------------------
+
+
+class _Binding:
+    """From what pydantic-settings merged to the values that pydantic validates; ``winners`` are what was written."""
+
+    def __init__(
+        self,
+        schema: Schema,
+        models: Mapping[str, type[BaseModel]],
+        layers: Sequence[Layer],
+        sources: Sources,
+        file: Path | None,
+    ) -> None:
+        self.winners: dict[tuple[str, ...], Entry] = {}
+        self.texts = sources.texts(self.winners)
+        self.history: dict[tuple[str, ...], list[Entry]] = {}
+        self._schema = schema
+        self._models = models
+        self._names = {prefix: f"section_{number}" for number, prefix in enumerate(models)}
+        self._layers = layers
+        self._sources = sources
+        self._file = file
+        self._refused: set[tuple[str, ...]] = set()
+        for layer in layers:
+            for path, entry in layer.entries.items():
+                self.history.setdefault(path, []).append(entry)
+
+    def bind(self, root: type[RootSettings]) -> dict[str, BaseModel]:
+        """The models by their prefixes, without the values that are wrong, which are findings then.
+
+        Empty when models lack values without them.
+        """
+        fields: dict[str, Any] = {name: (self._models[prefix], ...) for prefix, name in self._names.items()}
+        settings_class = create_model("BoundSettings", __base__=root, **fields)
+        settings_class.layers = self._layers
+        settings_class.binding = self
+        try:
+            bound = settings_class()
+        except ValidationError:
+            return {}
+        return {prefix: getattr(bound, name) for prefix, name in self._names.items()}
+
+    def values(self, merged: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of the merged entries by the names that pydantic takes, placeholders replaced."""
+        self.winners.update(self._entries(merged, ()))
+        findings = self._sources.findings
+        unresolved: list[str] = []
+        converter = Converter(findings, self._sources.warnings, _collecting(self.texts, findings, unresolved))
+        values: dict[str, Any] = {name: {} for name in self._names.values()}  # so that defaults and gaps are found
+        prefixes = {tuple(split_key(prefix)): prefix for prefix in self._names}
+        for path, entry in self.winners.items():
+            told = len(findings), len(unresolved)
+            value = converter.value(entry.shape, entry.raw, entry.key)
+            if (len(findings), len(unresolved)) != told:
+                self._refused.add(path)
+            if value is UNSET:
+                continue
+            for length in range(1, len(path) + 1):
+                prefix = prefixes.get(path[:length])
+                if prefix is not None:
+                    names = _names_for_pydantic(self._schema.sections[prefix], path[length:])
+                    if names is not None:
+                        _put(values, (self._names[prefix], *names), value)
+        return values
+
+    def refuse(self, error: ValidationError) -> None:
+        """Note what pydantic found."""
+        prefixes = {name: prefix for prefix, name in self._names.items()}
+        self._sources.findings += validation_findings(
+            error, prefixes, self._schema, self.winners, self.texts, self._refused, self._file
+        )
+
+    def _entries(self, merged: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Entry]]:
+        """The entries at the ends of what was merged; a value that is none comes from a source of another kind."""
+        for name, value in merged.items():
+            path = (*above, name)
+            if isinstance(value, Entry):
+                yield path, value
+            elif isinstance(value, Mapping):
+                yield from self._entries(value, path)
+            else:
+                located = self._schema.locate(path)
+                origin = Origin("a source of its own")
+                raw = Scalar(value, origin) if isinstance(value, str) else Ready(value, origin)
+                entry = Entry(path, located.shape, raw, str(origin))
+                self.history.setdefault(path, []).append(entry)
+                yield path, entry
+
+
+def _put(into: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    for part in path[:-1]:
+        inner = into.setdefault(part, {})
+        if not isinstance(inner, dict):
+            return  # a single value of the same layer stands above it
+        into = inner
+    into[path[-1]] = value
+
+
+def _names_for_pydantic(section: Section, path: Sequence[str]) -> list[str] | None:
+    """A path below a prefix as pydantic calls it; None for one that belongs to a deeper prefix only."""
+    names: list[str] = []
+    shape: Shape | None = section
+    for part in path:
+        known = shape.by_key(part) if isinstance(shape, Section) else None
+        if known is not None and known.feed is None:
+            return None
+        names.append(part if known is None else known.feed or part)
+        if isinstance(shape, Section):
+            shape = known.shape if known is not None else shape.extra
+        else:
+            shape = shape.value if isinstance(shape, Table) else None
+    return names or None
+
+
+def _drop(values: dict[str, Any], path: Sequence[int | str]) -> None:
+    """Take the value at a path away, or the nearest one above it."""
+    above, name = values, ""
+    for step in path[:-1]:
+        if str(step) not in values:  # the member of a union: all that is written for it goes
+            above.pop(name, None)
+            return
+        above, name, below = values, str(step), values[str(step)]
+        if not isinstance(below, dict):
+            above.pop(name)
+            return
+        values = below
+    values.pop(str(path[-1]), None)
+
+
+def _collecting(texts: Texts, findings: list[Finding], unresolved: list[str]) -> Callable[[Scalar, str], str | None]:
+    """Texts for the converter; what cannot be replaced is a finding, once for all keys that it is the fault of.
+
+    The keys of all of them are added to ``unresolved``.
+    """
+    causes: set[frozenset[str]] = set()
+
+    def text(scalar: Scalar, key: str) -> str | None:
+        try:
+            return texts.of_scalar(scalar, key)
+        except PlaceholderError as error:
+            unresolved.append(key)
+            if error.cause not in causes:
+                causes.add(error.cause)
+                findings.append(error.finding)
+            return None
+
+    return text
