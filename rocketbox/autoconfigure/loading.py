@@ -1,7 +1,7 @@
 """The settings of an application and the models that they are read into: ours, the user's, those of others.
 
 Others are installed distributions with auto-configurations (``boot.discovery``). Where sources stand and which wins is
-``boot.settings``' business; what the settings ask for is planned in ``autoconfigure.assembly``.
+``boot.root_settings``' business; what the settings ask for is planned in ``autoconfigure.assembly``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProp
 from rocketbox.autoconfigure.scan import marked_in
 from rocketbox.boot.discovery import AutoconfigurationModule, discover_autoconfigurations, has_autoconfigurations
 from rocketbox.boot.marks import PROPERTIES
-from rocketbox.boot.settings import Settings, SettingsError, find_settings_file, load_settings
+from rocketbox.boot.root_settings import load_settings
+from rocketbox.boot.settings import Settings, SettingsError
+from rocketbox.boot.settings_file import find_settings_file
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import place_of
 

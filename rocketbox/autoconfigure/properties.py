@@ -1,7 +1,7 @@
 """The keys under ``rocketmq.*`` and ``rocketbox.*``: names, types, defaults. Each of them has its effect.
 
-Plain pydantic models; reading files and environment is ``boot.settings``' business. The options of listeners are not
-written down again: their model is made from the fields of :class:`rocketbox.marks.rocketmq_listener`.
+Plain pydantic models; reading files and environment is ``boot.root_settings``' business. The options of listeners are
+not written down again: their model is made from the fields of :class:`rocketbox.marks.rocketmq_listener`.
 
 Source: rocketmq-spring 2.3 ``RocketMQProperties``; Apache RocketMQ 5.x ``BrokerConfig`` and ``MessageStoreConfig``
 (keys of ``rocketbox.embedded`` beside the named ones).

@@ -80,7 +80,9 @@ class Converter:
             if raw.text is None:  # a heading with nothing below it
                 return UNSET
             if shape.many is not None:
-                return self._many(shape.many if shape.scalar is None else replace(shape.many, scalar=shape.scalar), raw, key)
+                return self._many(
+                    shape.many if shape.scalar is None else replace(shape.many, scalar=shape.scalar), raw, key
+                )
             if shape.scalar is not None:
                 return self._leaf(shape.scalar, raw, key)
         if isinstance(raw, Listing) and shape.many is not None:

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from typing import Any
 
-from pydantic import BaseModel, SecretBytes, SecretStr
-from pydantic_core import PydanticUndefined
+from pydantic import SecretBytes, SecretStr
 
 from rocketbox.boot.masking import MASK, mask
 from rocketbox.boot.origins import Group, Listing, Raw, Ready, file_label, split_key
 from rocketbox.boot.secrets import is_secret
-from rocketbox.boot.settings import Said, Settings
-from rocketbox.boot.shapes import Field, Leaf, Many, Section, Shape, Table, key_text
+from rocketbox.boot.settings import Settings, SourceValue
+from rocketbox.boot.shapes import MISSING, Field, Leaf, Many, Section, Shape, Table, has_keys, key_text, unwrapped
 from rocketbox.boot.units import format_size
 from rocketbox.boot.wording import expected, unknown_key
 from rocketbox.durations import format_duration
@@ -39,7 +38,7 @@ class Effective:
 
     path: tuple[str, ...]
     text: str
-    said: tuple[Said, ...] = ()
+    said: tuple[SourceValue, ...] = ()
 
     @property
     def key(self) -> str:
@@ -98,16 +97,16 @@ def _raw_text(settings: Settings, path: tuple[str, ...], shape: Shape | None, ra
 
 def _leaves(value: Any, shape: Shape, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Shape, Any]]:
     """The values below a model; those that only lead to a deeper prefix come with that one's model."""
-    if isinstance(shape, Section):
-        if isinstance(value, BaseModel):
-            for known in dict.fromkeys(shape.fields.values()):
-                if known.feed is not None:
-                    yield from _leaves(getattr(value, known.attribute), known.shape, (*path, known.key))
-    elif isinstance(shape, Table):
-        if isinstance(value, Mapping):
-            for name, inner in value.items():
-                yield from _leaves(inner, shape.value, (*path, str(name)))
-    elif value not in ([], (), set(), frozenset()):
+    value = unwrapped(value)
+    if isinstance(shape, Section) and has_keys(value):
+        section = shape.of(value)
+        for known in section.own:
+            if known.feed is not None and (inner := section.get(value, known)) is not MISSING:
+                yield from _leaves(inner, known.shape, (*path, known.key))
+    elif isinstance(shape, Table) and isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _leaves(inner, shape.value, (*path, str(name)))
+    elif value not in ([], (), set(), frozenset()) and not (value is None and isinstance(shape, Section | Table)):
         yield path, shape, value
 
 
@@ -126,8 +125,10 @@ def format_value(value: Any, shape: Shape | None = None) -> str:
     if isinstance(value, list | tuple | set | frozenset):
         inner = shape.item if isinstance(shape, Many) else None
         return f"[{', '.join(format_value(item, inner) for item in value)}]"
-    if isinstance(value, BaseModel):
-        inner_values = {name: format_value(each) for name, each in value}
+    value = unwrapped(value)
+    if has_keys(value):
+        pairs = value.items() if isinstance(value, Mapping) else vars(value).items()
+        inner_values = {str(name): format_value(each) for name, each in pairs}
         return f"{{{', '.join(f'{name}: {text}' for name, text in inner_values.items())}}}"
     return _plain(str(value))
 
@@ -195,15 +196,12 @@ def explain(settings: Settings, key: str) -> str:
 
 def _explanation(settings: Settings, row: Effective) -> str:
     lines = [f"{row.key}: {row.text}"]
-    known = _field_at(settings, row.path)
+    _, known = settings.schema.shape_at(row.path)
     if known is not None:
-        section, declared = known
-        assert section.model is not None
-        info = section.model.model_fields[declared.attribute]
-        if info.description:
-            lines.append(f"  {info.description}")
-        if isinstance(declared.shape, Leaf):
-            lines.append(f"  takes {declared.shape.description or expected(declared.shape)}")
+        if known.description:
+            lines.append(f"  {known.description}")
+        if isinstance(known.shape, Leaf) and known.feed is not None:
+            lines.append(f"  takes {known.shape.description or expected(known.shape)}")
     said = list(row.said)
     if said:
         lines.append(f"  from {said[0].origin}")
@@ -214,30 +212,7 @@ def _explanation(settings: Settings, row: Effective) -> str:
     return "\n".join(lines)
 
 
-def _default(known: tuple[Section, Field] | None) -> str | None:
-    if known is None or known[0].model is None:
+def _default(known: Field | None) -> str | None:
+    if known is None or known.default is None or known.default is MISSING:
         return None
-    section, declared = known
-    assert section.model is not None
-    info = section.model.model_fields[declared.attribute]
-    value = info.get_default(call_default_factory=False)
-    if value is None or value is PydanticUndefined:
-        return None
-    return MASK if is_secret([declared.key], declared.shape) and value else format_value(value, declared.shape)
-
-
-def _field_at(settings: Settings, path: Sequence[str]) -> tuple[Section, Field] | None:
-    shape: Shape = settings.schema.root
-    found = None
-    for part in path:
-        if isinstance(shape, Section):
-            known = shape.by_key(part)
-            if known is None:
-                return None
-            found = (shape, known) if shape.model is not None and known.feed is not None else None
-            shape = known.shape
-        elif isinstance(shape, Table):
-            shape, found = shape.value, None
-        else:
-            return None
-    return found
+    return MASK if is_secret([known.key], known.shape) and known.default else format_value(known.default, known.shape)

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from rocketbox.boot.imports import Import, circle_finding, import_location, imports_in, tree_items
 from rocketbox.boot.layers import IMPORT, ConditionalDocument, Entry, Layer
-from rocketbox.boot.sources import FileLayer, Glance, Sources, file_layer
 from rocketbox.boot.origins import Origin, Raw, Scalar, file_label
 from rocketbox.boot.placeholders import PlaceholderError
 from rocketbox.boot.profiles import profile_file
 from rocketbox.boot.secrets import credentials_in, secrets_in
+from rocketbox.boot.sources import FileLayer, Glance, Sources, file_layer
 from rocketbox.errors import Finding
 
 __all__ = ["SettingsFiles", "exposed_secrets", "idle_keys"]

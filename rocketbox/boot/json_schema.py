@@ -20,9 +20,9 @@ from typing import Any
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from rocketbox.boot.effective import format_value
+from rocketbox.boot.root_settings import schema_of
 from rocketbox.boot.secrets import is_secret
-from rocketbox.boot.settings import schema_of
-from rocketbox.boot.shapes import Field, Leaf, Many, Section, Shape, Table, uniform
+from rocketbox.boot.shapes import MISSING, Field, Leaf, Many, Section, Shape, Table, uniform
 from rocketbox.boot.wording import is_class, members_of
 
 __all__ = ["json_schema"]
@@ -44,66 +44,86 @@ Node = dict[str, Any]
 
 def json_schema(models: Mapping[str, type[BaseModel]], title: str = "Settings of rocketbox") -> Node:
     """The schema of these models below their prefixes; other keys at the root are allowed."""
-    return {"$schema": DIALECT, "title": title, **_section(schema_of(models).root)}
+    writer = _Writer()
+    root = writer.section(schema_of(models).root)
+    definitions = {"$defs": writer.definitions} if writer.definitions else {}
+    return {"$schema": DIALECT, "title": title, **root, **definitions}
 
 
-def _shape(shape: Shape, bounds: Node | None = None) -> Node:
-    if isinstance(shape, Section):
-        return _or_single(_section(shape), shape.scalar)
-    if isinstance(shape, Table):
-        return _or_single(_table(shape), shape.scalar)
-    if isinstance(shape, Many):
-        return {"anyOf": [{"type": "array", "items": _shape(shape.item)}, {"type": ["string", "number", "null"]}]}
-    return _leaf(shape, bounds or {})
+class _Writer:
+    """Writes shapes; one that contains itself is a definition which the places inside of it refer to."""
 
+    def __init__(self) -> None:
+        self.definitions: dict[str, Node] = {}
+        self._open: list[tuple[Any, str]] = []  # shapes that are being written, with the names of their definitions
+        self._used: set[str] = set()
 
-def _or_single(node: Node, scalar: Leaf | None) -> Node:
-    return node if scalar is None else {"anyOf": [node, _leaf(scalar, {})]}
+    def shape(self, shape: Shape, bounds: Node | None = None) -> Node:
+        if isinstance(shape, Leaf):
+            return _leaf(shape, bounds or {})
+        own = (shape.members or shape.model or shape) if isinstance(shape, Section) else shape
+        for each, name in self._open:
+            if each is own or (isinstance(own, tuple) and each == own):
+                self._used.add(name)
+                return {"$ref": f"#/$defs/{name}"}
+        name = f"{getattr(own, '__name__', 'Value')}-{len(self._open)}-{len(self.definitions)}"
+        self._open.append((own, name))
+        node = self.container(shape)
+        self._open.pop()
+        if name not in self._used:
+            return node
+        self.definitions[name] = node
+        return {"$ref": f"#/$defs/{name}"}
 
+    def container(self, shape: Section | Table | Many) -> Node:
+        if isinstance(shape, Many):
+            node: Node = {"type": "array", "items": self.shape(shape.item)}
+            return {"anyOf": [node, {"type": ["string", "number", "null"]}]}
+        node = self.section(shape) if isinstance(shape, Section) else self.table(shape)
+        others = [] if shape.scalar is None else [_leaf(shape.scalar, {})]
+        if shape.many is not None:
+            others.append(self.shape(shape.many))
+        return {"anyOf": [node, *others]} if others else node
 
-def _section(section: Section) -> Node:
-    node: Node = {"type": ["object", "null"]}
-    if section.model is not None and (description := _first_paragraph(section.model)):
-        node["description"] = description
-    node["properties"] = {known.key: _field(section, known) for known in dict.fromkeys(section.fields.values())}
-    if section.extra is not None:
-        node["additionalProperties"] = _shape(section.extra)
-    elif section.strict:
-        node["patternProperties"] = {r"[.\[]": {}, "^<<$": {}}  # a.b: for a: {b: }, and YAML's merges
-        node["additionalProperties"] = False
-    return node
+    def section(self, section: Section) -> Node:
+        node: Node = {"type": ["object", "null"]}
+        if section.model is not None and (description := _first_paragraph(section.model)):
+            node["description"] = description
+        node["properties"] = {known.key: self.field(known) for known in section.own}
+        if section.extra is not None:
+            node["additionalProperties"] = self.shape(section.extra)
+        elif section.strict:
+            node["patternProperties"] = {r"[.\[]": {}, "^<<$": {}}  # a.b: for a: {b: }, and YAML's merges
+            node["additionalProperties"] = False
+        return node
 
+    def table(self, table: Table) -> Node:
+        value = self.shape(table.value)
+        if isinstance(table.value, Leaf | Many):  # its keys may have dots, and each part may stand on a line of its own
+            value = {"anyOf": [value, {"type": "object"}]}
+        return {"type": ["object", "null"], "additionalProperties": value}
 
-def _table(table: Table) -> Node:
-    value = _shape(table.value)
-    if isinstance(table.value, Leaf | Many):  # its keys may have dots, and each part may stand on a line of its own
-        value = {"anyOf": [value, {"type": "object"}]}
-    return {"type": ["object", "null"], "additionalProperties": value}
-
-
-def _field(section: Section, known: Field) -> Node:
-    info = section.model.model_fields[known.attribute] if section.model is not None and known.attribute else None
-    if info is None:
-        return _shape(known.shape)
-    bounds = {
-        word: limit
-        for each in info.metadata
-        for name, word in _BOUNDS.items()
-        if isinstance(limit := getattr(each, name, None), int | float)
-    }
-    node = _shape(known.shape, bounds)
-    words = [info.description or node.get("description", "")]
-    if isinstance(known.shape, Leaf) and known.shape.description:
-        words.append(known.shape.description)
-    if info.is_required():
-        words.append("required")
-    if description := "; ".join(word for word in words if word):
-        node["description"] = description
-    default = info.get_default(call_default_factory=False)
-    has_default = isinstance(known.shape, Leaf) and not info.is_required() and default is not None
-    if has_default and not is_secret([known.key], known.shape):
-        node["default"] = _default(default, known.shape)
-    return node
+    def field(self, known: Field) -> Node:
+        if known.feed is None:
+            return self.shape(known.shape)
+        bounds = {
+            word: limit
+            for each in known.bounds
+            for name, word in _BOUNDS.items()
+            if isinstance(limit := getattr(each, name, None), int | float)
+        }
+        node = self.shape(known.shape, bounds)
+        words = [known.description or node.get("description", "")]
+        if isinstance(known.shape, Leaf) and known.shape.description:
+            words.append(known.shape.description)
+        if known.required:
+            words.append("required")
+        if description := "; ".join(word for word in words if word):
+            node["description"] = description
+        has_default = isinstance(known.shape, Leaf) and known.default is not None and known.default is not MISSING
+        if has_default and not is_secret([known.key], known.shape):
+            node["default"] = _default(known.default, known.shape)
+        return node
 
 
 def _default(default: Any, shape: Shape) -> Any:
@@ -112,7 +132,7 @@ def _default(default: Any, shape: Shape) -> Any:
     return default if is_plain and not isinstance(default, Enum) else format_value(default, shape)
 
 
-def _first_paragraph(model: type[BaseModel]) -> str:
+def _first_paragraph(model: type) -> str:
     text = model.__doc__ or "" if "__doc__" in vars(model) else ""
     return " ".join(inspect.cleandoc(text).partition("\n\n")[0].split()).replace("``", "")
 

@@ -17,8 +17,8 @@ from dotenv.parser import parse_stream
 
 from rocketbox.boot.imports import imports_in
 from rocketbox.boot.origins import Group, Item, Listing, Origin, Raw, Ready, Scalar, file_label, split_key
-from rocketbox.boot.secrets import is_secret
 from rocketbox.boot.schema import Schema
+from rocketbox.boot.secrets import is_secret
 from rocketbox.boot.shapes import Leaf, Section, Shape, Table, key_text
 from rocketbox.boot.wording import single_value_fix, unknown_key
 from rocketbox.boot.yaml_documents import Document, read_documents
@@ -119,6 +119,7 @@ class Placement:
     findings: list[Finding]
     warnings: list[Finding]
     told: set[str] = field(default_factory=set)
+    refused: set[tuple[str, ...]] = field(default_factory=set)  # keys for which something else was written
 
 
 def place_items(layer: Layer, items: Iterable[Item], placement: Placement, *, must_be_known: bool = False) -> None:
@@ -143,6 +144,7 @@ def place_items(layer: Layer, items: Iterable[Item], placement: Placement, *, mu
         if located.rest:
             if not (isinstance(shape, Leaf) and shape.is_any):
                 finding = _too_deep(path, shape, item.places[-1 - len(located.rest)])
+                placement.refused.add(path)
                 if finding not in placement.findings:
                     placement.findings.append(finding)
                 continue
@@ -240,7 +242,7 @@ def place_variables(
                 placement.findings.append(Finding(what, str(value.origin), "unset one of the two"))
             continue
         located = placement.schema.locate(path)
-        if isinstance(located.shape, Leaf) and located.shape.is_any or not located.rest:
+        if (isinstance(located.shape, Leaf) and located.shape.is_any) or not located.rest:
             path = (*located.path, *located.rest)
             layer.entries[path] = Entry(path, located.shape, value, layer.name)
         else:  # DESK_HOSTS_0

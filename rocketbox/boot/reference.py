@@ -10,15 +10,13 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
 from rocketbox.boot.effective import format_value
+from rocketbox.boot.root_settings import schema_of
 from rocketbox.boot.secrets import is_secret
-from rocketbox.boot.settings import schema_of
-from rocketbox.boot.shapes import Field, Leaf, Many, Section, Shape, Table
+from rocketbox.boot.shapes import MISSING, Field, Leaf, Many, Section, Shape, Table
 from rocketbox.boot.wording import expected, members_of
 from rocketbox.durations import format_duration
 
@@ -59,29 +57,29 @@ class _Group:
         self.rows.append((f"`{key}`", takes, default, _escaped(meaning)))
 
 
-Above = tuple[tuple[str, type[BaseModel]], ...]
+Above = tuple[tuple[str, Section], ...]
 
 
 def _groups(section: Section, group: _Group, above: Above) -> Iterator[_Group]:
     """The group of a section with its values, then the groups below it."""
     if section.model is not None:
         group.words = _first_paragraph(section.model) or group.words
-        above = (*above, (group.key, section.model))
+    if section.model is not None or section.members:
+        above = (*above, (group.key, section))
     below: list[tuple[Section, _Group]] = []
-    for known in dict.fromkeys(section.fields.values()):
+    for known in section.own:
         key = f"{group.key}.{known.key}" if group.key else known.key
-        meaning = _meaning(section, known)
         inner, place = _inner(known.shape)
         if inner is None:
-            group.add(key + place, _takes(section, known), _default(section, known), meaning)
+            group.add(key + place, _takes(known), _default(known), known.description)
             continue
         if (scalar := getattr(known.shape, "scalar", None)) is not None:
-            group.add(key, _leaf(scalar), "", meaning)
-        same = next(((name, model) for name, model in above if _has_all_of(model, inner.model)), None)
+            group.add(key, _leaf(scalar), "", known.description)
+        same = next(((name, each) for name, each in above if _has_all_of(each, inner)), None)
         if same is None:
-            below.append((inner, _Group(key + place, meaning)))
+            below.append((inner, _Group(key + place, known.description)))
         else:
-            group.add(f"{key}{place}.<key>", _same(same, inner), "", meaning)
+            group.add(f"{key}{place}.<key>", _same(same, inner), "", known.description)
     if section.extra is not None:
         group.add(f"{group.key}.<key>", "a value" if not isinstance(section.extra, Leaf) else _leaf(section.extra))
     yield group
@@ -91,23 +89,37 @@ def _groups(section: Section, group: _Group, above: Above) -> Iterator[_Group]:
 
 def _inner(shape: Shape) -> tuple[Section | None, str]:
     """The section that stands at a shape, if any, and what leads from the key to it."""
-    if isinstance(shape, Table):
+    if isinstance(shape, Section):
+        return shape, ""
+    if isinstance(shape, Table) and not _ends_in_itself(shape):
         inner, place = _inner(shape.value)
         return inner, f".<name>{place}"
-    if isinstance(shape, Many) and not isinstance(shape.item, Leaf):
+    if isinstance(shape, Many) and not isinstance(shape.item, Leaf) and not _ends_in_itself(shape):
         inner, place = _inner(shape.item)
         return inner, f"[]{place}"
-    return (shape, "") if isinstance(shape, Section) else (None, "")
+    return None, ""
 
 
-def _has_all_of(model: type[BaseModel], other: type[BaseModel] | None) -> bool:
-    return other is not None and issubclass(model, other)
+def _ends_in_itself(shape: Shape) -> bool:
+    """Whether a table or list of tables and lists leads to no other shape than itself."""
+    seen: list[Shape] = []
+    while isinstance(shape, Table | Many):
+        if shape in seen:
+            return True
+        seen.append(shape)
+        shape = shape.value if isinstance(shape, Table) else shape.item
+    return False
 
 
-def _same(above: tuple[str, type[BaseModel]], section: Section) -> str:
-    name, model = above
-    assert section.model is not None
-    missing = [each for each in model.model_fields if each not in section.model.model_fields]
+def _has_all_of(section: Section, other: Section) -> bool:
+    if section.members or other.members:
+        return section is other or section.members == other.members
+    return other.model is not None and other.model in getattr(section.model, "__mro__", ())
+
+
+def _same(above: tuple[str, Section], section: Section) -> str:
+    name, outer = above
+    missing = [each.key for each in outer.own if each.attribute and section.by_key(each.key) is None]
     without = f" but {', '.join(f'`{each}`' for each in missing)}" if missing else ""
     return f"the keys of `{name}`{without}"
 
@@ -115,15 +127,17 @@ def _same(above: tuple[str, type[BaseModel]], section: Section) -> str:
 # --- the cells -------------------------------------------------------------------------------------------------------
 
 
-def _takes(section: Section, known: Field) -> str:
+def _takes(known: Field) -> str:
     leaf, is_list = known.shape, False
+    if _ends_in_itself(leaf):
+        return "groups and lists of values"
     while isinstance(leaf, Table | Many):
         leaf, is_list = (leaf.item, True) if isinstance(leaf, Many) else (leaf.value, False)
     assert isinstance(leaf, Leaf), "what has keys of its own is a group"
     words = "secret text" if is_secret([known.key], known.shape) and expected(leaf) == "text" else _leaf(leaf)
     if is_list:
         return f"a list: {words}"
-    limits = ", ".join(_limits(section, known)) if isinstance(known.shape, Leaf) else ""
+    limits = ", ".join(_limits(known)) if isinstance(known.shape, Leaf) else ""
     return f"{words}, {limits}" if limits else words
 
 
@@ -135,37 +149,25 @@ def _leaf(leaf: Leaf) -> str:
     return words
 
 
-def _limits(section: Section, known: Field) -> Iterator[str]:
-    info = _info(section, known)
-    for each in () if info is None else info.metadata:
+def _limits(known: Field) -> Iterator[str]:
+    for each in known.bounds:
         for name, words in _BOUNDS.items():
             limit = getattr(each, name, None)
             if limit is not None:
                 yield words.format(format_duration(limit) if isinstance(limit, timedelta) else limit)
 
 
-def _default(section: Section, known: Field) -> str:
-    info = _info(section, known)
-    if info is None:
+def _default(known: Field) -> str:
+    if known.feed is None:
         return ""
-    if info.is_required():
+    if known.required:
         return "required"
-    value = info.get_default(call_default_factory=False)
-    if value in (None, PydanticUndefined, [], {}, ()) or is_secret([known.key], known.shape):
+    if known.default in (None, MISSING, [], {}, ()) or is_secret([known.key], known.shape):
         return ""
-    return f"`{format_value(value, known.shape)}`"
+    return f"`{format_value(known.default, known.shape)}`"
 
 
-def _meaning(section: Section, known: Field) -> str:
-    info = _info(section, known)
-    return "" if info is None else info.description or ""
-
-
-def _info(section: Section, known: Field) -> Any:
-    return section.model.model_fields[known.attribute] if section.model is not None and known.attribute else None
-
-
-def _first_paragraph(model: type[BaseModel]) -> str:
+def _first_paragraph(model: type) -> str:
     text = model.__doc__ or "" if "__doc__" in vars(model) else ""
     return " ".join(inspect.cleandoc(text).partition("\n\n")[0].split()).replace("``", "`")
 

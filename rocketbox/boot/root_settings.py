@@ -5,9 +5,9 @@ the files of active profiles (``rocketbox-<profile>.yaml``), what these import, 
 ``--key=value`` arguments, overrides of a program or test. Keys may be written in kebab, snake and camel case
 everywhere, variables as ``ROCKETMQ_NAME_SERVER``, ``ROCKETMQ_NAMESERVER`` or ``ROCKETMQ__NAME_SERVER``.
 
-The only module that knows pydantic-settings, which does the merging: each layer is a source of one root ``BaseSettings``
-that is made once for a start. A source says its entries, values as they were written with their places; what
-pydantic-settings made of all of them has its ``${...}`` replaced, is turned into values, and is validated.
+The only module that knows pydantic-settings, which does the merging: each layer is a source of one root
+``BaseSettings`` that is made once for a start. A source says its entries, values as they were written with their
+places; what pydantic-settings made of all of them has its ``${...}`` replaced, is turned into values, and validated.
 
 Source: Spring Boot 3 externalized configuration.
 """
@@ -131,9 +131,7 @@ def load_settings(
     sources.findings += idle_keys(layers[file is not None : len(chosen)])
     binding = _Binding(schema, models, layers, sources, file)
     bound = binding.bind(root)
-    settings = Settings(
-        active, tuple(files.paths), (), bound, schema, binding.winners, binding.texts, binding.history
-    )
+    settings = Settings(active, tuple(files.paths), (), bound, schema, binding.winners, binding.texts, binding.history)
     if sources.findings:
         readable = {path: entry for path, entry in binding.winners.items() if _is_readable(entry, binding.texts)}
         rest = replace(settings, winners=readable) if bound else None
@@ -167,8 +165,8 @@ def _active_profiles(
     default = ProfilesProperties().default
     groups = {path[1]: value for path, value in said.items() if path[0] == "group" and len(path) > 1}
     active = active_profiles(asked or said.get(("active",), ()), said.get(("default",), default), groups)
-    entry = seen.entries.get((*above, "active"))
-    where = "--profile" if asked else None if entry is None else str(entry.origin)
+    written = seen.entries.get((*above, "active"))
+    where = "--profile" if asked else None if written is None else str(written.origin)
     for name in active:
         if not is_profile_name(name):
             what = f"the profile {name!r} has a name that no file can have"
@@ -199,7 +197,7 @@ class _Binding:
         self._layers = layers
         self._sources = sources
         self._file = file
-        self._refused: set[tuple[str, ...]] = set()
+        self._refused = set(sources.refused)
         for layer in layers:
             for path, entry in layer.entries.items():
                 self.history.setdefault(path, []).append(entry)

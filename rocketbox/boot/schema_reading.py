@@ -1,9 +1,10 @@
 """From pydantic's own schema of a model to the shape of its settings.
 
-The core schema is what pydantic validates by: unions, discriminated unions, models that contain themselves, dataclasses,
-typed dicts, root models, aliases and validators have their final form there. It is read step by step, each part when it
-is first looked at. What has no keys and no text of its own here (a named tuple, a class with a validator instead of a
-schema) takes what was written as YAML means it, and pydantic decides; what would be ambiguous is refused by name.
+The core schema is what pydantic validates by: unions, discriminated unions, models that contain themselves,
+dataclasses, typed dicts, root models, aliases and validators have their final form there. It is read step by step, each
+part when it is first looked at. What has no keys and no text of its own here (a named tuple, a class with a validator
+instead of a schema) takes what was written as YAML means it, and pydantic decides; what would be ambiguous is refused
+by name.
 
 Source: ``pydantic_core.core_schema``.
 """
@@ -94,7 +95,9 @@ class _Reader:
         return lambda: self.shape(schema)
 
     def ambiguous(self, what: str, fix: str) -> ConfigurationError:
-        return ConfigurationError(Finding(f"{self.model.__qualname__} of prefix {self.prefix} {what}", self.model.__module__, fix))
+        return ConfigurationError(
+            Finding(f"{self.model.__qualname__} of prefix {self.prefix} {what}", self.model.__module__, fix)
+        )
 
     def shape(self, schema: Core, validated: bool = False) -> Shape:
         """The shape of a part; ``validated``: a validator of its own comes before it."""
@@ -118,9 +121,13 @@ class _Reader:
         if kind in ("lax-or-strict", "json-or-python"):
             return self.of_forms(schema, validated)
         if kind == "union":
-            return self.of_union([each[0] if isinstance(each, tuple) else each for each in schema["choices"]], validated)
+            return self.of_union(
+                [each[0] if isinstance(each, tuple) else each for each in schema["choices"]], validated
+            )
         if kind == "tagged-union":
-            return self.of_union([each for each in schema["choices"].values() if not isinstance(each, str | int)], validated)
+            return self.of_union(
+                [each for each in schema["choices"].values() if not isinstance(each, str | int)], validated
+            )
         return self.of_container(schema, kind, validated)
 
     def of_container(self, schema: Core, kind: str, validated: bool) -> Shape:
@@ -160,7 +167,7 @@ class _Reader:
                 return Leaf((class_,), validated=validated, secret=True)
             inner = self.shape(lax["json_schema"]) if "json_schema" in lax else ANY
             return inner if isinstance(inner, Many | Table) else Leaf((class_,), validated=validated)
-        return self.shape(lax["json_schema"] if "json_schema" in lax else lax, validated)
+        return self.shape(lax.get("json_schema", lax), validated)
 
     def of_list(self, schema: Core, validated: bool) -> Many:
         items = schema.get("items_schema", {"type": "any"})
@@ -293,36 +300,38 @@ class _Reader:
         """What may be any of these shapes, in one: its keys are those of all of them."""
         if len(shapes) == 1:
             return shapes[0]
-        leaf = _leaf_of([each for each in shapes if isinstance(each, Leaf)] + [
-            each.scalar for each in shapes if not isinstance(each, Leaf) and each.scalar is not None
-        ])
+        leaf = _leaf_of(
+            [each for each in shapes if isinstance(each, Leaf)]
+            + [each.scalar for each in shapes if not isinstance(each, Leaf) and each.scalar is not None]
+        )
         if leaf is not None and leaf.is_any:
             return leaf
         nullable = any(each.nullable for each in shapes)
         sections = [each for each in shapes if isinstance(each, Section)]
         tables = [each for each in shapes if isinstance(each, Table)]
         lists = [each for each in shapes if isinstance(each, Many)]
-        lists += [each.many for each in (*sections, *tables) if each.many is not None]
+        groups: list[Section | Table] = [*sections, *tables]
+        lists += [each.many for each in groups if each.many is not None]
         if sections and tables:
             what = "has a value that is a group of known keys or of any keys, which cannot be told apart"
             raise self.ambiguous(what, "write one of the two, or a model with extra='allow'")
         many = self.lists(lists, nullable, labelled) if lists else None
         if sections:
             merged = self.sections(sections)
-            return replace_shape(merged, scalar=leaf, many=many, nullable=nullable, labelled=labelled)
+            return replace(merged, scalar=leaf, many=many, nullable=nullable, labelled=labelled)
         if tables:
             values = [each.read_value for each in tables]
             read = values[0] if len(values) == 1 else lambda: self.union([each() for each in values], labelled=True)
             return Table(read, leaf, many, nullable, labelled)
         if many is not None:
-            return replace_shape(many, scalar=leaf)
+            return replace(many, scalar=leaf)
         assert leaf is not None
         return leaf
 
     def lists(self, lists: Sequence[Many], nullable: bool, labelled: bool) -> Many:
         validated = any(each.validated for each in lists)
         if len(lists) == 1:
-            return replace_shape(lists[0], nullable=nullable, labelled=labelled, validated=validated)
+            return replace(lists[0], nullable=nullable, labelled=labelled, validated=validated)
         return Many(
             lambda: self.union([each.item for each in lists], labelled=True),
             nullable=nullable,
@@ -370,11 +379,6 @@ class _Reader:
         )
 
 
-def replace_shape(shape: Any, **changes: Any) -> Any:
-    """A shape with other words about itself; what is read later is the same."""
-    return replace(shape, **changes)
-
-
 def _leaf(schema: Core, kind: str, validated: bool) -> Leaf:
     if kind == "enum":
         return Leaf((schema["cls"],), validated=validated)
@@ -394,7 +398,9 @@ def _leaf_of(leaves: Sequence[Leaf]) -> Leaf | None:
         return leaves[0] if leaves else None
     descriptions = {each.description for each in leaves}
     return Leaf(
-        () if any(each.is_any for each in leaves) else tuple(dict.fromkeys(kind for each in leaves for kind in each.kinds)),
+        ()
+        if any(each.is_any for each in leaves)
+        else tuple(dict.fromkeys(kind for each in leaves for kind in each.kinds)),
         any(each.nullable for each in leaves),
         any(each.validated for each in leaves),
         descriptions.pop() if len(descriptions) == 1 else "",
@@ -403,14 +409,14 @@ def _leaf_of(leaves: Sequence[Leaf]) -> Leaf | None:
 
 
 def _nullable(shape: Shape) -> Shape:
-    return shape if shape is ANY or shape.nullable else replace_shape(shape, nullable=True)
+    return shape if shape is ANY or shape.nullable else replace(shape, nullable=True)
 
 
 def _validated(shape: Shape) -> Shape:
     """The same behind a validator of its own: text is handed to it as it stands."""
     if isinstance(shape, Leaf | Many):
-        return replace_shape(shape, validated=True)
-    return replace_shape(shape, scalar=_text_of_validator(True))
+        return replace(shape, validated=True)
+    return replace(shape, scalar=_text_of_validator(True))
 
 
 def _text_of_validator(validated: bool) -> Leaf | None:

@@ -28,8 +28,8 @@ from rocketbox.boot.layers import (
 from rocketbox.boot.origins import Listing, Origin, Raw, Ready, Scalar, file_label, split_key
 from rocketbox.boot.placeholders import Found, resolve_placeholders
 from rocketbox.boot.profiles import accepts
-from rocketbox.boot.secrets import has_secret_name, secret_values
 from rocketbox.boot.schema import Schema
+from rocketbox.boot.secrets import has_secret_name, secret_values
 from rocketbox.errors import Finding
 
 __all__ = ["FileLayer", "Glance", "Sources", "Texts", "file_layer"]
@@ -77,6 +77,7 @@ class Sources:
     ) -> None:
         self.findings: list[Finding] = []
         self.warnings: list[Finding] = []
+        self.refused: set[tuple[str, ...]] = set()
         self._schema = schema
         self._dotenv = {} if env_file is None else dotenv_values(env_file, self.findings)
         self._environ = {
@@ -98,7 +99,7 @@ class Sources:
 
     def layers(self, files: Sequence[FileLayer]) -> list[Layer]:
         """What each source says, the lowest first."""
-        placement = Placement(self._schema, self.findings, self.warnings)
+        placement = Placement(self._schema, self.findings, self.warnings, refused=self.refused)
         layers = []
         for file in files:
             layer = Layer(file.name)

@@ -68,7 +68,9 @@ Duration = Annotated[
     WithJsonSchema({"type": ["string", "integer"], "description": _DURATION}),
 ]
 DurationWithUnit = Annotated[
-    timedelta, BeforeValidator(_duration_with_unit), WithJsonSchema({"type": "string", "description": _DURATION_WITH_UNIT})
+    timedelta,
+    BeforeValidator(_duration_with_unit),
+    WithJsonSchema({"type": "string", "description": _DURATION_WITH_UNIT}),
 ]
 DataSize = Annotated[
     int,

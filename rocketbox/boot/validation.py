@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rocketbox.boot.merging import Merged
+from rocketbox.boot.layers import Entry
 from rocketbox.boot.origins import Group, Listing, Raw, Scalar, file_label, split_key
+from rocketbox.boot.schema import Schema
 from rocketbox.boot.secrets import is_secret
-from rocketbox.boot.shapes import Leaf, Many, Schema, Section, Shape, Table, key_text, uniform
+from rocketbox.boot.shapes import ANY, Leaf, Many, Section, Shape, Table, key_text, uniform
+from rocketbox.boot.sources import Texts
 from rocketbox.boot.wording import example, expected, shown
 from rocketbox.errors import Finding
 
@@ -24,35 +27,45 @@ _OF_A_VALIDATOR = ("value_error", "assertion_error")
 _SHOULD = re.compile(r"(?:Input|String|List|Tuple|Set|Frozenset|Dictionary|Data|Value|Bytes) should ")
 
 
+Winners = Mapping[tuple[str, ...], Entry]
+
+
 def validation_findings(
     error: ValidationError,
     prefixes: Mapping[str, str],
     schema: Schema,
-    merged: Merged,
+    winners: Winners,
+    texts: Texts,
     refused: Collection[tuple[str, ...]],
     file: Path | None,
 ) -> list[Finding]:
     """The findings of a validation; ``prefixes`` by field of the root, ``refused`` are keys that were told already."""
     findings: dict[tuple[str | int, ...], Finding] = {}
+    found = []
     for each in error.errors(include_url=False):
         name, *location = each["loc"]
         prefix = prefixes[str(name)]
-        place = _follow(schema.sections[prefix], split_key(prefix), location)
+        found.append((each, _follow(schema.sections[prefix], split_key(prefix), location)))
+    for each, place in _of_likeliest_members(found):
         if place.path in refused or place.steps in findings:
             continue  # one for a value, not one for each member of a union
         if each["type"] == "missing" and any(path[: len(place.path)] == place.path for path in refused):
             continue  # a group that is not there because all that is written in it was refused
-        findings[place.steps] = _finding(each, place, merged, file)
+        findings[place.steps] = _finding(each, place, winners, texts, file)
     return list(findings.values())
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where pydantic found something: the path of a key, what lies below it in a list, and the shape there."""
+    """Where pydantic found something: the path of a key, what lies below it in a list, and the shape there.
+
+    ``members`` are the members of unions that were tried on the way, by how many steps lead to each.
+    """
 
     path: tuple[str, ...]
     below: tuple[str | int, ...]
     shape: Shape
+    members: tuple[tuple[int, str], ...]
 
     @property
     def steps(self) -> tuple[str | int, ...]:
@@ -65,31 +78,58 @@ class _Place:
         )
 
 
+Found = Sequence[tuple[Any, _Place]]
+
+
+def _of_likeliest_members(found: Found) -> Found:
+    """What was found for the member of each union that the least is wrong with: only one of them can be meant."""
+    wrong: dict[tuple[str | int, ...], Counter[str]] = {}
+    for each, place in found:
+        weight = 2 if each["type"] in ("literal_error", "extra_forbidden", "model_type", "dict_type") else 1
+        for length, member in place.members:
+            wrong.setdefault(place.steps[:length], Counter())[member] += weight
+    likeliest = {steps: min(counts, key=lambda member: counts[member]) for steps, counts in wrong.items()}
+    return [
+        (each, place)
+        for each, place in found
+        if all(likeliest[place.steps[:length]] == member for length, member in place.members)
+    ]
+
+
 def _follow(section: Section, prefix: Sequence[str], location: Sequence[int | str]) -> _Place:
     path: list[str] = [*prefix]
     below: list[str | int] = []
+    members: list[tuple[int, str]] = []
     shape: Shape = section
+    is_member = False  # the member of a union was named: what follows is inside of it
 
     def step(name: str) -> None:
         (below if below else path).append(name)
 
     for part in location:
+        if not isinstance(shape, Leaf) and shape.labelled and not is_member:
+            members.append((len(path) + len(below), str(part)))
+            is_member = True
+            continue
+        is_member = False
+        if not isinstance(shape, Leaf | Many) and shape.many is not None and isinstance(part, int):
+            shape = shape.many
         if isinstance(shape, Section):
-            known = next((each for each in shape.fields.values() if part in (each.feed, each.attribute)), None)
+            known = next((each for each in shape.own if part in (each.feed, each.attribute)), None)
             if known is not None:
                 step(known.key)
                 shape = known.shape
-            elif shape.extra is not None:
+            elif shape.extra is not None or shape.strict:
                 step(str(part))
-                shape = shape.extra
+                shape = shape.extra or ANY
         elif isinstance(shape, Table):
             step(str(part))
             shape = shape.value
         elif isinstance(shape, Many) and isinstance(part, int):
             below.append(part)
-            shape = shape.item
+            shape = shape.item_at(part)
         # anything else is the name of a union's member
-    return _Place(tuple(path), tuple(below), shape)
+    return _Place(tuple(path), tuple(below), shape, tuple(members))
 
 
 def _raw_at(raw: Raw, below: Sequence[str | int]) -> Raw:
@@ -105,17 +145,17 @@ def _raw_at(raw: Raw, below: Sequence[str | int]) -> Raw:
     return raw
 
 
-def _finding(error: Any, place: _Place, merged: Merged, file: Path | None) -> Finding:
-    entry = merged.winners.get(place.path)
+def _finding(error: Any, place: _Place, winners: Winners, texts: Texts, file: Path | None) -> Finding:
+    entry = winners.get(place.path)
     if error["type"] == "missing":
-        return _missing(place, merged, file)
+        return _missing(place, winners, file)
     if entry is None:
-        near = next((each for each in merged.winners.values() if each.path[: len(place.path)] == place.path), None)
+        near = next((each for each in winners.values() if each.path[: len(place.path)] == place.path), None)
         where = str(near.origin) if near is not None else None if file is None else file_label(file)
         return Finding(f"{place.key}: {_message(error)}", where, f"correct the keys below {place.key}")
     raw = _raw_at(entry.raw, place.below)
     secret = is_secret(place.path, place.shape, raw)
-    value = shown(raw, merged.texts.of_raw(raw, place.key), secret)
+    value = shown(raw, texts.of_raw(raw, place.key), secret)
     what, fix = _words(error, place.shape, value, secret)
     return Finding(f"{place.key} is {value}{what}", str(raw.origin), fix)
 
@@ -165,14 +205,14 @@ def _message(error: Any) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _missing(place: _Place, merged: Merged, file: Path | None) -> Finding:
+def _missing(place: _Place, winners: Winners, file: Path | None) -> Finding:
     what = f"{place.key} is required and not set"
     if place.below:
-        entry = merged.winners[place.path]
+        entry = winners[place.path]
         return Finding(what, str(_raw_at(entry.raw, place.below[:-1]).origin), f"write {place.below[-1]} there as well")
     path = place.path
     variable = "_".join(path).replace("-", "_").replace(".", "_").upper()
     name = file_label(file) if file is not None else "rocketbox.yaml"
-    near = next((each for each in merged.winners.values() if each.path[: len(path) - 1] == path[:-1]), None)
+    near = next((each for each in winners.values() if each.path[: len(path) - 1] == path[:-1]), None)
     where = f"beside {near.origin}" if near is not None and len(path) > 1 else None
     return Finding(what, where, f"set it in {name}, or as {variable} in the environment")

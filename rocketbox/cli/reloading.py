@@ -16,7 +16,8 @@ import anyio
 
 from rocketbox.autoconfigure.log_setup import set_up_logging
 from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties
-from rocketbox.boot.settings import find_settings_file, load_settings
+from rocketbox.boot.root_settings import load_settings
+from rocketbox.boot.settings_file import find_settings_file
 from rocketbox.cli.children import GRACE, Child, heed_signals
 from rocketbox.cli.watching import Watch, places_of_code, places_of_settings
 from rocketbox.clock import Clock, RealClock

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from rocketbox.autoconfigure.loading import settings_models
 from rocketbox.boot.origins import split_key
-from rocketbox.boot.settings import schema_of
+from rocketbox.boot.root_settings import schema_of
 from rocketbox.cli.app import app
 from rocketbox.client.unbuilt import UNBUILT
 from rocketbox.marks import rocketmq_listener

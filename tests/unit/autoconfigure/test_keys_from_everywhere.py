@@ -14,7 +14,7 @@ import pytest
 from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.listening import candidate_of
 from rocketbox.autoconfigure.loading import Launch, settings_models
-from rocketbox.boot.settings import load_settings, schema_of
+from rocketbox.boot.root_settings import load_settings, schema_of
 from rocketbox.errors import ConfigurationError
 from rocketbox.marks import rocketmq_listener, rocketmq_spark_listener, send_to
 from tests.services import ServiceMaker, service_maker

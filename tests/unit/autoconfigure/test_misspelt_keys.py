@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rocketbox.autoconfigure.loading import settings_models
-from rocketbox.boot.settings import schema_of
+from rocketbox.boot.root_settings import schema_of
 from rocketbox.boot.shapes import key_text, uniform
 from rocketbox.broker.options import setting_names
 from rocketbox.errors import ConfigurationError

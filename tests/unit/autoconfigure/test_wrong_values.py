@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from rocketbox.autoconfigure.loading import settings_models
-from rocketbox.boot.settings import load_settings, schema_of
+from rocketbox.boot.root_settings import load_settings, schema_of
 from rocketbox.boot.shapes import Leaf, Many, key_text, uniform
 from rocketbox.errors import ConfigurationError, Finding
 from tests.services import ServiceMaker, service_maker

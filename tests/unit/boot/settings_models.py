@@ -11,7 +11,9 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from rocketbox.boot.settings import DataSize, Duration, DurationWithUnit, Settings, load_settings
+from rocketbox.boot.root_settings import load_settings
+from rocketbox.boot.settings import Settings
+from rocketbox.boot.units import DataSize, Duration, DurationWithUnit
 from rocketbox.errors import ConfigurationError
 
 

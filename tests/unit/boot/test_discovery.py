@@ -10,7 +10,7 @@ import pytest
 
 from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.discovery import discover_autoconfigurations
-from rocketbox.boot.settings import load_settings
+from rocketbox.boot.root_settings import load_settings
 from rocketbox.clock import RealClock
 from tests.distributions import Install, distribution_maker
 

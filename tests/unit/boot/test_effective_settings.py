@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field, SecretStr
 from typer.testing import CliRunner
 
 from rocketbox.boot.effective import explain, format_value, render_tree
-from rocketbox.boot.settings import Duration, Settings
-from rocketbox.boot.units import format_size, parse_data_size
+from rocketbox.boot.settings import Settings
+from rocketbox.boot.units import Duration, format_size, parse_data_size
 from rocketbox.cli.app import app
 from rocketbox.durations import format_duration, parse_duration
 from rocketbox.errors import ConfigurationError

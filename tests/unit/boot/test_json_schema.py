@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties
 from rocketbox.boot.json_schema import json_schema
-from rocketbox.boot.settings import DataSize, Duration, DurationWithUnit, load_settings
+from rocketbox.boot.root_settings import load_settings
+from rocketbox.boot.units import DataSize, Duration, DurationWithUnit
 from rocketbox.cli.app import app
 from rocketbox.errors import ConfigurationError
 from tests.unit.boot.json_schema_checker import accepts

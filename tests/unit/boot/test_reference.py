@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, SecretStr
 from typer.testing import CliRunner
 
 from rocketbox.boot.reference import markdown_reference, markdown_table
-from rocketbox.boot.settings import DataSize, Duration
+from rocketbox.boot.units import DataSize, Duration
 from rocketbox.cli.app import app
 from tests.unit.boot.settings_models import Colour
 

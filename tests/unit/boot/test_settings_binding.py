@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from rocketbox.boot.settings import find_settings_file, load_settings
+from rocketbox.boot.root_settings import load_settings
+from rocketbox.boot.settings_file import find_settings_file
 from rocketbox.errors import ConfigurationError
 from tests.unit.boot.settings_models import LISTENERS, MODELS, Colour, Desk, RocketMQ, load, refused
 
@@ -25,7 +26,7 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_any_source_the_defaults_hold() -> None:
     settings = load_settings(MODELS, environ={})
     assert settings.get("rocketmq") == RocketMQ()
-    assert settings.find(Desk) == Desk()
+    assert settings.get("desk") == Desk()
     assert settings.value("rocketmq.producer.send-message-timeout") == timedelta(seconds=3)
     assert settings.text("rocketmq.producer.send-message-timeout") is None
     assert not settings.has("rocketmq.producer")

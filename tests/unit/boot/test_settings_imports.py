@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretStr, field_validator
 
-from rocketbox.boot.settings import load_settings
+from rocketbox.boot.root_settings import load_settings
 from rocketbox.errors import ConfigurationError
 from tests.unit.boot.settings_models import MODELS, load, refused
 

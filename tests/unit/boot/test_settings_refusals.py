@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel, Field, SecretStr
 
 from rocketbox.boot import yaml_documents
-from rocketbox.boot.settings import load_settings
+from rocketbox.boot.root_settings import load_settings
 from rocketbox.errors import ConfigurationError
 from tests.unit.boot.settings_models import MODELS, RocketMQ, load, refused
 
