@@ -10,7 +10,6 @@ import gc
 import itertools
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
@@ -35,7 +34,7 @@ from rocketbox.boot.report import ConditionsReport
 from rocketbox.errors import ClientStateError, ConfigurationError, ForkedError, NotStartedError
 from rocketbox.loops import loop_options
 from rocketbox.running import Run
-from rocketbox.tasks import Supervisor
+from rocketbox.stop_guard import STOP_CUT_SHORT, StopGuard
 from rocketbox.template import RocketMQTemplate
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ BeanT = TypeVar("BeanT")
 HookT = TypeVar("HookT", bound=Callable[..., Any])
 
 _runs = itertools.count()
-STOPPED, FAILED, STOP_CUT_SHORT = 0, 1, 3  # exit codes; 128 + n is a second signal n
+STOPPED, FAILED = 0, 1  # exit codes, beside those of stop_guard
 
 
 class Lifespan(AbstractAsyncContextManager[None]):
@@ -223,8 +222,7 @@ class RocketBox:
 
     def shutdown(self) -> None:
         """Ask for the end, from a handler, a bean or any thread: :meth:`run` then stops in order and returns."""
-        run = self._running
-        run.call_soon(run.wanted.set)
+        self._running.ask_to_stop()
 
     async def wait_for_shutdown(self) -> None:
         """Return when somebody has called :meth:`shutdown`."""
@@ -366,64 +364,45 @@ class RocketBox:
         # What the program has loaded stays: each full collection would look through it for 30 ms, in the start, in the
         # loop and at the end of the process (benchmark "start, with its store").
         gc.freeze()
-        try:
-            assembly = self._assemble(Launch(config, profiles, arguments))
-        except Exception as error:
-            self.print_failure(error, debug=debug)
-            raise SystemExit(FAILED) from None
-        set_up_logging(assembly.rocketbox.logging, debug=debug, secrets=assembly.settings.secrets)
-        code = anyio.run(self._serve, assembly, debug, on_ready, patient, backend_options=loop_options())
+        with StopGuard(self.name, patient=patient) as guard:
+            try:
+                assembly = self._assemble(Launch(config, profiles, arguments))
+            except Exception as error:
+                self.print_failure(error, debug=debug)
+                raise SystemExit(FAILED) from None
+            set_up_logging(assembly.rocketbox.logging, debug=debug, secrets=assembly.settings.secrets)
+            guard.limit(assembly.rocketbox.shutdown.timeout.total_seconds())
+            code = anyio.run(self._serve, assembly, debug, on_ready, guard, backend_options=loop_options())
         if code:
             raise SystemExit(code)
 
     async def _serve(
-        self, assembly: Assembly, debug: bool, on_ready: Callable[[Settings], object] | None, patient: bool
+        self, assembly: Assembly, debug: bool, on_ready: Callable[[Settings], object] | None, guard: StopGuard
     ) -> int:
-        clock = assembly.service.clock
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async with Supervisor(f"{self.name} signals", clock) as tasks:
-                with anyio.CancelScope() as starting:
-                    tasks.start("signals", self._watch, signals, starting, patient, restart=False)
-                    run = self._new_run(assembly)
-                    try:
-                        await self._enter(run)
-                    except Exception as error:
-                        self.print_failure(error, debug=debug, secrets=assembly.settings.secrets)
-                        return FAILED
-                    gc.freeze()
-                    failure: BaseException | None = None
-                    try:
-                        if on_ready is not None:
-                            on_ready(assembly.settings)
-                        await run.wanted.wait()
-                    except BaseException as error:
-                        failure = error
-                        raise
-                    finally:
-                        await self.__aexit__(type(failure) if failure else None, failure, None)
+        run = self._new_run(assembly)
+        run.guard = guard
+        with anyio.CancelScope() as starting:
+            guard.attach(lambda: run.wanted.set() if run.is_started else starting.cancel())
+            try:
+                await self._enter(run)
+            except Exception as error:
+                self.print_failure(error, debug=debug, secrets=assembly.settings.secrets)
+                return FAILED
+            gc.freeze()
+            failure: BaseException | None = None
+            try:
+                if on_ready is not None:
+                    on_ready(assembly.settings)
+                await run.wanted.wait()
+            except BaseException as error:
+                failure = error
+                raise
+            finally:
+                await self.__aexit__(type(failure) if failure else None, failure, None)
         if run.lifecycle.cut_short is not None:
             return STOP_CUT_SHORT
         _log.info("%s has stopped", self.name)
         return STOPPED
-
-    async def _watch(self, signals: Any, starting: anyio.CancelScope, patient: bool) -> None:
-        """The first signal asks for the stop (or ends a start that is under way), the second ends the process."""
-        asked = False
-        async for number in signals:
-            name = signal.Signals(number).name
-            if asked and patient:
-                continue
-            if asked:
-                _log.error("%s again: %s ends at once, without a stop in order", name, self.name)
-                logging.shutdown()
-                os._exit(128 + number)
-            asked = True
-            _log.info("%s: %s stops; once more ends it at once", name, self.name)
-            run = self._run
-            if run is not None and run.is_started:
-                run.wanted.set()
-            else:
-                starting.cancel()
 
     @staticmethod
     def print_failure(error: BaseException, *, debug: bool = False, secrets: frozenset[str] = frozenset()) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -26,6 +26,7 @@ else:
 __all__ = [
     "call_soon_from_thread",
     "callbacks_in_asyncio",
+    "coroutines_from_thread",
     "in_event_loop",
     "loop_name",
     "loop_options",
@@ -98,6 +99,23 @@ def call_soon_from_thread() -> Callable[[Callable[[], object]], object]:
         import trio.lowlevel  # only trio is left; it is a dependency of tests, not of the library
 
         return trio.lowlevel.current_trio_token().run_sync_soon
+
+
+def coroutines_from_thread() -> Callable[[], list[Coroutine[Any, Any, Any]]]:
+    """A function which, called from any thread, lists what the tasks of the loop that runs here are made of.
+
+    That of the task which runs here comes first. Under trio there are none.
+    """
+    try:
+        loop, here = asyncio.get_running_loop(), asyncio.current_task()
+    except RuntimeError:
+        return list
+
+    def coroutines() -> list[Coroutine[Any, Any, Any]]:
+        tasks = sorted(asyncio.all_tasks(loop), key=lambda task: task is not here)
+        return [each for task in tasks if isinstance(each := task.get_coro(), Coroutine)]
+
+    return coroutines
 
 
 def outside_of_loops() -> contextvars.Context:

@@ -12,7 +12,7 @@ import os
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import anyio
 
@@ -30,6 +30,9 @@ from rocketbox.loops import call_soon_from_thread, loop_name
 from rocketbox.tasks import Supervisor
 from rocketbox.template import RocketMQTemplate
 from rocketbox.watchdog import LoopWatchdog
+
+if TYPE_CHECKING:
+    from rocketbox.stop_guard import StopGuard
 
 __all__ = ["Run"]
 
@@ -51,6 +54,8 @@ class Run:
         self.is_started = False
         self.stopping = False
         self.wanted = anyio.Event()
+        self.guard: StopGuard | None = None
+        """Keeps the limit of the stop, where this process does nothing else than this run."""
         self.call_soon = call_soon_from_thread()
         self.drain_timeout = assembly.rocketbox.shutdown.timeout.total_seconds() * DRAIN_SHARE
         self.lifecycle = Lifecycle(
@@ -91,7 +96,16 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         self.stopping = True
+        if self.guard is not None:
+            self.guard.begin()
+            self.lifecycle.stop_asked_at = self.guard.began
         return await self.lifecycle.__aexit__(kind, error, trace)
+
+    def ask_to_stop(self) -> None:
+        """Let it end; in any thread."""
+        if self.guard is not None:
+            self.guard.begin()
+        self.call_soon(self.wanted.set)
 
     @property
     def is_ready(self) -> bool:

@@ -12,35 +12,25 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 import sys
-import sysconfig
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from pathlib import PurePath
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Self
 
 from rocketbox.clock import Clock, RealClock
+from rocketbox.frames import in_debugger, inside, outwards, place_of_frame, stack_text, users_frame
 from rocketbox.loops import call_soon_from_thread
 
-__all__ = ["DOWN_AFTER", "WARN_AFTER", "LoopWatchdog", "blocking_frame"]
+__all__ = ["DOWN_AFTER", "WARN_AFTER", "LoopWatchdog", "frames_outside"]
 
 _log = logging.getLogger(__name__)
 
 WARN_AFTER = 1.0  # seconds without a turn of the loop until the line is named
 DOWN_AFTER = 20.0  # seconds until health is down
 LOOKS = 4  # in WARN_AFTER: each costs the loop one wake-up, some 20 us
-STACK_LINES = 6
 RUN_SHARE = 0.2  # of the time in which the thread did not run; with less of the processor the process stood still
-
-MACHINERY = frozenset({"rocketbox", "anyio", "asyncio", "trio", "outcome", "sniffio", "uvloop"})
-DEBUGGERS = frozenset({"bdb", "pdb", "code", "pydevd", "_pydevd_bundle", "debugpy", "IPython"})
-
-STDLIB = ("<frozen ", *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")))
-INSTALLED = {"site-packages", "dist-packages"}
 
 
 class LoopWatchdog:
@@ -143,10 +133,8 @@ class LoopWatchdog:
 
     def _turn(self) -> None:
         if not self._outside:
-            frames = list(_outwards(sys._getframe(1)))
             # trio calls back from a task of its own, three calls deep; asyncio from the loop itself.
-            own = next((n for n, each in enumerate(frames[:4], 1) if each.f_code.co_flags & inspect.CO_COROUTINE), 0)
-            self._outside = len(frames) - own
+            self._outside = frames_outside(sys._getframe(1), within=4)
         self._turned_at = self._clock.monotonic()
         self._turned = True
 
@@ -162,7 +150,7 @@ class LoopWatchdog:
         if blocked_for < self.warn_after:
             return
         frame = sys._current_frames().get(self._loop_thread)
-        if frame is not None and _in_debugger(frame):
+        if frame is not None and in_debugger(frame):
             self._since = now
             return
         self._blocked_for = blocked_for
@@ -181,67 +169,30 @@ class LoopWatchdog:
         self._warned = self._down = False
 
 
-def blocking_frame(frame: FrameType, outside: int = 0) -> FrameType | None:
-    """Of a thread's frames, given its innermost one, that of the user's code which keeps the thread.
+def frames_outside(frame: FrameType, *, within: int | None = None) -> int:
+    """How many outermost frames around this one run the loop, and are not run by it.
 
-    It is the innermost one of the handler's own package or of code that is not installed: not that of a library the
-    handler calls, nor of Python. None when the loop runs no code but its own. The ``outside`` outermost frames are
-    left out.
+    A coroutine is looked for in the innermost ``within`` frames; what is behind the last one found is outside.
     """
-    code: list[FrameType] = []
-    for each in _inside(frame, outside):
-        if _package(each) in MACHINERY:
-            if code:
-                break
-        elif _is_installed(each) or not each.f_code.co_filename.startswith(STDLIB):
-            code.append(each)
-    if not code:
-        return None
-    own = _package(code[-1])  # what rocketbox has called; it may be installed as its libraries are
-    return next(each for each in code if _package(each) == own or not _is_installed(each))
+    frames = list(outwards(frame))
+    coroutines = [n for n, each in enumerate(frames[:within], 1) if each.f_code.co_flags & inspect.CO_COROUTINE]
+    return len(frames) - (coroutines[-1] if coroutines else 0)
 
 
 def _explain(frame: FrameType | None, outside: int, blocked_for: float) -> str:
-    found = blocking_frame(frame, outside) if frame is not None else None
-    if frame is None or found is None:
+    frames = inside(frame, outside) if frame is not None else []
+    found = users_frame(frames)
+    if found is None:
         return (
             f"the event loop has not turned for {blocked_for:.1f} s, and now it runs no code of the application's: "
             "a call, perhaps in another thread, has held the interpreter lock (GIL), or rocketbox itself blocks"
-            + (f"\n{_stack(frame, outside)}" if frame is not None else "")
+            + (f"\n{stack_text(frames)}" if frames else "")
         )
     return (
-        f"the event loop has not turned for {blocked_for:.1f} s: {found.f_code.co_filename}:{found.f_lineno} in "
-        f"{found.f_code.co_qualname} blocks it, and with it all listeners and sends; blocking code belongs in a def "
-        f"handler, or in anyio.to_thread.run_sync\n{_stack(frame, outside)}"
+        f"the event loop has not turned for {blocked_for:.1f} s: {place_of_frame(found)} blocks it, and with it all "
+        "listeners and sends; blocking code belongs in a def handler, or in anyio.to_thread.run_sync\n"
+        f"{stack_text(frames)}"
     )
-
-
-def _stack(frame: FrameType, outside: int) -> str:
-    frames = [(each, each.f_lineno) for each in _inside(frame, outside)][:STACK_LINES]
-    return "".join(traceback.StackSummary.extract(reversed(frames)).format()).rstrip()
-
-
-def _inside(frame: FrameType, outside: int) -> list[FrameType]:
-    frames = list(_outwards(frame))
-    return frames[: max(len(frames) - outside, 0)]
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def _package(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
-
-
-def _is_installed(frame: FrameType) -> bool:
-    return not INSTALLED.isdisjoint(PurePath(frame.f_code.co_filename).parts)
-
-
-def _in_debugger(frame: FrameType) -> bool:
-    return any(_package(each) in DEBUGGERS for each in _outwards(frame))
 
 
 def _no_loop(callback: Callable[[], object]) -> None:

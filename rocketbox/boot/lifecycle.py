@@ -56,6 +56,8 @@ class Lifecycle:
         self.prepared = prepared
         self.times: dict[Phase, PhaseTimes] = {phase: PhaseTimes() for phase in Phase}
         self.cut_short: Phase | None = None
+        self.stop_asked_at: float | None = None
+        """When the stop was asked for, on the clock's monotonic time, if that was before it began: its time runs."""
         self._clock = clock
         self._steps: dict[Phase, list[Step]] = {phase: [] for phase in Phase}
         self._stopping_since: dict[Phase, float] = {}
@@ -159,7 +161,8 @@ class Lifecycle:
 
     async def _cancel_when_late(self) -> None:
         with self._timer:
-            await self._clock.sleep(self.stop_timeout)
+            late = 0.0 if self.stop_asked_at is None else self._clock.monotonic() - self.stop_asked_at
+            await self._clock.sleep(max(self.stop_timeout - late, 0.0))
             self._scope.cancel()
 
 

@@ -18,20 +18,20 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import anyio
 from anyio.abc import Process
 
+from rocketbox.stop_guard import STOP_CUT_SHORT
 from rocketbox.tasks import SupervisedTask, Supervisor
 
-__all__ = ["GRACE", "STOP_CUT_SHORT", "Child", "Parent", "heed_signals", "interpreter"]
+__all__ = ["GRACE", "Child", "Parent", "interpreter"]
 
 _log = logging.getLogger(__name__)
 
-STOP_CUT_SHORT = 3  # the exit code that RocketBox.run() has for it
-GRACE = 2.0  # seconds that a child has beyond its own time for the stop: its loop may be blocked by its own code
+GRACE = 2.0  # seconds that a child has beyond its own time for the stop, to end by itself and to name what held it up
 MAX_MESSAGE = 1 << 20  # bytes, of what a child says when it is ready
 
 
@@ -146,32 +146,6 @@ class Child:
         self.status = code if code >= 0 else 128 - code
         self.ended.set()
         self._tell()
-
-
-async def heed_signals(
-    signals: AsyncIterable[signal.Signals],
-    name: str,
-    stop: Callable[[], object],
-    kill: Callable[[], object],
-    patient: bool = False,
-) -> None:
-    """The first signal calls ``stop``; the second calls ``kill`` and ends this process at once with 128 + n.
-
-    ``patient``: further ones count as the first one. So it is in a child: systemd and its parent may both ask it to
-    stop, and its parent, which ends it by SIGKILL, may be gone.
-    """
-    asked = False
-    async for number in signals:
-        if asked and patient:
-            continue
-        if asked:
-            _log.error("%s again: %s ends at once, without a stop in order", number.name, name)
-            kill()
-            logging.shutdown()
-            os._exit(128 + number)
-        asked = True
-        _log.info("%s: %s stops; once more ends it at once", number.name, name)
-        stop()
 
 
 # --- the child's half ------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,10 +17,11 @@ from rocketbox.autoconfigure.log_setup import set_up_logging
 from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties
 from rocketbox.boot.root_settings import load_settings
 from rocketbox.boot.settings_file import find_settings_file
-from rocketbox.cli.children import GRACE, Child, heed_signals
+from rocketbox.cli.children import GRACE, Child
 from rocketbox.cli.watching import Watch, places_of_code, places_of_settings
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import ConfigurationError
+from rocketbox.stop_guard import StopGuard
 from rocketbox.tasks import Supervisor
 
 __all__ = ["Reloading"]
@@ -63,22 +63,22 @@ class Reloading:
 
     def run(self) -> int:
         """Run until a signal, or until the service ends with status 0; the exit code is that of the service."""
-        return anyio.run(self._serve)
+        with StopGuard("the service", before_end=self._kill) as guard:
+            return anyio.run(self._serve, guard)
 
-    async def _serve(self) -> int:
+    async def _serve(self, guard: StopGuard) -> int:
         status = 0
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async with Supervisor("reload", self._clock) as tasks:
-                tasks.start("signals", heed_signals, signals, "the service", self._stop, self._kill, restart=False)
-                watch = Watch(tasks, self._note)
-                while not self._stopping:
-                    self._read_settings()
-                    await watch.follow((*places_of_code(self._module, Path.cwd()), *places_of_settings(self._files)))
-                    self._changes.clear()
-                    status, is_over = await self._one_round(watch, tasks)
-                    if is_over:
-                        break
-                await watch.close()
+        guard.attach(self._stop)
+        async with Supervisor("reload", self._clock) as tasks:
+            watch = Watch(tasks, self._note)
+            while not self._stopping:
+                self._read_settings()
+                await watch.follow((*places_of_code(self._module, Path.cwd()), *places_of_settings(self._files)))
+                self._changes.clear()
+                status, is_over = await self._one_round(watch, tasks)
+                if is_over:
+                    break
+            await watch.close()
         return status
 
     async def _one_round(self, watch: Watch, tasks: Supervisor) -> tuple[int, bool]:

@@ -11,7 +11,6 @@ The processes themselves are dealt with in ``cli.children``.
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -20,8 +19,9 @@ import anyio
 from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.embedded import embedded_servers
 from rocketbox.autoconfigure.properties import cluster_prefix
-from rocketbox.cli.children import GRACE, STOP_CUT_SHORT, Child, heed_signals
+from rocketbox.cli.children import GRACE, Child
 from rocketbox.errors import ConfigurationError
+from rocketbox.stop_guard import STOP_CUT_SHORT, StopGuard
 from rocketbox.tasks import SupervisedTask, Supervisor
 
 __all__ = ["Workers", "check_workers", "own_settings"]
@@ -78,7 +78,7 @@ class Workers:
 
     ``command(settings)`` is a worker's command line, without ``rocketbox``, that ends with these settings;
     ``failed(error)`` tells of embedded servers that cannot start; ``ready(seconds)`` is called when all workers are
-    ready, with the time that the whole stop may take. ``patient`` as in :func:`~rocketbox.cli.children.heed_signals`.
+    ready, with the time that the whole stop may take. ``patient`` as in :class:`~rocketbox.stop_guard.StopGuard`.
     """
 
     def __init__(
@@ -109,31 +109,22 @@ class Workers:
 
     def run(self) -> int:
         """Run until a signal, or until a worker ends by its application's own wish; returns the exit code."""
-        return anyio.run(self._serve)
+        with StopGuard(self._name, patient=self._patient, before_end=self._kill) as guard:
+            return anyio.run(self._serve, guard)
 
-    async def _serve(self) -> int:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async with Supervisor(f"workers of {self._name}", self._clock) as tasks, AsyncExitStack() as stack:
-                tasks.start(
-                    "signals",
-                    heed_signals,
-                    signals,
-                    self._name,
-                    self._want_end,
-                    self._kill,
-                    self._patient,
-                    restart=False,
-                )
-                try:
-                    name_server = await self._start_servers(stack)
-                except Exception as error:
-                    self._failed(error)
-                    return FAILED
-                await self._start_workers(name_server, tasks)
-                await self._end.wait()
-                status = await self._stop()
-            if status == 0:
-                _log.info("%s has stopped", self._name)
+    async def _serve(self, guard: StopGuard) -> int:
+        guard.attach(self._want_end)
+        async with Supervisor(f"workers of {self._name}", self._clock) as tasks, AsyncExitStack() as stack:
+            try:
+                name_server = await self._start_servers(stack)
+            except Exception as error:
+                self._failed(error)
+                return FAILED
+            await self._start_workers(name_server, tasks)
+            await self._end.wait()
+            status = await self._stop()
+        if status == 0:
+            _log.info("%s has stopped", self._name)
         return status
 
     async def _start_servers(self, stack: AsyncExitStack) -> str | None:

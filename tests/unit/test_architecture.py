@@ -22,6 +22,7 @@ LADDER: dict[str, str] = {
     "clock": "",
     "hints": "",
     "rare_log": "",
+    "frames": "",
     "safe_repr": "",
     "tasks": "errors clock safe_repr",
     "waiters": "",
@@ -32,7 +33,7 @@ LADDER: dict[str, str] = {
     "marks": "errors message",
     "protocol": "errors message",
     "remoting": "errors clock tasks rare_log loops waiters message protocol",
-    "client": "errors clock tasks rare_log safe_repr blocking waiters message storage protocol remoting",
+    "client": "errors clock tasks frames rare_log safe_repr blocking waiters message storage protocol remoting",
     "template": "durations errors clock tasks message protocol remoting client",
     "listeners": "errors clock tasks hints message marks protocol remoting client template",
     "nameserver": "errors clock tasks rare_log message protocol remoting",
@@ -47,17 +48,18 @@ LADDER: dict[str, str] = {
     "spark.source": "spark.options spark.readers",
     "spark.discovery": "spark.source",
     "spark": "errors clock tasks hints blocking message marks protocol remoting client template listeners spark",
-    "boot": "durations errors clock tasks hints loops",
+    "boot": "durations errors clock tasks frames hints loops",
     "autoconfigure": "durations errors clock tasks hints blocking message marks protocol remoting client template "
     "listeners spark boot storage local_servers embedded",
     "background": "errors loops",
-    "watchdog": "errors clock loops",
+    "watchdog": "errors clock frames loops",
+    "stop_guard": "clock frames loops watchdog",
     "running": "errors clock tasks hints loops message marks protocol remoting client template listeners spark "
-    "boot autoconfigure watchdog",
+    "boot autoconfigure stop_guard watchdog",
     "application": "errors clock tasks hints loops message marks protocol remoting client template listeners spark "
-    "boot autoconfigure background running watchdog",
-    "cli": "errors clock tasks loops message storage marks protocol remoting client template listeners spark boot "
-    "embedded autoconfigure application broker nameserver",
+    "boot autoconfigure background running stop_guard watchdog",
+    "cli": "errors clock tasks loops stop_guard message storage marks protocol remoting client template listeners "
+    "spark boot embedded autoconfigure application broker nameserver",
     "__main__": "cli",
     "": "errors clock tasks message marks client template listeners spark boot application",  # rocketbox/__init__.py
 }

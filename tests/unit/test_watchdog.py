@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from rocketbox.clock import RealClock
-from rocketbox.watchdog import LoopWatchdog, blocking_frame
+from rocketbox.frames import inside, users_frame
+from rocketbox.watchdog import LoopWatchdog
 from tests.clocks import VirtualClock
 
 
@@ -261,7 +262,7 @@ REQUESTS = ("requests.api", f"{SITE}/requests/api.py")
     ],
 )
 def test_the_users_own_line_is_named(modules: list[tuple[str, str]], named: str) -> None:
-    found = blocking_frame(stack_of(*modules))
+    found = users_frame(inside(stack_of(*modules), 0))
     assert found is not None
     assert found.f_globals["__name__"] == named
 
@@ -270,4 +271,4 @@ def test_what_runs_the_loop_is_not_named() -> None:
     stack = stack_of(("__main__", "/srv/desk.py"), ROCKETBOX, ("selectors", f"{sysconfig.get_path('stdlib')}/x.py"))
     frames = iter_frames(stack)
     of_main = next(index for index, frame in enumerate(frames) if frame.f_globals["__name__"] == "__main__")
-    assert blocking_frame(stack, len(frames) - of_main) is None
+    assert users_frame(inside(stack, len(frames) - of_main)) is None
