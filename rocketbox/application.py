@@ -194,7 +194,7 @@ class RocketBox:
         assembly.check()
         return assembly
 
-    def _look(self, launch: Launch) -> Assembly:
+    def _look(self, launch: Launch, *, with_any_settings: bool = False) -> Assembly:
         return assemble(
             self.name,
             self._home,
@@ -205,6 +205,7 @@ class RocketBox:
             hooks=self._hooks,
             instances=(self,),
             replacements=() if self._planned is None else self._planned.replacements(),
+            with_any_settings=with_any_settings,
         )
 
     def _new_run(self, assembly: Assembly) -> Run:
@@ -264,14 +265,15 @@ class RocketBox:
         """dependency-injector's container with a provider for each bean, by its name, to look at and to override.
 
         While the application runs, that of this run. Before and afterwards the application's own, which is planned when
-        it is first used: modules are scanned and settings read, nothing is built or connected. What overrides a bean
-        there takes its place in all later starts, whatever their settings, and for all who ask for it, until it is
-        taken back: ``with app.container.desk.override(fake): ...``.
+        it is first used: modules are scanned and settings read, nothing is built or connected. It knows all beans,
+        whatever their conditions. What overrides one there takes its place in all later starts, whatever their
+        settings, and for all who ask for it, until it is taken back: ``with app.container.desk.override(fake): ...``.
         """
         if self._run is not None and self._run.process == os.getpid():
             return self._run.assembly.container.container
         if self._planned is None:
-            self._planned = self._look(Launch()).container
+            self._planned = self._look(Launch(), with_any_settings=True).container
+            self._planned.add_left_out()
         return self._planned.container
 
     @property

@@ -24,6 +24,7 @@ from rocketbox.boot.failures import without_secrets
 from rocketbox.boot.lifecycle import Lifecycle
 from rocketbox.boot.marks import Phase
 from rocketbox.boot.masking import mask
+from rocketbox.client import Producer
 from rocketbox.errors import ConfigurationError
 from rocketbox.hints import parameters_of, resolve_hint
 from rocketbox.loops import call_soon_from_thread, loop_name
@@ -141,10 +142,15 @@ class Run:
         container = self.assembly.container
         for cluster in (None, *self.assembly.rocketmq.clusters):
             if container.has(of_cluster(RocketMQTemplate, cluster)):
-                producer = container.resolve(of_cluster(RocketMQTemplate, cluster)).producer
+                template = container.resolve(of_cluster(RocketMQTemplate, cluster))
+                of_which = f" of cluster {cluster}" if cluster else ""
+                producer = getattr(template, "producer", None)
+                if not isinstance(producer, Producer):  # somebody's own, such as one for tests
+                    _log.info("template%s: a %s", of_which, type(template).__qualname__)
+                    continue
                 _log.info(
                     "template%s: producer group %s, name server %s, send timeout %g s",
-                    f" of cluster {cluster}" if cluster else "",
+                    of_which,
                     producer.group,
                     ";".join(producer.instance.name_servers),
                     producer.options.send_message_timeout,

@@ -110,12 +110,13 @@ def assemble(
     hooks: Sequence[Callable[..., Any]],
     instances: Iterable[Any],
     replacements: Sequence[Replacement] = (),
+    with_any_settings: bool = False,
 ) -> Assembly:
     """Find out all about the application ``name``, which the module ``home`` makes.
 
     ``instances`` are objects that anybody may ask for by their type, ``replacements`` what was put in the place of
-    beans before. Raises ConfigurationError when not even the
-    modules or settings can be read; all other findings stand in the result.
+    beans before. ``with_any_settings``: what the user's models want may be said at the start, and may lack now. Raises
+    ConfigurationError when not even the modules or settings can be read; all other findings stand in the result.
     """
     clock = launch.machine.clock
     since = clock.monotonic()
@@ -125,9 +126,10 @@ def assemble(
     try:
         settings = load(settings_models(modules, others), modules, home, launch, config)
     except SettingsError as error:
-        if error.settings is None:
+        if error.settings is None and not with_any_settings:
             raise
-        settings, wrong_settings = error.settings, error.findings
+        settings = error.settings or load(settings_models(()), modules, home, launch, config)
+        wrong_settings = error.findings
     properties: RocketMQProperties = settings.get("rocketmq")
     own: RocketBoxProperties = settings.get("rocketbox")
     cached_bytes = CachedBytes(own.client.max_cached_bytes)

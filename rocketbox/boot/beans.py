@@ -21,6 +21,7 @@ from typing import Any, TypeVar, cast
 from dependency_injector import containers, providers
 
 from rocketbox.boot.closing import closing_call, is_left_alone
+from rocketbox.boot.conditions import Verdict
 from rocketbox.boot.definitions import BeanDefinition, Source, Style, define, given
 from rocketbox.boot.marks import Cluster, Phase
 from rocketbox.boot.planning import Argument, Bundle, Plan, SettingsView, make_plan
@@ -151,6 +152,15 @@ class BeanContainer:
             # Objects that were handed in, such as models of settings, leave the plain name to a bean that has it too.
             self.container.set_provider(self._key(bean), self._providers[bean])
         return findings
+
+    def add_left_out(self) -> None:
+        """Have a provider as well for each bean that is not taken: it may be overridden for another plan that takes it.
+
+        Asked, it says why there is none.
+        """
+        for bean, verdict in self.planned.left_out:
+            provider = self._providers[bean] = providers.ThreadSafeSingleton(partial(_not_taken, bean.label, verdict))
+            self.container.set_provider(self._key(bean), provider)
 
     def _make_plan(self) -> tuple[Plan, list[Finding]]:
         return make_plan(
@@ -363,7 +373,7 @@ class BeanContainer:
             await stack.enter_async_context(value)
         elif (close := closing_call(value)) is not None:
             stack.push_async_callback(close)
-        else:
+        elif bean.source is Source.USER or bean.origin:  # of ours it is known
             _log.debug("bean %s: nothing of %s is closed at the stop", bean.label, hint_name(kind))
 
     def _make_provider(self, bean: BeanDefinition) -> providers.Provider[Any]:
@@ -472,6 +482,10 @@ def _is_overridden(provider: Any) -> bool:  # Any: its own type says that there 
 
 def _not_started(label: str) -> Any:
     raise NotStartedError(f"bean {label}")
+
+
+def _not_taken(label: str, verdict: Verdict) -> Any:
+    raise ConfigurationError(Finding(f"bean {label} is not there: {verdict.reason}", None, verdict.fix))
 
 
 def _was_replaced(label: str) -> Any:
