@@ -13,7 +13,7 @@ from dependency_injector import providers
 
 from rocketbox import ClientStateError, ConfigurationError, NotStartedError, RocketMQTemplate
 from rocketbox.autoconfigure.assembly import AssemblyError
-from tests.services import ServiceMaker, service_maker
+from tests.services import service_maker
 
 SOURCE = """
 from pydantic import BaseModel
@@ -156,7 +156,7 @@ async def test_an_override_counts_for_checks_as_well(module: Any, monkeypatch: p
         module.app.check()
 
 
-# --- in every way of starting ------------------------------------------------------------------------------------------
+# --- in every way of starting -----------------------------------------------------------------------------------------
 
 
 async def test_a_lifespan_takes_settings_and_beans_and_may_be_entered_again(module: Any) -> None:
