@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageModel, SelectorType
@@ -34,7 +34,10 @@ def add_mark(handler: HandlerT, mark: object) -> HandlerT:
 
 @dataclass(frozen=True, kw_only=True)
 class rocketmq_listener:  # noqa: N801 - used as a decorator
-    """Marks a function as a listener; options are declared here and nowhere else.
+    """Marks a function as a listener. None: YAML or the default decides.
+
+    The names and types of the options stand here for editors and type checkers; what they are, their bounds and
+    defaults is declared in ``listeners.options``, and a test compares the two.
 
     Text may hold ``${key:default}``. Times are a timedelta or text with a unit (``"15m"``), never a bare number.
 
@@ -46,31 +49,32 @@ class rocketmq_listener:  # noqa: N801 - used as a decorator
 
     topic: str | None = None
     consumer_group: str | None = None
+    cluster: str | None = None
+    enabled: bool | None = None
     selector_type: SelectorType | None = None
     selector_expression: str | None = None
+    consume_message_batch_max_size: int | None = None
+    on_invalid: str | None = None
+    await_termination_when_shutdown: timedelta | str | None = None
+    invalid_limit: int | None = None
+    reply_timeout: timedelta | str | None = None
     consume_mode: ConsumeMode | None = None
     message_model: MessageModel | None = None
     consume_from_where: ConsumeFromWhere | None = None
+    consume_timestamp: datetime | str | None = None
     concurrency: int | None = None
-    consume_message_batch_max_size: int | None = None
     max_reconsume_times: int | None = None
+    delay_level_when_next_consume: int | None = None
     consume_timeout: timedelta | str | None = None
     suspend_current_queue_time: timedelta | str | None = None
-    delay_level_when_next_consume: int | None = None
     pull_batch_size: int | None = None
     pull_interval: timedelta | str | None = None
-    await_termination_when_shutdown: timedelta | str | None = None
-    on_invalid: str | None = None
-    invalid_limit: int | None = None
-    reply_timeout: timedelta | str | None = None
-    namespace: str | None = None
-    namespace_v2: str | None = None
-    access_key: str | None = field(default=None, repr=False)
-    secret_key: str | None = field(default=None, repr=False)
     enable_msg_trace: bool | None = None
     customized_trace_topic: str | None = None
-    cluster: str | None = None
-    enabled: bool | None = None
+    access_key: str | None = field(default=None, repr=False)
+    secret_key: str | None = field(default=None, repr=False)
+    namespace: str | None = None
+    namespace_v2: str | None = None
 
     def __call__(self, handler: HandlerT) -> HandlerT:
         return add_mark(handler, self)

@@ -132,7 +132,7 @@ def assemble(
         wrong_settings = error.findings
     properties: RocketMQProperties = settings.get("rocketmq")
     own: RocketBoxProperties = settings.get("rocketbox")
-    cached_bytes = CachedBytes(own.client.max_cached_bytes)
+    cached_bytes = CachedBytes(own.client.values()["max_cached_bytes"])
     service = Service(name, launch.machine, lambda key: _where(settings, key), cached_bytes)
     clients = PlannedClients()
     prefixes = {cluster: cluster_prefix(cluster) for cluster in properties.clusters}

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
+from rocketbox.autoconfigure.option_models import Properties
 from rocketbox.autoconfigure.properties import ClusterProperties, RocketMQProperties, cluster_prefix
 from rocketbox.autoconfigure.users import ClientPlan, ClusterClients
 from rocketbox.client.checks import check_group
 from rocketbox.client.name_servers import parse_name_servers
 from rocketbox.client.options import DEFAULT_INSTANCE_NAME, mismatches
-from rocketbox.client.unbuilt import PULL_CONSUMER, UNBUILT, unbuilt_in
+from rocketbox.client.unbuilt import PULL_CONSUMER, UNBUILT, unbuilt_among
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError
 
 __all__ = ["key_findings"]
@@ -143,16 +143,16 @@ def _not_together(prefix: str, cluster: ClusterProperties, where: Where) -> Iter
 
 
 def _unbuilt(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[Finding]:
-    consumer: Any = cluster.consumer  # its fields are made from the decorator's
-    sections: dict[str, object] = {
+    listeners = cluster.consumer.listeners
+    sections: dict[str, Properties] = {
         prefix: cluster,
         f"{prefix}.producer": cluster.producer,
-        f"{prefix}.consumer": consumer,
-        **{f"{prefix}.consumer.listeners.{group}": listener for group, listener in consumer.listeners.items()},
+        f"{prefix}.consumer": cluster.consumer,
+        **{f"{prefix}.consumer.listeners.{group}": listener for group, listener in listeners.items()},
         f"{prefix}.pull-consumer": cluster.pull_consumer,
     }
     for path, section in sections.items():
-        for option, unbuilt in unbuilt_in(section):
+        for option, unbuilt in unbuilt_among(section.values(), section.declared):
             key = f"{path}.{_kebab(option)}"
             yield unbuilt.finding(key, where(key))
     if cluster.tls.enabled:

@@ -10,14 +10,15 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from rocketbox.autoconfigure.properties import ClusterProperties, ListenerProperties, MarkProperties, listener_options
+from rocketbox.autoconfigure.option_models import Properties
+from rocketbox.autoconfigure.properties import ClusterProperties, ListenerProperties, MarkProperties
 from rocketbox.boot.masking import MASK
 from rocketbox.boot.shapes import uniform
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import place_of
-from rocketbox.listeners.options import SECRET_OPTIONS, Said
+from rocketbox.listeners.options import LISTENER_OPTIONS, Said
 from rocketbox.listeners.registrar import Candidate, ClusterSettings
 from rocketbox.marks import rocketmq_listener, send_to
 
@@ -35,13 +36,11 @@ def cluster_settings(prefix: str, properties: ClusterProperties, where: Where) -
 
     Raises ConfigurationError for a key of a listener that is neither an option nor a topic switch.
     """
-    consumer: Any = properties.consumer  # its fields are made from the decorator's
+    consumer = properties.consumer
     listeners = f"{prefix}.consumer.listeners"
 
-    def said(path: str, model: BaseModel) -> Said:
-        return Said(
-            listener_options(model), lambda name: where(f"{path}.{name.replace('_', '-')}") or f"default of {path}"
-        )
+    def said(path: str, model: Properties) -> Said:
+        return Said(_said_in(model), lambda name: where(f"{path}.{name.replace('_', '-')}") or f"default of {path}")
 
     findings = []
     groups: dict[str, Said] = {}
@@ -66,6 +65,15 @@ def cluster_settings(prefix: str, properties: ClusterProperties, where: Where) -
         switches=switches,
         where_switched=lambda name: where(f"{listeners}.{name}") or listeners,
     )
+
+
+def _said_in(model: Properties) -> dict[str, Any]:
+    """The listener options that a model was given, by name; as the client has them."""
+    return {
+        name: value
+        for name, value in model.values().items()
+        if name in LISTENER_OPTIONS and name in model.model_fields_set and value is not None
+    }
 
 
 def _off_by(prefix: str, properties: Any) -> str | None:
@@ -124,7 +132,7 @@ def candidate_of(
         if value is not None:
             given[field.name] = value
     try:
-        values = listener_options(MarkProperties.model_validate(given))
+        values = _said_in(MarkProperties.model_validate(given))
     except ValidationError as error:
         findings += [_wrong_value(problem, name, given, mark, here) for problem in error.errors(include_url=False)]
         values = {}
@@ -137,11 +145,13 @@ def candidate_of(
 def _wrong_value(problem: Any, name: str, given: Mapping[str, Any], mark: rocketmq_listener, here: str) -> Finding:
     option = str(problem["loc"][0]).replace("-", "_")
     written, value = getattr(mark, option, None), given.get(option)
-    what = f"{option} of listener {name} is {MASK if option in SECRET_OPTIONS else repr(value)}"
+    what = f"{option} of listener {name} is {MASK if LISTENER_OPTIONS[option].secret else repr(value)}"
     if problem["type"] == "string_too_short":
         what = f"{option} of listener {name} is empty"
     elif problem["type"] in _PLAIN_TYPES:
         what += f", and must be {_PLAIN_TYPES[problem['type']]}"
+    elif problem["msg"].startswith("must "):
+        what += f", and {problem['msg']}"
     else:
         what += f": {problem['msg'].removeprefix('Value error, ')}"
     if written != value:

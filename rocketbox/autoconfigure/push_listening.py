@@ -16,10 +16,11 @@ from rocketbox.autoconfigure.service import Service, of_cluster
 from rocketbox.autoconfigure.users import ClientInstances
 from rocketbox.boot.marks import bean
 from rocketbox.client import MQClientInstance
-from rocketbox.client.unbuilt import unbuilt_in
+from rocketbox.client.unbuilt import unbuilt_among
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners import ListenerContainer
 from rocketbox.listeners.binding import unreadable_payload
+from rocketbox.listeners.options import GROUP_OPTIONS
 from rocketbox.listeners.plans import ContainerPlan
 from rocketbox.listeners.registrar import Candidate, plan_containers
 from rocketbox.marks import rocketmq_listener, send_to
@@ -92,7 +93,7 @@ class PushListeners(ListenerKind[Candidate, ContainerPlan]):
         for plan in plans:
             cluster = self._properties.cluster(plan.cluster or "")
             instance = starting.resolve(of_cluster(ClientInstances, plan.cluster)).group(plan.group)
-            if cluster.consumer.missing_topic == "fail":  # type: ignore[attr-defined]  # its model is made at run time
+            if cluster.consumer.missing_topic == "fail":
                 await _expect_topics(plan, instance)
             containers.append(
                 ListenerContainer(
@@ -117,7 +118,7 @@ def push_listeners(properties: RocketMQProperties, service: Service) -> PushList
 
 def _unbuilt_in_decorators(plan: ContainerPlan) -> Iterator[Finding]:
     decorators = {function.signature.where for function in plan.functions}
-    for option, unbuilt in unbuilt_in(plan.options):
+    for option, unbuilt in unbuilt_among(vars(plan.options), GROUP_OPTIONS):
         if plan.said.get(option) in decorators:  # what the settings say is told already
             yield unbuilt.finding(f"{option} of group {plan.group!r}", plan.said[option])
 

@@ -13,7 +13,7 @@ from rocketbox.autoconfigure.service import ProducerLookup, Service
 from rocketbox.autoconfigure.users import ClientInstances, PlannedClients
 from rocketbox.boot.conditions import Condition, ConditionContext, Verdict, on_bean, on_missing_bean, on_property
 from rocketbox.boot.marks import Cluster, Phase, bean
-from rocketbox.client import LitePullConsumerOptions, MQClientInstance, Producer
+from rocketbox.client import LitePullConsumerOptions, MQClientInstance, Producer, ProducerOptions
 from rocketbox.errors import (
     AccessDeniedError,
     ConfigurationError,
@@ -158,7 +158,7 @@ def producer(properties: RocketMQProperties, cluster: Cluster, clients: ClientIn
     """The cluster's producer; a user's own Producer bean takes its place."""
     own = properties.cluster(cluster.name).producer
     assert own.group is not None, "a condition says that it is set"
-    return Producer(own.group, instance=clients.producer, options=own.options())
+    return Producer(own.group, instance=clients.producer, options=own.as_options(ProducerOptions))
 
 
 @bean(on_bean(Producer), on_missing_bean(RocketMQTemplate), per_cluster=True, phase=Phase.TEMPLATE)
@@ -178,4 +178,4 @@ def rocketmq_template(producer: Producer, converter: MessageConverter, producers
 )
 def pull_consumer_options(properties: RocketMQProperties, cluster: Cluster) -> LitePullConsumerOptions:
     """How the cluster's pull consumer pulls; its group and topic stand in the properties."""
-    return properties.cluster(cluster.name).pull_consumer.options()
+    return properties.cluster(cluster.name).pull_consumer.as_options(LitePullConsumerOptions)

@@ -140,7 +140,7 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
         settings = planning.clusters[plan.cluster]
         own = self._properties.cluster(plan.cluster or "")
         layers = (settings.groups.get(plan.group, Said.nothing()), settings.defaults)
-        if own.access_key is not None or any(layer.values.get("access_key") for layer in layers):
+        if own.values()["access_key"] is not None or any(layer.values.get("access_key") for layer in layers):
             yield SPARK_KEYS.finding(f"group {plan.group!r} of a Spark listener, whose cluster has keys,", plan.where)
 
     def needs(self, plan: SparkPlan, need: Need) -> None:

@@ -1,7 +1,9 @@
 """The settings of a client instance, a producer, a push consumer and a pull consumer.
 
-Durations are float seconds. Values are checked when they are made, all at once. Which of them ask for something that
-this client does not do is said in ``unbuilt``.
+Each option is declared here and nowhere else: type, default, bounds, unit, and the words of the reference; decorators
+and settings are made from it (``listeners.options``, ``autoconfigure.option_models``). One that is no setting says
+``IN_CODE``. Durations are float seconds. Values are checked when they are made, all at once. Which of them ask for
+something that this client does not do is said in ``unbuilt``.
 
 Source: Apache RocketMQ 5.x ``ClientConfig``, ``DefaultMQProducer``, ``DefaultMQPushConsumer``,
 ``DefaultLitePullConsumer`` (names in snake_case, defaults and limits as there).
@@ -9,14 +11,19 @@ Source: Apache RocketMQ 5.x ``ClientConfig``, ``DefaultMQProducer``, ``DefaultMQ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le
 
 from rocketbox.client.allocation import AllocationStrategy, allocate_averagely
 from rocketbox.client.middleware import ConsumeMiddleware, SendMiddleware
 from rocketbox.client.outcomes import BROKER_DECIDES, DEAD_LETTER
+from rocketbox.declarations import BYTES, IN_CODE, SECONDS, Key, Words, check_options
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.message import DELAY_LEVEL_SECONDS, ConsumeFromWhere, ConsumeMode, MessageModel, SelectorType
 from rocketbox.protocol.codes import TBW102
@@ -35,7 +42,10 @@ __all__ = [
     "MAX_CACHED_BYTES",
     "MemberOptions",
     "Mismatch",
+    "NamespaceOptions",
     "ProducerOptions",
+    "SelectionOptions",
+    "UserOptions",
     "mismatches",
 ]
 
@@ -54,16 +64,6 @@ class AccessChannel(Enum):
 
     LOCAL = "LOCAL"
     CLOUD = "CLOUD"
-
-
-def _check(owner: str, rules: Iterable[tuple[bool, str, object, str]]) -> None:
-    findings = [
-        Finding(f"{owner}.{name} is {value!r}", fix=f"it must be {right}")
-        for is_right, name, value, right in rules
-        if not is_right
-    ]
-    if findings:
-        raise ConfigurationError(findings)
 
 
 @dataclass(frozen=True)
@@ -94,16 +94,50 @@ def mismatches(given: Collection[str]) -> list[Mismatch]:
     return found
 
 
+# What options of several kinds say alike.
+MessageModelOption = Annotated[
+    MessageModel, Words("CLUSTERING: one of the group gets a message; BROADCASTING: each of them")
+]
+PullBatchSize = Annotated[int, Ge(1), Le(MAX_PULL_BATCH), Words("messages asked for at once")]
+Time = Annotated[float, SECONDS, Gt(0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamespaceOptions:
+    """The namespace of topics and groups; None: there is none, or it is that of what stands above."""
+
+    namespace: Annotated[
+        str | None,
+        Words("the namespace, written before the names of topics and groups; not together with namespace-v2"),
+    ] = None
+    namespace_v2: Annotated[str | None, Words("the namespace, sent in a header; not together with namespace")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserOptions(NamespaceOptions):
+    """Who a producer or group is to the servers, as settings say it; a client instance has ``Credentials`` of it."""
+
+    access_key: Annotated[str | None, Words("the user whose requests these are (ACL); together with secret-key")] = (
+        field(default=None, repr=False)
+    )
+    secret_key: Annotated[
+        str | None, Words("what the user's requests are signed with (ACL); together with access-key")
+    ] = field(default=None, repr=False)
+
+
 @dataclass(frozen=True, kw_only=True)
 class MemberOptions:
     """What producers and consumers say alike: message trace. Who they are is said to their client instance."""
 
-    enable_msg_trace: bool = False
-    customized_trace_topic: str = SYSTEM_TRACE_TOPIC
+    enable_msg_trace: Annotated[bool, Words("true: what becomes of each message is sent to the trace topic")] = False
+    customized_trace_topic: Annotated[str, Words("the topic of the trace")] = SYSTEM_TRACE_TOPIC
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientOptions:
+class ClientOptions(NamespaceOptions):
     """How a client instance names itself, how often it asks and tells, and how it connects.
 
     ``instance_name`` DEFAULT becomes ``<pid>#<number>``, so that each instance is a client of its own; any other name
@@ -117,45 +151,36 @@ class ClientOptions:
     ``persist_consumer_offset_interval`` (Java's every 5 s): a killed one repeats no more than what it handled in it.
     """
 
-    instance_name: str = DEFAULT_INSTANCE_NAME
-    client_ip: str | None = None
-    unit_name: str | None = None
-    access_channel: AccessChannel = AccessChannel.LOCAL
-    credentials: Credentials | None = None
-    namespace: str | None = None
-    namespace_v2: str | None = None
-    tls_enable: bool = False
-    api_timeout: float = 3.0
-    poll_name_server_interval: float = 30.0
-    missing_route_interval: float = 1.0
-    heartbeat_broker_interval: float = 30.0
-    persist_consumer_offset_interval: float = 1.0
-    shutdown_timeout: float = 3.0
-    max_cached_bytes: int = MAX_CACHED_BYTES
-    remoting: RemotingOptions = field(default_factory=RemotingOptions)
-    hooks: tuple[RpcHook, ...] = ()
-    send_middleware: tuple[SendMiddleware, ...] = ()
-    consume_middleware: tuple[ConsumeMiddleware, ...] = ()
+    instance_name: Annotated[
+        str,
+        Words(
+            "the client's name, the same wherever a cluster says it; DEFAULT becomes <process id>#<number>, another "
+            "name must be one process's on a machine"
+        ),
+    ] = DEFAULT_INSTANCE_NAME
+    client_ip: Annotated[str | None, IN_CODE] = None
+    unit_name: Annotated[str | None, IN_CODE] = None
+    access_channel: Annotated[AccessChannel, Words("LOCAL, or CLOUD for the servers of a vendor")] = AccessChannel.LOCAL
+    credentials: Annotated[Credentials | None, IN_CODE] = None
+    tls_enable: Annotated[bool, Words("true: connections are encrypted; the same wherever a cluster says it")] = False
+    api_timeout: Annotated[Time, IN_CODE] = 3.0
+    poll_name_server_interval: Annotated[Time, IN_CODE] = 30.0
+    missing_route_interval: Annotated[Time, IN_CODE] = 1.0
+    heartbeat_broker_interval: Annotated[Time, IN_CODE] = 30.0
+    persist_consumer_offset_interval: Annotated[Time, IN_CODE] = 1.0
+    shutdown_timeout: Annotated[Time, IN_CODE] = 3.0
+    max_cached_bytes: Annotated[
+        int, BYTES, Gt(0), Words("of messages that wait for their handlers, in all groups together")
+    ] = MAX_CACHED_BYTES
+    remoting: Annotated[RemotingOptions, IN_CODE] = field(default_factory=RemotingOptions)
+    hooks: Annotated[tuple[RpcHook, ...], IN_CODE] = ()
+    send_middleware: Annotated[tuple[SendMiddleware, ...], IN_CODE] = ()
+    consume_middleware: Annotated[tuple[ConsumeMiddleware, ...], IN_CODE] = ()
 
     def __post_init__(self) -> None:
         if wrong := mismatches([name for name in ("namespace", "namespace_v2") if getattr(self, name) is not None]):
             raise ConfigurationError([Finding(f"ClientOptions: {each.told()}", fix=each.fix) for each in wrong])
-        times = (
-            "api_timeout",
-            "poll_name_server_interval",
-            "missing_route_interval",
-            "heartbeat_broker_interval",
-            "persist_consumer_offset_interval",
-            "shutdown_timeout",
-        )
-        _check(
-            "ClientOptions",
-            [
-                (bool(self.instance_name.strip()), "instance_name", self.instance_name, "a name"),
-                (self.max_cached_bytes > 0, "max_cached_bytes", self.max_cached_bytes, "more than 0 bytes"),
-                *((getattr(self, name) > 0, name, getattr(self, name), "more than 0 seconds") for name in times),
-            ],
-        )
+        check_options(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,60 +198,41 @@ class ProducerOptions(MemberOptions):
     of ``compress_message_body_threshold`` bytes and more are to be compressed.
     """
 
-    send_message_timeout: float = 3.0
-    send_msg_max_timeout_per_request: float | None = None
-    retry_times_when_send_failed: int = 2
-    retry_times_when_send_async_failed: int = 2
-    retry_another_broker_when_not_store_ok: bool = False
-    accept_weak_ack: bool = False
-    send_latency_fault_enable: bool = False
-    max_message_size: int = MAX_BODY_BYTES
-    compress_message_body_threshold: int = 4096
-    create_topic_key: str = TBW102
-    default_topic_queue_nums: int = 4
-    send_many_window: int = 256
-
-    def __post_init__(self) -> None:
-        per_request = self.send_msg_max_timeout_per_request
-        positive = "more than 0 seconds"
-        _check(
-            "ProducerOptions",
-            [
-                (self.send_message_timeout > 0, "send_message_timeout", self.send_message_timeout, positive),
-                (
-                    per_request is None or per_request > 0,
-                    "send_msg_max_timeout_per_request",
-                    per_request,
-                    f"None or {positive}",
-                ),
-                (
-                    self.retry_times_when_send_failed >= 0,
-                    "retry_times_when_send_failed",
-                    self.retry_times_when_send_failed,
-                    "0 or more",
-                ),
-                (
-                    self.retry_times_when_send_async_failed >= 0,
-                    "retry_times_when_send_async_failed",
-                    self.retry_times_when_send_async_failed,
-                    "0 or more",
-                ),
-                (
-                    self.compress_message_body_threshold >= 0,
-                    "compress_message_body_threshold",
-                    self.compress_message_body_threshold,
-                    "0 bytes or more",
-                ),
-                (self.max_message_size > 0, "max_message_size", self.max_message_size, "more than 0 bytes"),
-                (
-                    self.default_topic_queue_nums > 0,
-                    "default_topic_queue_nums",
-                    self.default_topic_queue_nums,
-                    "at least 1",
-                ),
-                (self.send_many_window > 0, "send_many_window", self.send_many_window, "at least 1"),
-            ],
-        )
+    send_message_timeout: Annotated[Time, Words("for a send with all its tries")] = 3.0
+    send_msg_max_timeout_per_request: Annotated[
+        float | None,
+        SECONDS,
+        Gt(0),
+        Words("for each try of a send but the last; none: each has its share of the whole"),
+    ] = None
+    compress_message_body_threshold: Annotated[
+        int, BYTES, Ge(0), Words("bodies of this size and more are compressed")
+    ] = 4096
+    retry_times_when_send_failed: Annotated[int, Ge(0), Words("tries after the first one")] = 2
+    retry_times_when_send_async_failed: Annotated[
+        int, Ge(0), Words("tries after the first one for each message of send_many")
+    ] = 2
+    retry_another_broker_when_not_store_ok: Annotated[
+        bool,
+        Key("retry-next-server"),
+        Words("try another broker when a message was stored less safely than asked"),
+    ] = False
+    max_message_size: Annotated[int, BYTES, Gt(0), Words("larger bodies are refused before they are sent")] = (
+        MAX_BODY_BYTES
+    )
+    accept_weak_ack: Annotated[
+        bool, Words("true: a message that is stored less safely than asked is a result, not an error")
+    ] = False
+    send_latency_fault_enable: Annotated[
+        bool, Words("true: stay away from brokers that were slow, by Apache's fault latency table")
+    ] = False
+    create_topic_key: Annotated[
+        str, Words("the topic after which a broker makes a topic that is sent to and not there yet")
+    ] = TBW102
+    default_topic_queue_nums: Annotated[
+        int, Ge(1), Words("queues of a topic that a send makes; no more than the topic has which it is made after")
+    ] = 4
+    send_many_window: Annotated[int, Ge(1), Words("messages that send_many has in flight at once")] = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,8 +242,10 @@ class ConsumerOptions(MemberOptions):
     Trace is that of :class:`MemberOptions`.
 
     ``concurrency`` is the number of handlers that run at once. ``max_reconsume_times`` -1 is 16 retries for a
-    concurrent group and no limit for an orderly one. ``await_termination`` bounds the wait for running handlers at the
-    end. ``consume_timestamp_ms`` is where ConsumeFromWhere.TIMESTAMP begins (None: half an hour before the start).
+    concurrent group and no limit for an orderly one. ``delay_level_when_next_consume``: 0 the broker decides, -1
+    dead-letter at once, 1..18 that level. ``await_termination`` bounds the wait for running handlers at the
+    end. ``consume_timestamp`` is where ConsumeFromWhere.TIMESTAMP begins, in local time where it names no zone (None:
+    half an hour before the start).
     ``pull_threshold_for_topic`` and ``..._size_for_topic`` (-1: off) are shared among the queues this member has.
     ``local_offset_dir`` is for broadcasting (None: ``~/.rocketmq_offsets``). ``wait_for_servers`` lets the start go on
     when no name server answers; consumption then begins when one does.
@@ -245,55 +253,50 @@ class ConsumerOptions(MemberOptions):
     Raises ConfigurationError that names all options out of range.
     """
 
-    consume_mode: ConsumeMode = ConsumeMode.CONCURRENTLY
-    message_model: MessageModel = MessageModel.CLUSTERING
-    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
-    consume_timestamp_ms: int | None = None
-    concurrency: int = 20
-    max_reconsume_times: int = -1
-    delay_level_when_next_consume: int = BROKER_DECIDES
-    consume_timeout: float = 900.0
-    suspend_current_queue_time: float = 1.0
-    await_termination: float = 10.0
-    pull_batch_size: int = 32
-    pull_batch_size_in_bytes: int = 262_144
-    pull_interval: float = 0.0
-    pull_threshold_for_queue: int = 1000
-    pull_threshold_size_for_queue: int = 100 * MIB
-    pull_threshold_for_topic: int = -1
-    pull_threshold_size_for_topic: int = -1
-    consume_concurrently_max_span: int = 2000
-    allocation: AllocationStrategy = allocate_averagely
-    rebalance_interval: float = 20.0
-    local_offset_dir: Path | None = None
-    wait_for_servers: bool = False
+    consume_mode: Annotated[ConsumeMode, Words("CONCURRENTLY, or ORDERLY: one message of a queue after the other")] = (
+        ConsumeMode.CONCURRENTLY
+    )
+    message_model: MessageModelOption = MessageModel.CLUSTERING
+    consume_from_where: Annotated[
+        ConsumeFromWhere, Words("where a new group begins: at the messages to come, at the oldest, or at a time")
+    ] = ConsumeFromWhere.LAST_OFFSET
+    consume_timestamp: Annotated[
+        datetime | None,
+        Words("the time at which a new group begins; none: half an hour before the start. With TIMESTAMP alone"),
+    ] = None
+    concurrency: Annotated[int, Ge(1), Le(1000), Words("handlers at once")] = 20
+    max_reconsume_times: Annotated[
+        int, Ge(-1), Le(2**31 - 1),
+        Words("retries before the dead-letter queue; -1: 16, for orderly listeners without end"),
+    ] = -1  # fmt: skip
+    delay_level_when_next_consume: Annotated[
+        int, Ge(DEAD_LETTER), Le(len(DELAY_LEVEL_SECONDS)),
+        Words("0: the broker's own delays; 1 to 18: that level; -1: dead-letter queue"),
+    ] = BROKER_DECIDES  # fmt: skip
+    consume_timeout: Annotated[float, SECONDS, Ge(0.001), Words("a message that is held longer comes back")] = 900.0
+    suspend_current_queue_time: Annotated[
+        float, SECONDS, Ge(SHORTEST_PAUSE), Le(LONGEST_PAUSE), Words("pause of an orderly queue after a failure")
+    ] = 1.0
+    await_termination: Annotated[float, SECONDS, Ge(0), IN_CODE] = 10.0
+    pull_batch_size: PullBatchSize = 32
+    pull_batch_size_in_bytes: Annotated[int, BYTES, Ge(1), Le(2**31 - 1), IN_CODE] = 262_144
+    pull_interval: Annotated[float, SECONDS, Ge(0), Le(65.535), Words("pause between two pulls")] = 0.0
+    pull_threshold_for_queue: Annotated[int, Ge(1), Le(65_535), IN_CODE] = 1000
+    pull_threshold_size_for_queue: Annotated[int, BYTES, Ge(MIB), Le(1024 * MIB), IN_CODE] = 100 * MIB
+    pull_threshold_for_topic: Annotated[int, Ge(-1), Le(6_553_500), IN_CODE] = -1
+    pull_threshold_size_for_topic: Annotated[int, BYTES, Ge(-1), Le(102_400 * MIB), IN_CODE] = -1
+    consume_concurrently_max_span: Annotated[int, Ge(1), Le(65_535), IN_CODE] = 2000
+    allocation: Annotated[AllocationStrategy, IN_CODE] = allocate_averagely
+    rebalance_interval: Annotated[float, SECONDS, Ge(0.001), IN_CODE] = 20.0
+    local_offset_dir: Annotated[Path | None, IN_CODE] = None
+    wait_for_servers: Annotated[bool, IN_CODE] = False
 
     def __post_init__(self) -> None:
-        levels = len(DELAY_LEVEL_SECONDS)
-        ranges: dict[str, tuple[float, float]] = {
-            "concurrency": (1, 1000),
-            "max_reconsume_times": (-1, 2**31 - 1),
-            "delay_level_when_next_consume": (DEAD_LETTER, levels),
-            "consume_timeout": (0.001, float("inf")),
-            "suspend_current_queue_time": (SHORTEST_PAUSE, LONGEST_PAUSE),
-            "await_termination": (0, float("inf")),
-            "pull_batch_size": (1, 1024),
-            "pull_batch_size_in_bytes": (1, 2**31 - 1),
-            "pull_interval": (0, 65.535),
-            "pull_threshold_for_queue": (1, 65_535),
-            "pull_threshold_size_for_queue": (MIB, 1024 * MIB),
-            "pull_threshold_for_topic": (-1, 6_553_500),
-            "pull_threshold_size_for_topic": (-1, 102_400 * MIB),
-            "consume_concurrently_max_span": (1, 65_535),
-            "rebalance_interval": (0.001, float("inf")),
-        }
-        _check(
-            "ConsumerOptions",
-            [
-                (low <= getattr(self, name) <= high, name, getattr(self, name), f"from {low:g} to {high:g}")
-                for name, (low, high) in ranges.items()
-            ],
-        )
+        super().__post_init__()
+        if self.consume_timestamp is not None and self.consume_from_where is not ConsumeFromWhere.TIMESTAMP:
+            what = f"{type(self).__name__}: consume_timestamp is set, and consume_from_where is "
+            fix = "set consume_from_where to TIMESTAMP, or leave consume_timestamp out"
+            raise ConfigurationError(Finding(what + self.consume_from_where.name, fix=fix))
 
     @property
     def broadcasting(self) -> bool:
@@ -305,18 +308,19 @@ class ConsumerOptions(MemberOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LitePullConsumerOptions(MemberOptions):
+class SelectionOptions:
+    """Which messages of a topic are taken."""
+
+    selector_type: Annotated[SelectorType, Words("how the expression is meant: TAG or SQL92")] = SelectorType.TAG
+    selector_expression: Annotated[str, Words("which messages are taken: tags such as UA || AA")] = "*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LitePullConsumerOptions(SelectionOptions, MemberOptions):
     """How a pull consumer pulls: what it selects of its topic, and ``pull_batch_size`` messages at once.
 
     Its group and topic stand beside them.
     """
 
-    message_model: MessageModel = MessageModel.CLUSTERING
-    selector_type: SelectorType = SelectorType.TAG
-    selector_expression: str = "*"
-    pull_batch_size: int = 10
-
-    def __post_init__(self) -> None:
-        size = self.pull_batch_size
-        right = f"from 1 to {MAX_PULL_BATCH}"
-        _check("LitePullConsumerOptions", [(1 <= size <= MAX_PULL_BATCH, "pull_batch_size", size, right)])
+    message_model: MessageModelOption = MessageModel.CLUSTERING
+    pull_batch_size: PullBatchSize = 10

@@ -54,7 +54,7 @@ class StartOffsets:
         if stored is not None:
             return stored, True
         if where is ConsumeFromWhere.TIMESTAMP and not from_zero:
-            begin = self._options.consume_timestamp_ms
-            timestamp_ms = self._started_ms - HALF_AN_HOUR_MS if begin is None else begin
+            begin = self._options.consume_timestamp
+            timestamp_ms = self._started_ms - HALF_AN_HOUR_MS if begin is None else round(begin.timestamp() * 1000)
             end = await search_offset(instance.remoting, address, queue, timestamp_ms, timeout=timeout)
         return end, False

@@ -11,25 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
-from rocketbox.client.options import SYSTEM_TRACE_TOPIC, AccessChannel
+from rocketbox.declarations import Option, options_of
 from rocketbox.errors import ConfigurationError, Finding
 
-__all__ = ["PULL_CONSUMER", "SPARK_KEYS", "UNBUILT", "Unbuilt", "refuse_unbuilt", "unbuilt_in"]
+__all__ = ["PULL_CONSUMER", "SPARK_KEYS", "UNBUILT", "Unbuilt", "refuse_unbuilt", "unbuilt_among"]
 
 
 @dataclass(frozen=True)
 class Unbuilt:
-    """What an option asks for, what to do instead, and the value that does not ask for it, beside None."""
+    """What an option asks for with any value but its default, and what to do instead."""
 
     feature: str
     fix: str
-    idle: Any = None
-
-    def is_asked_for_by(self, value: Any) -> bool:
-        return value is not None and value != self.idle
 
     def finding(self, said: str, where: str | None = None) -> Finding:
         """The error about an option; ``said`` tells of it and its value, and of no secret."""
@@ -37,18 +32,16 @@ class Unbuilt:
 
 
 UNBUILT: Mapping[str, Unbuilt] = {
-    "access_channel": Unbuilt(
-        "the ways of a vendor's cloud", "leave it out, or set it to LOCAL", idle=AccessChannel.LOCAL
-    ),
-    "tls_enable": Unbuilt("encrypted connections (TLS)", "leave it out, and use a port without TLS", idle=False),
+    "access_channel": Unbuilt("the ways of a vendor's cloud", "leave it out, or set it to LOCAL"),
+    "tls_enable": Unbuilt("encrypted connections (TLS)", "leave it out, and use a port without TLS"),
     "namespace": Unbuilt(
         "a namespace", "leave it out, and write the whole names of topics and groups, as namespace%topic"
     ),
     "namespace_v2": Unbuilt("a namespace in the header", "leave it out, and use topics outside of namespaces"),
-    "enable_msg_trace": Unbuilt("message trace", "leave it out", idle=False),
-    "customized_trace_topic": Unbuilt("message trace", "leave it out", idle=SYSTEM_TRACE_TOPIC),
-    "compress_message_body_threshold": Unbuilt("compressed bodies", "leave it out: bodies go as they are", idle=4096),
-    "reply_timeout": Unbuilt("replies to requests", "leave it out", idle=timedelta(seconds=3)),
+    "enable_msg_trace": Unbuilt("message trace", "leave it out"),
+    "customized_trace_topic": Unbuilt("message trace", "leave it out"),
+    "compress_message_body_threshold": Unbuilt("compressed bodies", "leave it out: bodies go as they are"),
+    "reply_timeout": Unbuilt("replies to requests", "leave it out"),
 }
 """By the name of the option."""
 
@@ -58,17 +51,18 @@ SPARK_KEYS = Unbuilt(
 )
 
 
-def unbuilt_in(options: object) -> Iterator[tuple[str, Unbuilt]]:
-    """The options of an object that ask for what is not built, by name."""
-    said = vars(options)
+def unbuilt_among(values: Mapping[str, Any], declared: Mapping[str, Option]) -> Iterator[tuple[str, Unbuilt]]:
+    """The options that ask for what is not built, by name; None and the declared default ask for nothing."""
     for name, unbuilt in UNBUILT.items():
-        if unbuilt.is_asked_for_by(said.get(name)):
+        value = values.get(name)
+        if name in declared and value is not None and value != declared[name].default:
             yield name, unbuilt
 
 
 def refuse_unbuilt(options: object) -> None:
     """Raise ConfigurationError that names all options which ask for what is not built."""
     owner = type(options).__name__
-    findings = [unbuilt.finding(f"{owner}.{name}") for name, unbuilt in unbuilt_in(options)]
+    asked_for = unbuilt_among(vars(options), options_of(type(options)))
+    findings = [unbuilt.finding(f"{owner}.{name}") for name, unbuilt in asked_for]
     if findings:
         raise ConfigurationError(findings)

@@ -133,7 +133,7 @@ class ListenerContainer:
         if not self._drained:
             self._drained = True
             own = self.plan.options.await_termination_when_shutdown
-            await self.consumer.drain(timeout if own is None else min(own.total_seconds(), timeout))
+            await self.consumer.drain(timeout if own is None else min(own, timeout))
 
     def describe(self) -> list[str]:
         """One line for each of its functions, as in the start log."""

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 from rocketbox.client.checks import MAX_TOPIC_CHARS, check_group, check_topic
 from rocketbox.client.options import mismatches
+from rocketbox.declarations import SECONDS
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError, InvalidMessageError
 from rocketbox.hints import place_of
 from rocketbox.listeners.binding import Beans, HandlerSignature, read_signature
-from rocketbox.listeners.options import DEFAULTS, FUNCTION_OPTIONS, GROUP_OPTIONS, SECRET_OPTIONS, GroupOptions, Said
+from rocketbox.listeners.options import FUNCTION_OPTIONS, GROUP_OPTIONS, LISTENER_OPTIONS, GroupOptions, Said
 from rocketbox.listeners.plans import ContainerPlan, ListenerFunction
 from rocketbox.marks import send_to
-from rocketbox.message import ConsumeMode, MessageModel
+from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageModel
 from rocketbox.protocol.tags import is_valid_name
 from rocketbox.template import MessageConverter
 from rocketbox.template.headers import split_destination
@@ -33,26 +33,7 @@ __all__ = ["Candidate", "ClusterSettings", "plan_containers", "unknown_cluster"]
 
 _log = logging.getLogger(__name__)
 
-_NO_TIME = timedelta(0)
-_MS = timedelta(milliseconds=1)
-_ANY_NUMBER = 2**31 - 1
-
-BOUNDS: Mapping[str, tuple[Any, Any]] = {  # option -> smallest and largest value that make sense; None: any
-    "concurrency": (1, 1000),
-    "consume_message_batch_max_size": (1, 1024),
-    "max_reconsume_times": (-1, _ANY_NUMBER),
-    "delay_level_when_next_consume": (-1, 18),
-    "pull_batch_size": (1, 1024),
-    "invalid_limit": (1, _ANY_NUMBER),
-    "consume_timeout": (timedelta(milliseconds=1), None),
-    "reply_timeout": (timedelta(milliseconds=1), None),
-    "suspend_current_queue_time": (timedelta(milliseconds=10), timedelta(seconds=30)),  # as the queue bounds it
-    "pull_interval": (_NO_TIME, None),
-    "await_termination_when_shutdown": (_NO_TIME, None),
-}
-
-
-_OPTION_KEYS = tuple(name.replace("_", "-") for name in ("enabled", *FUNCTION_OPTIONS, *GROUP_OPTIONS))
+_OPTION_KEYS = tuple(option.key for option in LISTENER_OPTIONS.values() if option.key is not None)
 
 
 @dataclass(frozen=True)
@@ -185,11 +166,10 @@ class _Registrar:
         for name in FUNCTION_OPTIONS:
             for layer in (group_said, said, settings.defaults):
                 if layer.values.get(name) is not None:
-                    self.check_bound(group, name, layer)
                     options[name] = layer.values[name]
                     break
             else:
-                options[name] = DEFAULTS.get(name)
+                options[name] = FUNCTION_OPTIONS[name].default
         self.check_replies(candidate, here)
         self.groups.setdefault((cluster, group), []).append(_Member(candidate, signature, topic, options))
 
@@ -211,16 +191,6 @@ class _Registrar:
         if off:
             _log.info("listener %s of group %s is off: %s", candidate.name, group, off[0])
         return not off
-
-    def check_bound(self, group: str, name: str, layer: Said) -> None:
-        value = layer.values.get(name)
-        if value is None or name not in BOUNDS:
-            return
-        low, high = BOUNDS[name]
-        if value < low or (high is not None and value > high):
-            bounded = high not in (None, _ANY_NUMBER)
-            fix = f"choose a value from {_text(low)} to {_text(high)}" if bounded else f"choose {_text(low)} or more"
-            self.wrong(f"{name} of group {group!r} is {_text(value)}", layer.where(name), fix)
 
     def check_names(self, name: str, group: str, topic: str, here: str) -> None:
         try:
@@ -325,6 +295,7 @@ class _Registrar:
         """The group's options and where each that somebody said was said."""
         values: dict[str, Any] = {}
         said: dict[str, str] = {}
+        by_default: set[str] = set()
         for name in GROUP_OPTIONS:
             by_decorators = [member for member in members if member.candidate.said.values.get(name) is not None]
             if group_said.values.get(name) is not None:
@@ -334,11 +305,12 @@ class _Registrar:
                 self.check_agreement(group, name, by_decorators)
             elif defaults.values.get(name) is not None:
                 layer = defaults
+                by_default.add(name)
             else:
                 continue
-            self.check_bound(group, name, layer)
             values[name], said[name] = layer.values[name], layer.where(name)
         self.check_user(group, values, said)
+        self.check_timestamp(group, values, said, by_default)
         self.check_pair(group, [group_said, *(member.candidate.said for member in members), defaults], said)
         return GroupOptions(**values), said
 
@@ -362,12 +334,34 @@ class _Registrar:
             for name in mismatch.given:
                 del values[name]
 
+    def check_timestamp(
+        self, group: str, values: dict[str, Any], said: Mapping[str, str], by_default: Collection[str]
+    ) -> None:
+        """Tell of a time to begin at where a new group begins elsewhere, and take it out of values.
+
+        One that is said for all listeners, ``by_default``, is no word on a group which says itself where it begins.
+        """
+        begins = values.get("consume_from_where", GROUP_OPTIONS["consume_from_where"].default)
+        if "consume_timestamp" not in values or begins is ConsumeFromWhere.TIMESTAMP:
+            return
+        del values["consume_timestamp"]
+        has_own_word = "consume_from_where" in said and "consume_from_where" not in by_default
+        if "consume_timestamp" not in by_default or not has_own_word:
+            places = [said[name] for name in ("consume_timestamp", "consume_from_where") if name in said]
+            self.wrong(
+                f"consume_timestamp of group {group!r} is set, and consume_from_where is {begins.name}",
+                " and ".join(dict.fromkeys(places)),
+                "set consume_from_where to TIMESTAMP, or leave consume_timestamp out",
+            )
+
     def check_agreement(self, group: str, name: str, members: Sequence[_Member]) -> None:
         first, *others = members
         for other in others:
             mine, theirs = first.candidate.said.values[name], other.candidate.said.values[name]
             if mine != theirs:
-                mine, theirs = ("a value", "another") if name in SECRET_OPTIONS else (_text(mine), _text(theirs))
+                mine, theirs = (
+                    ("a value", "another") if GROUP_OPTIONS[name].secret else (_text(name, mine), _text(name, theirs))
+                )
                 self.wrong(
                     f"{name} belongs to the whole group {group!r}, and two of its functions differ: "
                     f"{first.signature.name} says {mine}, {other.signature.name} says {theirs}",
@@ -392,7 +386,7 @@ class _Registrar:
                         )
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, timedelta):
-        return f"{value.total_seconds():g}s" if value % timedelta(seconds=1) == _NO_TIME else f"{value / _MS:g}ms"
+def _text(name: str, value: Any) -> str:
+    if GROUP_OPTIONS[name].unit is SECONDS:
+        return f"{value:g}s" if value == int(value) else f"{value * 1000:g}ms"
     return str(getattr(value, "name", value))

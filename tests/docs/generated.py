@@ -10,6 +10,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,14 @@ from typing import Any
 from typer.models import ArgumentInfo, OptionInfo
 
 from rocketbox.autoconfigure.loading import settings_models
+from rocketbox.autoconfigure.option_models import bounds_in_words, default_of
 from rocketbox.boot.effective import format_value
 from rocketbox.boot.reference import markdown_reference, markdown_table
 from rocketbox.broker.options import BrokerOptions, setting_names
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.cli.app import app
 from rocketbox.client.unbuilt import UNBUILT
-from rocketbox.listeners.options import DEFAULTS, FUNCTION_OPTIONS, GROUP_OPTIONS
+from rocketbox.listeners.options import FUNCTION_OPTIONS, GROUP_OPTIONS, LISTENER_OPTIONS
 from rocketbox.marks import rocketmq_listener
 
 __all__ = ["generated", "parts", "pages_with_parts"]
@@ -40,13 +42,18 @@ def _listener_options() -> str:
     """The options of the decorator: their names there and in YAML, their types and defaults, and whose they are."""
     rows = []
     for name, hint in typing.get_type_hints(rocketmq_listener).items():
+        option = LISTENER_OPTIONS[name]
         (kind, *others) = [each for each in typing.get_args(hint) if each is not type(None)]
         if isinstance(kind, type) and issubclass(kind, Enum):
             takes = ", ".join(f"`{kind.__name__}.{member.name}`" for member in kind)
         else:
             takes = "a `timedelta`, or text with a unit" if others else f"`{kind.__name__}`"
-        default = DEFAULTS.get(name)
-        key = "" if name in ("consumer_group", "cluster") else f"`{name.replace('_', '-')}`"
+            if kind is datetime:
+                takes = "a `datetime`, or text: ISO or `yyyyMMddHHmmss`"
+            elif words := bounds_in_words(option):
+                takes += f", {words}"
+        default = default_of(option)
+        key = "" if option.key is None else f"`{option.key}`"
         whose = "group" if name in GROUP_OPTIONS else "function" if name in FUNCTION_OPTIONS else ""
         rows.append((f"`{name}`", key, takes, "" if default is None else f"`{format_value(default)}`", whose))
     return markdown_table(("In the decorator", "Key", "Takes", "Default", "Belongs to the"), rows)

@@ -375,7 +375,7 @@ async def test_settings_win_over_decorators_and_can_switch_listeners_off(
             16,
             "alerts",
         )
-        assert app.listeners["arrivals"].plan.options.consume_timeout.total_seconds() == 600
+        assert app.listeners["arrivals"].plan.options.consume_timeout == 600
     assert re.search(
         r"listener on_departure \(service_\d+.py:\d+\): topic departures, selector \*, group desk, concurrently, "
         r"concurrency 7, 16 retries, then %DLQ%desk \[concurrency said in rocketbox.yaml:\d+:\d+; "

@@ -17,6 +17,7 @@ PACKAGE = ROOT / "rocketbox"
 
 # A part may import the parts named here, and itself. Names are modules or packages below rocketbox.
 LADDER: dict[str, str] = {
+    "declarations": "errors",
     "durations": "",
     "errors": "durations message",  # message: for the type of NotDurableError.result alone, under TYPE_CHECKING
     "clock": "",
@@ -33,9 +34,10 @@ LADDER: dict[str, str] = {
     "marks": "errors message",
     "protocol": "errors message",
     "remoting": "errors clock tasks rare_log loops waiters message protocol",
-    "client": "errors clock tasks frames rare_log safe_repr blocking waiters message storage protocol remoting",
+    "client": "declarations errors clock tasks frames rare_log safe_repr blocking waiters message storage "
+    "protocol remoting",
     "template": "durations errors clock tasks message protocol remoting client",
-    "listeners": "errors clock tasks hints message marks protocol remoting client template",
+    "listeners": "declarations errors clock tasks hints message marks protocol remoting client template",
     "nameserver": "errors clock tasks rare_log message protocol remoting",
     "broker": "errors clock tasks rare_log blocking loops waiters message storage protocol remoting",
     "local_servers": "",
@@ -49,8 +51,8 @@ LADDER: dict[str, str] = {
     "spark.discovery": "spark.source",
     "spark": "errors clock tasks hints blocking message marks protocol remoting client template listeners spark",
     "boot": "durations errors clock tasks frames hints loops",
-    "autoconfigure": "durations errors clock tasks hints blocking message marks protocol remoting client template "
-    "listeners spark boot storage local_servers embedded",
+    "autoconfigure": "declarations durations errors clock tasks hints blocking message marks protocol remoting client "
+    "template listeners spark boot storage local_servers embedded",
     "background": "errors loops",
     "watchdog": "errors clock frames loops",
     "stop_guard": "clock frames loops watchdog",

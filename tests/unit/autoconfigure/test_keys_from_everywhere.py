@@ -156,7 +156,7 @@ def _takes_text(hint: Any) -> bool:
 
 
 def test_placeholders_count_in_every_text_and_time_of_a_listener() -> None:
-    values = {"consume_timeout": "3m", "on_invalid": "skip", "secret_key": "s", "access_key": "a"}
+    values = {"on_invalid": "skip", "secret_key": "s", "access_key": "a", "consume_timestamp": "20260131120000"}
     hints = typing.get_type_hints(rocketmq_listener)
     texts = [name for name, hint in hints.items() if _takes_text(hint)]
     times = [name for name, hint in hints.items() if timedelta in typing.get_args(hint)]
@@ -166,14 +166,14 @@ def test_placeholders_count_in_every_text_and_time_of_a_listener() -> None:
 
     def resolve(text: str, subject: str, where: str) -> str:
         name = text.removeprefix("${").removesuffix("}")
-        return "3m" if name in times else values.get(name, text.replace("${", "<").replace("}", ">"))
+        return "3s" if name in times else values.get(name, text.replace("${", "<").replace("}", ">"))
 
     async def handler(body: bytes) -> None: ...
 
     candidate = candidate_of(handler, mark, (reply,), resolve_text=resolve)
     assert candidate.said.values.keys() == set(texts)
     assert "${" not in str(candidate.said.values)
-    assert {candidate.said.values[name] for name in times} == {timedelta(minutes=3)}
+    assert {candidate.said.values[name] for name in times} == {3.0}
     assert candidate.replies == (send_to("<topic>:<tag>", cluster="<cluster>"),)
 
 
@@ -254,8 +254,8 @@ def test_a_time_of_a_listener_needs_a_unit_in_settings(tmp_path: Path, option: s
         (finding,) = caught.value.findings
         assert finding.what.startswith(f"{key} is ")
         assert "a time with its unit" in finding.what
-    file.write_text(f"{key}: 1m30s\n")
-    assert load_settings(MODELS, file=file, environ={}).value(key) == timedelta(seconds=90)
+    file.write_text(f"{key}: 1s500ms\n")
+    assert load_settings(MODELS, file=file, environ={}).value(key) == timedelta(seconds=1.5)
 
 
 @pytest.mark.parametrize("option", TIMES)

@@ -33,7 +33,7 @@ from rocketbox.client import (
     ProducerOptions,
 )
 from rocketbox.errors import InvalidMessageError
-from rocketbox.listeners.options import DEFAULTS, consumer_options
+from rocketbox.listeners.options import LISTENER_OPTIONS, consumer_options
 from rocketbox.listeners.plans import ListenerFunction
 from rocketbox.message import Message, MessageModel, SelectorType
 from rocketbox.template import RocketMQTemplate
@@ -96,11 +96,11 @@ def keys_of(user: User) -> tuple[str, str]:
 
 
 def producer(assembly: Assembly) -> ProducerOptions:
-    return assembly.rocketmq.producer.options()
+    return assembly.rocketmq.producer.as_options(ProducerOptions)
 
 
 def pull(assembly: Assembly) -> LitePullConsumerOptions:
-    return assembly.rocketmq.pull_consumer.options()
+    return assembly.rocketmq.pull_consumer.as_options(LitePullConsumerOptions)
 
 
 def consumer(assembly: Assembly) -> ConsumerOptions:
@@ -178,7 +178,7 @@ KEYS = [
         lambda seen: sorted(MQClientInstance(seen.rocketmq.name_server or "").name_servers), ["a:1", "b:2"],
     ),
     Key(
-        "rocketmq.access-channel", "enum", None, "cloud",
+        "rocketmq.access-channel", "enum", AccessChannel.LOCAL, "cloud",
         lambda seen: client(seen).access_channel, AccessChannel.CLOUD, is_built=False,
     ),
     Key("rocketmq.producer.group", "string", None, "desk", lambda seen: has(RocketMQTemplate, seen), True),
@@ -336,7 +336,8 @@ def test_a_key_has_springs_type_and_default(service: ServiceMaker, key: Key) -> 
             assert kind.__name__ == plain
     default = assembly.settings.value(key.name)
     if default is None and key.name.startswith("rocketmq.consumer."):  # an option of listeners that nobody said
-        default = DEFAULTS.get(key.name.rpartition(".")[2].replace("-", "_"))
+        declared = LISTENER_OPTIONS.get(key.name.rpartition(".")[2].replace("-", "_"))
+        default = None if declared is None else declared.default
     assert default == key.default
 
 
@@ -376,12 +377,14 @@ def test_only_what_is_not_built_is_refused_and_told_with_its_place(service: Serv
 
 def test_defaults_may_be_written_out(service: ServiceMaker) -> None:
     idle = {
-        key.name: str(key.default).lower() if isinstance(key.default, bool) else str(key.default)
+        key.name: str(key.default).lower()
+        if isinstance(key.default, bool)
+        else str(getattr(key.default, "value", key.default))
         for key in KEYS
         if not key.is_built and key.default is not None
     }
-    assert len(idle) == 10
-    assert look(service, **{"rocketmq.access-channel": "LOCAL"}, **idle).findings == []
+    assert len(idle) == 11
+    assert look(service, **idle).findings == []
 
 
 # --- started -------------------------------------------------------------------------------------------------------
@@ -466,7 +469,7 @@ def test_every_attribute_of_an_extra_template_has_its_key(service: ServiceMaker)
     assert len(EXT_TEMPLATE) == 16  # all but "value", which is the cluster's name here
     assembly = look(service, **of_audit(EXT_TEMPLATE, "namespaceV2"))
     audit = assembly.rocketmq.clusters["audit"]
-    assert audit.producer.options() == ProducerOptions(
+    assert audit.producer.as_options(ProducerOptions) == ProducerOptions(
         send_message_timeout=0.7,
         compress_message_body_threshold=100,
         retry_times_when_send_failed=6,
@@ -507,7 +510,7 @@ def test_every_attribute_of_an_extra_pull_consumer_has_its_key(service: ServiceM
     assert len(EXT_CONSUMER) == 16
     assembly = look(service, **of_audit(EXT_CONSUMER, "namespaceV2"))
     audit = assembly.rocketmq.clusters["audit"]
-    assert audit.pull_consumer.options() == LitePullConsumerOptions(
+    assert audit.pull_consumer.as_options(LitePullConsumerOptions) == LitePullConsumerOptions(
         message_model=MessageModel.BROADCASTING,
         selector_type=SelectorType.SQL92,
         selector_expression="a > 5",

@@ -84,7 +84,7 @@ def test_produce_acl_demo(service: ServiceMaker) -> None:
     assembly = look(service, "rocketmq-produce-acl-demo")
     producer = assembly.rocketmq.producer
     assert producer.group == "my-group1"
-    assert producer.options() == ProducerOptions()
+    assert producer.as_options(ProducerOptions) == ProducerOptions()
     assert assembly.rocketmq.name_server == "Endpoint_of_cloud_MQ"
     assert [finding.what for finding in assembly.findings if NOT_BUILT in finding.what] == []
     (client,) = assembly.clients.clusters[""].clients
@@ -98,7 +98,7 @@ def test_producer_simple_demo(service: ServiceMaker) -> None:
     assert assembly.container.has(RocketMQTemplate)
     assert not assembly.container.has(LitePullConsumerOptions)
     assert assembly.rocketmq.producer.group == "demo-group"
-    assert assembly.rocketmq.producer.options() == ProducerOptions()
+    assert assembly.rocketmq.producer.as_options(ProducerOptions) == ProducerOptions()
 
 
 # --- consumers --------------------------------------------------------------------------------------------------------
@@ -177,7 +177,9 @@ def test_consume_demo(service: ServiceMaker) -> None:
     )
     for cluster in (None, "ext"):
         assert assembly.container.has(of_cluster(LitePullConsumerOptions, cluster))
-        assert main.cluster(cluster or "").pull_consumer.options() == LitePullConsumerOptions()
+        assert (
+            main.cluster(cluster or "").pull_consumer.as_options(LitePullConsumerOptions) == LitePullConsumerOptions()
+        )
         assert main.cluster(cluster or "").client_options() == ClientOptions()
     assert not assembly.container.has(RocketMQTemplate)  # there is no producer group, and no pull consumer yet
     pull = "{0}.pull-consumer.group with {0}.pull-consumer.topic asks for a pull consumer"
@@ -229,7 +231,11 @@ async def push_consumer(text: str) -> None: ...
 def test_consumer_pull_simple_demo(service: ServiceMaker) -> None:
     assembly = look(service, "rocketmq-consumer-pull-simple-demo")
     pull = assembly.rocketmq.pull_consumer
-    assert (pull.group, pull.topic, pull.options()) == ("demo-group", "demo-topic", LitePullConsumerOptions())
+    assert (pull.group, pull.topic, pull.as_options(LitePullConsumerOptions)) == (
+        "demo-group",
+        "demo-topic",
+        LitePullConsumerOptions(),
+    )
     assert assembly.container.has(MQClientInstance)
     assert assembly.container.has(LitePullConsumerOptions)
     assert not assembly.container.has(RocketMQTemplate)
@@ -255,10 +261,11 @@ def test_consumer_pull_simple_demo(service: ServiceMaker) -> None:
             "rocketmq-producer-simple-demo",
             "rocketmq.producer.simple.demo.topic: demo-topic",
             "unknown key rocketmq.producer.simple",
-            "rocketmq.producer takes: accept-weak-ack, access-key, compress-message-body-threshold, "
-            "customized-trace-topic, enable-msg-trace, group, instance-name, max-message-size, namespace, "
-            "namespace-v2, retry-next-server, retry-times-when-send-async-failed, retry-times-when-send-failed, "
-            "secret-key, send-latency-fault-enable, send-message-timeout, tls-enable",
+            "rocketmq.producer takes: accept-weak-ack, access-key, compress-message-body-threshold, create-topic-key, "
+            "customized-trace-topic, default-topic-queue-nums, enable-msg-trace, group, instance-name, "
+            "max-message-size, namespace, namespace-v2, retry-next-server, retry-times-when-send-async-failed, "
+            "retry-times-when-send-failed, secret-key, send-latency-fault-enable, send-many-window, "
+            "send-message-timeout, send-msg-max-timeout-per-request, tls-enable",
         ),
     ],
 )

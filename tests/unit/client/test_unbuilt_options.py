@@ -16,7 +16,8 @@ from rocketbox.client import (
     ProducerOptions,
     PushConsumer,
 )
-from rocketbox.client.unbuilt import UNBUILT, unbuilt_in
+from rocketbox.client.unbuilt import UNBUILT, unbuilt_among
+from rocketbox.declarations import options_of
 from rocketbox.errors import ConfigurationError
 
 MEMBERS = (ProducerOptions, ConsumerOptions, LitePullConsumerOptions)
@@ -41,7 +42,7 @@ def start(options: Any) -> object:
 @pytest.mark.parametrize(("kind", "said"), ASKING)
 def test_each_option_that_asks_for_what_is_not_built_is_named(kind: Any, said: dict[str, Any]) -> None:
     options = kind(**said)
-    assert dict(unbuilt_in(options)).keys() == said.keys()
+    assert dict(unbuilt_among(vars(options), options_of(kind))).keys() == said.keys()
     if kind is LitePullConsumerOptions:
         return
     with pytest.raises(ConfigurationError) as caught:
@@ -53,7 +54,7 @@ def test_each_option_that_asks_for_what_is_not_built_is_named(kind: Any, said: d
 
 @pytest.mark.parametrize("kind", [ClientOptions, *MEMBERS])
 def test_defaults_ask_for_nothing(kind: Any) -> None:
-    assert list(unbuilt_in(kind())) == []
+    assert list(unbuilt_among(vars(kind()), options_of(kind))) == []
 
 
 def test_every_option_of_the_table_is_tried_here() -> None:

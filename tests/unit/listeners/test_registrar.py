@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,8 +15,10 @@ from rocketbox.listeners.options import GroupOptions, OnInvalid, Said, consumer_
 from rocketbox.listeners.plans import ContainerPlan
 from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_containers
 from rocketbox.marks import send_to
-from rocketbox.message import ConsumeMode, MessageModel
+from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageModel
 from rocketbox.template import JsonMessageConverter
+
+A_TIME = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 async def on_departure(departure: dict[str, Any]) -> None: ...
@@ -161,7 +163,27 @@ def test_a_listener_can_be_switched_off_by_its_decorator_and_on_by_settings() ->
             "app.py",
             "suspend_current_queue_time",
         ),
-        ([marked(concurrency=0)], {}, "concurrency of group 'desk' is 0", "app.py", "from 1 to 1000"),
+        (
+            [marked(consume_timestamp=A_TIME)],
+            {},
+            "consume_timestamp of group 'desk' is set, and consume_from_where is LAST_OFFSET",
+            r"app.py \(consume_timestamp\)$",
+            "set consume_from_where to TIMESTAMP",
+        ),
+        (
+            [marked()],
+            {"groups": {"desk": said(consume_from_where=ConsumeFromWhere.FIRST_OFFSET, consume_timestamp=A_TIME)}},
+            "and consume_from_where is FIRST_OFFSET",
+            "rocketbox.yaml:2 and rocketbox.yaml:1",
+            "leave consume_timestamp out",
+        ),
+        (
+            [marked()],
+            {"defaults": said(consume_timestamp=A_TIME)},
+            "and consume_from_where is LAST_OFFSET",
+            "rocketbox.yaml:1$",
+            "set consume_from_where to TIMESTAMP",
+        ),
         (
             [marked()],
             {"switches": {"desk": {"departurs": False}}, "where_switched": lambda name: f"rocketbox.yaml ({name})"},
@@ -183,7 +205,22 @@ def test_what_is_wrong_is_refused_with_its_place_and_what_to_do(
 
 
 def test_everything_wrong_is_found_together() -> None:
-    assert len(findings(marked(topic=None), marked(consumer_group=None), marked(concurrency=0))) == 3
+    assert len(findings(marked(topic=None), marked(consumer_group=None), marked(consume_timestamp=A_TIME))) == 3
+
+
+def test_a_time_to_begin_at_reaches_the_consumer() -> None:
+    (own,) = plan(marked(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp=A_TIME))
+    assert consumer_options(own.options).consume_timestamp == A_TIME
+    (without,) = plan(marked(consume_from_where=ConsumeFromWhere.TIMESTAMP))
+    assert consumer_options(without.options).consume_timestamp is None
+
+
+def test_a_time_for_all_listeners_is_no_word_on_a_group_that_says_where_it_begins() -> None:
+    everybody = said(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp=A_TIME)
+    (other,) = plan(marked(consume_from_where=ConsumeFromWhere.FIRST_OFFSET), defaults=everybody)
+    assert (other.options.consume_from_where, other.options.consume_timestamp) == (ConsumeFromWhere.FIRST_OFFSET, None)
+    (one,) = plan(marked(), defaults=everybody)
+    assert one.options.consume_timestamp == A_TIME
 
 
 def test_start_lines_say_topic_group_concurrency_retries_and_who_said_so() -> None:
@@ -202,9 +239,9 @@ def test_start_lines_say_topic_group_concurrency_retries_and_who_said_so() -> No
     assert "3 retries, then %DLQ%desk" in limited.describe()[0]
 
 
-def test_group_options_become_the_clients_in_seconds() -> None:
+def test_what_is_the_clients_of_a_groups_options_reaches_it() -> None:
     options = consumer_options(
-        GroupOptions(consume_timeout=timedelta(minutes=2), pull_interval=timedelta(milliseconds=5), concurrency=7),
+        GroupOptions(consume_timeout=120.0, pull_interval=0.005, concurrency=7, invalid_limit=3),
         wait_for_servers=True,
     )
     assert (options.consume_timeout, options.pull_interval, options.concurrency) == (120.0, 0.005, 7)

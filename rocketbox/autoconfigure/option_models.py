@@ -1,0 +1,235 @@
+"""From options as they are declared to pydantic models of the settings that say them, and back.
+
+A model gets a field for each option that has a key, with its type as text has it (a time, a size, any spelling of an
+enum), bounds, default and words; :meth:`Properties.as_options` gives the dataclass of its values. So an option that is
+added to a dataclass is a key, and no key can be forgotten on its way to the client. Which model has which options is
+said in ``autoconfigure.properties``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from enum import Enum
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    SecretStr,
+    StringConstraints,
+    WithJsonSchema,
+    create_model,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from rocketbox.boot.units import DataSize, Duration, DurationWithUnit, format_size
+from rocketbox.client.unbuilt import UNBUILT
+from rocketbox.declarations import BYTES, SECONDS, Option, options_of
+from rocketbox.durations import format_duration
+
+__all__ = [
+    "NOT_YET",
+    "Properties",
+    "Secret",
+    "Text",
+    "bounds_in_words",
+    "default_of",
+    "parse_timestamp",
+    "with_options",
+]
+
+ModelT = TypeVar("ModelT", bound="Properties")
+OptionsT = TypeVar("OptionsT")
+
+NOT_YET = "not built yet"
+_APACHE_TIME = re.compile(r"\d{14}")  # UtilAll.YYYYMMDDHHMMSS
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+def _usable(secret: SecretStr) -> SecretStr:
+    text = secret.get_secret_value()
+    if not text.strip():
+        raise ValueError("a key cannot be blank; leave it out instead")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("a key must be text, and has bytes that are no UTF-8")
+    return secret
+
+
+Secret = Annotated[SecretStr, AfterValidator(_usable)]
+
+
+def parse_timestamp(value: Any) -> datetime:
+    """The point in time that ``value`` means: a datetime, ISO text, or Apache's ``yyyyMMddHHmmss``.
+
+    In local time where no zone is named, as Java has it. Raises ValueError with examples of what would be right.
+    """
+    if isinstance(value, datetime):
+        return value.astimezone() if value.tzinfo is None else value
+    text = str(value).strip()
+    try:
+        if _APACHE_TIME.fullmatch(text):
+            return datetime.strptime(text, "%Y%m%d%H%M%S").astimezone()
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"not a point in time such as {_TIMESTAMP_EXAMPLE}") from None
+    return found.astimezone() if found.tzinfo is None else found
+
+
+_TIMESTAMP_EXAMPLE = "2026-01-31T12:00:00, 2026-01-31T12:00:00Z or 20260131120000"
+
+Timestamp = Annotated[
+    datetime,
+    BeforeValidator(parse_timestamp),
+    WithJsonSchema({"type": "string", "description": f"a point in time: {_TIMESTAMP_EXAMPLE}"}),
+]
+
+
+class _Within:
+    """The bounds of an option as metadata of a field: the check, and ``ge``, ``gt``, ``le`` in the type of settings."""
+
+    def __init__(self, option: Option) -> None:
+        assert option.bounds is not None
+        self.option = option
+        self.bounds = option.bounds
+        self.ge, self.gt, self.le = map(self._limit, (self.bounds.least, self.bounds.above, self.bounds.most))
+
+    def _limit(self, number: float | None) -> Any:
+        return timedelta(seconds=number) if self.option.unit is SECONDS and number is not None else number
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def check(self, value: Any) -> Any:
+        if value is not None and not self.bounds.holds(_plain(self.option, value)):
+            raise PydanticCustomError("out_of_range", "{told}", {"told": f"must be {bounds_in_words(self.option)}"})
+        return value
+
+
+class Properties(BaseModel):
+    """What all of them share: kebab-case keys, no unknown ones, values that do not change."""
+
+    model_config = ConfigDict(
+        alias_generator=lambda name: name.rstrip("_").replace("_", "-"),
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        coerce_numbers_to_str=True,
+    )
+
+    declared: ClassVar[Mapping[str, Option]] = MappingProxyType({})
+    """The options that it has, by the names of its fields."""
+
+    def values(self) -> dict[str, Any]:
+        """Its options as the client has them: times in seconds, secrets as plain text."""
+        return {name: _plain(option, getattr(self, name)) for name, option in self.declared.items()}
+
+    def as_options(self, class_: type[OptionsT]) -> OptionsT:
+        """The dataclass of its options; each that has a key is given."""
+        values = self.values()
+        return class_(**{name: values[name] for name, option in options_of(class_).items() if option.key is not None})
+
+
+def with_options(
+    options: Mapping[str, Option], *, of_listeners: bool = False
+) -> Callable[[type[ModelT]], type[ModelT]]:
+    """Gives a model a field for each of these options.
+
+    Those ``of_listeners`` are None where nothing is said, since another place may say it, and their times need a unit:
+    rocketmq-spring has minutes in one of them and milliseconds in the next.
+    """
+
+    def derive(model: type[ModelT]) -> type[ModelT]:
+        fields: dict[str, Any] = {name: _field(option, of_listeners) for name, option in options.items()}
+        derived = create_model(
+            model.__name__, __base__=model, __doc__=model.__doc__, __module__=model.__module__, **fields
+        )
+        derived.declared = MappingProxyType({**model.declared, **options})
+        return derived
+
+    return derive
+
+
+def default_of(option: Option) -> Any:
+    """The default as settings have it: a time is a timedelta."""
+    return (
+        timedelta(seconds=option.default) if option.unit is SECONDS and option.default is not None else option.default
+    )
+
+
+def _field(option: Option, of_listeners: bool) -> Any:
+    kind = _kind(option, of_listeners)
+    if of_listeners or option.optional:
+        kind = kind | None
+    words, default = option.words, default_of(option)
+    if of_listeners:
+        if default is not None:
+            words += f" (default {_shown(default)})"
+        default = None
+    if option.name in UNBUILT:
+        words += f"; {NOT_YET}"
+    if option.bounds is not None:
+        kind = Annotated[kind, _Within(option)]
+    alias: dict[str, Any] = {} if option.key in (None, option.name.replace("_", "-")) else {"alias": option.key}
+    return kind, Field(default=default, description=words, **alias)
+
+
+def _kind(option: Option, of_listeners: bool) -> Any:
+    """The type of an option where it comes from text."""
+    kind: Any = option.kind
+    if option.secret:
+        kind = Secret
+    elif option.unit is SECONDS:
+        kind = DurationWithUnit if of_listeners else Duration
+    elif option.unit is BYTES:
+        kind = DataSize
+    elif kind is datetime:
+        kind = Timestamp
+    elif isinstance(kind, type) and issubclass(kind, Enum):
+        kind = Annotated[kind, _any_spelling(kind)]
+    elif kind is str:
+        kind = Text
+    return kind
+
+
+def bounds_in_words(option: Option) -> str:
+    """The bounds of an option in the words and units of settings; empty where it has none."""
+    if option.bounds is None:
+        return ""
+    if option.unit is SECONDS:
+        return option.bounds.told(lambda number: format_duration(timedelta(seconds=number)))
+    return option.bounds.told((lambda number: format_size(int(number))) if option.unit is BYTES else str)
+
+
+def _plain(option: Option, value: Any) -> Any:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return value.total_seconds() if option.unit is SECONDS and isinstance(value, timedelta) else value
+
+
+def _shown(default: Any) -> str:
+    if isinstance(default, timedelta):
+        return format_duration(default)
+    return str(default).lower() if isinstance(default, bool) else str(getattr(default, "value", default))
+
+
+def _any_spelling(enum: type[Enum]) -> BeforeValidator:
+    """Lets an enum be written as its name or value, in any case, with - or _."""
+
+    def plain(text: object) -> str:
+        return str(text).replace("-", "").replace("_", "").lower()
+
+    def read(value: Any) -> Any:
+        for member in enum:
+            if value is member or plain(value) in (plain(member.name), plain(member.value)):
+                return member
+        raise ValueError(f"{value!r} is none of {', '.join(str(member.value) for member in enum)}")
+
+    return BeforeValidator(read)
