@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,6 +17,7 @@ from rocketbox.autoconfigure.option_models import Properties
 from rocketbox.autoconfigure.properties import ClusterProperties, ListenerProperties, MarkProperties
 from rocketbox.boot.masking import MASK
 from rocketbox.boot.shapes import uniform
+from rocketbox.durations import format_duration
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import place_of
 from rocketbox.listeners.options import LISTENER_OPTIONS, Said
@@ -145,18 +147,22 @@ def candidate_of(
 def _wrong_value(problem: Any, name: str, given: Mapping[str, Any], mark: rocketmq_listener, here: str) -> Finding:
     option = str(problem["loc"][0]).replace("-", "_")
     written, value = getattr(mark, option, None), given.get(option)
-    what = f"{option} of listener {name} is {MASK if LISTENER_OPTIONS[option].secret else repr(value)}"
+    shown = repr(format_duration(value)) if isinstance(value, timedelta) else repr(value)
+    what = f"{option} of listener {name} is {MASK if LISTENER_OPTIONS[option].secret else shown}"
+    fix = "correct the decorator"
     if problem["type"] == "string_too_short":
         what = f"{option} of listener {name} is empty"
     elif problem["type"] in _PLAIN_TYPES:
         what += f", and must be {_PLAIN_TYPES[problem['type']]}"
     elif problem["msg"].startswith("must "):
         what += f", and {problem['msg']}"
+        right = problem["msg"].removeprefix("must be ")
+        fix = f"choose a value {right}" if right.startswith("from ") else f"choose {right}"
     else:
         what += f": {problem['msg'].removeprefix('Value error, ')}"
     if written != value:
         return Finding(what, here, f"correct what {written} stands for, or the decorator")
-    return Finding(what, here, "correct the decorator")
+    return Finding(what, here, fix)
 
 
 _PLAIN_TYPES = {

@@ -262,7 +262,7 @@ class ConsumerOptions(MemberOptions):
     ] = ConsumeFromWhere.LAST_OFFSET
     consume_timestamp: Annotated[
         datetime | None,
-        Words("the time at which a new group begins; none: half an hour before the start. With TIMESTAMP alone"),
+        Words("the time at which a new group begins, with TIMESTAMP; none: half an hour before the start"),
     ] = None
     concurrency: Annotated[int, Ge(1), Le(1000), Words("handlers at once")] = 20
     max_reconsume_times: Annotated[

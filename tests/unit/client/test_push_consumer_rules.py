@@ -7,7 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -171,6 +171,23 @@ async def test_where_a_new_group_begins(
         if where is ConsumeFromWhere.TIMESTAMP:
             ((timestamp,),) = broker.fields(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "timestamp")
             assert int(timestamp) == started - 30 * 60 * 1000
+
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("begin", [NOON, NOON.astimezone().replace(tzinfo=None)], ids=["UTC", "local time"])
+async def test_a_new_group_begins_at_the_time_that_was_said(
+    setting: Setting, anyio_backend: str, begin: datetime
+) -> None:
+    broker = setting.broker
+    broker.first_offset["T", 0] = 100
+    broker.store("T", b"1", b"2")
+    async with setting.consumer(consume_from_where=ConsumeFromWhere.TIMESTAMP, consume_timestamp=begin) as consumer:
+        await consumer.subscribe("T", "*", Recorder())
+        await settle(200)
+        ((timestamp,),) = broker.fields(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "timestamp")
+        assert int(timestamp) == NOON.timestamp() * 1000
 
 
 async def test_a_stored_offset_counts_whatever_from_where_says(setting: Setting, anyio_backend: str) -> None:

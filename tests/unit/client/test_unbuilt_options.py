@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -71,3 +72,8 @@ def test_two_namespaces_are_refused() -> None:
 def test_a_pull_consumers_batch_has_bounds(size: int) -> None:
     with pytest.raises(ConfigurationError, match=r"pull_batch_size is .*\n.*from 1 to 1024"):
         LitePullConsumerOptions(pull_batch_size=size)
+
+
+def test_a_time_to_begin_at_needs_from_where_to_say_so() -> None:
+    with pytest.raises(ConfigurationError, match="consume_timestamp is set, and consume_from_where is LAST_OFFSET"):
+        ConsumerOptions(consume_timestamp=datetime(2026, 1, 31, tzinfo=UTC))
