@@ -8,7 +8,6 @@ said in ``autoconfigure.properties``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from enum import Enum
@@ -24,12 +23,11 @@ from pydantic import (
     GetCoreSchemaHandler,
     SecretStr,
     StringConstraints,
-    WithJsonSchema,
     create_model,
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from rocketbox.boot.units import DataSize, Duration, DurationWithUnit, format_size
+from rocketbox.boot.units import DataSize, Duration, DurationWithUnit, Timestamp, format_size
 from rocketbox.client.unbuilt import UNBUILT
 from rocketbox.declarations import BYTES, SECONDS, Option, options_of
 from rocketbox.durations import format_duration
@@ -41,7 +39,6 @@ __all__ = [
     "Text",
     "bounds_in_words",
     "default_of",
-    "parse_timestamp",
     "with_options",
 ]
 
@@ -49,7 +46,6 @@ ModelT = TypeVar("ModelT", bound="Properties")
 OptionsT = TypeVar("OptionsT")
 
 NOT_YET = "not built yet"
-_APACHE_TIME = re.compile(r"\d{14}")  # UtilAll.YYYYMMDDHHMMSS
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
@@ -64,32 +60,6 @@ def _usable(secret: SecretStr) -> SecretStr:
 
 
 Secret = Annotated[SecretStr, AfterValidator(_usable)]
-
-
-def parse_timestamp(value: Any) -> datetime:
-    """The point in time that ``value`` means: a datetime, ISO text, or Apache's ``yyyyMMddHHmmss``.
-
-    In local time where no zone is named, as Java has it. Raises ValueError with examples of what would be right.
-    """
-    if isinstance(value, datetime):
-        return value.astimezone() if value.tzinfo is None else value
-    text = str(value).strip()
-    try:
-        if _APACHE_TIME.fullmatch(text):
-            return datetime.strptime(text, "%Y%m%d%H%M%S").astimezone()
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"not a point in time such as {_TIMESTAMP_EXAMPLE}") from None
-    return found.astimezone() if found.tzinfo is None else found
-
-
-_TIMESTAMP_EXAMPLE = "2026-01-31T12:00:00, 2026-01-31T12:00:00Z or 20260131120000"
-
-Timestamp = Annotated[
-    datetime,
-    BeforeValidator(parse_timestamp),
-    WithJsonSchema({"type": "string", "description": f"a point in time: {_TIMESTAMP_EXAMPLE}"}),
-]
 
 
 class _Within:

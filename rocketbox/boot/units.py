@@ -1,4 +1,4 @@
-"""Times and sizes as types of pydantic models: ``3000``, ``3s``, ``PT3S``; ``4MB``.
+"""Times, points in time and sizes as types of pydantic models: ``3000``, ``3s``; ``2026-01-31T12:00:00``; ``4MB``.
 
 ``Duration`` reads a bare number as milliseconds, ``DurationWithUnit`` refuses one (``rocketbox.durations`` parses
 both), ``DataSize`` is an int of bytes with 1024-based units.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
@@ -22,13 +22,17 @@ __all__ = [
     "DataSize",
     "Duration",
     "DurationWithUnit",
+    "Timestamp",
     "format_size",
     "parse_data_size",
+    "parse_timestamp",
     "words_of",
 ]
 
+TIMESTAMP_EXAMPLE = "2026-01-31T12:00:00, 2026-01-31T12:00:00Z or 20260131120000"
 SIZE_EXAMPLE = "4194304 (bytes), 512KB or 4MB (1024-based)"
 
+_APACHE_TIME = re.compile(r"\d{14}")  # UtilAll.YYYYMMDDHHMMSS
 _SIZE = re.compile(r"(\d+)\s*([KMGT]?B)?", re.IGNORECASE)
 _BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
@@ -49,16 +53,35 @@ def format_size(value: int) -> str:
     return str(value)
 
 
+def parse_timestamp(value: Any) -> datetime:
+    """The point in time that ``value`` means: a datetime, ISO text, or Apache's ``yyyyMMddHHmmss``.
+
+    In local time where no zone is named, as Java has it. Raises ValueError with examples of what would be right.
+    """
+    if isinstance(value, datetime):
+        return value.astimezone() if value.tzinfo is None else value
+    text = str(value).strip()
+    try:
+        if _APACHE_TIME.fullmatch(text):
+            return datetime.strptime(text, "%Y%m%d%H%M%S").astimezone()
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"not a point in time such as {TIMESTAMP_EXAMPLE}") from None
+    return found.astimezone() if found.tzinfo is None else found
+
+
 def _duration_with_unit(value: Any) -> timedelta:
     return parse_duration(value, bare_numbers=False)
 
 
 _DURATION = f"a time: {DURATION_EXAMPLE}"
 _DURATION_WITH_UNIT = f"a time with its unit: {DURATION_WITH_UNIT_EXAMPLE}"
+_TIMESTAMP = f"a point in time: {TIMESTAMP_EXAMPLE}"
 _DATA_SIZE = f"a size: {SIZE_EXAMPLE}"
 _WORDS: Mapping[Any, str] = {
     parse_duration: _DURATION,
     _duration_with_unit: _DURATION_WITH_UNIT,
+    parse_timestamp: _TIMESTAMP,
     parse_data_size: _DATA_SIZE,
 }
 
@@ -71,6 +94,9 @@ DurationWithUnit = Annotated[
     timedelta,
     BeforeValidator(_duration_with_unit),
     WithJsonSchema({"type": "string", "description": _DURATION_WITH_UNIT}),
+]
+Timestamp = Annotated[
+    datetime, BeforeValidator(parse_timestamp), WithJsonSchema({"type": "string", "description": _TIMESTAMP})
 ]
 DataSize = Annotated[
     int,

@@ -19,7 +19,7 @@ from rocketbox.autoconfigure.option_models import Properties, with_options
 from rocketbox.autoconfigure.properties import ListenerProperties, ProducerProperties
 from rocketbox.boot.json_schema import json_schema
 from rocketbox.boot.reference import markdown_reference
-from rocketbox.boot.settings import load_settings
+from rocketbox.boot.root_settings import load_settings
 from rocketbox.client import ConsumerOptions, LitePullConsumerOptions, ProducerOptions
 from rocketbox.client.options import ClientOptions
 from rocketbox.declarations import BYTES, IN_CODE, SECONDS, Key, Option, Words, options_of
