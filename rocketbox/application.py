@@ -23,6 +23,7 @@ import anyio
 from pydantic import BaseModel
 
 from rocketbox.autoconfigure.assembly import Assembly, AssemblyError, assemble
+from rocketbox.autoconfigure.hooks import HookDecorators
 from rocketbox.autoconfigure.kinds import Listeners
 from rocketbox.autoconfigure.loading import Launch, find_others, settings_models
 from rocketbox.autoconfigure.log_setup import set_up_logging
@@ -46,7 +47,6 @@ __all__ = ["Lifespan", "RocketBox"]
 _log = logging.getLogger(__name__)
 
 BeanT = TypeVar("BeanT")
-HookT = TypeVar("HookT", bound=Callable[..., Any])
 
 _runs = itertools.count()
 STOPPED, FAILED = 0, 1  # exit codes, beside those of stop_guard
@@ -74,7 +74,7 @@ class Lifespan(AbstractAsyncContextManager[None]):
         return await self._stack.__aexit__(kind, error, trace)
 
 
-class RocketBox:
+class RocketBox(HookDecorators):
     """A service by its name: ``app = RocketBox("flight-desk")`` in the module whose package it scans.
 
     Making it does nothing. It is started by :meth:`run`, by ``async with app:`` or by ``rocketbox run module:app``, as
@@ -92,25 +92,17 @@ class RocketBox:
         config: Path | str | None = None,
         exclude: Sequence[str] = (),
     ) -> None:
+        super().__init__()
         self.name = name
         self._home = str(sys._getframe(1).f_globals.get("__name__", "__main__"))
         self._scan = scan
         self._config = config
         self._exclude = tuple(exclude)
-        self._hooks: list[Callable[..., Any]] = []
         self._run: Run | None = None
         self._planned: BeanContainer | None = None
 
     def __repr__(self) -> str:
         return f"RocketBox({self.name!r}, {'running' if self._run is not None else 'not started'})"
-
-    def on_startup(self, hook: HookT) -> HookT:
-        """Run a function at start, when all beans are there and before the listeners; parameters by their type.
-
-        A ``def`` runs in a thread. What it raises ends the start.
-        """
-        self._hooks.append(hook)
-        return hook
 
     # --- starting and stopping ---------------------------------------------------------------------------------------
 

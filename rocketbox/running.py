@@ -6,7 +6,6 @@ The phases and their order are those of ``boot.lifecycle``; what is started in e
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 from contextlib import AsyncExitStack
@@ -18,15 +17,16 @@ import anyio
 
 from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.embedded import embedded_problem
+from rocketbox.autoconfigure.hooks import HookRole
 from rocketbox.autoconfigure.kinds import Listeners, Starting
 from rocketbox.autoconfigure.service import of_cluster
-from rocketbox.boot.failures import without_secrets
+from rocketbox.background_work import BackgroundWork
+from rocketbox.boot.failures import failure_findings, without_secrets
 from rocketbox.boot.lifecycle import Lifecycle
 from rocketbox.boot.marks import Phase
 from rocketbox.boot.masking import mask
 from rocketbox.client import Producer
 from rocketbox.errors import ConfigurationError
-from rocketbox.hints import parameters_of, resolve_hint
 from rocketbox.loops import call_soon_from_thread, loop_name
 from rocketbox.tasks import Supervisor
 from rocketbox.template import RocketMQTemplate
@@ -52,6 +52,7 @@ class Run:
         self.assembly = assembly
         self.process = os.getpid()
         self.listeners = Listeners()
+        self.background_work = BackgroundWork(f"{assembly.service.name} in the background", assembly.service.clock)
         self.is_started = False
         self.stopping = False
         self.wanted = anyio.Event()
@@ -71,7 +72,8 @@ class Run:
             self.lifecycle.add(phase, partial(assembly.container.start, phase))
         self.lifecycle.add(Phase.STARTUP, self._tell_clients)
         self.lifecycle.add(Phase.STARTUP, self._tell_templates)  # a template of the user's may start as late as this
-        self.lifecycle.add(Phase.STARTUP, self._run_hooks)
+        self.lifecycle.add(Phase.STARTUP, self._run_startup_hooks)
+        self.lifecycle.add(Phase.STARTUP, self._start_background_work)
         self.lifecycle.add(Phase.LISTENERS, self._start_listeners)
 
     async def __aenter__(self) -> Self:
@@ -79,6 +81,8 @@ class Run:
         files = ", ".join(map(str, settings.files)) or "none"
         profiles = ", ".join(settings.profiles) or "none"
         _log.info("%s is starting on %s; settings: %s; profiles: %s", service.name, loop_name(), files, profiles)
+        for off in without_secrets(self.assembly.off, settings.secrets):
+            _log.info("%s%s", off.what, f" ({off.where})" if off.where else "")
         for warning in without_secrets(self.assembly.warnings, settings.secrets):
             where, fix = (f" ({text})" if text else "" for text in (warning.where, warning.fix))
             _log.warning("%s%s%s", warning.what, where, fix)
@@ -156,21 +160,32 @@ class Run:
                     producer.options.send_message_timeout,
                 )
 
-    async def _run_hooks(self, stack: AsyncExitStack) -> None:
-        container = self.assembly.container
-        for hook in self.assembly.hooks:
-            given = {}
-            for parameter in parameters_of(hook):
-                try:
-                    hint = resolve_hint(hook, parameter.annotation)
-                except Exception:  # it has a default: those without one were looked at before the start
-                    continue
-                if parameter.default is parameter.empty or container.has(hint):
-                    given[parameter.name] = container.resolve(hint)
-            if inspect.iscoroutinefunction(hook):
-                await hook(**given)
-            else:
-                await anyio.to_thread.run_sync(partial(hook, **given))
+    async def _run_startup_hooks(self, stack: AsyncExitStack) -> None:
+        for each in self.assembly.hooks.of(HookRole.STARTUP):
+            try:
+                await each.call(self.assembly.container.resolve)
+            except ConfigurationError:
+                raise
+            except Exception as error:
+                findings = failure_findings(f"{each.hook.label} failed", each.hook.where, error)
+                raise ConfigurationError(findings) from error
+        stack.push_async_callback(self._run_shutdown_hooks)  # from here on it has been started
+
+    async def _run_shutdown_hooks(self) -> None:
+        for each in reversed(self.assembly.hooks.of(HookRole.SHUTDOWN)):
+            try:
+                await each.call(self.assembly.container.resolve, abandon=True)
+            except Exception:
+                _log.exception("%s (%s) failed; the stop goes on", each.hook.label, each.hook.where)
+
+    async def _start_background_work(self, stack: AsyncExitStack) -> None:
+        hooks, resolve = self.assembly.hooks, self.assembly.container.resolve
+        await stack.enter_async_context(self.background_work)
+        for each in hooks.of(HookRole.BACKGROUND):
+            self.background_work.start(f"{each.hook.label} ({each.hook.where})", partial(each.call, resolve))
+        for each in hooks.of(HookRole.EVERY):
+            call = partial(each.call, resolve, abandon=True)
+            self.background_work.repeat(f"{each.hook.label} ({each.hook.where})", each.interval, call)
 
     async def _start_listeners(self, stack: AsyncExitStack) -> None:
         assembly = self.assembly
@@ -194,5 +209,6 @@ class Run:
                 tasks.start(f"group {container.group}", container.drain, self.drain_timeout, restart=False)
                 for container in self.listeners.values()
             ]
+            drains.append(tasks.start("background work", self.background_work.drain, self.drain_timeout, restart=False))
             for drain in drains:
                 await drain.wait()

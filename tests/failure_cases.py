@@ -673,6 +673,17 @@ def desk() -> Desk:
 """,
         "rocketmq: {}",
     ),
+    "startup_hook_that_fails": Case(
+        """
+def warm(table):
+    return table["rates"]
+
+@app.on_startup
+async def begin() -> None:
+    warm({})
+""",
+        "rocketmq: {}",
+    ),
     "missing_beans": Case(
         """
 from typing import Annotated

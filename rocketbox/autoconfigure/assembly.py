@@ -7,12 +7,13 @@ of listeners.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rocketbox.autoconfigure.absences import absences, embedded_elsewhere, embedded_settings
+from rocketbox.autoconfigure.hooks import Hook, HookPlans, plan_hooks
 from rocketbox.autoconfigure.listener_plans import KindPlans, ListenerPlanner, clusters_by_name
 from rocketbox.autoconfigure.loading import Launch, find_others, load, settings_models
 from rocketbox.autoconfigure.own_beans import AUTO_CONFIGURATIONS
@@ -27,7 +28,7 @@ from rocketbox.boot.settings import Settings, SettingsError
 from rocketbox.client import Producer
 from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.hints import parameters_of, place_of, resolve_hint
+from rocketbox.hints import place_of
 from rocketbox.listeners import Beans
 from rocketbox.marks import MARKS
 
@@ -48,7 +49,7 @@ class Assembly:
     """What was found out, ready to be started, in ``took`` seconds; ``findings`` is everything that is wrong.
 
     ``wrong_settings`` are those of them that are about settings. The rest was found out without the wrong ones, and is
-    no more than what is wrong whatever they should be.
+    no more than what is wrong whatever they should be. ``off`` is what is switched off, and why.
     """
 
     service: Service
@@ -58,7 +59,8 @@ class Assembly:
     rocketbox: RocketBoxProperties
     clients: PlannedClients
     listeners: list[KindPlans] = field(default_factory=list)
-    hooks: list[Callable[..., Any]] = field(default_factory=list)
+    hooks: HookPlans = field(default_factory=HookPlans)
+    off: list[Finding] = field(default_factory=list)
     warnings: list[Finding] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     wrong_settings: Sequence[Finding] = ()
@@ -107,7 +109,7 @@ def assemble(
     scan: Sequence[str] | None,
     config: Path | str | None,
     exclude: Sequence[str],
-    hooks: Sequence[Callable[..., Any]],
+    hooks: Sequence[Hook],
     instances: Iterable[Any],
     replacements: Sequence[Replacement] = (),
     with_any_settings: bool = False,
@@ -156,7 +158,7 @@ def assemble(
                 container.add(target, automatic=True, origin=other.origin)
     container.exclude(exclude, f"RocketBox({name!r}, exclude=...)")
     container.exclude(own.autoconfigure.exclude, service.where("rocketbox.autoconfigure.exclude"))
-    assembly = Assembly(service, settings, container, properties, own, clients, hooks=list(hooks))
+    assembly = Assembly(service, settings, container, properties, own, clients)
     assembly.warnings += settings.warnings
     assembly.wrong_settings = wrong_settings
     assembly.findings += wrong_settings
@@ -180,7 +182,9 @@ def assemble(
     assembly.warnings += planner.warnings
     if not wrong_settings:
         assembly.findings += embedded_elsewhere(properties, container, service)
-        _check_hooks(assembly)
+        assembly.hooks = plan_hooks(hooks, container, planner.resolve_text)
+        assembly.findings += assembly.hooks.findings
+        assembly.off += assembly.hooks.off
         if not assembly.findings:
             assembly.warnings += absences(properties, container, listens=bool(assembly.plans))
     assembly.took = clock.monotonic() - since
@@ -198,22 +202,3 @@ def _bean_in_class(marked: Marked) -> Finding:
 def _where(settings: Settings, key: str) -> str | None:
     origin = settings.origin(key)
     return None if origin is None else str(origin)
-
-
-def _check_hooks(assembly: Assembly) -> None:
-    for hook in assembly.hooks:
-        for parameter in parameters_of(hook):
-            who, where = f"parameter {parameter.name} of startup hook {hook.__qualname__}", place_of(hook)
-            if parameter.default is not parameter.empty:
-                continue
-            if parameter.annotation is parameter.empty:
-                fix = f"give {parameter.name} the type of a bean, or a default"
-                assembly.findings.append(Finding(f"{who} has no type", where, fix))
-                continue
-            try:
-                hint = resolve_hint(hook, parameter.annotation)
-            except Exception as error:  # evaluating an annotation can raise anything
-                assembly.findings.append(Finding(f"{who} has a type that is not known at run time: {error}", where))
-                continue
-            if finding := assembly.container.finding(hint, who, where):
-                assembly.findings.append(finding)

@@ -67,7 +67,7 @@ class ListenerPlanner:
         kinds, findings = self.container.made_ahead(ListenerKind)
         self.findings += findings
         clusters: dict[str | None, ClusterSettings] = {}
-        planning = Planning(clusters, self.beans, self._resolve_text, self._converter(), self.findings)
+        planning = Planning(clusters, self.beans, self.resolve_text, self._converter(), self.findings)
         for name, own in clusters_by_name(self.properties).items():
             prefix = cluster_prefix(name)
             clusters[name or None] = ClusterSettings(prefix=prefix)  # its keys may be wrong: all else is looked at
@@ -92,7 +92,8 @@ class ListenerPlanner:
         self.findings += key_findings(self.properties, self.clients.clusters, self.service.where)
         self._warn_of_unknown_groups(clusters, everything)
 
-    def _resolve_text(self, text: str, subject: str, where: str) -> str:
+    def resolve_text(self, text: str, subject: str, where: str) -> str:
+        """The text with its ``${...}`` replaced; ConfigurationError for one that cannot be."""
         return self.settings.resolve(text, subject=subject, where=where)
 
     def _converter(self) -> MessageConverter | None:

@@ -21,10 +21,11 @@ from typing import Any, TypeVar, cast
 from dependency_injector import containers, providers
 
 from rocketbox.boot.closing import closing_call, is_left_alone
-from rocketbox.boot.conditions import Verdict
+from rocketbox.boot.conditions import Condition, Verdict
 from rocketbox.boot.definitions import BeanDefinition, Source, Style, define, given
+from rocketbox.boot.failures import failure_findings
 from rocketbox.boot.marks import Cluster, Phase
-from rocketbox.boot.planning import Argument, Bundle, Plan, SettingsView, make_plan
+from rocketbox.boot.planning import Argument, Bundle, Plan, SettingsView, evaluate, make_plan
 from rocketbox.boot.report import ConditionsReport
 from rocketbox.boot.wanted import Wanted, fits, hint_name, wanted
 from rocketbox.clock import Clock
@@ -210,6 +211,10 @@ class BeanContainer:
             return None
         return provider()
 
+    def evaluate(self, condition: Condition) -> Verdict:
+        """Whether a condition holds for something that is no bean, such as a hook."""
+        return evaluate(condition, self.planned, self._settings, self._main)
+
     def made_ahead(self, kind: Any) -> tuple[list[Any], list[Finding]]:
         """The beans of a type that are needed before the start, made now, and what keeps others from that.
 
@@ -325,7 +330,7 @@ class BeanContainer:
             except ConfigurationError:
                 raise
             except Exception as error:
-                findings = [finding for each in _leaves(error) for finding in _failed_start(bean, each)]
+                findings = failure_findings(f"bean {bean.label} failed to start", bean.where, error)
                 raise ConfigurationError(findings) from error
             self._started.add(bean)
             if bean.style is not Style.GIVEN:
@@ -500,18 +505,3 @@ def _is_called(bean: BeanDefinition, asked: Wanted) -> bool:
     if asked.qualifier is None:
         return not bean.cluster_name
     return asked.qualifier in (bean.cluster_name, bean.name)
-
-
-def _leaves(error: Exception) -> list[Exception]:
-    """The errors of a group, which a bean with tasks of its own raises in place of one."""
-    if isinstance(error, ExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
-    return [error]
-
-
-def _failed_start(bean: BeanDefinition, error: Exception) -> Sequence[Finding]:
-    if isinstance(error, ConfigurationError):
-        return error.findings
-    text = str(error).strip()
-    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return [Finding(f"bean {bean.label} failed to start: {said}", bean.where)]

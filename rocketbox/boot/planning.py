@@ -11,14 +11,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rocketbox.boot.conditions import Verdict
+from rocketbox.boot.conditions import Condition, Verdict
 from rocketbox.boot.definitions import BeanDefinition, BeanParameter, Source
 from rocketbox.boot.marks import Cluster, Phase
 from rocketbox.boot.report import ConditionsReport, ReportEntry
 from rocketbox.boot.wanted import Wanted, fits, hint_name
 from rocketbox.errors import Finding
 
-__all__ = ["Argument", "Bundle", "Plan", "SettingsView", "make_plan"]
+__all__ = ["Argument", "Bundle", "Plan", "SettingsView", "evaluate", "make_plan"]
 
 
 class SettingsView(Protocol):
@@ -170,6 +170,11 @@ def make_plan(
     return maker.plan, maker.findings
 
 
+def evaluate(condition: Condition, plan: Plan, settings: SettingsView, main: Cluster) -> Verdict:
+    """Whether a condition holds for what is no bean: all that are taken are there, and the main cluster is meant."""
+    return condition.evaluate(_Context(plan, settings, main, None))
+
+
 @dataclass
 class _Context:
     """What the conditions of one definition can ask; the view of ``boot.conditions.ConditionContext``."""
@@ -177,10 +182,14 @@ class _Context:
     plan: Plan
     settings: SettingsView
     main: Cluster
-    definition: BeanDefinition
+    cluster: Cluster | None
+
+    @property
+    def cluster_name(self) -> str:
+        return self.cluster.name if self.cluster else ""
 
     def key(self, key: str) -> str:
-        cluster = self.definition.cluster
+        cluster = self.cluster
         if cluster is not None and (key == self.main.prefix or key.startswith(self.main.prefix + ".")):
             return cluster.prefix + key.removeprefix(self.main.prefix)
         return key
@@ -192,10 +201,10 @@ class _Context:
         return self.settings.profiles
 
     def bean_names(self, kind: Any) -> Sequence[str]:
-        return [bean.label for bean in self.plan.candidates(Wanted(kind), self.definition.cluster_name)]
+        return [bean.label for bean in self.plan.candidates(Wanted(kind), self.cluster_name)]
 
     def why_missing(self, kind: Any) -> Verdict | None:
-        return self.plan.why_missing(kind, self.definition.cluster_name)
+        return self.plan.why_missing(kind, self.cluster_name)
 
 
 class _Planner:
@@ -263,7 +272,7 @@ class _Planner:
             verdict = Verdict(False, "an object was given in its place")
             self.plan.report.negative.append(_entry(bean, verdict))
             return
-        context = _Context(self.plan, self._settings, self._main, bean)
+        context = _Context(self.plan, self._settings, self._main, bean.cluster)
         verdicts = []
         for condition in bean.conditions:
             verdict = condition.evaluate(context)

@@ -62,6 +62,7 @@ def check(
     with failures_told(debug):
         assembly = application.check(config=config, profiles=tuple(profile or ()), arguments=arguments)
     lines = [*assembly.describe_clients(), *assembly.describe_listeners()]
+    lines += [each.what + (f" ({each.where})" if each.where else "") for each in assembly.off]
     lines += [f"warning: {warning}" for warning in assembly.warnings]
     for line in (*lines, f"{application.name}: nothing is wrong"):
         print(mask(line, assembly.settings.secrets))  # noqa: T201 - what the command is for

@@ -56,8 +56,9 @@ LADDER: dict[str, str] = {
     "background": "errors loops",
     "watchdog": "errors clock frames loops",
     "stop_guard": "clock frames loops watchdog",
+    "background_work": "clock safe_repr tasks",
     "running": "errors clock tasks hints loops message marks protocol remoting client template listeners spark "
-    "boot autoconfigure stop_guard watchdog",
+    "boot autoconfigure background_work stop_guard watchdog",
     "application": "errors clock tasks hints loops message marks protocol remoting client template listeners spark "
     "boot autoconfigure background running stop_guard watchdog",
     "cli": "errors clock tasks loops stop_guard message storage marks protocol remoting client template listeners "
