@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rocketbox.cli.service import Config, Debug, Profile, Target, application_of, sort_out
+from rocketbox.cli.service import (
+    Config,
+    Debug,
+    Profile,
+    Target,
+    application_of,
+    failures_told,
+    module_and_name,
+    sort_out,
+)
 from rocketbox.errors import ConfigurationError, Finding
 
 if TYPE_CHECKING:
@@ -48,6 +57,8 @@ def run(
     target, arguments = sort_out(context, target)
     told = _Command(target, config, tuple(profile or ()), arguments, debug)
     if reload:
+        with failures_told(debug):
+            module_and_name(target)
         raise typer.Exit(_run_reloading(told, workers))
     application = application_of(target, debug)
     if workers is not None:

@@ -33,6 +33,7 @@ __all__ = [
     "conditions",
     "failures_told",
     "load_application",
+    "module_and_name",
     "sort_out",
     "sort_out_settings",
 ]
@@ -95,6 +96,8 @@ def sort_out(context: typer.Context, target: str) -> tuple[str, tuple[str, ...]]
     from rocketbox.application import RocketBox
 
     fix = f"write {context.command_path} MODULE:APP; settings are written --KEY=VALUE"
+    if (key := next(_keys_with_a_value_apart([target, *settings]), None)) is not None:
+        fix += f", and what stands behind {key} is taken for its value"
     RocketBox.print_failure(ConfigurationError(Finding("no application is named", "the command line", fix)))
     raise typer.Exit(1)
 
@@ -128,12 +131,24 @@ def sort_out_settings(context: typer.Context, target: str | None) -> tuple[str |
 
 
 def _application_in(arguments: Sequence[str]) -> str | None:
-    """``module:app`` if there is one, else a module; but not what stands behind --KEY, which may be a password."""
-    pairs = itertools.pairwise(("", *arguments))
-    plain = [(before, each) for before, each in pairs if not each.startswith("-")]
-    named = [each for _, each in plain if ":" in each]
-    modules = [each for before, each in plain if not before.startswith("--") or "=" in before]
-    return next(iter((*named, *modules)), None)
+    """``module:app`` if there is one, else a module; but never what stands behind --KEY, which may be a password."""
+    plain = [
+        each
+        for before, each in itertools.pairwise(("", *arguments))
+        if not each.startswith("-") and not _is_key_alone(before)
+    ]
+    named = [each for each in plain if ":" in each]
+    return next(iter((*named, *plain)), None)
+
+
+def _is_key_alone(argument: str) -> bool:
+    return argument.startswith("--") and "=" not in argument
+
+
+def _keys_with_a_value_apart(arguments: Sequence[str]) -> Iterator[str]:
+    for argument, behind in itertools.pairwise(arguments):
+        if _is_key_alone(argument) and not behind.startswith("-"):
+            yield argument
 
 
 @contextmanager
@@ -156,6 +171,22 @@ def application_of(target: str, debug: bool) -> RocketBox:
         return load_application(target)
 
 
+def module_and_name(target: str) -> tuple[str, str]:
+    """``module:name`` in its parts, the name ``app`` when it is left out; ConfigurationError for a file's name."""
+    module, _, name = target.partition(":")
+    path = Path(module)
+    if len(path.parts) == 1 and not module.endswith(".py"):
+        return module, name or "app"
+    what = f"{module} is the name of a file, and the application is named by its module"
+    folder = path.parent
+    if path.is_absolute() or ".." in path.parts:
+        before, folder = f"start in {folder}, and ", Path()
+    else:
+        before = ""
+    dotted = ".".join((*folder.parts, path.name.removesuffix(".py")))
+    raise ConfigurationError(Finding(what, "the command line", f"{before}write {dotted}:{name or 'app'}"))
+
+
 def load_application(target: str) -> RocketBox:
     """The application at ``module:name`` (name ``app`` when it is left out), with the current folder importable.
 
@@ -164,7 +195,7 @@ def load_application(target: str) -> RocketBox:
     from rocketbox.application import RocketBox
     from rocketbox.autoconfigure.scan import import_finding
 
-    module_name, _, attribute = target.partition(":")
+    module_name, attribute = module_and_name(target)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -174,12 +205,12 @@ def load_application(target: str) -> RocketBox:
         raise
     except Exception as error:
         raise ConfigurationError(import_finding(module_name, error)) from error
-    application = getattr(module, attribute or "app", None)
+    application = getattr(module, attribute, None)
     if not isinstance(application, RocketBox):
         known = sorted(name for name, value in vars(module).items() if isinstance(value, RocketBox))
         raise ConfigurationError(
             Finding(
-                f"{module_name}:{attribute or 'app'} is no RocketBox",
+                f"{module_name}:{attribute} is no RocketBox",
                 module.__file__,
                 f"write {module_name}:{known[0]}" if known else f'write app = RocketBox("name") in {module_name}',
             )

@@ -19,6 +19,7 @@ import anyio
 import anyio.lowlevel
 from watchfiles import Change, DefaultFilter, awatch
 
+from rocketbox.boot.profiles import endings
 from rocketbox.tasks import SupervisedTask, Supervisor
 
 __all__ = ["Place", "Watch", "places_of_code", "places_of_settings"]
@@ -73,7 +74,8 @@ def places_of_settings(files: Iterable[Path]) -> Iterator[Place]:
         if file.is_dir():
             yield Place(file, True, ("*",))
         else:
-            yield Place(file.parent, False, (file.name, f"{file.stem}-*{file.suffix}"))
+            names = (f"{stem}{ending}" for stem in (file.stem, f"{file.stem}-*") for ending in endings(file))
+            yield Place(file.parent, False, tuple(names))
 
 
 class Watch:

@@ -40,7 +40,7 @@ def test_all_options_that_are_misspelt_are_told_together() -> None:
     assert "2. --worker " in result.output
 
 
-@pytest.mark.parametrize("setting", ["--stage=late", "--desk.late", "--rocketmq.enabled=false"])
+@pytest.mark.parametrize("setting", ["--stage=late", "--rocketmq.enabled=false"])
 @pytest.mark.parametrize("first", [False, True])
 def test_settings_may_stand_before_and_behind_the_application(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, first: bool
@@ -66,6 +66,44 @@ def test_a_value_apart_from_its_key_is_not_taken_for_an_application(
     assert "hunter2" not in result.output
     said = "module nowhere cannot be" if application else "the value of --rocketmq.producer.secret-key is an argument"
     assert said in result.output
+
+
+@pytest.mark.parametrize("command", ["run", "check", "conditions"])
+def test_an_address_behind_its_key_is_not_taken_for_the_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, [command, "--rocketmq.name-server", "ns1:9876", "nowhere:app"])
+    assert result.exit_code == 1
+    assert "module nowhere cannot be imported" in result.output
+    assert "ns1" not in result.output
+
+
+def test_an_application_behind_a_key_without_a_value_is_taken_for_that_value() -> None:
+    result = CliRunner().invoke(app, ["check", "--desk.late", "nowhere:app"], prog_name="rocketbox")
+    assert result.exit_code == 1
+    assert "no application is named" in result.output
+    assert "what stands behind --desk.late is taken for its value" in result.output
+
+
+@pytest.mark.parametrize(
+    ("written", "right"),
+    [
+        ("app.py", "write app:app"),
+        ("app.py:desk", "write app:desk"),
+        ("./app.py", "write app:app"),
+        ("shop/app.py", "write shop.app:app"),
+        ("shop/app:desk", "write shop.app:desk"),
+        ("/srv/shop/app.py", "start in /srv/shop, and write app:app"),
+        ("../app.py", "start in .., and write app:app"),
+    ],
+)
+@pytest.mark.parametrize("command", [["run"], ["run", "--reload"], ["check"], ["config"], ["schema"]])
+def test_the_name_of_a_file_is_refused_with_what_to_write(command: list[str], written: str, right: str) -> None:
+    result = CliRunner().invoke(app, [*command, written], prog_name="rocketbox")
+    assert result.exit_code == 1
+    assert "is the name of a file" in result.output
+    assert right in result.output
 
 
 def test_a_command_without_an_application_says_so() -> None:
