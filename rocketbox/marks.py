@@ -2,16 +2,22 @@
 
 Marks are a tuple on the function and stack. A mark's option that is ``None`` was not said: ``rocketbox.yaml``
 (``rocketmq.consumer.listeners.<group>.*``, then ``rocketmq.consumer.*``) or the default decides. Names are those of
-rocketmq-spring's ``@RocketMQMessageListener`` in snake_case.
+rocketmq-spring's ``@RocketMQMessageListener`` in snake_case. What is no option is refused where it is written; whether
+a value fits is looked at when an application starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import difflib
+import os
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageModel, SelectorType
 
 __all__ = ["Header", "add_mark", "marks_of", "rocketmq_listener", "rocketmq_spark_listener", "send_to"]
@@ -28,12 +34,71 @@ def marks_of(handler: object) -> tuple[object, ...]:
 
 def add_mark(handler: HandlerT, mark: object) -> HandlerT:
     """Put one more mark on a function and return it: what a decorator of another kind of listeners does as well."""
+    name = type(mark).__name__
+    if isinstance(handler, type):
+        raise _refused(
+            f"@{name} marks functions, and {handler.__name__} is a class", "write it above a method of it", 2
+        )
     setattr(handler, MARKS, (*marks_of(handler), mark))
     return handler
 
 
+def _refused(what: str, fix: str, depth: int) -> ConfigurationError:
+    """The error for what stands so many calls above the one that asks."""
+    frame = sys._getframe(depth + 1)
+    return ConfigurationError(
+        Finding(what, f"{frame.f_code.co_filename.removeprefix(os.getcwd() + os.sep)}:{frame.f_lineno}", fix)
+    )
+
+
+class _ByName:
+    """A mark whose options are all given by their names; says which one is meant when one is misspelt."""
+
+    if not TYPE_CHECKING:  # who reads types knows the options already
+
+        def __new__(cls, *args: Any, **options: Any) -> Any:
+            fields = [each.name for each in dataclasses.fields(cls)]
+            name = cls.__name__
+            if len(args) == 1 and callable(args[0]):
+                example = ", ".join(f"{each}=..." for each in fields[:2])
+                fix = f"write @{name}({example}), or @{name}() where the settings say the rest"
+                raise _refused(f"@{name} stands above {args[0].__name__} without parentheses", fix, 1)
+            if args:
+                named = ", ".join(f"{each}={value!r}" for each, value in zip(fields, args, strict=False))
+                raise _refused(
+                    f"{name} takes its options by their names, and {args[0]!r} has none", f"write {named}", 1
+                )
+            for option in options.keys() - {*fields}:
+                raise _refused(f"{name} has no option {option!r}", _meant(option, fields), 1)
+            return super().__new__(cls)
+
+
+def _meant(option: str, known: list[str]) -> str:
+    spelled = {name.replace("_", ""): name for name in known}
+    plain = option.replace("_", "").lower()
+    near = (
+        NAMES_ELSEWHERE.get(plain)
+        or spelled.get(plain)
+        or next(iter(difflib.get_close_matches(plain, spelled, 1)), None)
+    )
+    if near is None:
+        return f"its options are: {', '.join(known)}"
+    return f"did you mean {spelled.get(near, near)}=?"
+
+
+NAMES_ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(("consumethreadnumber", "consumethreadmax", "consumethreadmin"), "concurrency"),
+    "suspendcurrentqueuetimemillis": "suspend_current_queue_time",
+    "awaitterminationmilliswhenshutdown": "await_termination_when_shutdown",
+    "group": "consumer_group",
+    "tag": "selector_expression",
+    "tags": "selector_expression",
+}
+"""What rocketmq-spring, Java's client or a guess calls an option, without ``_`` and capitals, and its name here."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class rocketmq_listener:  # noqa: N801 - used as a decorator
+class rocketmq_listener(_ByName):  # noqa: N801 - used as a decorator
     """Marks a function as a listener. None: YAML or the default decides.
 
     The names and types of the options stand here for editors and type checkers; what they are, their bounds and
@@ -81,7 +146,7 @@ class rocketmq_listener:  # noqa: N801 - used as a decorator
 
 
 @dataclass(frozen=True, kw_only=True)
-class rocketmq_spark_listener:  # noqa: N801 - used as a decorator
+class rocketmq_spark_listener(_ByName):  # noqa: N801 - used as a decorator
     """Marks a function that gets a topic's messages as DataFrames, one micro-batch a call.
 
     ``schema`` is a pydantic model, dataclass or Spark DDL text for the JSON bodies; None leaves the raw columns.
@@ -103,6 +168,14 @@ class rocketmq_spark_listener:  # noqa: N801 - used as a decorator
         return add_mark(handler, self)
 
 
+def _no_destination(given: object) -> str | None:
+    if isinstance(given, str):
+        return None
+    if callable(given):
+        return f"@send_to stands above {getattr(given, '__name__', given)} without a destination"
+    return f"send_to takes its destination as text, not {given!r}"
+
+
 @dataclass(frozen=True)
 class send_to:  # noqa: N801 - used as a decorator
     """Sends on what the listener returns to ``destination`` (``topic`` or ``topic:tag``); None sends nothing.
@@ -113,6 +186,10 @@ class send_to:  # noqa: N801 - used as a decorator
 
     destination: str
     cluster: str | None = None
+
+    def __post_init__(self) -> None:
+        if (what := _no_destination(self.destination)) is not None:
+            raise _refused(what, 'write @send_to("topic"), or @send_to("topic:tag")', 2)
 
     def __call__(self, handler: HandlerT) -> HandlerT:
         return add_mark(handler, self)

@@ -22,7 +22,7 @@ from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import place_of
 from rocketbox.listeners.options import LISTENER_OPTIONS, Said
 from rocketbox.listeners.registrar import Candidate, ClusterSettings
-from rocketbox.marks import rocketmq_listener, send_to
+from rocketbox.marks import NAMES_ELSEWHERE, rocketmq_listener, send_to
 
 __all__ = ["candidate_of", "cluster_settings"]
 
@@ -84,22 +84,14 @@ def _off_by(prefix: str, properties: Any) -> str | None:
     return None if properties.consumer.enabled else f"{prefix}.consumer.enabled"
 
 
-_SPRING_NAMES = {
-    "consumethreadnumber": "concurrency",
-    "consumethreadmax": "concurrency",
-    "consumethreadmin": "concurrency",
-    "suspendcurrentqueuetimemillis": "suspend-current-queue-time",
-    "awaitterminationmilliswhenshutdown": "await-termination-when-shutdown",
-}
-"""What rocketmq-spring or Java's client calls an option, in one spelling, and its name here."""
-
 _OF_A_CLUSTER = ("nameserver", "accesschannel", "tlsenable", "instancename")
 
 
 def _unknown(path: str, name: str, where: Where) -> Finding:
     known = [field.alias or field_name for field_name, field in ListenerProperties.model_fields.items()]
     spelled = uniform(name)
-    near = [_SPRING_NAMES[spelled]] if spelled in _SPRING_NAMES else difflib.get_close_matches(name, known, n=1)
+    elsewhere = NAMES_ELSEWHERE.get(spelled, "").replace("_", "-")
+    near = [elsewhere] if elsewhere in known else difflib.get_close_matches(name, known, n=1)
     if spelled in _OF_A_CLUSTER:
         fix = "put the cluster under rocketmq.clusters.<name> and name it in the decorator, by cluster="
     elif near:

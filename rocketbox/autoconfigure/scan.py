@@ -78,8 +78,11 @@ def _load(name: str) -> ModuleType:
 
 def import_finding(name: str, error: Exception) -> Finding:
     """What was wrong with importing a module: the line that failed, and what would mend it."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]
+    every = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in every if not _is_machinery(frame.filename)]
     where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else name
+    if isinstance(error, TypeError | ValueError) and frames and every[-1].filename.startswith(_OWN_FOLDER):
+        return Finding(str(error), where, "correct that line")  # what a mark says of its use needs no more words
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{error.filename}:{error.lineno}"
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else None

@@ -150,12 +150,20 @@ def is_primary(target: object) -> bool:
     return getattr(target, "__dict__", {}).get(PRIMARY) is True
 
 
+def _name_of_class(given: object) -> str | None:
+    return given.__name__ if isinstance(given, type) else None
+
+
 def configuration_properties(prefix: str) -> Callable[[ClassT], ClassT]:
     """Binds the keys under ``prefix`` to a pydantic model: validated at start, and a bean of its own type.
 
     The bean is named as the prefix, for models that have a base class in common. Raises ValueError for a prefix that is
-    none, and for a class that has one already.
+    none, and for a class that has one already; TypeError where it is left out.
     """
+    if isinstance(prefix, type):
+        raise TypeError(
+            f'write @configuration_properties("desk") above {prefix.__name__}: its keys stand below a prefix'
+        )
     if not prefix or any(not part for part in prefix.split(".")):
         raise ValueError(f"configuration_properties needs a prefix such as 'desk' or 'desk.alerts', not {prefix!r}")
 
