@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rocketbox.autoconfigure.absences import absences, embedded_elsewhere, embedded_settings
+from rocketbox.autoconfigure.asked_profiles import embedded_by_oversight, unknown_profiles
 from rocketbox.autoconfigure.hooks import Hook, HookPlans, plan_hooks
 from rocketbox.autoconfigure.listener_plans import KindPlans, ListenerPlanner, clusters_by_name
 from rocketbox.autoconfigure.loading import Launch, find_others, load, settings_models
@@ -162,6 +163,7 @@ def assemble(
     assembly.warnings += settings.warnings
     assembly.wrong_settings = wrong_settings
     assembly.findings += wrong_settings
+    assembly.findings += unknown_profiles(settings, container.conditions())
     assembly.findings += embedded_settings(properties, own, service)
     assembly.findings += [other.problem for other in others if other.problem is not None]
     assembly.findings += [_bean_in_class(marked) for marked in marked_beans if marked.owner is not None]
@@ -187,6 +189,8 @@ def assemble(
         assembly.off += assembly.hooks.off
         if not assembly.findings:
             assembly.warnings += absences(properties, container, listens=bool(assembly.plans))
+        if properties.off_by is None:
+            assembly.warnings += embedded_by_oversight(settings)
     assembly.took = clock.monotonic() - since
     return assembly
 

@@ -10,6 +10,7 @@ a client of its own).
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -71,7 +72,9 @@ def _names(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[Fi
         try:
             parse_name_servers(cluster.name_server)
         except ConfigurationError as error:
-            yield from (Finding(f"{key}: {each.what}", where(key), each.fix) for each in error.findings)
+            near = difflib.get_close_matches(cluster.name_server.lower(), ["embedded"])
+            meant = f"did you mean {near[0]}? else " if near else ""
+            yield from (Finding(f"{key}: {each.what}", where(key), f"{meant}{each.fix}") for each in error.findings)
     key = f"{prefix}.producer.group"
     if cluster.producer.group is not None:
         try:

@@ -309,6 +309,11 @@ class BeanContainer:
         found = self.planned.candidates(asked)
         return self.planned.ambiguous(asked, found, who, where) if len(found) > 1 and not asked.every else None
 
+    def conditions(self) -> Iterator[Condition]:
+        """The conditions of all definitions, of those that are not taken as well."""
+        for bean in self._definitions:
+            yield from bean.conditions
+
     def types(self) -> list[Any]:
         """The types of all beans, in the order of registration."""
         return [bean.provides for bean in self.planned.taken]

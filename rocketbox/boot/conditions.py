@@ -8,7 +8,7 @@ Source: Spring Boot 3 ``ConditionalOnProperty``, ``ConditionalOnMissingBean`` an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ __all__ = [
     "on_module",
     "on_profile",
     "on_property",
+    "profiles_named",
 ]
 
 
@@ -213,3 +214,15 @@ class _Not:
 def not_(condition: Condition) -> Condition:
     """Holds when the condition does not."""
     return _Not(condition)
+
+
+def profiles_named(condition: Condition) -> Iterator[str]:
+    """The profiles that a condition asks about, by whatever conditions it is made of; those of others are not known."""
+    match condition:
+        case _OnProfile(names):
+            yield from (name.removeprefix("!") for name in names)
+        case _AnyOf(parts):
+            for part in parts:
+                yield from profiles_named(part)
+        case _Not(part):
+            yield from profiles_named(part)

@@ -18,10 +18,10 @@ from rocketbox.boot.imports import Import, circle_finding, import_location, impo
 from rocketbox.boot.layers import IMPORT, ConditionalDocument, Entry, Layer
 from rocketbox.boot.origins import Origin, Raw, Scalar, file_label
 from rocketbox.boot.placeholders import PlaceholderError
-from rocketbox.boot.profiles import profile_file
+from rocketbox.boot.profiles import profile_file, profiles_in, profiles_of_files
 from rocketbox.boot.secrets import credentials_in, secrets_in
 from rocketbox.boot.sources import FileLayer, Glance, Sources, file_layer
-from rocketbox.errors import Finding
+from rocketbox.errors import ConfigurationError, Finding
 
 __all__ = ["SettingsFiles", "exposed_secrets", "idle_keys"]
 
@@ -31,10 +31,14 @@ _ONLY_PLACEHOLDERS = re.compile(r"(\$\{[^:{}]*:?\})*")
 
 
 class SettingsFiles:
-    """Reads files for the active profiles; ``paths`` are those that there were, directories of secrets included."""
+    """Reads files for the active profiles; ``paths`` are those that there were, directories of secrets included.
+
+    ``profiles`` are those that a document or a file is for, active or not.
+    """
 
     def __init__(self, sources: Sources, active: Sequence[str]) -> None:
         self.paths: list[Path] = []
+        self.profiles: set[str] = set()
         self._sources = sources
         self._active = active
         self._imports = 0
@@ -45,16 +49,30 @@ class SettingsFiles:
             documents = self._sources.read(file)
         self.paths.append(file)
         layers = [file_layer(file, documents, self._active, conditional=conditional) for conditional in (False, True)]
+        self._note_profiles(documents)
+        self.profiles.update(profiles_of_files(file))
         for name in self._active:
-            beside = profile_file(file, name)
-            if beside.is_file():
+            beside = self._file_of(file, name)
+            if beside is not None:
                 self.paths.append(beside)
                 documents = self._sources.read(beside)
+                self._note_profiles(documents)
                 layers += [
                     file_layer(beside, documents, self._active, conditional=conditional)
                     for conditional in (False, True)
                 ]
         return layers
+
+    def _note_profiles(self, documents: Iterable[ConditionalDocument]) -> None:
+        for document in documents:
+            self.profiles.update(profiles_in(document.on_profile))
+
+    def _file_of(self, file: Path, profile: str) -> Path | None:
+        try:
+            return profile_file(file, profile)
+        except ConfigurationError as error:
+            self._sources.findings += error.findings
+            return None
 
     def imported(self, layers: Sequence[FileLayer]) -> list[FileLayer]:
         """The layers that these import, then those that variables and arguments import, each with its own imports."""

@@ -1,20 +1,38 @@
-"""Profiles: which are active, and which documents and files belong to them.
+"""Profiles: which are active, which documents and files belong to them, and which of those asked for nobody knows.
 
 Source: Spring Boot 3 ``spring.profiles.*`` and ``spring.config.activate.on-profile``, under ``rocketbox.``.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from glob import escape as glob_escape
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["DEFAULT_PROFILE", "ProfilesProperties", "accepts", "active_profiles", "is_profile_name", "profile_file"]
+from rocketbox.errors import ConfigurationError, Finding
+
+__all__ = [
+    "DEFAULT_PROFILE",
+    "AskedProfiles",
+    "ProfilesProperties",
+    "accepts",
+    "active_profiles",
+    "endings",
+    "is_profile_name",
+    "one_of_yaml",
+    "profile_file",
+    "profiles_in",
+    "profiles_of_files",
+]
 
 DEFAULT_PROFILE = "default"
 
+_YAML = (".yaml", ".yml")
 _NAME = re.compile(r"[^/\\\x00]{1,100}")
 
 
@@ -60,6 +78,73 @@ def is_profile_name(name: str) -> bool:
     return bool(_NAME.fullmatch(name))
 
 
-def profile_file(file: Path, profile: str) -> Path:
-    """``rocketbox-prod.yaml`` beside ``rocketbox.yaml``."""
-    return file.with_name(f"{file.stem}-{profile}{file.suffix}")
+def profiles_in(expressions: Iterable[str]) -> Iterator[str]:
+    """The profiles that ``on-profile`` expressions name, whether they should be active or not."""
+    for expression in expressions:
+        for term in expression.split("&"):
+            yield term.strip().removeprefix("!").strip()
+
+
+def endings(file: Path) -> tuple[str, ...]:
+    """The endings that a settings file of this name may have as well as its own: ``.yaml`` and ``.yml`` are alike."""
+    return _YAML if file.suffix in _YAML else (file.suffix,)
+
+
+def one_of_yaml(file: Path) -> Path | None:
+    """The file of this name, ending in ``.yaml`` or ``.yml``; None when there is neither.
+
+    A name that ends otherwise stands for itself. ConfigurationError when there are both: one of them would be ignored.
+    """
+    found = [each for ending in endings(file) if (each := file.with_suffix(ending)).is_file()]
+    if len(found) > 1:
+        what = f"there are {found[0].name} and {found[1].name}, and only one of them can count"
+        raise ConfigurationError(Finding(what, str(found[0].parent), "put what they say into one of them"))
+    return found[0] if found else None
+
+
+def profile_file(file: Path, profile: str) -> Path | None:
+    """``rocketbox-prod.yaml`` beside ``rocketbox.yaml``, if it is there; ConfigurationError as :func:`one_of_yaml`."""
+    return one_of_yaml(file.with_name(f"{file.stem}-{profile}{file.suffix}"))
+
+
+def profiles_of_files(file: Path) -> Iterator[str]:
+    """The profiles that have a file beside this one, whether they are active or not."""
+    for beside in file.parent.glob(f"{glob_escape(file.stem)}-*"):
+        if beside.suffix in endings(file):
+            yield beside.stem.removeprefix(f"{file.stem}-")
+
+
+@dataclass(frozen=True)
+class AskedProfiles:
+    """The profiles somebody asked for, members of their groups included, each with the place that names it.
+
+    ``known`` are those that settings files know: by a file, a document or a group.
+    """
+
+    asked: Mapping[str, str]
+    known: frozenset[str]
+
+    @property
+    def where(self) -> str | None:
+        """Where the first of them is named."""
+        return next(iter(self.asked.values()), None)
+
+    def unknown(self, elsewhere: Collection[str]) -> list[Finding]:
+        """A finding for each that nobody knows; ``elsewhere`` are those that conditions name."""
+        known = {*self.known, *elsewhere, DEFAULT_PROFILE}
+        named = sorted(known - {DEFAULT_PROFILE})
+        findings = []
+        for name, where in self.asked.items():
+            if name in known:
+                continue
+            near = difflib.get_close_matches(name, named, 1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            there = f"known are {', '.join(named)}; " if named else ""
+            findings.append(
+                Finding(
+                    f"profile {name} is asked for, and no file, document, group or condition knows it",
+                    where,
+                    f"{meant}{there}one that changes nothing is written rocketbox.profiles.group.{name}: []",
+                )
+            )
+        return findings

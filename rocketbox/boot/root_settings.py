@@ -31,7 +31,7 @@ from rocketbox.boot.imports import ConfigProperties
 from rocketbox.boot.layers import ConditionalDocument, Entry, Layer
 from rocketbox.boot.origins import Origin, Ready, Scalar, split_key
 from rocketbox.boot.placeholders import PlaceholderError
-from rocketbox.boot.profiles import ProfilesProperties, active_profiles, is_profile_name
+from rocketbox.boot.profiles import AskedProfiles, ProfilesProperties, active_profiles, is_profile_name
 from rocketbox.boot.schema import Schema
 from rocketbox.boot.settings import Settings, SettingsError
 from rocketbox.boot.shapes import Section, Shape, Table
@@ -123,7 +123,7 @@ def load_settings(
     schema = Schema(models, strict_prefixes)
     sources = Sources(schema, os.environ if environ is None else environ, env_file, arguments, overrides or {})
     documents = sources.read(file)
-    active = _active_profiles(sources, documents, profiles)
+    active, asked, named = _active_profiles(sources, documents, profiles)
     files = SettingsFiles(sources, active)
     chosen = [] if file is None else files.of_file(file, documents)
     chosen += files.imported(chosen)
@@ -131,7 +131,10 @@ def load_settings(
     sources.findings += idle_keys(layers[file is not None : len(chosen)])
     binding = _Binding(schema, models, layers, sources, file)
     bound = binding.bind(root)
-    settings = Settings(active, tuple(files.paths), (), bound, schema, binding.winners, binding.texts, binding.history)
+    told = AskedProfiles(asked, frozenset(files.profiles | named))
+    settings = Settings(
+        active, told, tuple(files.paths), (), bound, schema, binding.winners, binding.texts, binding.history
+    )
     if sources.findings:
         readable = {path: entry for path, entry in binding.winners.items() if _is_readable(entry, binding.texts)}
         rest = replace(settings, winners=readable) if bound else None
@@ -151,8 +154,12 @@ def _is_readable(entry: Entry, texts: Texts) -> bool:
 
 def _active_profiles(
     sources: Sources, documents: Sequence[ConditionalDocument], asked: Sequence[str]
-) -> tuple[str, ...]:
-    """What the sources say of profiles, before documents and files of profiles come in."""
+) -> tuple[tuple[str, ...], dict[str, str], set[str]]:
+    """What the sources say of profiles, before documents and files of profiles come in.
+
+    The active ones; those of them that were asked for, or belong to a group that was, each with its place; and those
+    that have a group, or are the default.
+    """
     seen = sources.glance([file_layer(None, documents, (), conditional=False)])
     converter = Converter([], [], _collecting(seen.texts, [], []))  # what is wrong is found again as well
     above = tuple(split_key(PROFILES_PREFIX))
@@ -162,16 +169,23 @@ def _active_profiles(
             value = converter.value(entry.shape, entry.raw, entry.key)
             if value is not UNSET:
                 said[path[len(above) :]] = value
-    default = ProfilesProperties().default
+    default = said.get(("default",), ProfilesProperties().default)
     groups = {path[1]: value for path, value in said.items() if path[0] == "group" and len(path) > 1}
-    active = active_profiles(asked or said.get(("active",), ()), said.get(("default",), default), groups)
     written = seen.entries.get((*above, "active"))
     where = "--profile" if asked else None if written is None else str(written.origin)
+    asked = asked or said.get(("active",), ())
+    active = active_profiles(asked, default, groups)
     for name in active:
         if not is_profile_name(name):
             what = f"the profile {name!r} has a name that no file can have"
             sources.findings.append(Finding(what, where, "use letters, digits and dashes"))
-    return tuple(name for name in active if is_profile_name(name))
+    usable = tuple(name for name in active if is_profile_name(name))
+    places = {name: where or PROFILES_PREFIX for name in usable if name in asked}
+    for group, members in groups.items() if asked else ():
+        entry = seen.entries.get((*above, "group", group))
+        for name in members if group in usable else ():
+            places.setdefault(name, str(entry.origin) if entry is not None else f"{PROFILES_PREFIX}.group.{group}")
+    return usable, places, {*groups, default}
 
 
 # --- binding -------------------------------------------------------------------------------------------------------

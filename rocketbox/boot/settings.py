@@ -19,6 +19,7 @@ from rocketbox.boot.layers import Entry
 from rocketbox.boot.masking import MASK, mask
 from rocketbox.boot.origins import Origin, Scalar, file_label, split_key
 from rocketbox.boot.placeholders import PlaceholderError, resolve_placeholders
+from rocketbox.boot.profiles import AskedProfiles
 from rocketbox.boot.schema import Schema
 from rocketbox.boot.shapes import MISSING, Leaf, Section, Shape, Table, has_keys, unwrapped
 from rocketbox.boot.sources import Texts
@@ -41,6 +42,7 @@ class Settings:
     """What was loaded. Keys may be written in any spelling; ``winners`` are what is written, by their paths."""
 
     profiles: tuple[str, ...]
+    asked_profiles: AskedProfiles
     files: tuple[Path, ...]
     warnings: tuple[Finding, ...]
     models: Mapping[str, BaseModel]

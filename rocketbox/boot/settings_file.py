@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from rocketbox.boot.profiles import one_of_yaml
 from rocketbox.errors import ConfigurationError, Finding
 
 __all__ = ["find_settings_file"]
@@ -26,7 +27,8 @@ def find_settings_file(
 ) -> Path | None:
     """The settings file: ``config``, else ``$ROCKETBOX_CONFIG``, else in ``directory``, else beside a module's file.
 
-    None when there is none and none was named; ConfigurationError when the one that was named does not exist.
+    It may end in ``.yml``. None when there is none and none was named; ConfigurationError when the one that was named
+    does not exist, and where there are both.
     """
     variables = os.environ if environ is None else environ
     here = Path.cwd() if directory is None else directory
@@ -40,4 +42,4 @@ def find_settings_file(
     candidates = [here / name for name in FILE_NAMES]
     if beside is not None:
         candidates.append(beside.parent / FILE_NAMES[0])
-    return next((file for file in candidates if file.is_file()), None)
+    return next((found for place in candidates if (found := one_of_yaml(place)) is not None), None)

@@ -32,22 +32,25 @@ OTHERS_WITHIN = 0.3  # seconds that each other server has for telling what the f
 TURN_AGAIN_AFTER = 1.0  # seconds
 AVOIDED_FOR = 30.0  # seconds for which one that did not answer is no alternative
 
-_ADDRESS = re.compile(r"\S+:([0-9]{1,5})")
+_ADDRESS = re.compile(r"[^\s/]+:([0-9]{1,5})")
+_HTTP = re.compile(r"https?://", re.IGNORECASE)  # as Apache's NameServerAddressUtils knows them
 
 
 def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
-    """The addresses in ``host:port;host:port``; commas separate as well, a scheme before a host is dropped.
+    """The addresses in ``host:port;host:port``; commas separate as well, ``http://`` before a host is dropped.
 
     Raises ConfigurationError when there is none, or one that is no ``host:port``.
     """
     parts = re.split(r"[;,]", text) if isinstance(text, str) else list(text)
-    addresses = [part.strip().rpartition("/")[2] for part in parts if part.strip()]
+    addresses = [_HTTP.sub("", part.strip()) for part in parts if part.strip()]
     wrong = [address for address in addresses if not _is_address(address)]
     if not addresses or wrong:
         what = f"name server {wrong[0]!r} is no address" if wrong else "there is no name server address"
-        raise ConfigurationError(
-            Finding(what, "rocketmq.name-server", "write host:port, several separated by ';' (127.0.0.1:9876)")
-        )
+        fix = "write host:port, several separated by ';' (127.0.0.1:9876)"
+        _, scheme, rest = wrong[0].partition("://") if wrong else ("", "", "")
+        if scheme and _is_address(rest):
+            fix = f"write {rest}, without what stands before it"
+        raise ConfigurationError(Finding(what, "rocketmq.name-server", fix))
     return tuple(dict.fromkeys(addresses))
 
 
