@@ -160,10 +160,8 @@ def configuration_properties(prefix: str) -> Callable[[ClassT], ClassT]:
     The bean is named as the prefix, for models that have a base class in common. Raises ValueError for a prefix that is
     none, and for a class that has one already; TypeError where it is left out.
     """
-    if isinstance(prefix, type):
-        raise TypeError(
-            f'write @configuration_properties("desk") above {prefix.__name__}: its keys stand below a prefix'
-        )
+    if (class_name := _name_of_class(prefix)) is not None:
+        raise TypeError(f'write @configuration_properties("desk") above {class_name}: its keys stand below a prefix')
     if not prefix or any(not part for part in prefix.split(".")):
         raise ValueError(f"configuration_properties needs a prefix such as 'desk' or 'desk.alerts', not {prefix!r}")
 
