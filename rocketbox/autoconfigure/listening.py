@@ -171,7 +171,8 @@ def _resolved_reply(
     for field in dataclasses.fields(reply):
         value = getattr(reply, field.name)
         if isinstance(value, str) and "${" in value:
-            texts[field.name] = _resolved(value, f"send_to of {name}", here, resolve_text, findings)
+            text = _resolved(value, f"send_to of {name}", here, resolve_text, findings)
+            texts[field.name] = value if text is None else text
     return dataclasses.replace(reply, **texts)
 
 
