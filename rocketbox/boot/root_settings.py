@@ -182,9 +182,11 @@ def _active_profiles(
     usable = tuple(name for name in active if is_profile_name(name))
     places = {name: where or PROFILES_PREFIX for name in usable if name in asked}
     for group, members in groups.items() if asked else ():
-        entry = seen.entries.get((*above, "group", group))
+        of_group = seen.entries.get((*above, "group", group))
         for name in members if group in usable else ():
-            places.setdefault(name, str(entry.origin) if entry is not None else f"{PROFILES_PREFIX}.group.{group}")
+            places.setdefault(
+                name, str(of_group.origin) if of_group is not None else f"{PROFILES_PREFIX}.group.{group}"
+            )
     return usable, places, {*groups, default}
 
 
