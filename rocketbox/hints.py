@@ -1,4 +1,6 @@
-"""The types that functions and classes are annotated with, resolved one by one when they are asked for.
+"""What can be known of a function before it is called: its name and place, its parameters and their types.
+
+The types that functions and classes are annotated with are resolved one by one when they are asked for.
 
 Resolving all at once (``typing.get_type_hints``) fails as a whole when one name exists for type checkers only; here
 only who asks for that one hint sees it fail. Works with and without ``from __future__ import annotations``, and for
@@ -7,6 +9,7 @@ Python 3.14's lazy annotations. What a hint means is the business of who asks: `
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import sys
@@ -14,7 +17,21 @@ import types
 import typing
 from typing import Any
 
-__all__ = ["UnresolvedHintError", "hint_of", "parameters_of", "place_of", "resolve_hint", "return_annotation"]
+__all__ = [
+    "UnresolvedHintError",
+    "hint_of",
+    "is_variadic",
+    "makes_coroutine",
+    "name_of",
+    "parameters_of",
+    "plain_function",
+    "place_of",
+    "resolve_hint",
+    "return_annotation",
+]
+
+
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class UnresolvedHintError(Exception):
@@ -27,12 +44,35 @@ class UnresolvedHintError(Exception):
         super().__init__(f"the type {self.annotation} of parameter {parameter!r} cannot be resolved: {reason}")
 
 
+def name_of(target: Any) -> str:
+    """What a function, class or callable object is called: an object by its class, a partial by its function."""
+    plain = target
+    while isinstance(plain, functools.partial):
+        plain = plain.func
+    return str(getattr(plain, "__qualname__", type(plain).__qualname__))
+
+
+def makes_coroutine(target: Any) -> bool:
+    """Whether a call of target gives something to await, as far as that is known without calling it.
+
+    True for an ``async def``, for an object whose ``__call__`` is one, and for a partial of one or a decorated one
+    (``functools.wraps``). A plain function may return something to await as well, which only its call tells.
+    """
+    while True:
+        if inspect.iscoroutinefunction(target):
+            return True
+        step = _below(target)
+        if step is target:
+            return False
+        target = step
+
+
 def place_of(target: Any) -> str:
     """``file:line`` where a function or class (or its first decorator) stands.
 
     The file is relative when it is below the working directory.
     """
-    plain = _plain(target)
+    plain = plain_function(target)
     code = getattr(plain, "__code__", None)
     if code is not None:
         path, line = code.co_filename, code.co_firstlineno
@@ -51,8 +91,12 @@ def parameters_of(target: Any) -> list[inspect.Parameter]:
 
     ``self`` of a bound method and ``*args``/``**kwargs`` are left out.
     """
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [parameter for parameter in _signature(target).parameters.values() if parameter.kind not in variadic]
+    return [parameter for parameter in _signature(target).parameters.values() if parameter.kind not in VARIADIC]
+
+
+def is_variadic(target: Any) -> bool:
+    """Whether a function takes ``*args`` or ``**kwargs``."""
+    return any(parameter.kind in VARIADIC for parameter in _signature(target).parameters.values())
 
 
 def return_annotation(function: Any) -> Any:
@@ -75,7 +119,7 @@ def hint_of(function: Any, parameter: inspect.Parameter) -> Any:
 
 def resolve_hint(target: Any, annotation: Any) -> Any:
     """The annotation as a type, with its ``Annotated`` extras; raises NameError and its kin when there is none."""
-    plain = _plain(vars(target).get("__init__", target) if isinstance(target, type) else target)
+    plain = plain_function(vars(target).get("__init__", target) if isinstance(target, type) else target)
     names: dict[str, Any] = dict(getattr(plain, "__globals__", {}))
     if not names and isinstance(target, type):  # a generated constructor
         names = {name: value for base in reversed(target.__mro__) for name, value in _module_of(base).items()}
@@ -89,10 +133,27 @@ def resolve_hint(target: Any, annotation: Any) -> Any:
     return typing.get_type_hints(probe, names, enclosing, include_extras=True)["it"]
 
 
-def _plain(target: Any) -> Any:
-    """What stands behind decorators, and the function of a bound method."""
-    plain = inspect.unwrap(target)
-    return getattr(plain, "__func__", plain)
+def plain_function(target: Any) -> Any:
+    """What stands behind decorators and partials, the function of a bound method, or of a callable object."""
+    while (step := _below(target)) is not target:
+        target = step
+    return target
+
+
+def _below(target: Any) -> Any:
+    """What target calls, where that is known; else itself."""
+    if isinstance(target, type):
+        return target
+    if isinstance(target, functools.partial):
+        return target.func
+    if "__wrapped__" in getattr(target, "__dict__", {}):
+        return target.__wrapped__
+    if inspect.ismethod(target):
+        return target.__func__
+    if callable(target) and not inspect.isroutine(target):
+        call = type(target).__call__
+        return call if inspect.isfunction(call) else target
+    return target
 
 
 def _signature(target: Any) -> inspect.Signature:

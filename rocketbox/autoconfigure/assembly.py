@@ -26,6 +26,7 @@ from rocketbox.boot.beans import BeanContainer, Bundle, Replacement
 from rocketbox.boot.failures import without_secrets
 from rocketbox.boot.marks import BEAN, bean_mark
 from rocketbox.boot.settings import Settings, SettingsError
+from rocketbox.boot.wanted import wanted
 from rocketbox.client import Producer
 from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.errors import ConfigurationError, Finding
@@ -87,7 +88,8 @@ class Assembly:
     @property
     def beans(self) -> Beans:
         """The container as listeners see it."""
-        return Beans(self._may_have, self.container.resolve, self.container.left_out, self.container.ambiguous)
+        container = self.container
+        return Beans(self._may_have, container.resolve, container.left_out, container.ambiguous, _asks_by_name)
 
     def _may_have(self, hint: Any) -> bool:
         if self.container.has(hint):
@@ -100,6 +102,10 @@ class Assembly:
             missed = any("needs a bean" in finding.what or "no such bean" in finding.what for finding in self.findings)
             report = self.container.report.render() if missed else None
             raise AssemblyError(self.findings, report, self.settings.secrets)
+
+
+def _asks_by_name(hint: Any) -> bool:
+    return wanted(hint).qualifier is not None
 
 
 def assemble(

@@ -7,8 +7,9 @@
         return result
 
 They are handed to the client (``ClientOptions.send_middleware``, ``.consume_middleware``), the outermost first. A chain
-is made once; without any there is none, and nothing is called. Requests and answers themselves, below all this, are
-seen by an ``RpcHook``.
+is made once; without any there is none, and nothing is called. In an application all beans of the two types are
+installed, in the order in which they are declared. Requests and answers themselves, below all this, are seen by an
+``RpcHook``.
 
 Source: design of rocketbox; the hooks of Apache RocketMQ 5.x are ``SendMessageHook``, ``ConsumeMessageHook``.
 """
@@ -17,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from rocketbox.client.outcomes import MessageHandler, Outcomes
 from rocketbox.errors import ClientError
@@ -27,6 +29,7 @@ __all__ = [
     "ConsumeContext",
     "ConsumeMiddleware",
     "ConsumeNext",
+    "ContextOf",
     "SendContext",
     "SendMiddleware",
     "SendNext",
@@ -56,16 +59,38 @@ class ConsumeContext:
     consumer_group: str
     messages: list[MessageExt]
 
+    @property
+    def invocation(self) -> Any:
+        """The call itself where a listener runs (``rocketbox.listeners.Invocation``); None for any other handler."""
+        return None
+
+    def pass_to(self, handler: MessageHandler) -> Awaitable[Outcomes]:
+        """Have the messages handled: what the end of the chain does."""
+        return handler(self.messages)
+
 
 SendNext = Callable[[SendContext], Awaitable[SendResult | None]]
 """Sends; the result is None for one-way sends alone."""
 
-SendMiddleware = Callable[[SendContext, SendNext], Awaitable[SendResult | None]]
-
 ConsumeNext = Callable[[ConsumeContext], Awaitable[Outcomes]]
 """Calls the handler; what it returns or raises is the outcome of the messages (``outcomes``)."""
 
-ConsumeMiddleware = Callable[[ConsumeContext, ConsumeNext], Awaitable[Outcomes]]
+
+class SendMiddleware(Protocol):
+    """Wraps sends: an ``async def``, or an object with an ``async`` ``__call__``; a bean of this type is installed."""
+
+    def __call__(self, context: SendContext, call_next: SendNext, /) -> Awaitable[SendResult | None]: ...
+
+
+class ConsumeMiddleware(Protocol):
+    """Wraps calls of handlers: an ``async def``, or an object with an ``async`` ``__call__``; a bean of this type is
+    installed."""
+
+    def __call__(self, context: ConsumeContext, call_next: ConsumeNext, /) -> Awaitable[Outcomes]: ...
+
+
+ContextOf = Callable[[list[MessageExt]], ConsumeContext]
+"""Makes the context of a call with these messages."""
 
 ContextT = TypeVar("ContextT")
 ResultT = TypeVar("ResultT")
@@ -95,9 +120,15 @@ def result_of(result: SendResult | None) -> SendResult:
     return result
 
 
-def wrap_handler(group: str, middlewares: Sequence[ConsumeMiddleware], handler: MessageHandler) -> MessageHandler:
-    """The handler with the middlewares around it; itself when there are none."""
+def wrap_handler(
+    group: str, middlewares: Sequence[ConsumeMiddleware], handler: MessageHandler, context_of: ContextOf | None = None
+) -> MessageHandler:
+    """The handler with the middlewares around it; itself when there are none.
+
+    ``context_of`` makes the contexts, of who has calls of its own: they are what is called then, not the handler.
+    """
     if not middlewares:
         return handler
-    around = chain(middlewares, lambda context: handler(context.messages))
-    return lambda messages: around(ConsumeContext(group, messages))
+    around = chain(middlewares, lambda context: context.pass_to(handler))
+    make: ContextOf = context_of or partial(ConsumeContext, group)
+    return lambda messages: around(make(messages))

@@ -1,7 +1,20 @@
 """Binding by type: which parameter of a handler is the payload, a message, a header or a bean.
 
 :func:`read_signature` looks at a function without calling or building anything and finds everything that is wrong
-with it; :meth:`HandlerSignature.bind` then fetches the beans once, so that a call costs only the reading of the body.
+with it. The one rule, by the parameter's type; what is not surely understood is a finding, never a guess:
+
+    type                                              | is given
+    Annotated[T, Header("name")]                      | the message's property of that name
+    MessageExt, Message                               | the message
+    anything with a Qualifier                         | the bean of that name
+    str, bytes, dict, Mapping                         | the payload, never a bean
+    a pydantic model, dataclass, TypedDict            | the payload; where there is a bean of that type as well: the
+                                                      | bean if another parameter surely is the payload, or a finding
+    a class of which there is a bean                  | the bean
+    any other                                         | its default, or a finding
+    list[...] of what can be a payload or a message   | those of a whole batch
+
+How values come out of messages is told by ``arguments``.
 """
 
 from __future__ import annotations
@@ -17,31 +30,43 @@ from enum import Enum
 from functools import partial
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic import BaseModel
 
 from rocketbox.client import Producer
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.hints import UnresolvedHintError, hint_of, parameters_of, place_of
+from rocketbox.hints import (
+    UnresolvedHintError,
+    hint_of,
+    is_variadic,
+    makes_coroutine,
+    name_of,
+    parameters_of,
+    place_of,
+    plain_function,
+    resolve_hint,
+    return_annotation,
+)
+from rocketbox.listeners.header_types import unreadable_header
 from rocketbox.marks import Header
-from rocketbox.message import RESERVED_PROPERTIES, Message, MessageExt
+from rocketbox.message import Message, MessageExt
 from rocketbox.template import MessageConverter, PayloadError, RocketMQTemplate
-from rocketbox.template.converters import describe_validation_error
 
 __all__ = [
     "Beans",
-    "HandlerBinding",
     "HandlerSignature",
     "Parameter",
     "Role",
     "read_signature",
+    "type_name",
     "unreadable_payload",
+    "wrong_return",
 ]
-
-Maker = Callable[[MessageExt], Any]
 
 NEEDS_A_LOOP = (RocketMQTemplate, Producer)  # coroutines only: useless in a worker thread
 PAYLOAD_TYPES = "a pydantic model, dataclass, TypedDict, dict, str, bytes, a union of them, or list[...] of one of them"
+PLAIN_TYPES = (str, bytes, dict, collections.abc.Mapping)
+UNKNOWN = object()
+"""The return type of a function that does not say it, or says it by a name that cannot be resolved."""
 
 
 class Role(Enum):
@@ -65,6 +90,8 @@ class Beans:
     """What is wrong with somebody at a place asking for a hint, if the container knows why there is no such bean."""
     ambiguous: Callable[[Any, str, str], Finding | None] = lambda hint, who, where: None
     """The same if there are several such beans."""
+    by_name: Callable[[Any], bool] = lambda hint: False
+    """Whether a hint asks for a bean by its name, so that it can be nothing else."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +120,11 @@ class HandlerSignature:
     is_async: bool
     is_batch: bool
     parameters: tuple[Parameter, ...]
+    returns: Any = UNKNOWN
 
     @property
     def name(self) -> str:
-        return str(getattr(self.function, "__qualname__", self.function))
+        return name_of(self.function)
 
     @property
     def payload(self) -> Any:
@@ -107,58 +135,6 @@ class HandlerSignature:
     def beans(self) -> tuple[Any, ...]:
         """The types of the beans it needs."""
         return tuple(parameter.type_ for parameter in self.parameters if parameter.role is Role.BEAN)
-
-    def bind(self, resolve: Callable[[Any], Any], converter: MessageConverter) -> HandlerBinding:
-        """The signature with its beans, fetched by ``resolve(type)``, which raises when there is none."""
-        return HandlerBinding(self, resolve, converter)
-
-
-class HandlerBinding:
-    """Turns messages into the arguments of one handler."""
-
-    def __init__(self, signature: HandlerSignature, resolve: Callable[[Any], Any], converter: MessageConverter) -> None:
-        self.signature = signature
-        function = signature.function
-        self._function = function if signature.owner is None else function.__get__(resolve(signature.owner))
-        self._constants: list[Any] = []
-        self._makers: list[tuple[int, Maker]] = []
-        self._keywords = [parameter.name for parameter in signature.parameters if parameter.keyword_only]
-        for index, parameter in enumerate(signature.parameters):
-            self._constants.append(None)
-            if parameter.role is Role.BEAN:
-                self._constants[index] = resolve(parameter.type_)
-            elif parameter.role is Role.DEFAULT:
-                self._constants[index] = parameter.default
-            else:
-                self._makers.append((index, _maker(parameter, converter)))
-
-    def arguments(self, message: MessageExt) -> list[Any]:
-        """The arguments for one message; PayloadError when its body or a header cannot be read."""
-        arguments = self._constants.copy()
-        for index, make in self._makers:
-            arguments[index] = make(message)
-        return arguments
-
-    def batch_arguments(self, messages: Sequence[MessageExt]) -> tuple[list[Any], dict[int, PayloadError]]:
-        """The arguments for a batch, and by their index the messages that cannot be read and are not in it."""
-        rows: list[list[Any]] = []
-        invalid: dict[int, PayloadError] = {}
-        for index, message in enumerate(messages):
-            try:
-                rows.append([make(message) for _, make in self._makers])
-            except PayloadError as error:
-                invalid[index] = error
-        arguments = self._constants.copy()
-        for column, (index, _) in enumerate(self._makers):
-            arguments[index] = [row[column] for row in rows]
-        return arguments, invalid
-
-    def call(self, arguments: list[Any]) -> Any:
-        """What the handler returns: for a coroutine function, the coroutine."""
-        if not self._keywords:
-            return self._function(*arguments)
-        split = len(arguments) - len(self._keywords)
-        return self._function(*arguments[:split], **dict(zip(self._keywords, arguments[split:], strict=True)))
 
 
 def read_signature(
@@ -172,6 +148,41 @@ def read_signature(
     Raises ConfigurationError with all that is wrong with the signature; builds and calls nothing.
     """
     return _SignatureReader(function, beans, converter, owner).read()
+
+
+def wrong_return(signature: HandlerSignature, *, sends_on: bool) -> Finding | None:
+    """What is wrong with the return type of a handler, where it says one; ``sends_on``: it has a ``send_to``."""
+    returns, name = signature.returns, signature.name
+    if returns is UNKNOWN:
+        return None
+    if sends_on and returns is type(None):
+        return Finding(
+            f"listener {name} has @send_to and returns None, so that nothing is ever sent",
+            signature.where,
+            "return what is to be sent on, and say its type; or take @send_to away",
+        )
+    if signature.is_batch and not _may_be_list(returns):
+        single = type_name(_without_none(returns))
+        each = "None or an exception for each message"
+        return Finding(
+            f"listener {name} takes a batch and returns one {single}",
+            signature.where,
+            f"return list[{single}], or None for nothing to send" if sends_on else f"return None, or a list: {each}",
+        )
+    return None
+
+
+def _may_be_list(hint: Any) -> bool:
+    """Whether a value of the type may be a list or a tuple, or None."""
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return _may_be_list(get_args(hint)[0])
+    if origin in (Union, types.UnionType):
+        return all(_may_be_list(member) for member in get_args(hint))
+    kind = origin or hint
+    if not isinstance(kind, type) or kind is type(None):
+        return True  # a name for a type, a type variable: nothing is known
+    return issubclass(kind, list | tuple) or issubclass(list, kind)
 
 
 def unreadable_payload(signature: HandlerSignature, converter: MessageConverter) -> Finding | None:
@@ -198,12 +209,14 @@ class _SignatureReader:
         self.beans = beans
         self.converter = converter
         self.where = place_of(function)
-        self.name = getattr(function, "__qualname__", str(function))
-        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(inspect.unwrap(function))
+        self.name = name_of(function)
+        self.is_async = makes_coroutine(function)
+        self.given = function.keywords if isinstance(function, partial) else {}
+        self.undecided: dict[str, Any] = {}  # parameters that may be the payload and may be a bean, with their hints
         self.findings: list[Finding] = []
 
     def read(self) -> HandlerSignature:
-        plain = inspect.unwrap(self.function)
+        plain = plain_function(self.function)
         if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
             self.wrong("is a generator", "return the value instead of yielding it")
         if self.owner is not None and not self.beans.has(self.owner):
@@ -211,11 +224,27 @@ class _SignatureReader:
         raws = parameters_of(self.function)[0 if self.owner is None else 1 :]  # without self
         parameters = [parameter for raw in raws if (parameter := self.parameter(raw))]
         if not self.findings:
+            parameters = self.decide(parameters)
+        if not self.findings:
             self.check_together(parameters)
         if self.findings:
             raise ConfigurationError(self.findings)
         is_batch = any(parameter.batch for parameter in parameters)
-        return HandlerSignature(self.function, self.owner, self.where, self.is_async, is_batch, tuple(parameters))
+        return HandlerSignature(
+            self.function, self.owner, self.where, self.is_async, is_batch, tuple(parameters), self.return_type()
+        )
+
+    def return_type(self) -> Any:
+        annotation = return_annotation(self.function)
+        if annotation is inspect.Signature.empty:
+            return UNKNOWN
+        try:
+            returns = type(None) if annotation is None else resolve_hint(self.function, annotation)
+        except Exception:  # evaluating an annotation can raise anything, and a return type need not exist at run time
+            return UNKNOWN
+        if get_origin(returns) in (collections.abc.Awaitable, collections.abc.Coroutine) and get_args(returns):
+            return get_args(returns)[-1]  # of a def that returns what is awaited
+        return returns
 
     def wrong(self, what: str, fix: str) -> None:
         self.findings.append(Finding(f"listener {self.name} {what}", self.where, fix))
@@ -226,6 +255,8 @@ class _SignatureReader:
         found = partial(
             Parameter, raw.name, keyword_only=raw.kind is inspect.Parameter.KEYWORD_ONLY, default=raw.default
         )
+        if raw.name in self.given:  # by a functools.partial
+            return found(Role.DEFAULT)
         try:
             hint = hint_of(self.function, raw)
         except UnresolvedHintError as error:
@@ -246,23 +277,88 @@ class _SignatureReader:
             return None
         if header := _header_in(hint):
             return found(Role.HEADER, hint, header=header) if self.check_header(raw.name, hint, header) else None
+        required = _without_none(hint)
+        item = _item_of_list(required)
+        taken = required if item is None else item
+        optional = has_default or required is not hint
+        if taken in (MessageExt, Message):
+            if not self.check_batch(raw.name, taken, item is not None and optional):
+                return None
+            return found(Role.MESSAGE_EXT if taken is MessageExt else Role.MESSAGE, batch=item is not None)
+        if self.beans.by_name(hint):
+            return self.bean(found, hint, raw.name)
+        payload = hint if item is None else item
+        if is_payload(payload):
+            if not self.check_batch(raw.name, payload, item is not None and optional):
+                return None
+            if not _is_plain(payload) and self.may_be_bean(hint):
+                self.undecided[raw.name] = hint
+            elif not self.check_payload(raw.name, payload):
+                return None
+            return found(Role.PAYLOAD, payload, batch=item is not None)
         if (bean := self.bean_in(hint)) is not None:
             return found(Role.BEAN, bean) if self.check_sync(raw.name, bean) else None
-        if hint in (MessageExt, Message):
-            return found(Role.MESSAGE_EXT if hint is MessageExt else Role.MESSAGE)
-        if has_default:
-            return found(Role.DEFAULT)
-        item = _item_of_list(hint)
-        if item in (MessageExt, Message):
-            return found(Role.MESSAGE_EXT if item is MessageExt else Role.MESSAGE, batch=True)
-        payload = hint if item is None else item
-        if not is_payload(payload) and _without_none(hint) != hint:  # a bean that may be absent, and is
-            return replace(found(Role.DEFAULT), default=None)
+        if optional and not _mentions_payload(hint):  # a bean that may be absent, and is
+            return found(Role.DEFAULT) if has_default else replace(found(Role.DEFAULT), default=None)
         return found(Role.PAYLOAD, payload, batch=item is not None) if self.check_payload(raw.name, payload) else None
 
     def bean_in(self, hint: Any) -> Any:
         """The type under which the container has a bean for the hint; None when it has none."""
         return next((candidate for candidate in (hint, _without_none(hint)) if self.beans.has(candidate)), None)
+
+    def may_be_bean(self, hint: Any) -> bool:
+        """Whether the container has such a bean, or several, or would have one if a condition held."""
+        if self.bean_in(hint) is not None:
+            return True
+        plain = _without_none(hint)
+        return any(why(plain, "it", self.where) is not None for why in (self.beans.left_out, self.beans.ambiguous))
+
+    def bean(self, found: Callable[..., Parameter], hint: Any, name: str) -> Parameter | None:
+        """The parameter as a bean, or what it has where there is none; None with a finding."""
+        if (bean := self.bean_in(hint)) is not None:
+            return found(Role.BEAN, bean) if self.check_sync(name, bean) else None
+        absent: Parameter = found(Role.DEFAULT)
+        if absent.default is not inspect.Parameter.empty:
+            return absent
+        if _may_be_none(hint):
+            return replace(absent, default=None)
+        if not self.tell_why_absent(name, hint):
+            self.wrong(
+                f"asks for a bean in parameter {name!r} by its name, {type_name(hint)}, and there is none",
+                "return it from a function of that name marked @bean, or take the Qualifier away",
+            )
+        return None
+
+    def tell_why_absent(self, name: str, hint: Any) -> bool:
+        """Whether the container knows why there is not one such bean; then that is found."""
+        who = f"parameter {name} of listener {self.name}"
+        known = self.beans.left_out(hint, who, self.where) or self.beans.ambiguous(hint, who, self.where)
+        if known is not None:
+            self.findings.append(known)
+        return known is not None
+
+    def decide(self, parameters: list[Parameter]) -> list[Parameter]:
+        """Take what may be the payload and may be a bean for the bean, if another parameter surely is the payload."""
+        if not self.undecided:
+            return parameters
+        sure = any(each.role is Role.PAYLOAD and each.name not in self.undecided for each in parameters)
+        decided: list[Parameter] = []
+        for each in parameters:
+            hint = self.undecided.get(each.name)
+            if hint is None:
+                decided.append(each)
+            elif sure:
+                as_bean = partial(Parameter, each.name, keyword_only=each.keyword_only, default=each.default)
+                if (bean := self.bean(as_bean, hint, each.name)) is not None:
+                    decided.append(bean)
+            else:
+                kind = type_name(_without_none(hint))
+                self.wrong(
+                    f"takes {kind} in parameter {each.name!r}, which a body can be read as, and there is such a bean",
+                    f'write Annotated[{kind}, Qualifier("name")] for the bean of that name; where it is to be the '
+                    "payload, let no bean have its type",
+                )
+        return decided
 
     def check_sync(self, name: str, bean: Any) -> bool:
         if not self.is_async and isinstance(bean, type) and issubclass(bean, NEEDS_A_LOOP):
@@ -274,16 +370,22 @@ class _SignatureReader:
         return True
 
     def check_header(self, name: str, hint: Any, header: str) -> bool:
-        try:
-            TypeAdapter[Any](hint)
-        except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        problem = unreadable_header(hint)
+        if problem is not None:
             self.wrong(
-                f"takes header {header!r} in parameter {name!r} as a type that no text can become: "
-                f"{str(error).splitlines()[0]}",
+                f"takes header {header!r} in parameter {name!r} as a type that no text can become: {problem}",
                 "take str, int, float, bool, datetime, timedelta or an Enum",
             )
-            return False
-        return True
+        return problem is None
+
+    def check_batch(self, name: str, item: Any, may_be_absent: bool) -> bool:
+        if may_be_absent:
+            single = type_name(item)
+            self.wrong(
+                f"takes a batch in parameter {name!r} that may be absent, and a batch always holds messages",
+                f"write {name}: list[{single}], without a default; or for one message at a time {name}: {single}",
+            )
+        return not may_be_absent
 
     def check_payload(self, name: str, payload: Any) -> bool:
         if payload is list:
@@ -292,17 +394,14 @@ class _SignatureReader:
             )
             return False
         if not is_payload(payload):
-            who = f"parameter {name} of listener {self.name}"
-            known = self.beans.left_out(payload, who, self.where) or self.beans.ambiguous(payload, who, self.where)
-            if known is not None:
-                self.findings.append(known)
-            elif self.converter is None:
+            if self.tell_why_absent(name, payload):
+                return False
+            if self.converter is None:
                 return True
-            else:
-                self.wrong(
-                    f"has a parameter {name!r} of type {type_name(payload)}, which is neither a payload nor a bean",
-                    f"return {type_name(payload)} from a function marked @bean; a payload is {PAYLOAD_TYPES}",
-                )
+            self.wrong(
+                f"has a parameter {name!r} of type {type_name(payload)}, which is neither a payload nor a bean",
+                f"return {type_name(payload)} from a function marked @bean; a payload is {PAYLOAD_TYPES}",
+            )
             return False
         try:
             if self.converter is not None:
@@ -317,15 +416,20 @@ class _SignatureReader:
         messages = [parameter for parameter in parameters if parameter.role in (Role.MESSAGE_EXT, Role.MESSAGE)]
         if len(payloads) > 1:
             named = " and ".join(f"{payload.name}: {type_name(payload.type_)}" for payload in payloads)
-            self.wrong(
-                f"has more than one payload: {named}",
-                "leave one of them; what is to be injected must be a bean: return it from a function marked @bean",
-            )
+            fix = "leave one of them; what is to be injected must be a bean: return it from a function marked @bean"
+            if any(payload.default is not inspect.Parameter.empty for payload in payloads):
+                fix += "; what is to keep its default has no type"
+            self.wrong(f"has more than one payload: {named}", fix)
         elif not payloads and not messages:
             given = [f"{each.name} is given by a bean" for each in parameters if each.role is Role.BEAN]
             self.wrong(
                 f"takes neither a payload nor a message{': ' if given else ''}{', '.join(given)}",
-                f"give it a parameter of {PAYLOAD_TYPES}, or MessageExt",
+                f"give it a parameter of {PAYLOAD_TYPES}, or MessageExt"
+                + (
+                    "; *args and **kwargs are given nothing: a decorator needs functools.wraps"
+                    if is_variadic(self.function)
+                    else ""
+                ),
             )
         takers = [*payloads, *messages]
         if any(taker.batch for taker in takers):
@@ -356,11 +460,31 @@ def is_payload(hint: Any) -> bool:
     if not isinstance(kind, type):
         return False
     return (
-        kind in (str, bytes, dict, collections.abc.Mapping)
+        kind in PLAIN_TYPES
         or issubclass(kind, BaseModel)
         or dataclasses.is_dataclass(kind)
         or typing.is_typeddict(kind)
     )
+
+
+def _is_plain(hint: Any) -> bool:
+    """Whether every value of the hint is text, bytes or a mapping: data, that only a name makes a bean."""
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return _is_plain(get_args(hint)[0])
+    if origin in (Union, types.UnionType):
+        return all(member is type(None) or _is_plain(member) for member in get_args(hint))
+    return (origin or hint) in PLAIN_TYPES
+
+
+def _mentions_payload(hint: Any) -> bool:
+    """Whether the hint is a collection or a union in which a payload occurs: it was meant to be given one."""
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType) or (
+        isinstance(origin, type) and issubclass(origin, collections.abc.Iterable)
+    ):
+        return any(is_payload(each) or _mentions_payload(each) for each in get_args(hint))
+    return False
 
 
 def type_name(hint: Any) -> str:
@@ -374,6 +498,10 @@ def _header_in(hint: Any) -> str | None:
     return None
 
 
+def _may_be_none(hint: Any) -> bool:
+    return _may_be_none(get_args(hint)[0]) if get_origin(hint) is Annotated else _without_none(hint) is not hint
+
+
 def _item_of_list(hint: Any) -> Any:
     return get_args(hint)[0] if get_origin(hint) is list else None
 
@@ -385,47 +513,3 @@ def _without_none(hint: Any) -> Any:
         if len(members) == 1 and len(members) < len(get_args(hint)):
             return members[0]
     return hint
-
-
-def _maker(parameter: Parameter, converter: MessageConverter) -> Maker:
-    """How the parameter's value comes out of one message."""
-    match parameter.role:
-        case Role.MESSAGE_EXT:
-            return lambda message: message
-        case Role.MESSAGE:
-            return _plain_message
-        case Role.HEADER:
-            return _header_reader(parameter)
-        case _:
-            type_, read = parameter.type_, converter.from_body
-            return lambda message: read(message.body, type_)
-
-
-def _plain_message(message: MessageExt) -> Message:
-    own = {name: value for name, value in message.properties.items() if name not in RESERVED_PROPERTIES}
-    return Message(message.topic, message.body, tag=message.tag, keys=message.keys, properties=own, flag=message.flag)
-
-
-def _header_reader(parameter: Parameter) -> Maker:
-    name, default = parameter.header, parameter.default
-    adapter = TypeAdapter[Any](parameter.type_)
-    required = default is inspect.Parameter.empty
-    if required:
-        try:
-            default = adapter.validate_python(None)  # Annotated[str | None, Header("x")] is None when it is missing
-            required = False
-        except ValidationError:
-            pass
-
-    def read(message: MessageExt) -> Any:
-        text = message.properties.get(name)
-        if text is None:
-            if required:
-                raise PayloadError(f"header {name!r} is missing")
-            return default
-        try:
-            return adapter.validate_python(text)
-        except ValidationError as error:
-            raise PayloadError(f"header {name!r} cannot be read: {describe_validation_error(error)}") from None
-
-    return read

@@ -19,9 +19,11 @@ from rocketbox.client.handler_threads import HandlerThreads
 from rocketbox.client.push_consumer import ConsumerState
 from rocketbox.clock import Clock
 from rocketbox.errors import NotStartedError
+from rocketbox.listeners.arguments import HandlerBinding
 from rocketbox.listeners.binding import Beans
 from rocketbox.listeners.container_state import ContainerState, ContainerStatus
-from rocketbox.listeners.dispatch import HandlerDispatch, InvalidLimit
+from rocketbox.listeners.dispatch import HandlerDispatch, Invocation
+from rocketbox.listeners.invalid_limit import InvalidLimit
 from rocketbox.listeners.options import consumer_options
 from rocketbox.listeners.plans import ContainerPlan, ListenerFunction
 from rocketbox.marks import send_to
@@ -102,6 +104,7 @@ class ListenerContainer:
                     selector_type=function.selector_type,
                     batch_max_size=function.batch_max_size,
                     prepare=None if function.signature.is_async else dispatch.prepare,
+                    context_of=dispatch.invocation,
                 )
             # From here on, for handlers run before the consumer has all its queues, and may have to pause it.
             self._consumer, self._status = consumer, ContainerStatus.RUNNING
@@ -187,7 +190,8 @@ class ListenerContainer:
 
     def _dispatch(self, function: ListenerFunction, threads: HandlerThreads, limit: InvalidLimit) -> HandlerDispatch:
         return HandlerDispatch(
-            binding=function.signature.bind(self._beans.resolve, self._converter),
+            group=self.group,
+            binding=HandlerBinding(function.signature, self._beans.resolve, self._converter),
             limit=limit,
             on_invalid=function.on_invalid,
             consume_mode=self.plan.options.consume_mode,
@@ -195,10 +199,10 @@ class ListenerContainer:
             threads=threads,
         )
 
-    def _replier(self, replies: Sequence[send_to]) -> Callable[[list[Any]], Awaitable[None]]:
+    def _replier(self, replies: Sequence[send_to]) -> Callable[[Invocation, list[Any]], Awaitable[None]]:
         targets = [(reply.destination, self._template_of(reply.cluster or self.cluster)) for reply in replies]
 
-        async def send_on(payloads: list[Any]) -> None:
+        async def send_on(invocation: Invocation, payloads: list[Any]) -> None:
             for destination, template in targets:
                 if len(payloads) == 1:
                     await template.send(destination, payloads[0])

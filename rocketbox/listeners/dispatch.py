@@ -1,204 +1,84 @@
-"""From messages to one handler's call, and from what it does to an outcome for each message.
+"""One listener's handler: each call of it is one :class:`Invocation`, which binds, calls, judges and replies.
 
 Outcomes are what the push consumer understands: None is consumed, :class:`Reject` dead-lettered,
 :class:`RetryLater` brought back after its delay, any other exception brought back by RocketMQ's own retry. What is
 raised from here holds for all messages of the call.
+
+Where consume middleware is installed, the invocation is the context that it gets (``context.invocation``).
+
+A handler may be an ``async def``, a ``def`` (which runs in a thread), or anything that is called like one. What it
+returns and can be awaited is awaited, once; what can still be awaited then is a forgotten ``await``, and so is a send
+that was made and never begun (``template.unawaited``): the messages have failed.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial
-from typing import Any
-
-import anyio
+from types import CoroutineType
+from typing import Any, Self
 
 from rocketbox.client.handler_threads import HandlerThreads
-from rocketbox.client.outcomes import Outcome, Outcomes, PreparedCall
-from rocketbox.clock import Clock
-from rocketbox.errors import BatchFailed, Reject, RetryLater
-from rocketbox.listeners.binding import HandlerBinding
+from rocketbox.client.middleware import ConsumeContext
+from rocketbox.client.outcomes import MessageHandler, Outcome, Outcomes, PreparedCall
+from rocketbox.errors import BatchFailed, HandlerError, Reject
+from rocketbox.hints import name_of
+from rocketbox.listeners.arguments import HandlerBinding
+from rocketbox.listeners.invalid_limit import InvalidLimit
 from rocketbox.listeners.options import OnInvalid
 from rocketbox.message import ConsumeMode, MessageExt
 from rocketbox.template import PayloadError
+from rocketbox.template.unawaited import Made, current_call, never_begun
 
-__all__ = ["HandlerDispatch", "InvalidLimit"]
+__all__ = ["HandlerDispatch", "Invocation"]
 
 _log = logging.getLogger(__name__)
-
-LIMIT_WINDOW = 60.0  # seconds over which invalid payloads are counted
-
-
-class InvalidLimit:
-    """Counts payloads that cannot be read; above ``limit`` a minute it closes, and they are held until it opens.
-
-    One bad deploy must not empty a whole backlog into the dead-letter queue. ``on_closed`` is told once per closing.
-    """
-
-    def __init__(self, limit: int, clock: Clock, on_closed: Callable[[], None]) -> None:
-        self.limit = limit
-        self.closed = False
-        self._clock = clock
-        self._on_closed = on_closed
-        self._times: deque[float] = deque()
-        self._changed = anyio.Event()
-        self._abandoned = False
-
-    async def pass_one(self) -> None:
-        """Return when one more may be dealt with; RetryLater when the container stops before that."""
-        while not self._admit():
-            if not self._abandoned:
-                await self._changed.wait()
-            if self._abandoned:
-                raise RetryLater(timedelta(seconds=10))
-
-    def open(self) -> None:
-        """Let the held ones go on, and count anew."""
-        self.closed = False
-        self._times.clear()
-        self._wake()
-
-    def abandon(self) -> None:
-        """The container stops: what is held goes back to the broker."""
-        self._abandoned = True
-        self._wake()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
-
-    def _admit(self) -> bool:
-        if self.closed:
-            return False
-        now = self._clock.monotonic()
-        while self._times and self._times[0] <= now - LIMIT_WINDOW:
-            self._times.popleft()
-        if len(self._times) >= self.limit:
-            self.closed = True
-            self._on_closed()
-            return False
-        self._times.append(now)
-        return True
 
 
 @dataclass(frozen=True, kw_only=True)
 class HandlerDispatch:
-    """Calls one handler. ``reply`` sends on what it returns (None: it has no ``send_to``)."""
+    """What the invocations of one handler share; it makes them.
 
+    ``reply`` sends on what the handler returned (None: it has no ``send_to``); it gets the invocation, for the messages
+    that are answered.
+    """
+
+    group: str
     binding: HandlerBinding
     limit: InvalidLimit
     on_invalid: OnInvalid = OnInvalid.DEAD_LETTER
     consume_mode: ConsumeMode = ConsumeMode.CONCURRENTLY
-    reply: Callable[[list[Any]], Awaitable[None]] | None = None
+    reply: Callable[[Invocation, list[Any]], Awaitable[None]] | None = None
     threads: HandlerThreads | None = None
 
-    async def handle(self, messages: Sequence[MessageExt]) -> list[Outcome] | None:
+    def invocation(self, messages: list[MessageExt]) -> Invocation:
+        """A call with these messages, which has not begun."""
+        return Invocation(self, messages)
+
+    async def handle(self, messages: list[MessageExt]) -> Outcomes:
         """One outcome for each message, or None when all of them are consumed."""
-        if self.binding.signature.is_batch:
-            outcomes = await self._handle_batch(messages)
-        else:
-            outcomes = [await self._handle_one(message) for message in messages]
-        return outcomes if any(outcome is not None for outcome in outcomes) else None
+        return await Invocation(self, messages).run()
 
-    def prepare(self, messages: Sequence[MessageExt]) -> PreparedCall | None:
+    def prepare(self, messages: list[MessageExt]) -> PreparedCall | None:
         """The call for a thread that does what :meth:`handle` does; None where not all payloads can be read."""
-        if self.binding.signature.is_batch:
-            arguments, invalid = self.binding.batch_arguments(messages)
-            return None if invalid else partial(self._call_batch, arguments, len(messages))
-        if len(messages) > 1:
-            return None  # each has a call of its own
-        try:
-            return partial(self._call_one, self.binding.arguments(messages[0]))
-        except PayloadError:
-            return None
+        invocation = Invocation(self, messages)
+        return invocation.call if invocation.prepare() else None
 
-    def _call_one(self, arguments: list[Any]) -> Outcomes | Awaitable[Outcomes]:
-        result = self.binding.call(arguments)
-        if isinstance(result, Exception):
-            return [result]
-        return self._sent_on(result) if result is not None and self.reply is not None else None
-
-    def _call_batch(self, arguments: list[Any], count: int) -> Outcomes | Awaitable[Outcomes]:
-        result = self.binding.call(arguments)
-        return None if result is None else self._returned(result, count)
-
-    async def _sent_on(self, result: Any) -> None:
-        assert self.reply is not None
-        await self.reply([result])
-
-    async def _handle_one(self, message: MessageExt) -> Outcome:
-        try:
-            arguments = self.binding.arguments(message)
-        except PayloadError as error:
-            return await self._invalid(message, error)
-        result = await self._call(arguments)
-        if isinstance(result, Exception):  # an outcome that was returned instead of raised
-            return result
-        if result is not None and self.reply is not None:
-            await self._sent_on(result)
-        return None
-
-    async def _handle_batch(self, messages: Sequence[MessageExt]) -> list[Outcome]:
-        arguments, invalid = self.binding.batch_arguments(messages)
-        if invalid and self.on_invalid is OnInvalid.RETRY and self.consume_mode is ConsumeMode.ORDERLY:
-            # What follows an invalid message of the queue must not overtake it: only those before it are handled now.
-            first = min(invalid)
-            error = await self._invalid(messages[first], invalid[first])
-            before = await self._handle_batch(messages[:first]) if first else []
-            return [*before, *([error] * (len(messages) - first))]
-        outcomes: list[Outcome] = [None] * len(messages)
-        for index, error in invalid.items():
-            outcomes[index] = await self._invalid(messages[index], error)
-        handled = [index for index in range(len(messages)) if index not in invalid]
-        if not handled:
-            return outcomes
-        try:
-            result = await self._call(arguments)
-            returned = await self._returned(result, len(handled))
-        except BatchFailed as failed:
-            first = failed.index if failed.index < len(handled) else 0  # past the end it says nothing: all come back
-            for index in handled[first:]:
-                outcomes[index] = failed
-        except Exception as error:
-            if not invalid:
-                raise
-            for index in handled:
-                outcomes[index] = error
-        else:
-            for index, outcome in zip(handled, returned, strict=True):
-                outcomes[index] = outcome
-        return outcomes
-
-    async def _returned(self, result: Any, count: int) -> Sequence[Outcome]:
-        """What a batch handler returned: payloads to send on where it has a ``send_to``, else one outcome each."""
-        name = self.binding.signature.name
-        if result is None:
-            return [None] * count
-        if not isinstance(result, list | tuple):
-            raise TypeError(f"{name} takes a batch and returned {type(result).__name__}; it may return None or a list")
-        if self.reply is not None:
-            if payloads := [payload for payload in result if payload is not None]:
-                await self.reply(payloads)
-            return [None] * count
-        if len(result) != count or not all(outcome is None or isinstance(outcome, Exception) for outcome in result):
-            raise TypeError(
-                f"{name} got {count} messages and returned a list of {len(result)}; it must hold one outcome for each: "
-                "None, Reject(...), RetryLater(...) or another exception"
-            )
-        return result
-
-    async def _call(self, arguments: list[Any]) -> Any:
+    async def call(self, arguments: list[Any]) -> Any:
+        """Call the handler where it belongs, in the loop or in a thread; what it returned is awaited if it can be."""
         if self.binding.signature.is_async:
-            return await self.binding.call(arguments)
-        assert self.threads is not None, "a def handler has threads"
-        return await self.threads.run(self.binding.call, arguments)
+            result = self.binding.call(arguments)
+        else:
+            assert self.threads is not None, "a def handler has threads"
+            result = await self.threads.run(self.binding.call, arguments)
+        return await result if _can_be_awaited(result) else result
 
-    async def _invalid(self, message: MessageExt, error: PayloadError) -> Outcome:
-        await self.limit.pass_one()
+    async def invalid(self, message: MessageExt, error: PayloadError) -> Outcome:
+        """What becomes of a message that cannot be read."""
+        if self.on_invalid is OnInvalid.DEAD_LETTER:
+            await self.limit.pass_one()
         _log.warning(
             "%s: message %s of topic %s cannot be read (%s): %s",
             self.binding.signature.name,
@@ -214,3 +94,209 @@ class HandlerDispatch:
                 return error
             case OnInvalid.DEAD_LETTER:
                 return Reject(str(error))
+
+
+class Invocation(ConsumeContext):
+    """One call of a listener: with all messages of a batch, else with one message after another.
+
+    ``arguments`` are the handler's, in the order of its parameters, once they are bound; ``result`` is what it
+    returned, once it has. Both are those of the last message where there are several calls.
+    """
+
+    __slots__ = ("_dispatch", "arguments", "result", "unbegun")
+
+    def __init__(self, dispatch: HandlerDispatch, messages: list[MessageExt]) -> None:
+        self.consumer_group = dispatch.group
+        self.messages = messages
+        self._dispatch = dispatch
+        self.arguments: list[Any] | None = None
+        self.result: Any = None
+        self.unbegun: dict[Made, Coroutine[Any, Any, Any]] | None = None
+
+    @property
+    def invocation(self) -> Self:
+        return self
+
+    @property
+    def listener(self) -> str:
+        """The handler's name."""
+        return self._dispatch.binding.signature.name
+
+    @property
+    def where(self) -> str:
+        """``file:line`` of the handler."""
+        return self._dispatch.binding.signature.where
+
+    def pass_to(self, handler: MessageHandler) -> Awaitable[Outcomes]:
+        return self.run()
+
+    async def run(self) -> Outcomes:
+        """Bind, call and reply: one outcome for each message, or None when all of them are consumed."""
+        dispatch = self._dispatch
+        binding = dispatch.binding
+        current_call.set(self)  # in the context of this call alone
+        self.unbegun = {}
+        try:
+            if binding.signature.is_batch:
+                return _unless_consumed(await self._run_batch(self.messages))
+            outcomes: list[Outcome] = []
+            for message in self.messages:
+                try:
+                    self.arguments = arguments = binding.arguments(message)
+                except PayloadError as error:
+                    outcomes.append(await dispatch.invalid(message, error))
+                    continue
+                result = await dispatch.call(arguments)
+                outcomes.append(None if result is None and not self.unbegun else await self._outcome(result))
+            return _unless_consumed(outcomes)
+        finally:
+            self.unbegun = None
+
+    # --- a def handler that is bound in the loop and called in a thread -----------------------------------------------
+
+    def prepare(self) -> bool:
+        """Bind the arguments for :meth:`call`; False where that is not the whole of this invocation."""
+        binding = self._dispatch.binding
+        if binding.signature.is_batch:
+            self.arguments, invalid = binding.batch_arguments(self.messages)
+            if invalid:
+                return False
+        elif len(self.messages) > 1:
+            return False  # each has a call of its own
+        else:
+            try:
+                self.arguments = binding.arguments(self.messages[0])
+            except PayloadError:
+                return False
+        current_call.set(self)  # in the context in which it will be called
+        return True
+
+    def call(self) -> Outcomes | Awaitable[Outcomes]:
+        """Call the handler with what was prepared; what comes back may have to be awaited in the loop."""
+        assert self.arguments is not None
+        dispatch = self._dispatch
+        self.unbegun = {}
+        try:
+            result = dispatch.binding.call(self.arguments)
+        except BaseException:
+            self.unbegun = None
+            raise
+        if not self.unbegun and not _can_be_awaited(result):
+            outcome = result if isinstance(result, Exception) else None
+            if result is None or (not dispatch.binding.signature.is_batch and (outcome or dispatch.reply is None)):
+                self.result, self.unbegun = result, None
+                return [outcome] if outcome is not None else None
+        return self._end(result)
+
+    async def _end(self, result: Any) -> Outcomes:
+        """What is left to do in the loop after a call in a thread."""
+        current_call.set(self)
+        try:
+            if _can_be_awaited(result):
+                result = await result
+            if self._dispatch.binding.signature.is_batch:
+                return _unless_consumed(await self._outcomes(result, len(self.messages)))
+            return _unless_consumed([await self._outcome(result)])
+        finally:
+            self.unbegun = None
+
+    # --- batches ------------------------------------------------------------------------------------------------------
+
+    async def _run_batch(self, messages: Sequence[MessageExt]) -> list[Outcome]:
+        dispatch = self._dispatch
+        arguments, invalid = dispatch.binding.batch_arguments(messages)
+        if invalid and dispatch.on_invalid is OnInvalid.RETRY and dispatch.consume_mode is ConsumeMode.ORDERLY:
+            # What follows an invalid message of the queue must not overtake it: only those before it are handled now.
+            first = min(invalid)
+            unreadable = await dispatch.invalid(messages[first], invalid[first])
+            before = await self._run_batch(messages[:first]) if first else []
+            return [*before, *([unreadable] * (len(messages) - first))]
+        outcomes: list[Outcome] = [None] * len(messages)
+        for index, error in invalid.items():
+            outcomes[index] = await dispatch.invalid(messages[index], error)
+        handled = [index for index in range(len(messages)) if index not in invalid]
+        if not handled:
+            return outcomes
+        try:
+            returned = await self._call_batch(arguments, len(handled))
+        except BatchFailed as failed:
+            first = failed.index if failed.index < len(handled) else 0  # past the end it says nothing: all come back
+            for index in handled[first:]:
+                outcomes[index] = failed
+        except Exception as failure:
+            if not invalid:
+                raise
+            for index in handled:
+                outcomes[index] = failure
+        else:
+            for index, outcome in zip(handled, returned, strict=True):
+                outcomes[index] = outcome
+        return outcomes
+
+    async def _call_batch(self, arguments: list[Any], count: int) -> Sequence[Outcome]:
+        self.arguments = arguments
+        return await self._outcomes(await self._dispatch.call(arguments), count)
+
+    # --- outcomes -----------------------------------------------------------------------------------------------------
+
+    async def _outcome(self, result: Any) -> Outcome:
+        """That of one message whose handler returned result."""
+        self._check_awaited(result)
+        self.result = result
+        if isinstance(result, Exception):  # an outcome that was returned instead of raised
+            return result
+        if result is not None and self._dispatch.reply is not None:
+            await self._dispatch.reply(self, [result])
+        return None
+
+    async def _outcomes(self, result: Any, count: int) -> Sequence[Outcome]:
+        """Those of a batch: its result is payloads to send on where it has a ``send_to``, else one outcome each."""
+        self._check_awaited(result)
+        self.result = result
+        if result is None:
+            return [None] * count
+        if not isinstance(result, list | tuple):
+            raise TypeError(
+                f"{self.listener} takes a batch and returned {type(result).__name__}; it may return None or a list"
+            )
+        for each in result:
+            self._check_awaited(each)
+        if self._dispatch.reply is not None:
+            if payloads := [payload for payload in result if payload is not None]:
+                await self._dispatch.reply(self, payloads)
+            return [None] * count
+        if len(result) != count or not all(outcome is None or isinstance(outcome, Exception) for outcome in result):
+            raise TypeError(
+                f"{self.listener} got {count} messages and returned a list of {len(result)}; it must hold one outcome "
+                "for each: None, Reject(...), RetryLater(...) or another exception"
+            )
+        return result
+
+    def _check_awaited(self, result: Any) -> None:
+        """Raise HandlerError where something that can be awaited was left behind."""
+        signature = self._dispatch.binding.signature
+        who = f"{signature.name} ({signature.where})"
+        if _can_be_awaited(result):
+            forgotten = name_of(result)
+            if type(result) is CoroutineType:
+                result.close()
+            raise HandlerError(f"{who} returned {forgotten} without awaiting it: write return await ...")
+        if not self.unbegun:
+            return
+        made = never_begun(self)
+        self.unbegun = {}
+        if made:
+            told = ", ".join(f"{each.name} ({each.where})" if each.where else each.name for each in made)
+            write = "write await before it"
+            if not signature.is_async:
+                write = "a def cannot await, so declare it with async def and write await before it"
+            raise HandlerError(f"{who} did not await {told}, and so it never ran: {write}")
+
+
+def _can_be_awaited(result: Any) -> bool:
+    return type(result) is CoroutineType or (result is not None and inspect.isawaitable(result))
+
+
+def _unless_consumed(outcomes: Sequence[Outcome]) -> Outcomes:
+    """The outcomes; None where all messages are consumed."""
+    return outcomes if any(outcome is not None for outcome in outcomes) else None

@@ -20,7 +20,7 @@ from rocketbox.client.options import mismatches
 from rocketbox.declarations import SECONDS
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError, InvalidMessageError
 from rocketbox.hints import place_of
-from rocketbox.listeners.binding import Beans, HandlerSignature, read_signature
+from rocketbox.listeners.binding import Beans, HandlerSignature, read_signature, wrong_return
 from rocketbox.listeners.options import FUNCTION_OPTIONS, GROUP_OPTIONS, LISTENER_OPTIONS, GroupOptions, Said
 from rocketbox.listeners.plans import ContainerPlan, ListenerFunction
 from rocketbox.marks import send_to
@@ -171,6 +171,8 @@ class _Registrar:
             else:
                 options[name] = FUNCTION_OPTIONS[name].default
         self.check_replies(candidate, here)
+        if (wrong := wrong_return(signature, sends_on=bool(candidate.replies))) is not None:
+            self.findings.append(wrong)
         self.groups.setdefault((cluster, group), []).append(_Member(candidate, signature, topic, options))
 
     def is_enabled(

@@ -17,6 +17,7 @@ from rocketbox.errors import ConfigurationError, Finding, InvalidMessageError
 from rocketbox.message import Message, SendResult
 from rocketbox.template.converters import JsonMessageConverter, MessageConverter
 from rocketbox.template.headers import delay_level, keys_of, split_destination, timeout_seconds, to_properties
+from rocketbox.template.unawaited import expects_await
 
 __all__ = ["RocketMQTemplate"]
 
@@ -53,6 +54,7 @@ class RocketMQTemplate:
         self._producer_of = producer_of
         self._producers: dict[str, Producer] = {}
 
+    @expects_await
     async def send(
         self,
         destination: str,
@@ -72,6 +74,7 @@ class RocketMQTemplate:
         )
         return await self._to(cluster).send(message, timeout=timeout_seconds(timeout))
 
+    @expects_await
     async def send_one_way(
         self,
         destination: str,
@@ -90,6 +93,7 @@ class RocketMQTemplate:
         )
         await self._to(cluster).send_one_way(message)
 
+    @expects_await
     async def send_batch(
         self,
         destination: str,
@@ -105,6 +109,7 @@ class RocketMQTemplate:
         messages = [self.to_message(destination, payload, keys=keys, tag=tag, headers=headers) for payload in payloads]
         return await self._to(cluster).send_batch(messages, timeout=timeout_seconds(timeout))
 
+    @expects_await
     async def send_many(
         self,
         destination: str,

@@ -34,8 +34,10 @@ from rocketbox.client.outcomes import AnyHandler, Preparation
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.client.subscriptions import Subscriptions
 from rocketbox.clock import RealClock
+from rocketbox.listeners.arguments import HandlerBinding
 from rocketbox.listeners.binding import Beans, read_signature
-from rocketbox.listeners.dispatch import HandlerDispatch, InvalidLimit
+from rocketbox.listeners.dispatch import HandlerDispatch
+from rocketbox.listeners.invalid_limit import InvalidLimit
 from rocketbox.message import Message, MessageExt, MessageQueue, SelectorType
 from rocketbox.protocol.bodies import BrokerData, QueueData, TopicRouteData, encode_topic_route
 from rocketbox.protocol.codes import RequestCode
@@ -222,8 +224,10 @@ def _listener(seen: _Seen, threads: HandlerThreads) -> HandlerDispatch:
         seen.count(one)
 
     converter, beans = JsonMessageConverter(), Beans(has=lambda hint: False, resolve=lambda hint: None)
-    binding = read_signature(handler, beans=beans, converter=converter).bind(beans.resolve, converter)
-    return HandlerDispatch(binding=binding, limit=InvalidLimit(1, RealClock(), lambda: None), threads=threads)
+    binding = HandlerBinding(read_signature(handler, beans=beans, converter=converter), beans.resolve, converter)
+    return HandlerDispatch(
+        group="cost", binding=binding, limit=InvalidLimit(1, RealClock(), lambda: None), threads=threads
+    )
 
 
 def _pulled(messages: int) -> list[ProcessQueue]:

@@ -36,7 +36,7 @@ LADDER: dict[str, str] = {
     "remoting": "errors clock tasks rare_log loops waiters message protocol",
     "client": "declarations errors clock tasks frames rare_log safe_repr blocking waiters message storage "
     "protocol remoting",
-    "template": "durations errors clock tasks message protocol remoting client",
+    "template": "durations errors clock tasks loops message protocol remoting client",
     "listeners": "declarations errors clock tasks hints message marks protocol remoting client template",
     "nameserver": "errors clock tasks rare_log message protocol remoting",
     "broker": "errors clock tasks rare_log blocking loops waiters message storage protocol remoting",

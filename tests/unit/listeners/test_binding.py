@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.listeners.arguments import HandlerBinding
 from rocketbox.listeners.binding import Beans, HandlerSignature, Role, read_signature
 from rocketbox.marks import Header
 from rocketbox.message import Message, MessageExt, encode_properties
@@ -62,7 +63,7 @@ def read(function: Callable[..., Any]) -> HandlerSignature:
 
 
 def call(function: Callable[..., Any], *messages: MessageExt) -> Any:
-    binding = read(function).bind(BEANS.resolve, CONVERTER)
+    binding = HandlerBinding(read(function), BEANS.resolve, CONVERTER)
     if binding.signature.is_batch:
         arguments, invalid = binding.batch_arguments(messages)
         assert not invalid
@@ -149,7 +150,7 @@ def test_a_handler_may_take_the_message_only() -> None:
 def test_a_batch_leaves_out_what_cannot_be_read_and_says_which() -> None:
     def handler(departures: list[Departure], messages: list[MessageExt], desk: Desk) -> None: ...
 
-    binding = read(handler).bind(BEANS.resolve, CONVERTER)
+    binding = HandlerBinding(read(handler), BEANS.resolve, CONVERTER)
     messages = [message(), message(b"{"), message(b'{"flight":"AA7"}')]
     arguments, invalid = binding.batch_arguments(messages)
     assert arguments == [[Departure(flight="UA1"), Departure(flight="AA7")], [messages[0], messages[2]], DESK]
@@ -284,7 +285,7 @@ def test_a_marked_method_is_called_on_the_bean_of_its_class() -> None:
 
     beans = Beans(has=lambda hint: hint is Listeners, resolve=lambda hint: Listeners("desk"))
     signature = read_signature(Listeners.on_departure, beans=beans, converter=CONVERTER, owner=Listeners)
-    binding = signature.bind(beans.resolve, CONVERTER)
+    binding = HandlerBinding(signature, beans.resolve, CONVERTER)
     assert binding.call(binding.arguments(message())) == "desk saw UA1"
     with pytest.raises(ConfigurationError, match=r"is a method of .*Listeners, and there is no such bean"):
         read_signature(Listeners.on_departure, beans=BEANS, converter=CONVERTER, owner=Listeners)

@@ -16,8 +16,10 @@ from pydantic import BaseModel
 from rocketbox.client.handler_threads import HandlerThreads
 from rocketbox.clock import RealClock
 from rocketbox.errors import BatchFailed, Reject, RetryLater
+from rocketbox.listeners.arguments import HandlerBinding
 from rocketbox.listeners.binding import Beans, read_signature
-from rocketbox.listeners.dispatch import HandlerDispatch, InvalidLimit
+from rocketbox.listeners.dispatch import HandlerDispatch, Invocation
+from rocketbox.listeners.invalid_limit import InvalidLimit
 from rocketbox.listeners.options import OnInvalid
 from rocketbox.message import ConsumeMode, MessageExt
 from rocketbox.template import JsonMessageConverter, PayloadError
@@ -64,13 +66,14 @@ def dispatch(
 ) -> HandlerDispatch:
     converter = JsonMessageConverter()
     beans = Beans(has=lambda hint: False, resolve=lambda hint: None)
-    binding = read_signature(function, beans=beans, converter=converter).bind(beans.resolve, converter)
+    binding = HandlerBinding(read_signature(function, beans=beans, converter=converter), beans.resolve, converter)
 
-    async def reply(payloads: list[Any]) -> None:
+    async def reply(invocation: Invocation, payloads: list[Any]) -> None:
         assert sent is not None
         sent.append(payloads)
 
     return HandlerDispatch(
+        group="desk",
         binding=binding,
         limit=limit or InvalidLimit(100, RealClock(), never_closed),
         on_invalid=on_invalid,
@@ -216,11 +219,11 @@ async def test_a_failed_send_is_a_failed_handler() -> None:
     async def handler(departure: Departure) -> str:
         return "alert"
 
-    async def broken(payloads: list[Any]) -> None:
+    async def broken(invocation: Invocation, payloads: list[Any]) -> None:
         raise ConnectionError("no broker")
 
     failing = dispatch(handler, sent=[])
-    failing = HandlerDispatch(binding=failing.binding, limit=failing.limit, reply=broken)
+    failing = HandlerDispatch(group="desk", binding=failing.binding, limit=failing.limit, reply=broken)
     with pytest.raises(ConnectionError):
         await failing.handle(rows(1))
 

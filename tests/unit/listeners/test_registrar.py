@@ -24,6 +24,10 @@ A_TIME = datetime(2026, 1, 31, 12, tzinfo=UTC)
 async def on_departure(departure: dict[str, Any]) -> None: ...
 
 
+async def on_call(departure: dict[str, Any]) -> str:
+    return "called"
+
+
 async def on_arrival(arrival: dict[str, Any]) -> None: ...
 
 
@@ -191,7 +195,13 @@ def test_a_listener_can_be_switched_off_by_its_decorator_and_on_by_settings() ->
             "rocketbox.yaml",
             "topics of the group are: departures",
         ),
-        ([marked(replies=(send_to(":x"),))], {}, "send_to of listener on_departure", "test_registrar.py", "topic:tag"),
+        (
+            [marked(on_call, replies=(send_to(":x"),))],
+            {},
+            "send_to of listener on_call",
+            "test_registrar.py",
+            "topic:tag",
+        ),
         ([marked(lambda number: None)], {}, "without a type", "test_registrar.py", "annotate"),
     ],
 )
@@ -225,11 +235,12 @@ def test_a_time_for_all_listeners_is_no_word_on_a_group_that_says_where_it_begin
 
 def test_start_lines_say_topic_group_concurrency_retries_and_who_said_so() -> None:
     (concurrent,) = plan(
-        marked(selector_expression="UA || AA", replies=(send_to("alerts"),)), groups={"desk": said(concurrency=64)}
+        marked(on_call, selector_expression="UA || AA", replies=(send_to("alerts"),)),
+        groups={"desk": said(concurrency=64)},
     )
     (line,) = concurrent.describe()
     assert re.sub(r"\(.*?\d+\)", "(HERE)", line, count=1) == (
-        "listener on_departure (HERE): topic departures, selector UA || AA, group desk, concurrently, concurrency 64, "
+        "listener on_call (HERE): topic departures, selector UA || AA, group desk, concurrently, concurrency 64, "
         "16 retries, then %DLQ%desk, sends on to alerts [concurrency said in rocketbox.yaml:1]"
     )
     (orderly,) = plan(marked(audit, consume_mode=ConsumeMode.ORDERLY, consume_message_batch_max_size=200))

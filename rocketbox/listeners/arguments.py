@@ -1,0 +1,138 @@
+"""From messages to the arguments of a handler: what each parameter's value comes out of.
+
+Which parameter is what was decided by ``binding``; beans are fetched once, when a :class:`HandlerBinding` is made, so
+that a call costs only the reading of the body.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from rocketbox.listeners.binding import HandlerSignature, Parameter, Role, type_name
+from rocketbox.message import RESERVED_PROPERTIES, Message, MessageExt
+from rocketbox.template import MessageConverter, PayloadError
+from rocketbox.template.converters import describe_validation_error
+
+__all__ = ["HandlerBinding"]
+
+Maker = Callable[[MessageExt], Any]
+
+
+class HandlerBinding:
+    """Turns messages into the arguments of one handler, and calls it.
+
+    ``resolve(type)`` fetches the beans; it raises when there is none.
+    """
+
+    def __init__(self, signature: HandlerSignature, resolve: Callable[[Any], Any], converter: MessageConverter) -> None:
+        self.signature = signature
+        function = signature.function
+        self._function = function if signature.owner is None else function.__get__(resolve(signature.owner))
+        self._constants: list[Any] = []
+        self._makers: list[tuple[int, Maker]] = []
+        self._keywords = [parameter.name for parameter in signature.parameters if parameter.keyword_only]
+        for index, parameter in enumerate(signature.parameters):
+            self._constants.append(None)
+            if parameter.role is Role.BEAN:
+                self._constants[index] = resolve(parameter.type_)
+            elif parameter.role is Role.DEFAULT:
+                self._constants[index] = parameter.default
+            else:
+                self._makers.append((index, _maker(parameter, converter)))
+
+    def arguments(self, message: MessageExt) -> list[Any]:
+        """The arguments for one message; PayloadError when its body or a header cannot be read."""
+        arguments = self._constants.copy()
+        for index, make in self._makers:
+            arguments[index] = make(message)
+        return arguments
+
+    def batch_arguments(self, messages: Sequence[MessageExt]) -> tuple[list[Any], dict[int, PayloadError]]:
+        """The arguments for a batch, and by their index the messages that cannot be read and are not in it."""
+        rows: list[list[Any]] = []
+        invalid: dict[int, PayloadError] = {}
+        for index, message in enumerate(messages):
+            try:
+                rows.append([make(message) for _, make in self._makers])
+            except PayloadError as error:
+                invalid[index] = error
+        arguments = self._constants.copy()
+        for column, (index, _) in enumerate(self._makers):
+            arguments[index] = [row[column] for row in rows]
+        return arguments, invalid
+
+    def call(self, arguments: list[Any]) -> Any:
+        """What the handler returns: for a coroutine function, the coroutine."""
+        if not self._keywords:
+            return self._function(*arguments)
+        split = len(arguments) - len(self._keywords)
+        return self._function(*arguments[:split], **dict(zip(self._keywords, arguments[split:], strict=True)))
+
+
+def _maker(parameter: Parameter, converter: MessageConverter) -> Maker:
+    """How the parameter's value comes out of one message."""
+    match parameter.role:
+        case Role.MESSAGE_EXT:
+            return lambda message: message
+        case Role.MESSAGE:
+            return _plain_message
+        case Role.HEADER:
+            return _header_reader(parameter)
+        case _:
+            return _payload_reader(parameter, converter)
+
+
+def _payload_reader(parameter: Parameter, converter: MessageConverter) -> Maker:
+    type_, default, read = parameter.type_, parameter.default, converter.from_body
+    if default is not inspect.Parameter.empty:
+        return lambda message: read(message.body, type_) if message.body else default
+    if not parameter.batch or type_ in (str, bytes):
+        return lambda message: read(message.body, type_)
+
+    def read_one_of_a_batch(message: MessageExt) -> Any:
+        try:
+            return read(message.body, type_)
+        except PayloadError as error:
+            if not message.body.lstrip().startswith(b"["):
+                raise
+            item = type_name(type_)
+            raise PayloadError(
+                f"{error}; the body is an array, and list[{item}] is a batch of messages that hold one {item} each: "
+                f"for one message with an array take a pydantic RootModel[list[{item}]] of your own"
+            ) from None
+
+    return read_one_of_a_batch
+
+
+def _plain_message(message: MessageExt) -> Message:
+    own = {name: value for name, value in message.properties.items() if name not in RESERVED_PROPERTIES}
+    return Message(message.topic, message.body, tag=message.tag, keys=message.keys, properties=own, flag=message.flag)
+
+
+def _header_reader(parameter: Parameter) -> Maker:
+    name, default = parameter.header, parameter.default
+    adapter = TypeAdapter[Any](parameter.type_)
+    required = default is inspect.Parameter.empty
+    if required:
+        try:
+            default = adapter.validate_python(None)  # Annotated[str | None, Header("x")] is None when it is missing
+            required = False
+        except ValidationError:
+            pass
+
+    def read(message: MessageExt) -> Any:
+        text = message.properties.get(name)
+        if text is None:
+            if required:
+                raise PayloadError(f"header {name!r} is missing")
+            return default
+        try:
+            return adapter.validate_python(text)
+        except ValidationError as error:
+            raise PayloadError(f"header {name!r} cannot be read: {describe_validation_error(error)}") from None
+
+    return read

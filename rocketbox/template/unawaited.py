@@ -1,0 +1,103 @@
+"""Coroutines that a call of users' code makes and nobody begins: a ``template.send(...)`` without ``await``.
+
+Such a send sends nothing, and Python only warns of it, later and elsewhere. Here a call of a handler learns of it:
+while one runs (:data:`current_call`), a coroutine function that is marked by :func:`expects_await` writes down each
+coroutine that it makes, and the coroutine strikes itself out when it begins. What is left at the end, was not closed
+and is held by nobody else can never begin (:func:`never_begun`). What a task or anybody else still holds may: that is
+no mistake.
+
+Source: own design. Nothing is set up in the interpreter, and outside of a call it costs one look at a context variable.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from functools import wraps
+from itertools import islice
+from types import CodeType, FrameType
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from rocketbox.loops import mark_coroutine_function
+
+__all__ = ["Call", "Made", "current_call", "expects_await", "never_begun"]
+
+P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
+
+
+class Made:
+    """A coroutine was made: of which function, and at which place. No frame is kept, which would hold its variables."""
+
+    __slots__ = ("_code", "_instruction", "name")
+
+    def __init__(self, name: str, maker: FrameType | None) -> None:
+        self.name = name
+        caller = maker.f_back if maker is not None else None
+        self._code: CodeType | None = caller.f_code if caller is not None else None
+        self._instruction = caller.f_lasti if caller is not None else 0
+
+    @property
+    def where(self) -> str:
+        """``file:line`` of the call; empty where that cannot be known."""
+        if self._code is None:
+            return ""
+        position = next(islice(self._code.co_positions(), self._instruction // 2, None), (None,))
+        return f"{self._code.co_filename}:{position[0] or self._code.co_firstlineno}"
+
+
+class Call(Protocol):
+    """A call of users' code, as far as the coroutines matter that are made in it."""
+
+    unbegun: dict[Made, Coroutine[Any, Any, Any]] | None
+    """Those that were made and have not begun; None: the call has ended, and what tasks of it make is their own."""
+
+
+current_call: ContextVar[Call | None] = ContextVar("rocketbox_current_call", default=None)
+
+
+def expects_await(function: Callable[P, Coroutine[Any, Any, ResultT]]) -> Callable[P, Coroutine[Any, Any, ResultT]]:
+    """A coroutine function whose coroutines are written down in the call that makes them."""
+    name = function.__qualname__
+
+    @wraps(function)
+    def make(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, ResultT]:
+        call = current_call.get()
+        if call is None or (unbegun := call.unbegun) is None:
+            return function(*args, **kwargs)
+        made = Made(name, inspect.currentframe())
+        coroutine: Any = _begin(call, made, function, args, kwargs)
+        coroutine.__qualname__ = name  # as Python's own warning is to name it
+        unbegun[made] = coroutine
+        return coroutine  # type: ignore[no-any-return]  # Any for __qualname__, which Coroutine does not tell of
+
+    mark_coroutine_function(make)
+    return make
+
+
+async def _begin(
+    call: Call,
+    made: Made,
+    function: Callable[..., Coroutine[Any, Any, ResultT]],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> ResultT:
+    if call.unbegun is not None:
+        call.unbegun.pop(made, None)
+    return await function(*args, **kwargs)
+
+
+def never_begun(call: Call) -> list[Made]:
+    """End a call; those of its coroutines that have not begun and never will, for nobody holds them."""
+    unbegun, call.unbegun = call.unbegun, None
+    if not unbegun:
+        return []
+    held = [
+        (made, weakref.ref(coroutine))
+        for made, coroutine in list(unbegun.items())
+        if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED  # else it was begun, or closed: by its task
+    ]
+    unbegun.clear()
+    return [made for made, coroutine in held if coroutine() is None]
