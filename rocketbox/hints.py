@@ -89,9 +89,14 @@ def place_of(target: Any) -> str:
 def parameters_of(target: Any) -> list[inspect.Parameter]:
     """The parameters of a function, or of a class's constructor, their hints unresolved.
 
-    ``self`` of a bound method and ``*args``/``**kwargs`` are left out.
+    ``self`` of a bound method, ``*args``/``**kwargs`` and what a ``functools.partial`` has given already are left out.
     """
-    return [parameter for parameter in _signature(target).parameters.values() if parameter.kind not in VARIADIC]
+    given = target.keywords if isinstance(target, functools.partial) else {}
+    return [
+        parameter
+        for name, parameter in _signature(target).parameters.items()
+        if parameter.kind not in VARIADIC and name not in given
+    ]
 
 
 def is_variadic(target: Any) -> bool:

@@ -10,7 +10,6 @@ Parameters are given by their types, as those of beans are. When each runs is ``
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -24,7 +23,7 @@ from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.conditions import Condition
 from rocketbox.durations import parse_duration
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.hints import parameters_of, place_of, resolve_hint
+from rocketbox.hints import makes_coroutine, name_of, parameters_of, place_of, resolve_hint
 
 __all__ = ["Hook", "HookDecorators", "HookPlans", "HookRole", "PlannedHook", "plan_hooks"]
 
@@ -54,10 +53,7 @@ class Hook:
 
     @property
     def name(self) -> str:
-        function = self.function
-        while isinstance(function, partial):
-            function = function.func
-        return str(getattr(function, "__qualname__", type(function).__qualname__))
+        return name_of(self.function)
 
     @property
     def label(self) -> str:
@@ -69,9 +65,7 @@ class Hook:
 
     @property
     def is_async(self) -> bool:
-        return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(
-            getattr(type(self.function), "__call__", None)  # noqa: B004 - whether it is async, not whether it is there
-        )
+        return makes_coroutine(self.function)
 
 
 class HookDecorators:
@@ -179,7 +173,9 @@ class PlannedHook:
         named = {name: resolve(hint) for name, hint, by_position in self.arguments if not by_position}
         call = partial(self.hook.function, *positional, **named)
         if self.hook.is_async:
-            await call()
+            returned_at_once = call()
+            if isinstance(returned_at_once, Awaitable):  # a decorator may have awaited it by its own means
+                await returned_at_once
             return
         returned: list[Any] = []  # trio takes no coroutine from a thread by itself
         await anyio.to_thread.run_sync(lambda: returned.append(call()), abandon_on_cancel=abandon)

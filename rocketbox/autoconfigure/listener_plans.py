@@ -24,7 +24,7 @@ from rocketbox.boot.settings import Settings
 from rocketbox.boot.shapes import uniform
 from rocketbox.boot.wanted import Wanted
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.hints import place_of
+from rocketbox.hints import name_of, place_of
 from rocketbox.listeners import Beans
 from rocketbox.listeners.registrar import ClusterSettings
 from rocketbox.template import JsonMessageConverter, MessageConverter
@@ -114,7 +114,7 @@ class ListenerPlanner:
         for marked in self.marked:
             if any(isinstance(mark, kind.mark) for kind in kinds for mark in marked.marks):
                 continue
-            name, mark = marked.target.__qualname__, marked.marks[0]
+            name, mark = name_of(marked.target), marked.marks[0]
             beside = next((kind.mark for kind in kinds if isinstance(mark, kind.modifiers)), None)
             if beside is not None:
                 what = f"{name} has @{type(mark).__name__} and is no listener"

@@ -19,7 +19,7 @@ from rocketbox.boot.masking import MASK
 from rocketbox.boot.shapes import uniform
 from rocketbox.durations import format_duration
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.hints import place_of
+from rocketbox.hints import name_of, place_of
 from rocketbox.listeners.options import LISTENER_OPTIONS, Said
 from rocketbox.listeners.registrar import Candidate, ClusterSettings
 from rocketbox.marks import NAMES_ELSEWHERE, rocketmq_listener, send_to
@@ -114,7 +114,7 @@ def candidate_of(
     Raises ConfigurationError with everything that is wrong in the decorator.
     """
     here = place_of(function)
-    name = getattr(function, "__qualname__", str(function))
+    name = name_of(function)
     findings: list[Finding] = []
     given: dict[str, Any] = {}
     for field in dataclasses.fields(mark):

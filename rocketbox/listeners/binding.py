@@ -211,7 +211,6 @@ class _SignatureReader:
         self.where = place_of(function)
         self.name = name_of(function)
         self.is_async = makes_coroutine(function)
-        self.given = function.keywords if isinstance(function, partial) else {}
         self.undecided: dict[str, Any] = {}  # parameters that may be the payload and may be a bean, with their hints
         self.findings: list[Finding] = []
 
@@ -255,8 +254,6 @@ class _SignatureReader:
         found = partial(
             Parameter, raw.name, keyword_only=raw.kind is inspect.Parameter.KEYWORD_ONLY, default=raw.default
         )
-        if raw.name in self.given:  # by a functools.partial
-            return found(Role.DEFAULT)
         try:
             hint = hint_of(self.function, raw)
         except UnresolvedHintError as error:

@@ -19,7 +19,7 @@ from rocketbox.client.checks import MAX_TOPIC_CHARS, check_group, check_topic
 from rocketbox.client.options import mismatches
 from rocketbox.declarations import SECONDS
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError, InvalidMessageError
-from rocketbox.hints import place_of
+from rocketbox.hints import name_of, place_of
 from rocketbox.listeners.binding import Beans, HandlerSignature, read_signature, wrong_return
 from rocketbox.listeners.options import FUNCTION_OPTIONS, GROUP_OPTIONS, LISTENER_OPTIONS, GroupOptions, Said
 from rocketbox.listeners.plans import ContainerPlan, ListenerFunction
@@ -47,7 +47,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        return str(getattr(self.function, "__qualname__", self.function))
+        return name_of(self.function)
 
     @property
     def cluster(self) -> str | None:

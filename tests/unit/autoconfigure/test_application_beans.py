@@ -117,6 +117,33 @@ def second(night: Annotated[Book, Qualifier("night")] = None):
         assert module.events[2:] == [("Desk", 2, None, 3, None), "night"]
 
 
+@pytest.mark.anyio
+async def test_a_hook_may_be_whatever_can_be_called(service: ServiceMaker) -> None:
+    hook = """
+from functools import partial, wraps
+
+class Begin:
+    async def __call__(self, desk: Desk):
+        events.append("object")
+
+async def begin(desk: Desk, what: Annotated[Book, Qualifier("day")]):
+    events.append(what)
+
+def returns(desk: Desk):
+    return begin(desk, "returned")
+
+@wraps(begin)
+def decorated(*args, **kwargs):
+    return begin(*args, **{**kwargs, "what": "decorated"})
+
+for each in (Begin(), partial(begin, what="partial"), returns, decorated):
+    app.on_startup(each)
+"""
+    module = service(SOURCE + hook, "")
+    async with module.app:
+        assert module.events[2:] == ["object", "partial", "returned", "decorated"]
+
+
 def test_what_a_hook_cannot_be_given_is_told(service: ServiceMaker) -> None:
     hook = """
 @app.on_startup
