@@ -362,7 +362,8 @@ async def test_settings_win_over_decorators_and_can_switch_listeners_off(
 
     @rocketmq_listener(topic="${topics.arrivals}", consumer_group="arrivals", consume_timeout="${times.arrivals:10m}")
     @send_to("${topics.alerts:alerts}")
-    async def on_arrival(arrivals: list[Departure]) -> None: ...
+    async def on_arrival(arrivals: list[Departure]) -> list[Departure]:
+        return arrivals
     """,
         settings + "topics: {arrivals: arrivals-2013}\n",
     )
