@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rocketbox.autoconfigure.absences import absences, embedded_elsewhere, embedded_settings
@@ -24,7 +25,7 @@ from rocketbox.autoconfigure.service import ProducerLookup, Service
 from rocketbox.autoconfigure.users import PlannedClients
 from rocketbox.boot.beans import BeanContainer, Bundle, Replacement
 from rocketbox.boot.failures import without_secrets
-from rocketbox.boot.marks import BEAN, bean_mark
+from rocketbox.boot.marks import BEAN, PRIMARY, bean_mark
 from rocketbox.boot.settings import Settings, SettingsError
 from rocketbox.boot.wanted import wanted
 from rocketbox.client import Producer
@@ -173,6 +174,7 @@ def assemble(
     assembly.findings += embedded_settings(properties, own, service)
     assembly.findings += [other.problem for other in others if other.problem is not None]
     assembly.findings += [_bean_in_class(marked) for marked in marked_beans if marked.owner is not None]
+    assembly.findings += _primary_alone(modules)
     container.replace(replacements)
     for hint, value in launch.beans.items():
         container.override(hint, value)
@@ -207,6 +209,13 @@ def _bean_in_class(marked: Marked) -> Finding:
         place_of(marked.target),
         "write it as a function of the module; what it needs are its parameters",
     )
+
+
+def _primary_alone(modules: Sequence[ModuleType]) -> Iterator[Finding]:
+    for marked in marked_in(modules, PRIMARY):
+        if bean_mark(marked.target) is None:
+            what = f"{marked.target.__qualname__} is marked @primary, and is no bean"
+            yield Finding(what, place_of(marked.target), "write @bean above it")
 
 
 def _where(settings: Settings, key: str) -> str | None:

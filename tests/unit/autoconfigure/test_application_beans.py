@@ -98,6 +98,11 @@ async def test_a_bean_that_fails_closes_those_before_it(service: ServiceMaker) -
     assert module.events == ["open day", "open night", "close night", "close day"]
 
 
+def test_primary_without_bean_is_told(service: ServiceMaker) -> None:
+    module = service(SOURCE + "\nfrom rocketbox import primary\n@primary\ndef spare() -> Book: ...\n", "")
+    assert [finding.what for finding in module.app.look().findings] == ["spare is marked @primary, and is no bean"]
+
+
 # --- startup hooks ----------------------------------------------------------------------------------------------------
 
 
