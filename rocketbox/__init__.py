@@ -61,7 +61,7 @@ if TYPE_CHECKING:
         SendResult,
         SendStatus,
     )
-    from rocketbox.spark.listener import SparkBatch
+    from rocketbox.spark.batch import SparkBatch
     from rocketbox.template import JsonMessageConverter, MessageConverter, PayloadError, RocketMQTemplate
 
 __all__ = [
@@ -135,7 +135,7 @@ _HOMES = {
     "marks": "Header rocketmq_listener rocketmq_spark_listener send_to",
     "message": "ConsumeFromWhere ConsumeMode Message MessageExt MessageModel MessageQueue SelectorType SendResult "
     "SendStatus",
-    "spark.listener": "SparkBatch",
+    "spark.batch": "SparkBatch",
     "template": "JsonMessageConverter MessageConverter PayloadError RocketMQTemplate",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -23,7 +23,7 @@ import anyio
 
 from rocketbox.blocking import run_blocking
 from rocketbox.broker.broker import Broker
-from rocketbox.broker.options import BrokerOptions, read_broker_options
+from rocketbox.broker.options import BrokerOptions, read_broker_options, setting_names
 from rocketbox.broker.peer_limits import remoting_options
 from rocketbox.broker.store.options import FlushDiskType
 from rocketbox.clock import Clock, RealClock
@@ -62,6 +62,11 @@ class EmbeddedOptions:
     """How the settings are called where the user wrote them, for errors."""
     places: Mapping[str, str] = field(default_factory=dict)
     """Where (file:line) a setting was written, for errors; by its name without prefix."""
+
+    @staticmethod
+    def broker_settings() -> list[str]:
+        """The names of the further settings, in kebab case."""
+        return setting_names()
 
     def broker_options(self) -> BrokerOptions:
         """What the broker is started with. Raises ConfigurationError with everything that is wrong."""

@@ -210,6 +210,13 @@ class EmbeddedProperties(Properties):
     )
     insecure: bool = Field(default=False, description="true allows addresses that other machines can reach")
 
+    @staticmethod
+    def __settings_extras__() -> list[str]:
+        """Apache's broker settings, which variables may name as well."""
+        from rocketbox.embedded import EmbeddedOptions  # only who names one loads the servers
+
+        return EmbeddedOptions.broker_settings()
+
 
 class LoggingProperties(Properties):
     """``rocketbox.logging``: levels by logger name, and the form of a line."""

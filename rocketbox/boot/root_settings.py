@@ -55,14 +55,16 @@ def schema_of(models: Mapping[str, type[BaseModel]], strict_prefixes: Sequence[s
 class _LayerSource(PydanticBaseSettingsSource):
     """What one layer says, as groups of keys; merging them with those of the others is pydantic-settings' business."""
 
-    def __init__(self, settings_class: type[BaseSettings], layer: Layer) -> None:
+    def __init__(self, settings_class: type[BaseSettings], layer: Layer, binding: _Binding) -> None:
         super().__init__(settings_class)
         self._layer = layer
+        self._binding = binding
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         return self().get(field_name), field_name, True
 
     def __call__(self) -> dict[str, Any]:
+        self._binding.said_by = self.settings_sources_data
         groups: dict[str, Any] = {}
         for path, entry in self._layer.entries.items():
             _put(groups, path, entry)
@@ -85,7 +87,7 @@ class RootSettings(BaseSettings):
         cls, settings_cls: type[BaseSettings], *args: Any, **kwargs: Any
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Our layers, the highest first, and none of the sources that pydantic-settings would read by itself."""
-        return tuple(_LayerSource(settings_cls, layer) for layer in reversed(cls.layers))
+        return tuple(_LayerSource(settings_cls, layer, cls.binding) for layer in reversed(cls.layers))
 
     @model_validator(mode="wrap")
     @classmethod
@@ -207,6 +209,7 @@ class _Binding:
         self.winners: dict[tuple[str, ...], Entry] = {}
         self.texts = sources.texts(self.winners)
         self.history: dict[tuple[str, ...], list[Entry]] = {}
+        self.said_by: Mapping[str, Mapping[str, Any]] = {}  # pydantic-settings' own record of its sources
         self._schema = schema
         self._models = models
         self._names = {prefix: f"section_{number}" for number, prefix in enumerate(models)}
@@ -273,11 +276,21 @@ class _Binding:
                 yield from self._entries(value, path)
             else:
                 located = self._schema.locate(path)
-                origin = Origin("a source of its own")
+                origin = Origin(self._source_of(path))
                 raw = Scalar(value, origin) if isinstance(value, str) else Ready(value, origin)
                 entry = Entry(path, located.shape, raw, str(origin))
                 self.history.setdefault(path, []).append(entry)
                 yield path, entry
+
+    def _source_of(self, path: Sequence[str]) -> str:
+        """The name of a source that is none of ours and says something there."""
+        for name, said in self.said_by.items():
+            found: Any = said
+            for part in path:
+                found = found.get(part) if isinstance(found, Mapping) else None
+            if found is not None:
+                return name
+        return "another source"
 
 
 def _put(into: dict[str, Any], path: Sequence[str], value: Any) -> None:

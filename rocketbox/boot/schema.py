@@ -164,9 +164,8 @@ def _matches(shape: Shape, words: list[str], path: Path, known: Callable[[Path],
                 yield (*path, extras["".join(words)])
     elif isinstance(shape, Table):
         yield from _matches_in_table(shape, words, path, known)
-    many = shape if isinstance(shape, Many) else None if isinstance(shape, Leaf) else shape.many
-    if many is not None and words[0].isdigit() and int(words[0]) <= MAX_INDEX:
-        yield from _matches(many.item_at(int(words[0])), words[1:], (*path, words[0]), known)
+    elif isinstance(shape, Many) and words[0].isdigit() and int(words[0]) <= MAX_INDEX:
+        yield from _matches(shape.item_at(int(words[0])), words[1:], (*path, words[0]), known)
 
 
 def _open_tables(shape: Shape, words: list[str], path: Path) -> Iterator[Path]:

@@ -203,7 +203,7 @@ class _Reader:
             self.strict or mode == "forbid",
             scalar=_text_of_validator(validated),
             model=class_,
-            known_extras=getattr(class_, "known_extras", tuple),
+            known_extras=getattr(class_, "__settings_extras__", tuple),
         )
 
     def fields(self, schema: Core, class_: Any, config: Mapping[str, Any]) -> dict[str, Field]:

@@ -148,6 +148,7 @@ class Section:
     ``strict``: an unknown key is refused, else it is only told. ``loose``: nothing is known here, every key is taken.
     ``scalar`` and ``many``: what it may be instead. ``model`` is the class that its value has; several may have these
     keys together, its ``members``. One that is ``inside`` is only a step of an ``AliasPath`` to keys of the one above.
+    ``known_extras`` are names of further keys that variables may set, which the model tells by ``__settings_extras__``.
     """
 
     read_fields: Fields = dict

@@ -31,12 +31,12 @@ from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import UnresolvedHintError, hint_of, parameters_of, place_of
 from rocketbox.listeners import ContainerState, ContainerStatus
+from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.schema import SchemaError, body_schema
 from rocketbox.spark.session import JavaNotFoundError, SparkRuntime, local_folder, log_query_errors
 from rocketbox.tasks import Supervisor
 
 __all__ = [
-    "SparkBatch",
     "SparkListenerContainer",
     "SparkListenerOptions",
     "SparkListenerState",
@@ -51,22 +51,6 @@ LONGEST_BACKOFF = 60.0
 POLL = 0.2  # seconds between two looks at the query: Spark offers nothing that could be awaited
 COMMIT_TIMEOUT, COMMIT_POLL = 5.0, 0.02  # seconds; how long a stop waits for Spark to commit the last batch
 MESSAGE = "message"  # with a schema: the column of the whole message
-
-
-@dataclass(frozen=True)
-class SparkBatch:
-    """What a listener may know of the micro-batch it gets.
-
-    ``query_id`` and ``id`` together name the batch for ever: a sink that overwrites by them keeps each row once.
-    ``attempt`` is 1, and grows when the same batch comes again in this process.
-    """
-
-    id: int
-    query_id: str
-    topic: str
-    group: str
-    attempt: int
-    spark: SparkSession
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,14 +18,14 @@ def test_type_checkers_see_the_names_that_are_exported() -> None:
     assert seen == set(rocketbox.__all__)
 
 
-@pytest.mark.parametrize("name", [name for name in rocketbox.__all__ if name != "SparkBatch"])
+@pytest.mark.parametrize("name", rocketbox.__all__)
 def test_every_name_is_there_when_it_is_used(name: str) -> None:
     assert getattr(rocketbox, name).__name__ == name
 
 
-@pytest.mark.spark
-def test_the_spark_batch_is_there_when_spark_is() -> None:
-    assert rocketbox.SparkBatch.__name__ == "SparkBatch"
+def test_all_names_can_be_imported_together_without_spark() -> None:
+    script = "import sys; sys.modules['pyspark'] = None\nfrom rocketbox import *\nprint(RocketBox, SparkBatch)"
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -16,7 +16,8 @@ import anyio
 from pyspark.sql import DataFrame
 
 from rocketbox.clock import RealClock
-from rocketbox.spark.listener import SparkBatch, SparkListenerContainer, SparkListenerOptions, read_spark_signature
+from rocketbox.spark.batch import SparkBatch
+from rocketbox.spark.listener import SparkListenerContainer, SparkListenerOptions, read_spark_signature
 from rocketbox.spark.session import SparkRuntime
 
 __all__ = ["main"]

@@ -23,8 +23,8 @@ from pydantic import BaseModel, Field
 from pyspark.sql import DataFrame, SparkSession
 
 from rocketbox.clock import RealClock
+from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.listener import (
-    SparkBatch,
     SparkListenerContainer,
     SparkListenerOptions,
     SparkListenerState,

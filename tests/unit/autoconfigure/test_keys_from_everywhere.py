@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from rocketbox.autoconfigure.assembly import Assembly
+from rocketbox.autoconfigure.embedded import embedded_options
 from rocketbox.autoconfigure.listening import candidate_of
 from rocketbox.autoconfigure.loading import Launch, settings_models
 from rocketbox.boot.root_settings import load_settings, schema_of
+from rocketbox.embedded import EmbeddedOptions
 from rocketbox.errors import ConfigurationError
 from rocketbox.marks import rocketmq_listener, rocketmq_spark_listener, send_to
 from tests.services import ServiceMaker, service_maker
@@ -279,3 +281,54 @@ def test_the_trigger_of_a_spark_listener_needs_a_unit(service: ServiceMaker, val
     assert finding.what.startswith("trigger of Spark listener to_lake is ")
     assert finding.fix == "or write available_now"
     assert "15 has no unit; write a time such as" in finding.what
+
+
+# --- keys that no model names -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EmbeddedOptions.broker_settings())
+def test_every_setting_of_apaches_broker_has_its_variable(name: str) -> None:
+    for dash in ("_", ""):
+        variable = "ROCKETBOX_EMBEDDED_" + name.replace("-", dash).upper()
+        assert SCHEMA.locate_variable(variable, lambda path: ()) == ("rocketbox", "embedded", name)
+
+
+def test_a_variable_sets_apaches_setting_of_the_embedded_broker(
+    service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROCKETBOX_EMBEDDED_MAPPED_FILE_SIZE_COMMIT_LOG", "2MB")
+    assembly = look(service, "rocketmq: {name-server: embedded, clusters.audit.name-server: ns:9876}\n")
+    options = embedded_options(assembly.rocketbox.embedded, assembly.service).broker_options()
+    assert options.store.mapped_file_size_commit_log == 2 << 20
+
+
+def test_a_topic_switch_that_a_variable_cannot_name_is_told() -> None:
+    settings = load_settings(MODELS, environ={"ROCKETMQ_CONSUMER_LISTENERS_DESK_DEPARTURES": "false"})
+    (warning,) = settings.warnings
+    assert warning.what == (
+        "the variable ROCKETMQ_CONSUMER_LISTENERS_DESK_DEPARTURES sets nothing: "
+        "rocketmq.consumer.listeners has no such key that a variable can name"
+    )
+    assert warning.where == "environment variable ROCKETMQ_CONSUMER_LISTENERS_DESK_DEPARTURES"
+    assert warning.fix == "write rocketmq.consumer.listeners.<name>.<key>: false in a file, or as an argument"
+
+
+@pytest.mark.parametrize("numbers", ["1", "0 2"])
+def test_entries_of_a_list_are_numbered_without_gaps(numbers: str) -> None:
+    environ = {f"ROCKETBOX_AUTOCONFIGURE_EXCLUDE_{number}": "x" for number in numbers.split()}
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(MODELS, environ=environ)
+    (finding,) = caught.value.findings
+    missing = "0" if numbers == "1" else "1"
+    assert f"rocketbox.autoconfigure.exclude, and entry {missing} is set by no variable" in finding.what
+    assert finding.fix == "number the entries from 0 on, without gaps"
+
+
+def test_a_list_is_said_whole_or_by_its_entries() -> None:
+    environ = {"ROCKETBOX_AUTOCONFIGURE_EXCLUDE": "x", "ROCKETBOX_AUTOCONFIGURE_EXCLUDE_0": "y"}
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(MODELS, environ=environ)
+    (finding,) = caught.value.findings
+    assert finding.what == (
+        "ROCKETBOX_AUTOCONFIGURE_EXCLUDE and ROCKETBOX_AUTOCONFIGURE_EXCLUDE_0 both set rocketbox.autoconfigure.exclude"
+    )

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired
@@ -31,6 +31,8 @@ from pydantic import (
     SecretStr,
     ValidationError,
     create_model,
+    field_validator,
+    model_validator,
 )
 from typing_extensions import TypedDict
 
@@ -38,6 +40,7 @@ from rocketbox.boot.effective import explain, render_tree
 from rocketbox.boot.json_schema import json_schema
 from rocketbox.boot.reference import markdown_reference
 from rocketbox.boot.root_settings import load_settings
+from rocketbox.boot.units import DataSize, Duration
 from rocketbox.errors import ConfigurationError
 from tests.unit.boot.settings_models import load, refused
 
@@ -481,11 +484,14 @@ def words(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple | set | frozenset):
         for inner in value:
             yield from words(inner)
-    else:
-        text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+    elif not isinstance(value, date):  # which pydantic makes of numbers as well
+        text = value.get_secret_value() if isinstance(value, SecretStr) else str(getattr(value, "value", value))
         for part in (text.lower(), *text.lower().split(",")):
-            word = part.strip()
-            yield str(float(word)) if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", word) else word
+            word = {"true": "1", "false": "0", "yes": "1", "no": "0"}.get(part.strip(), part.strip())
+            try:
+                yield str(float(word))
+            except ValueError:
+                yield word
 
 
 def settled(load: Callable[[], Any]) -> Any:
@@ -513,3 +519,86 @@ def test_what_pydantic_does_not_take_is_refused_or_bound_to_the_very_text_that_w
         return
     expected = settled(lambda: model.model_validate(data))
     assert bound == expected or set(words(getattr(bound, field))) <= set(words(data[field]))
+
+
+# --- the table of conversions -----------------------------------------------------------------------------------------
+
+
+class Till(BaseModel):
+    text: str = ""
+    number: int = 7
+    either: int | str = 0
+    names: list[str] = []
+    colour: Colour = Colour.BLUE
+    pause: timedelta = timedelta(0)
+    wait: Duration = timedelta(0)
+    size: DataSize = 0
+    store: FileStore | None = FileStore(path="default")
+    maybe: int | None = 7
+    host_name: str = ""
+    levels: dict[str, int] = {}
+    doubled: str = ""
+    anything: Any = None
+
+    @field_validator("doubled", mode="before")
+    @classmethod
+    def _twice(cls, value: Any) -> Any:
+        return value * 2
+
+
+CONVERSIONS: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "raw text": [("text: 0123", {"text": "0123"}), ("text: no", {"text": "no"}), ("text: 12:30", {"text": "12:30"})],
+    "text of numbers and truth": [("number: '5'", {"number": 5}), ("either: 5", {"either": 5})],
+    "lists from text": [("names: 'a, b'", {"names": ["a", "b"]})],
+    "entries of lists": [],
+    "names": [("colour: deep-red", {"colour": Colour.DEEP_RED}), ("colour: 1", {"colour": Colour.DEEP_RED})],
+    "times": [
+        ("pause: 3000", {"pause": timedelta(seconds=3)}),
+        ("wait: 1m30s", {"wait": timedelta(seconds=90)}),
+        ("pause: PT3S", {"pause": timedelta(seconds=3)}),
+    ],
+    "sizes": [("size: 4MB", {"size": 4 << 20})],
+    "empty headings": [("store:", {}), ("store: {}", {}), ("maybe: ''", {"maybe": None})],
+    "null": [("number: ~", {})],
+    "spellings of keys": [(f"{key}: x", {"host_name": "x"}) for key in ("hostName", "host_name", "host-name")],
+    "keys with dots": [
+        ("levels: {a.b: 1}", {"levels": {"a.b": 1}}),
+        ("store.path: x", {"store": {"path": "x", "depth": 1}}),
+    ],
+    "unknown keys": [("nobody: 3", {})],
+    "validators before pydantic's": [("doubled: 12", {"doubled": "1212"})],
+    "any value": [("anything: [1, x, true]", {"anything": [1, "x", True]})],
+}
+
+
+def test_the_table_of_conversions_is_the_list_of_exceptions() -> None:
+    section = PAGE.read_text().partition("| Conversion |")[2].partition("```")[0]
+    assert re.findall(r"^\| ([\w' ]+) \|", section, re.MULTILINE) == list(CONVERSIONS)
+
+
+@pytest.mark.parametrize(("text", "data"), [case for cases in CONVERSIONS.values() for case in cases])
+def test_a_conversion_is_as_the_table_says(text: str, data: dict[str, Any]) -> None:
+    expected = Till.model_construct(**{**Till().model_dump(round_trip=True), **data})
+    bound = load(f"till:\n  {text}\n", models={"till": Till}).get("till")
+    assert bound.model_dump() == {**Till().model_dump(), **expected.model_dump(include=set(data), warnings=False)}
+
+
+def test_a_validator_that_comes_before_pydantics_may_make_a_group_of_text() -> None:
+    class Address(BaseModel):
+        host: str
+        port: int
+
+        @model_validator(mode="before")
+        @classmethod
+        def _of_text(cls, value: Any) -> Any:
+            if isinstance(value, str):
+                host, _, port = value.partition(":")
+                return {"host": host, "port": port}
+            return {**value, "port": value.get("port", value.get("old-port"))}
+
+    class Mail(BaseModel):
+        server: Address
+
+    for text in ("server: a:25", "server: {host: a, port: 25}", "server: {host: a, old-port: 25}"):
+        assert load(f"mail: {{{text}}}\n", models={"mail": Mail}).get("mail").server == Address(host="a", port=25)
+    assert load(environ={"MAIL_SERVER": "a:25"}, models={"mail": Mail}).get("mail").server.port == 25

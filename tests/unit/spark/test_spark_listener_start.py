@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from rocketbox.clock import RealClock
 from rocketbox.errors import ConfigurationError
 from rocketbox.spark import session
+from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.listener import (
-    SparkBatch,
     SparkListenerContainer,
     SparkListenerOptions,
     SparkListenerState,
