@@ -7,13 +7,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 from rocketbox.autoconfigure.properties import RocketMQProperties
 from rocketbox.autoconfigure.service import ProducerLookup, Service
 from rocketbox.autoconfigure.users import ClientInstances, PlannedClients
 from rocketbox.boot.conditions import Condition, ConditionContext, Verdict, on_bean, on_missing_bean, on_property
 from rocketbox.boot.marks import Cluster, Phase, bean
-from rocketbox.client import LitePullConsumerOptions, MQClientInstance, Producer, ProducerOptions
+from rocketbox.client import (
+    ConsumeMiddleware,
+    LitePullConsumerOptions,
+    MQClientInstance,
+    Producer,
+    ProducerOptions,
+    SendMiddleware,
+)
 from rocketbox.errors import (
     AccessDeniedError,
     ConfigurationError,
@@ -73,10 +81,13 @@ async def client_instance(
     servers: LocalServers | None,
     service: Service,
     planned: PlannedClients,
+    send_middleware: list[SendMiddleware],
+    consume_middleware: list[ConsumeMiddleware],
 ) -> AsyncIterator[MQClientInstance]:
     """The cluster's client, shared by its producer and consumers; where they are several users, the first one's.
 
-    With ``startup: fail`` a name server has to answer now.
+    It takes all middleware beans, in the order in which they are declared. With ``startup: fail`` a name server has to
+    answer now.
     """
     client = planned.clusters[cluster.name].clients[0]
     own = properties.cluster(cluster.name)
@@ -87,7 +98,10 @@ async def client_instance(
         assert servers is not None, "assembly finds it before the start"
         address = servers.name_server_address
     try:
-        instance = service.client(address, client.options(own))
+        options = replace(
+            client.options(own), send_middleware=tuple(send_middleware), consume_middleware=tuple(consume_middleware)
+        )
+        instance = service.client(address, options)
     except ConfigurationError as error:
         place = service.where(key)
         raise ConfigurationError(
@@ -114,9 +128,12 @@ async def client_instances(
     running = {first: instance}
     async with AsyncExitStack() as stack:
         for client in further:
-            running[client] = await stack.enter_async_context(
-                service.client(instance.name_servers, client.options(own))
+            options = replace(
+                client.options(own),
+                send_middleware=instance.options.send_middleware,
+                consume_middleware=instance.options.consume_middleware,
             )
+            running[client] = await stack.enter_async_context(service.client(instance.name_servers, options))
             if own.startup == "fail":
                 await _expect_an_answer(running[client], f"{cluster.prefix}.name-server", service)
         yield ClientInstances(plan, running)
