@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         StoreLockedError,
         TooManyRequestsError,
     )
+    from rocketbox.management.health import Health, HealthIndicator, HealthStatus
     from rocketbox.marks import Header, rocketmq_listener, rocketmq_spark_listener, send_to
     from rocketbox.message import (
         ConsumeFromWhere,
@@ -70,6 +71,9 @@ __all__ = [
     "RocketMQTemplate",
     "MessageConverter",
     "JsonMessageConverter",
+    "HealthIndicator",
+    "Health",
+    "HealthStatus",
     # marks
     "rocketmq_listener",
     "rocketmq_spark_listener",
@@ -132,6 +136,7 @@ _HOMES = {
     "application": "RocketBox",
     "boot.conditions": "any_of not_ on_bean on_missing_bean on_module on_profile on_property",
     "boot.marks": "Qualifier bean configuration_properties primary",
+    "management.health": "Health HealthIndicator HealthStatus",
     "marks": "Header rocketmq_listener rocketmq_spark_listener send_to",
     "message": "ConsumeFromWhere ConsumeMode Message MessageExt MessageModel MessageQueue SelectorType SendResult "
     "SendStatus",

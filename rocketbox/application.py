@@ -34,6 +34,7 @@ from rocketbox.boot.masking import masked_traceback
 from rocketbox.boot.report import ConditionsReport
 from rocketbox.errors import ClientStateError, ConfigurationError, ForkedError, NotStartedError
 from rocketbox.loops import loop_options
+from rocketbox.management.health import ApplicationHealth
 from rocketbox.running import Run
 from rocketbox.stop_guard import STOP_CUT_SHORT, StopGuard
 from rocketbox.template import RocketMQTemplate
@@ -278,15 +279,22 @@ class RocketBox(HookDecorators):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it runs, does not stop, its loop turns, and listeners and embedded servers do their work."""
-        return self._run is not None and self._run.process == os.getpid() and self._run.is_ready
+        """Whether it runs, does not stop, and all of its parts that count are well: see :meth:`health`."""
+        return self.health().ready
 
     @property
     def not_ready_because(self) -> list[str]:
         """Why it is not ready, in words for people; empty when it is."""
+        return list(self.health().reasons)
+
+    def health(self) -> ApplicationHealth:
+        """Whether it is ready for work, if not why not, and how each of its parts is: its ``HealthIndicator`` beans.
+
+        As data, cheap, and without I/O: ``app.health().as_dict()`` is what an endpoint may answer.
+        """
         if self._run is None or self._run.process != os.getpid():
-            return ["it does not run"]
-        return self._run.problems()
+            return ApplicationHealth.not_ready("it does not run")
+        return self._run.health()
 
     def report(self) -> ConditionsReport:
         """Which auto-configurations were taken, which were not, and why; without a start, as it would be now."""

@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from rocketbox.autoconfigure.assembly import Assembly
-from rocketbox.autoconfigure.embedded import embedded_problem
 from rocketbox.autoconfigure.hooks import HookRole
-from rocketbox.autoconfigure.kinds import Listeners, Starting
+from rocketbox.autoconfigure.kinds import Starting
 from rocketbox.autoconfigure.service import of_cluster
-from rocketbox.background_work import BackgroundWork
 from rocketbox.boot.failures import failure_findings, without_secrets
 from rocketbox.boot.lifecycle import Lifecycle
 from rocketbox.boot.marks import Phase
@@ -28,9 +26,9 @@ from rocketbox.boot.masking import mask
 from rocketbox.client import Producer
 from rocketbox.errors import ConfigurationError
 from rocketbox.loops import call_soon_from_thread, loop_name
+from rocketbox.management.health import ApplicationHealth, HealthIndicator
 from rocketbox.tasks import Supervisor
 from rocketbox.template import RocketMQTemplate
-from rocketbox.watchdog import LoopWatchdog
 
 if TYPE_CHECKING:
     from rocketbox.stop_guard import StopGuard
@@ -51,8 +49,7 @@ class Run:
     def __init__(self, assembly: Assembly) -> None:
         self.assembly = assembly
         self.process = os.getpid()
-        self.listeners = Listeners()
-        self.background_work = BackgroundWork(f"{assembly.service.name} in the background", assembly.service.clock)
+        self.listeners = assembly.parts.listeners
         self.is_started = False
         self.stopping = False
         self.wanted = anyio.Event()
@@ -66,7 +63,7 @@ class Run:
             stop_timeout=assembly.rocketbox.shutdown.timeout.total_seconds(),
             prepared=assembly.took,
         )
-        self.watchdog = LoopWatchdog(assembly.service.clock)
+        self._indicators: list[HealthIndicator] = []
         self.lifecycle.add(Phase.INFRASTRUCTURE, self._watch_loop)
         for phase in Phase:
             self.lifecycle.add(phase, partial(assembly.container.start, phase))
@@ -93,6 +90,7 @@ class Run:
             if findings == list(error.findings):
                 raise
             raise ConfigurationError(findings) from error.__cause__
+        self._indicators = self.assembly.container.resolve(list[HealthIndicator])
         self.is_started = True
         _log.info("%s is ready after %.2f s", service.name, self.lifecycle.start_took)
         return self
@@ -112,31 +110,16 @@ class Run:
             self.guard.begin()
         self.call_soon(self.wanted.set)
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether it has started, does not stop, its loop turns, and listeners and embedded servers do their work."""
-        return not self.problems()
-
-    def problems(self) -> list[str]:
-        """Why it is not ready; nothing when it is."""
+    def health(self) -> ApplicationHealth:
+        """Whether it is ready, and how each part of it is; only a run that has started has parts."""
         if not self.is_started:
-            return ["it has not started yet"]
+            return ApplicationHealth.not_ready("it has not started yet")
         if self.stopping:
-            return ["it is stopping"]
-        found = [] if self.watchdog.healthy else ["its event loop hangs"]
-        embedded = embedded_problem(self.assembly.container)
-        if embedded is not None:
-            found.append(embedded)
-        states = [each.state() for each in self.listeners.values()]
-        found += [
-            f"the listeners of group {state.group}: {state.reason or state.status.value}"
-            for state in states
-            if not state.ready
-        ]
-        return found
+            return ApplicationHealth.not_ready("it is stopping")
+        return ApplicationHealth.of(self._indicators)
 
     async def _watch_loop(self, stack: AsyncExitStack) -> None:
-        await stack.enter_async_context(self.watchdog)
+        await stack.enter_async_context(self.assembly.parts.watchdog)
 
     async def _tell_clients(self, stack: AsyncExitStack) -> None:
         for line in self.assembly.describe_clients():
@@ -180,12 +163,12 @@ class Run:
 
     async def _start_background_work(self, stack: AsyncExitStack) -> None:
         hooks, resolve = self.assembly.hooks, self.assembly.container.resolve
-        await stack.enter_async_context(self.background_work)
+        await stack.enter_async_context(self.assembly.parts.work)
         for each in hooks.of(HookRole.BACKGROUND):
-            self.background_work.start(f"{each.hook.label} ({each.hook.where})", partial(each.call, resolve))
+            self.assembly.parts.work.start(f"{each.hook.label} ({each.hook.where})", partial(each.call, resolve))
         for each in hooks.of(HookRole.EVERY):
             call = partial(each.call, resolve, abandon=True)
-            self.background_work.repeat(f"{each.hook.label} ({each.hook.where})", each.interval, call)
+            self.assembly.parts.work.repeat(f"{each.hook.label} ({each.hook.where})", each.interval, call)
 
     async def _start_listeners(self, stack: AsyncExitStack) -> None:
         assembly = self.assembly
@@ -209,6 +192,8 @@ class Run:
                 tasks.start(f"group {container.group}", container.drain, self.drain_timeout, restart=False)
                 for container in self.listeners.values()
             ]
-            drains.append(tasks.start("background work", self.background_work.drain, self.drain_timeout, restart=False))
+            drains.append(
+                tasks.start("background work", self.assembly.parts.work.drain, self.drain_timeout, restart=False)
+            )
             for drain in drains:
                 await drain.wait()

@@ -16,6 +16,7 @@ from typing import Any
 from rocketbox.autoconfigure.absences import absences, embedded_elsewhere, embedded_settings
 from rocketbox.autoconfigure.asked_profiles import embedded_by_oversight, unknown_profiles
 from rocketbox.autoconfigure.hooks import Hook, HookPlans, plan_hooks
+from rocketbox.autoconfigure.kinds import Listeners
 from rocketbox.autoconfigure.listener_plans import KindPlans, ListenerPlanner, clusters_by_name
 from rocketbox.autoconfigure.loading import Launch, find_others, load, settings_models
 from rocketbox.autoconfigure.own_beans import AUTO_CONFIGURATIONS
@@ -23,6 +24,7 @@ from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProp
 from rocketbox.autoconfigure.scan import Marked, load_modules, marked_in
 from rocketbox.autoconfigure.service import ProducerLookup, Service
 from rocketbox.autoconfigure.users import PlannedClients
+from rocketbox.background_work import BackgroundWork
 from rocketbox.boot.beans import BeanContainer, Bundle, Replacement
 from rocketbox.boot.failures import without_secrets
 from rocketbox.boot.marks import BEAN, PRIMARY, bean_mark
@@ -34,8 +36,9 @@ from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import place_of
 from rocketbox.listeners import Beans
 from rocketbox.marks import MARKS
+from rocketbox.watchdog import LoopWatchdog
 
-__all__ = ["Assembly", "AssemblyError", "assemble"]
+__all__ = ["Assembly", "AssemblyError", "RunParts", "assemble"]
 
 
 class AssemblyError(ConfigurationError):
@@ -45,6 +48,15 @@ class AssemblyError(ConfigurationError):
         super().__init__(without_secrets(findings, secrets))
         self.report = report
         self.secrets = secrets
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """What a run is made of and beans may ask for, health above all: there before the start, and idle until then."""
+
+    listeners: Listeners
+    work: BackgroundWork
+    watchdog: LoopWatchdog
 
 
 @dataclass(repr=False)  # it holds the whole application
@@ -61,6 +73,7 @@ class Assembly:
     rocketmq: RocketMQProperties
     rocketbox: RocketBoxProperties
     clients: PlannedClients
+    parts: RunParts
     listeners: list[KindPlans] = field(default_factory=list)
     hooks: HookPlans = field(default_factory=HookPlans)
     off: list[Finding] = field(default_factory=list)
@@ -148,7 +161,8 @@ def assemble(
     prefixes = {cluster: cluster_prefix(cluster) for cluster in properties.clusters}
     container = BeanContainer(settings, clock, prefix="rocketmq", clusters=prefixes)
     producers = ProducerLookup(lambda cluster: container.get(Producer, cluster))
-    for instance in (*instances, service, producers, clients):
+    parts = RunParts(Listeners(), BackgroundWork(f"{name} in the background", clock), LoopWatchdog(clock))
+    for instance in (*instances, service, producers, clients, parts.listeners, parts.work, parts.watchdog):
         container.add_instance(instance)
     container.add_models(settings.models)
     marked_beans = list(marked_in(modules, BEAN))
@@ -166,7 +180,7 @@ def assemble(
                 container.add(target, automatic=True, origin=other.origin)
     container.exclude(exclude, f"RocketBox({name!r}, exclude=...)")
     container.exclude(own.autoconfigure.exclude, service.where("rocketbox.autoconfigure.exclude"))
-    assembly = Assembly(service, settings, container, properties, own, clients)
+    assembly = Assembly(service, settings, container, properties, own, clients, parts)
     assembly.warnings += settings.warnings
     assembly.wrong_settings = wrong_settings
     assembly.findings += wrong_settings

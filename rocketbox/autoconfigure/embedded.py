@@ -7,14 +7,13 @@ from contextlib import AsyncExitStack
 
 from rocketbox.autoconfigure.properties import EmbeddedProperties, RocketBoxProperties
 from rocketbox.autoconfigure.service import Service
-from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.conditions import on_missing_bean, on_property
 from rocketbox.boot.marks import Phase, bean
 from rocketbox.embedded import EmbeddedOptions
 from rocketbox.errors import ConfigurationError, Finding, StoreLockedError
 from rocketbox.local_servers import LocalServers
 
-__all__ = ["embedded_options", "embedded_problem", "embedded_servers"]
+__all__ = ["embedded_options", "embedded_servers"]
 
 PREFIX = "rocketbox.embedded."
 
@@ -38,15 +37,6 @@ async def embedded_servers(properties: RocketBoxProperties, service: Service) ->
             place = service.where(key) or f"{key} by default"
             raise ConfigurationError(Finding(what, place, fix)) from error
         yield servers
-
-
-def embedded_problem(container: BeanContainer) -> str | None:
-    """What keeps the service from being ready, of the servers that run beside it; None when all is well or none do."""
-    if not container.has(LocalServers):
-        return None
-    servers: LocalServers = container.resolve(LocalServers)
-    refusal = servers.health.refusal
-    return None if refusal is None else f"the embedded broker takes no messages: {refusal}"
 
 
 def embedded_options(properties: EmbeddedProperties, service: Service) -> EmbeddedOptions:

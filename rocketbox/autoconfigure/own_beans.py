@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from rocketbox.autoconfigure import embedded, push_listening, rocketmq, spark_listening
+from rocketbox.autoconfigure import embedded, health, push_listening, rocketmq, spark_listening
 
 __all__ = ["AUTO_CONFIGURATIONS"]
 
-AUTO_CONFIGURATIONS: tuple[ModuleType, ...] = (embedded, rocketmq, push_listening, spark_listening)
+AUTO_CONFIGURATIONS: tuple[ModuleType, ...] = (embedded, rocketmq, push_listening, spark_listening, health)

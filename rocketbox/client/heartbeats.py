@@ -72,6 +72,8 @@ class Heartbeats:
         self._greeted = greeted
         self._turns: dict[str, _Turn] = {}
         self._new_connections: set[str] = set()
+        self._answered: set[str] = set()
+        self._failures: dict[str, str] = {}
         self._told = RareLog(_log, PERIOD)
 
     async def keep(self) -> None:
@@ -107,9 +109,19 @@ class Heartbeats:
         if turn is None or not turn.sending:  # else the heartbeat that is under way made this connection
             self._next(address)
 
+    def why_lost(self, address: str) -> str | None:
+        """Why a broker that is told of this client cannot be reached as far as is known; None: it can, or may."""
+        if (failure := self._failures.get(address)) is not None:
+            return failure
+        if address in self._answered and not self._remoting.connected(address):
+            return "the connection is closed"
+        return None
+
     def forget(self, address: str) -> None:
         """That address is no broker's any more."""
         self._told.over(address)
+        self._answered.discard(address)
+        self._failures.pop(address, None)
         self._new_connections.discard(address)
 
     def _next(self, address: str) -> anyio.Event:
@@ -144,11 +156,14 @@ class Heartbeats:
         try:
             await groups_api.send_heartbeat(self._remoting, address, data, timeout=self._options.api_timeout)
         except RocketBoxError as error:
+            self._failures[address] = str(error)
             self._told.tell(
                 logging.WARNING, self._clock.monotonic(), address,
                 "heartbeat to broker %s: %s", address, error,
             )  # fmt: skip
             return
+        self._failures.pop(address, None)
+        self._answered.add(address)
         self._told.over(address)
         if address in self._new_connections:
             self._new_connections.discard(address)

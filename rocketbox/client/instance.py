@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
@@ -60,9 +61,9 @@ from rocketbox.remoting.client import RemotingClient, RpcHook
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import Network
 from rocketbox.storage.file_system import RealStorage, Storage
-from rocketbox.tasks import Supervisor
+from rocketbox.tasks import Supervisor, TaskState
 
-__all__ = ["MQClientInstance", "own_or_shared"]
+__all__ = ["BrokerLink", "ClientState", "MQClientInstance", "own_or_shared"]
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +78,27 @@ class _Lookup:
         self.done = anyio.Event()
         self.route: TopicRoute | None = None
         self.error: RocketBoxError | None = None
+
+
+@dataclass(frozen=True)
+class BrokerLink:
+    """The connection to one broker, as health shows it. ``lost`` says why it is not there; None: it is, or may be."""
+
+    address: str
+    is_master: bool
+    lost: str | None
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """What health shows of a client. ``brokers`` are those that it tells of itself, so none while it has no groups.
+
+    ``restarting`` are its tasks that failed and wait to start again.
+    """
+
+    name_servers: tuple[str, ...]
+    brokers: tuple[BrokerLink, ...]
+    restarting: tuple[str, ...]
 
 
 class MQClientInstance:
@@ -208,6 +230,15 @@ class MQClientInstance:
         if self.running:
             self.running, self._forked = False, True
             self.remoting.forked(self.identity.process)
+
+    def state(self) -> ClientState:
+        """Its connections and tasks; cheap, nothing is asked."""
+        told = self._beaten() if self._heartbeat() is not None else []
+        masters = set(self.broker_addresses(masters_only=True))
+        links = [BrokerLink(each, each in masters, self._heartbeats.why_lost(each)) for each in told]
+        waiting = [task for task in self.tasks.health() if task.state is TaskState.WAITING]
+        restarting = tuple(f"{task.name}: {task.error}" for task in waiting)
+        return ClientState(self.name_servers, tuple(links), restarting)
 
     # --- groups ------------------------------------------------------------------------------------------------------
 

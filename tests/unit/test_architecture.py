@@ -52,19 +52,20 @@ LADDER: dict[str, str] = {
     "spark": "errors clock tasks hints blocking message marks protocol remoting client template listeners spark",
     "boot": "durations errors clock tasks frames hints loops",
     "autoconfigure": "declarations durations errors clock tasks hints blocking message marks protocol remoting client "
-    "template listeners spark boot storage local_servers embedded",
+    "template listeners spark boot storage local_servers embedded background_work management watchdog",
+    "management": "safe_repr",
     "background": "errors loops",
     "watchdog": "errors clock frames loops",
     "stop_guard": "clock frames loops watchdog",
     "background_work": "clock safe_repr tasks",
     "running": "errors clock tasks hints loops message marks protocol remoting client template listeners spark "
-    "boot autoconfigure background_work stop_guard watchdog",
+    "boot autoconfigure management stop_guard",
     "application": "errors clock tasks hints loops message marks protocol remoting client template listeners spark "
-    "boot autoconfigure background running stop_guard watchdog",
+    "boot autoconfigure background management running stop_guard",
     "cli": "errors clock tasks loops stop_guard message storage marks protocol remoting client template listeners "
     "spark boot embedded autoconfigure application broker nameserver",
     "__main__": "cli",
-    "": "errors clock tasks message marks client template listeners spark boot application",  # rocketbox/__init__.py
+    "": "errors clock tasks message marks client template listeners spark boot management application",  # rocketbox/__init__.py
 }
 
 # Inside the client: a module may import those of lower rungs, and no other.
