@@ -163,12 +163,12 @@ class Run:
 
     async def _start_background_work(self, stack: AsyncExitStack) -> None:
         hooks, resolve = self.assembly.hooks, self.assembly.container.resolve
-        await stack.enter_async_context(self.assembly.parts.work)
+        work = await stack.enter_async_context(self.assembly.parts.work)
         for each in hooks.of(HookRole.BACKGROUND):
-            self.assembly.parts.work.start(f"{each.hook.label} ({each.hook.where})", partial(each.call, resolve))
+            work.start(f"{each.hook.label} ({each.hook.where})", partial(each.call, resolve))
         for each in hooks.of(HookRole.EVERY):
             call = partial(each.call, resolve, abandon=True)
-            self.assembly.parts.work.repeat(f"{each.hook.label} ({each.hook.where})", each.interval, call)
+            work.repeat(f"{each.hook.label} ({each.hook.where})", each.interval, call)
 
     async def _start_listeners(self, stack: AsyncExitStack) -> None:
         assembly = self.assembly
@@ -192,8 +192,7 @@ class Run:
                 tasks.start(f"group {container.group}", container.drain, self.drain_timeout, restart=False)
                 for container in self.listeners.values()
             ]
-            drains.append(
-                tasks.start("background work", self.assembly.parts.work.drain, self.drain_timeout, restart=False)
-            )
+            work = self.assembly.parts.work
+            drains.append(tasks.start("background work", work.drain, self.drain_timeout, restart=False))
             for drain in drains:
                 await drain.wait()

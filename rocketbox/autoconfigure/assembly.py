@@ -184,7 +184,9 @@ def assemble(
     assembly.warnings += settings.warnings
     assembly.wrong_settings = wrong_settings
     assembly.findings += wrong_settings
-    assembly.findings += unknown_profiles(settings, container.conditions())
+    assembly.findings += unknown_profiles(
+        settings, [*container.conditions(), *(hook.when for hook in hooks if hook.when is not None)]
+    )
     assembly.findings += embedded_settings(properties, own, service)
     assembly.findings += [other.problem for other in others if other.problem is not None]
     assembly.findings += [_bean_in_class(marked) for marked in marked_beans if marked.owner is not None]

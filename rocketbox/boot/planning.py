@@ -285,7 +285,7 @@ class _Planner:
             self.findings.append(problem)
             return
         self.plan.taken.append(bean)
-        if verdicts or bean.source is Source.AUTO:
+        if verdicts:  # what has no conditions is always there: the report is of what was decided
             self.plan.report.positive.append(_entry(bean, *verdicts))
 
     def _sorted(self, definitions: list[BeanDefinition]) -> list[BeanDefinition]:

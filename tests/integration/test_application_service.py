@@ -16,6 +16,7 @@ from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import ClientStateError, ConfigurationError, NotStartedError
 from rocketbox.listeners import ContainerStatus
 from rocketbox.message import MessageQueue
+from rocketbox.watchdog import LoopWatchdog
 from tests.loops import anyio_backend as anyio_backend
 from tests.services import SETTINGS, ServiceMaker, service_maker
 from tests.waiting import PATIENCE, until
@@ -492,7 +493,7 @@ async def test_a_start_that_fails_half_way_closes_what_was_started(service: Serv
     fails = True
     """
     )
-    with pytest.raises(ValueError, match="no crew"):
+    with pytest.raises(ConfigurationError, match="startup hook break_down failed: ValueError: no crew"):
         async with module.app:
             raise AssertionError("it started")
     vars(module)["fails"] = False
@@ -537,7 +538,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_and_takes_readiness_away(
     """
     )
     async with module.app as app:
-        app._running.watchdog.down_after = 1.0
+        app.get(LoopWatchdog).down_after = 1.0
         await app.template.send("departures", module.Departure(flight="UA1"))
         await until(lambda: len(app.get(module.Seen).steps) == 2)
         await until(lambda: app.is_ready)

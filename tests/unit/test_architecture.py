@@ -65,7 +65,8 @@ LADDER: dict[str, str] = {
     "cli": "errors clock tasks loops stop_guard message storage marks protocol remoting client template listeners "
     "spark boot embedded autoconfigure application broker nameserver",
     "__main__": "cli",
-    "": "errors clock tasks message marks client template listeners spark boot management application",  # rocketbox/__init__.py
+    # rocketbox/__init__.py
+    "": "errors clock tasks message marks client template listeners spark boot management application",
 }
 
 # Inside the client: a module may import those of lower rungs, and no other.

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rocketbox.clock import RealClock
 from rocketbox.errors import ConfigurationError
+from rocketbox.listeners import ContainerStatus
 from rocketbox.spark import session
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.listener import (
@@ -109,6 +110,9 @@ async def test_without_java_the_listener_says_so_and_the_rest_goes_on(
         assert listener.status is SparkListenerState.UNAVAILABLE
         assert listener.has_ended
         assert isinstance(listener.error, JavaNotFoundError)
+        state = listener.state()
+        assert (state.status, state.ready) == (ContainerStatus.FAILED, False)
+        assert state.reason == "its query is no Java: JavaNotFoundError: Spark needs Java 17 or newer"
     assert "Spark listener g does not run, everything else does. Spark needs Java 17 or newer" in caplog.text
 
 
