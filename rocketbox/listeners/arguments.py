@@ -30,11 +30,14 @@ class HandlerBinding:
 
     def __init__(self, signature: HandlerSignature, resolve: Callable[[Any], Any], converter: MessageConverter) -> None:
         self.signature = signature
+        self.is_async, self.is_batch = signature.is_async, signature.is_batch
         function = signature.function
         self._function = function if signature.owner is None else function.__get__(resolve(signature.owner))
+        self._keywords = [parameter.name for parameter in signature.parameters if parameter.keyword_only]
+        self.positional: Callable[..., Any] | None = None if self._keywords else self._function
+        """What is called, where all arguments are given by their position: a step less on the fast path."""
         self._constants: list[Any] = []
         self._makers: list[tuple[int, Maker]] = []
-        self._keywords = [parameter.name for parameter in signature.parameters if parameter.keyword_only]
         for index, parameter in enumerate(signature.parameters):
             self._constants.append(None)
             if parameter.role is Role.BEAN:
@@ -43,9 +46,12 @@ class HandlerBinding:
                 self._constants[index] = parameter.default
             else:
                 self._makers.append((index, _maker(parameter, converter)))
+        self._only = self._makers[0][1] if len(self._makers) == len(signature.parameters) == 1 else None
 
     def arguments(self, message: MessageExt) -> list[Any]:
         """The arguments for one message; PayloadError when its body or a header cannot be read."""
+        if self._only is not None:
+            return [self._only(message)]
         arguments = self._constants.copy()
         for index, make in self._makers:
             arguments[index] = make(message)

@@ -63,12 +63,25 @@ class HandlerDispatch:
 
     def prepare(self, messages: list[MessageExt]) -> PreparedCall | None:
         """The call for a thread that does what :meth:`handle` does; None where not all payloads can be read."""
-        invocation = Invocation(self, messages)
-        return invocation.call if invocation.prepare() else None
+        binding = self.binding
+        if binding.is_batch:
+            arguments, invalid = binding.batch_arguments(messages)
+            if invalid:
+                return None
+        elif len(messages) > 1:
+            return None  # each has a call of its own
+        else:
+            try:
+                arguments = binding.arguments(messages[0])
+            except PayloadError:
+                return None
+        invocation = Invocation(self, messages, arguments)
+        current_call.set(invocation)  # in the context in which it will be called
+        return invocation.call
 
     async def call(self, arguments: list[Any]) -> Any:
         """Call the handler where it belongs, in the loop or in a thread; what it returned is awaited if it can be."""
-        if self.binding.signature.is_async:
+        if self.binding.is_async:
             result = self.binding.call(arguments)
         else:
             assert self.threads is not None, "a def handler has threads"
@@ -105,13 +118,18 @@ class Invocation(ConsumeContext):
 
     __slots__ = ("_dispatch", "arguments", "result", "unbegun")
 
-    def __init__(self, dispatch: HandlerDispatch, messages: list[MessageExt]) -> None:
-        self.consumer_group = dispatch.group
+    def __init__(
+        self, dispatch: HandlerDispatch, messages: list[MessageExt], arguments: list[Any] | None = None
+    ) -> None:
         self.messages = messages
         self._dispatch = dispatch
-        self.arguments: list[Any] | None = None
+        self.arguments = arguments
         self.result: Any = None
-        self.unbegun: dict[Made, Coroutine[Any, Any, Any]] | None = None
+        self.unbegun: dict[Made, Coroutine[Any, Any, Any]] | None = {}
+
+    @property
+    def consumer_group(self) -> str:  # type: ignore[override]  # it is the listener's, and no field of its own
+        return self._dispatch.group
 
     @property
     def invocation(self) -> Self:
@@ -131,62 +149,64 @@ class Invocation(ConsumeContext):
         return self.run()
 
     async def run(self) -> Outcomes:
-        """Bind, call and reply: one outcome for each message, or None when all of them are consumed."""
-        dispatch = self._dispatch
+        """Bind, call and reply: one outcome for each message, or None when all of them are consumed.
+
+        Fast path: a message whose ``async def`` returns None costs this coroutine and the handler's own.
+        """
+        dispatch, messages = self._dispatch, self.messages
         binding = dispatch.binding
         current_call.set(self)  # in the context of this call alone
-        self.unbegun = {}
+        if self.unbegun is None:
+            self.unbegun = {}  # it is called again
         try:
-            if binding.signature.is_batch:
-                return _unless_consumed(await self._run_batch(self.messages))
-            outcomes: list[Outcome] = []
-            for message in self.messages:
-                try:
-                    self.arguments = arguments = binding.arguments(message)
-                except PayloadError as error:
-                    outcomes.append(await dispatch.invalid(message, error))
-                    continue
-                result = await dispatch.call(arguments)
-                outcomes.append(None if result is None and not self.unbegun else await self._outcome(result))
-            return _unless_consumed(outcomes)
+            if binding.is_batch:
+                return _unless_consumed(await self._run_batch(messages))
+            if len(messages) != 1:
+                return _unless_consumed([await self._run_one(message) for message in messages])
+            if not binding.is_async:
+                outcome = await self._run_one(messages[0])
+                return None if outcome is None else [outcome]
+            try:
+                self.arguments = arguments = binding.arguments(messages[0])
+            except PayloadError as error:
+                return _unless_consumed([await dispatch.invalid(messages[0], error)])
+            handler = binding.positional
+            result = handler(*arguments) if handler is not None else binding.call(arguments)
+            if type(result) is CoroutineType or _can_be_awaited(result):
+                result = await result
+            return None if result is None and not self.unbegun else _unless_consumed([await self._outcome(result)])
         finally:
             self.unbegun = None
 
-    # --- a def handler that is bound in the loop and called in a thread -----------------------------------------------
-
-    def prepare(self) -> bool:
-        """Bind the arguments for :meth:`call`; False where that is not the whole of this invocation."""
-        binding = self._dispatch.binding
-        if binding.signature.is_batch:
-            self.arguments, invalid = binding.batch_arguments(self.messages)
-            if invalid:
-                return False
-        elif len(self.messages) > 1:
-            return False  # each has a call of its own
-        else:
-            try:
-                self.arguments = binding.arguments(self.messages[0])
-            except PayloadError:
-                return False
-        current_call.set(self)  # in the context in which it will be called
-        return True
+    async def _run_one(self, message: MessageExt) -> Outcome:
+        try:
+            self.arguments = arguments = self._dispatch.binding.arguments(message)
+        except PayloadError as error:
+            return await self._dispatch.invalid(message, error)
+        return await self._outcome(await self._dispatch.call(arguments))
 
     def call(self) -> Outcomes | Awaitable[Outcomes]:
-        """Call the handler with what was prepared; what comes back may have to be awaited in the loop."""
-        assert self.arguments is not None
-        dispatch = self._dispatch
-        self.unbegun = {}
+        """Call a ``def`` handler in a thread, with arguments that were bound in the loop.
+
+        What comes back where it did not just return is to be awaited in the loop.
+        """
+        arguments, binding = self.arguments, self._dispatch.binding
+        assert arguments is not None
+        handler = binding.positional
         try:
-            result = dispatch.binding.call(self.arguments)
+            result = handler(*arguments) if handler is not None else binding.call(arguments)
         except BaseException:
             self.unbegun = None
             raise
-        if not self.unbegun and not _can_be_awaited(result):
-            outcome = result if isinstance(result, Exception) else None
-            if result is None or (not dispatch.binding.signature.is_batch and (outcome or dispatch.reply is None)):
-                self.result, self.unbegun = result, None
-                return [outcome] if outcome is not None else None
+        if not self.unbegun and (result is None or self._is_dropped(result)):
+            self.unbegun = None
+            return None
         return self._end(result)
+
+    def _is_dropped(self, result: Any) -> bool:
+        """Whether nobody looks at what a ``def`` handler returned: nothing is left to do then."""
+        dropped = self._dispatch.reply is None and not self._dispatch.binding.is_batch
+        return dropped and not isinstance(result, Exception) and not _can_be_awaited(result)
 
     async def _end(self, result: Any) -> Outcomes:
         """What is left to do in the loop after a call in a thread."""
@@ -194,7 +214,7 @@ class Invocation(ConsumeContext):
         try:
             if _can_be_awaited(result):
                 result = await result
-            if self._dispatch.binding.signature.is_batch:
+            if self._dispatch.binding.is_batch:
                 return _unless_consumed(await self._outcomes(result, len(self.messages)))
             return _unless_consumed([await self._outcome(result)])
         finally:
