@@ -6,6 +6,7 @@ Others are installed distributions with auto-configurations (``boot.discovery``)
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +20,8 @@ from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProp
 from rocketbox.autoconfigure.scan import marked_in
 from rocketbox.boot.discovery import AutoconfigurationModule, discover_autoconfigurations, has_autoconfigurations
 from rocketbox.boot.marks import PROPERTIES
-from rocketbox.boot.root_settings import load_settings
-from rocketbox.boot.settings import Settings, SettingsError
+from rocketbox.boot.root_settings import load_settings, read_ahead
+from rocketbox.boot.settings import Settings
 from rocketbox.boot.settings_file import find_settings_file
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import place_of
@@ -52,16 +53,20 @@ def load(
     config: Path | str | None,
 ) -> Settings:
     """The settings of the application that the module ``home`` makes; SettingsError with everything that is wrong."""
+    return load_settings(models, **_sources(modules, home, launch, config))
+
+
+def _sources(modules: Sequence[ModuleType], home: str, launch: Launch, config: Path | str | None) -> dict[str, Any]:
+    """Where the settings of that application come from."""
     beside = next((getattr(module, "__file__", None) for module in modules if module.__name__ == home), None)
     dotenv = Path(".env")
-    return load_settings(
-        models,
-        file=find_settings_file(launch.config or config, beside=Path(beside) if beside else None),
-        profiles=launch.profiles,
-        env_file=dotenv if dotenv.is_file() else None,
-        arguments=launch.arguments,
-        overrides=launch.settings,
-    )
+    return {
+        "file": find_settings_file(launch.config or config, beside=Path(beside) if beside else None),
+        "profiles": launch.profiles,
+        "env_file": dotenv if dotenv.is_file() else None,
+        "arguments": launch.arguments,
+        "overrides": launch.settings,
+    }
 
 
 def find_others(
@@ -73,17 +78,11 @@ def find_others(
     """
     if not has_autoconfigurations():
         return []
-    excluded = list(exclude)
-    try:
-        settings: Settings | None = load({"rocketbox": RocketBoxProperties}, modules, home, launch, config)
-    except SettingsError as error:
-        settings = error.settings
-    except ConfigurationError:
-        settings = None
-    if settings is not None:
-        own: RocketBoxProperties = settings.get("rocketbox")
-        excluded += own.autoconfigure.exclude
-    return discover_autoconfigurations(excluded)
+    said: Any = None
+    with contextlib.suppress(ConfigurationError):
+        models = {"rocketbox": RocketBoxProperties}
+        said = read_ahead(models, "rocketbox.autoconfigure.exclude", **_sources(modules, home, launch, config))
+    return discover_autoconfigurations([*exclude, *(said or ())])
 
 
 def settings_models(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -35,11 +35,11 @@ from rocketbox.boot.profiles import AskedProfiles, ProfilesProperties, active_pr
 from rocketbox.boot.schema import Schema
 from rocketbox.boot.settings import Settings, SettingsError
 from rocketbox.boot.shapes import Section, Shape, Table
-from rocketbox.boot.sources import Sources, Texts, file_layer
+from rocketbox.boot.sources import FileLayer, Glance, Sources, Texts, file_layer
 from rocketbox.boot.validation import validation_findings
 from rocketbox.errors import Finding
 
-__all__ = ["RootSettings", "load_settings", "schema_of"]
+__all__ = ["RootSettings", "load_settings", "read_ahead", "schema_of"]
 
 PROFILES_PREFIX = "rocketbox.profiles"
 CONFIG_PREFIX = "rocketbox.config"
@@ -124,26 +124,76 @@ def load_settings(
     models = {**models, **OWN_MODELS}
     schema = Schema(models, strict_prefixes)
     sources = Sources(schema, os.environ if environ is None else environ, env_file, arguments, overrides or {})
-    documents = sources.read(file)
-    active, asked, named = _active_profiles(sources, documents, profiles)
-    files = SettingsFiles(sources, active)
-    chosen = [] if file is None else files.of_file(file, documents)
-    chosen += files.imported(chosen)
-    layers = sources.layers(chosen)
-    sources.findings += idle_keys(layers[file is not None : len(chosen)])
+    chosen = _choose_files(sources, file, profiles)
+    layers = sources.layers(chosen.layers)
+    sources.findings += idle_keys(layers[file is not None : len(chosen.layers)])
     binding = _Binding(schema, models, layers, sources, file)
     bound = binding.bind(root)
-    told = AskedProfiles(asked, frozenset(files.profiles | named))
     settings = Settings(
-        active, told, tuple(files.paths), (), bound, schema, binding.winners, binding.texts, binding.history
+        chosen.profiles,
+        chosen.asked,
+        chosen.paths,
+        (),
+        bound,
+        schema,
+        binding.winners,
+        binding.texts,
+        binding.history,
     )
     if sources.findings:
         readable = {path: entry for path, entry in binding.winners.items() if _is_readable(entry, binding.texts)}
         rest = replace(settings, winners=readable) if bound else None
         raise SettingsError(without_secrets(sources.findings, settings.secrets), rest)
-    read = [*files.paths, *([] if env_file is None else [env_file])]
+    read = [*chosen.paths, *([] if env_file is None else [env_file])]
     sources.warnings += exposed_secrets(settings.written, read)
     return replace(settings, warnings=tuple(sources.warnings))
+
+
+def read_ahead(
+    models: Mapping[str, type[BaseModel]],
+    key: str,
+    *,
+    file: Path | None = None,
+    profiles: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    env_file: Path | None = None,
+    arguments: Sequence[str] | Mapping[str, str] = (),
+    overrides: Mapping[str, Any] | None = None,
+) -> Any:
+    """What the sources say of one key before all models are known, by its type in ``models``; None for nothing.
+
+    Nothing is bound, and what is wrong is not told: it is found again when the settings are loaded.
+    """
+    schema = schema_of(models)
+    sources = Sources(schema, os.environ if environ is None else environ, env_file, arguments, overrides or {})
+    seen = sources.glance(_choose_files(sources, file, profiles).layers)
+    entry = seen.entries.get(schema.locate(split_key(key)).path)
+    value = UNSET if entry is None else _quiet(seen).value(entry.shape, entry.raw, key)
+    return None if value is UNSET else value
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """What counts of the files: the active profiles, those that were asked for, the files, and their layers."""
+
+    profiles: tuple[str, ...]
+    asked: AskedProfiles
+    paths: tuple[Path, ...]
+    layers: list[FileLayer]
+
+
+def _choose_files(sources: Sources, file: Path | None, profiles: Sequence[str]) -> _Chosen:
+    documents = sources.read(file)
+    active, asked, named = _active_profiles(sources, documents, profiles)
+    files = SettingsFiles(sources, active)
+    layers = [] if file is None else files.of_file(file, documents)
+    layers += files.imported(layers)
+    return _Chosen(active, AskedProfiles(asked, frozenset(files.profiles | named)), tuple(files.paths), layers)
+
+
+def _quiet(seen: Glance) -> Converter:
+    """A converter before all is known: what is wrong is found again later."""
+    return Converter([], [], _collecting(seen.texts, [], []))
 
 
 def _is_readable(entry: Entry, texts: Texts) -> bool:
@@ -163,7 +213,7 @@ def _active_profiles(
     that have a group, or are the default.
     """
     seen = sources.glance([file_layer(None, documents, (), conditional=False)])
-    converter = Converter([], [], _collecting(seen.texts, [], []))  # what is wrong is found again as well
+    converter = _quiet(seen)
     above = tuple(split_key(PROFILES_PREFIX))
     said: dict[tuple[str, ...], Any] = {}
     for path, entry in seen.entries.items():

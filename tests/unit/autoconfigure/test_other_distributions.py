@@ -6,8 +6,10 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic_settings import BaseSettings
 from typer.testing import CliRunner
 
 from rocketbox.cli.app import app as cli
@@ -264,3 +266,23 @@ def test_commands_know_it(install: Install, service: ServiceMaker, monkeypatch: 
     assert "  ledger  (audit-kit 1.2, " in excluded
     assert "target: there" in outputs["config"]
     assert json.loads(outputs["schema"])["properties"]["audit"]
+
+
+def test_one_root_of_settings_is_made_though_others_are_left_out_by_them(
+    service: ServiceMaker, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("audit-kit", "audit_kit", KIT, name="audit")
+    made = []
+    init = BaseSettings.__init__
+
+    def counted(self: BaseSettings, *args: Any, **kwargs: Any) -> None:
+        made.append(type(self))
+        init(self, *args, **kwargs)
+
+    monkeypatch.setattr(BaseSettings, "__init__", counted)
+    settings = "rocketbox: {profiles.active: '${P:prod}', autoconfigure.exclude: '${NOBODY:audit}, other'}\n" + SENDS
+    module = service(SERVICE.replace("EXCLUDE", "()"), settings)
+    assembly = module.app.look()
+    assert len(made) == 1
+    assert "audit_kit" not in sys.modules
+    assert assembly.settings.profiles == ("prod",)
