@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from enum import Enum
+from enum import Enum, Flag
 from pathlib import PurePath
 from typing import Any
 
@@ -90,7 +90,8 @@ class Converter:
         if isinstance(raw, Group):
             if isinstance(shape, Section):
                 return self._section(shape, raw, key)
-            return {name: self.value(shape.value, inner, key_text((key, name))) for name, _, inner in raw.entries}
+            values = {name: self._inner(shape.value, each, key_text((key, name))) for name, _, each in raw.entries}
+            return {name: value for name, value in values.items() if value is not UNSET}
         kind = "a list" if isinstance(raw, Listing) else "a single value"
         if isinstance(shape, Section) and shape.fields:
             fix = f"{key} takes: {', '.join(sorted({known.key for known in shape.fields.values()}))}"
@@ -112,7 +113,7 @@ class Converter:
                 told.append(unknown_key([*split_key(key), name], [*split_key(key)], shape, str(origin)))
                 continue
             inner_shape: Shape = known.shape if known is not None else shape.extra or ANY
-            value = self.value(inner_shape, inner, f"{key}.{name}")
+            value = self._inner(inner_shape, inner, f"{key}.{name}")
             if value is not UNSET:
                 values[known.feed or name if known is not None else name] = value
         return values
@@ -142,10 +143,16 @@ class Converter:
     def _item(self, shape: Shape, raw: Raw, key: str) -> Any:
         """An entry of a list; one that is left empty is wrong, for those behind it would change their places."""
         found = len(self.findings)
-        value = self.value(shape, raw, key)
+        value = self._inner(shape, raw, key)
         if value is UNSET and len(self.findings) == found and isinstance(raw, Scalar) and raw.text is None:
             return self.wrong(f"{key} is empty", raw, "write a value, or take this entry out")
         return value
+
+    def _inner(self, shape: Shape, raw: Raw, key: str) -> Any:
+        """A value inside of a list, where no other source says anything: null is None even for a group of keys."""
+        if isinstance(raw, Scalar) and raw.text is None and shape.nullable:
+            return None
+        return self.value(shape, raw, key)
 
     def _leaf(self, leaf: Leaf, raw: Raw, key: str) -> Any:
         if isinstance(raw, Listing | Group):
@@ -210,8 +217,8 @@ def _takes_text(leaf: Leaf) -> bool:
 
 
 def _breadth(kind: Any) -> int:
-    """A whole number is one before it is a number, whichever of the two a union names first."""
-    return 1 if is_class(kind, (float,)) else 0
+    """A whole number is one before it is a number, and a number before it is a time, however a union names them."""
+    return 2 if is_class(kind, (timedelta,)) else 1 if is_class(kind, (float,)) else 0
 
 
 def _is_numeric(leaf: Leaf) -> bool:
@@ -236,6 +243,8 @@ def _read(kind: Any, text: str) -> Any:
         for member in kind:
             if str(member.value) == plain:
                 return member
+        if is_class(kind, (Flag,)) and _INT.fullmatch(plain):
+            return int(plain)  # several of them together
     for name, member in members_of(kind):
         if name == plain:
             return member

@@ -5,6 +5,7 @@ Which keys a model has is read in ``boot.schema_reading``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ from rocketbox.boot.shapes import (
 
 __all__ = ["Located", "Schema"]
 
-MAX_INDEX = 1000  # of a list's entry in the name of a variable
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,3}")  # of a list's entry in the name of a variable
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ def _matches(shape: Shape, words: list[str], path: Path, known: Callable[[Path],
                 yield (*path, extras["".join(words)])
     elif isinstance(shape, Table):
         yield from _matches_in_table(shape, words, path, known)
-    elif isinstance(shape, Many) and words[0].isdigit() and int(words[0]) <= MAX_INDEX:
+    elif isinstance(shape, Many) and _NUMBER.fullmatch(words[0]):
         yield from _matches(shape.item_at(int(words[0])), words[1:], (*path, words[0]), known)
 
 

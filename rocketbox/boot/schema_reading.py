@@ -178,7 +178,7 @@ class _Reader:
             variadic = len(items) - 1  # what stands in the middle of a tuple is told apart by nobody
         first = items if variadic is None else items[:variadic]
         rest = [] if variadic is None else items[variadic:]
-        everything = list(items)
+        everything = list(items) or [{"type": "any"}]
         if rest and not first:
             return Many(self.later(rest[0]), validated=validated)
         return Many(lambda: self.of_union(everything, False), tuple(map(self.later, first)), validated=validated)
@@ -383,7 +383,8 @@ def _leaf(schema: Core, kind: str, validated: bool) -> Leaf:
     if kind == "enum":
         return Leaf((schema["cls"],), validated=validated)
     if kind == "literal":
-        return Leaf((Literal[tuple(schema["expected"])],), validated=validated)
+        expected = tuple(each for each in schema["expected"] if each is not None)
+        return Leaf((Literal[expected],), nullable=len(expected) < len(schema["expected"]), validated=validated)
     if kind in ("is-instance", "is-subclass", "json", "none"):
         named = {"is-instance": schema.get("cls"), "json": str, "none": type(None)}.get(kind)
         return Leaf((named if isinstance(named, type) else type,), validated=True)

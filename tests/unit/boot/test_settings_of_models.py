@@ -34,7 +34,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from typing_extensions import TypedDict
+from typing_extensions import TypeAliasType, TypedDict
 
 from rocketbox.boot.effective import explain, render_tree
 from rocketbox.boot.json_schema import json_schema
@@ -120,6 +120,14 @@ class Colour(enum.Enum):
     BLUE = 2
 
 
+class Rights(enum.IntFlag):
+    READ = 1
+    WRITE = 2
+
+
+Json = TypeAliasType("Json", "dict[str, Json] | list[Json] | str | int | None")
+
+
 class Point(NamedTuple):
     x: int
     y: int
@@ -143,6 +151,11 @@ class Desk(BaseModel):
     colour: Colour = Colour.BLUE
     point: Point | None = None
     free: dict[str, Any] = {}
+    json_: Json = None
+    rights: Rights = Rights.READ
+    level: Literal["low", None, 2] = "low"
+    nothing: tuple[()] = ()
+    pause: timedelta | int | str = 0
 
 
 MODELS: dict[str, type[BaseModel]] = {"desk": Desk}
@@ -175,6 +188,12 @@ MODELS: dict[str, type[BaseModel]] = {"desk": Desk}
         {"colour": 1},
         {"point": [1, 2]},
         {"free": {"a": {"b": [1, "2"]}}},
+        {"json_": {"a": [1, "b", {"c": None, "d": [None]}]}},
+        {"rights": 3},
+        {"level": None},
+        {"level": 2},
+        {"nothing": []},
+        {"pause": 3000},
     ],
     ids=lambda data: str(data)[1:60],
 )
