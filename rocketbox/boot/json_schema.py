@@ -9,11 +9,10 @@ Source: JSON Schema draft 2020-12.
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from enum import Enum
+from enum import Enum, Flag
 from pathlib import PurePath
 from typing import Any
 
@@ -87,8 +86,8 @@ class _Writer:
 
     def section(self, section: Section) -> Node:
         node: Node = {"type": ["object", "null"]}
-        if section.model is not None and (description := _first_paragraph(section.model)):
-            node["description"] = description
+        if section.words:
+            node["description"] = section.words.replace("``", "")
         node["properties"] = {known.key: self.field(known) for known in section.own}
         if section.extra is not None:
             node["additionalProperties"] = self.shape(section.extra)
@@ -132,11 +131,6 @@ def _default(default: Any, shape: Shape) -> Any:
     return default if is_plain and not isinstance(default, Enum) else format_value(default, shape)
 
 
-def _first_paragraph(model: type) -> str:
-    text = model.__doc__ or "" if "__doc__" in vars(model) else ""
-    return " ".join(inspect.cleandoc(text).partition("\n\n")[0].split()).replace("``", "")
-
-
 def _leaf(leaf: Leaf, bounds: Node) -> Node:
     if leaf.is_any:
         return {}
@@ -163,7 +157,11 @@ def _kind(kind: Any, leaf: Leaf, bounds: Node) -> list[Node]:
         return [{"type": "integer", **bounds}, {"type": "string", "pattern": _SIZE}]
     if members := members_of(kind):
         names = list({uniform(name): name for name, _ in reversed(members)}.values())[::-1]  # a value before a name
-        return [{"enum": names}, {"type": "string", "pattern": f"^({'|'.join(map(_any_spelling, names))})$"}]
+        values = [getattr(member, "value", member) for _, member in members]
+        numbers = [each for each in dict.fromkeys(values) if isinstance(each, bool | int | float)]
+        nodes: list[Node] = [{"type": "integer"}] if is_class(kind, (Flag,)) else []  # several of them together
+        spelled = f"^({'|'.join(map(_any_spelling, names))})$"
+        return [{"enum": [*names, *numbers]}, {"type": "string", "pattern": spelled}, *nodes]
     if kind is bool:
         return [
             {"type": "boolean"},

@@ -6,7 +6,6 @@ its default, what it means. What holds for all keys (sources, spellings, units) 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -62,8 +61,7 @@ Above = tuple[tuple[str, Section], ...]
 
 def _groups(section: Section, group: _Group, above: Above) -> Iterator[_Group]:
     """The group of a section with its values, then the groups below it."""
-    if section.model is not None:
-        group.words = _first_paragraph(section.model) or group.words
+    group.words = section.words.replace("``", "`") or group.words
     if section.model is not None or section.members:
         above = (*above, (group.key, section))
     below: list[tuple[Section, _Group]] = []
@@ -165,11 +163,6 @@ def _default(known: Field) -> str:
     if known.default in (None, MISSING, [], {}, ()) or is_secret([known.key], known.shape):
         return ""
     return f"`{format_value(known.default, known.shape)}`"
-
-
-def _first_paragraph(model: type) -> str:
-    text = model.__doc__ or "" if "__doc__" in vars(model) else ""
-    return " ".join(inspect.cleandoc(text).partition("\n\n")[0].split()).replace("``", "`")
 
 
 def _escaped(text: str) -> str:

@@ -9,6 +9,7 @@ does it for the name of an environment variable. Turning text into values is ``b
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -175,6 +176,17 @@ class Section:
     def own(self) -> tuple[Field, ...]:
         """Its keys, each once."""
         return tuple(each for each in dict.fromkeys(self.fields.values()) if not each.above)
+
+    @property
+    def words(self) -> str:
+        """The first paragraph of what its class says of itself."""
+        if self.model is None:
+            return ""
+        own = vars(self.model)
+        text = own.get("__doc__") or ""
+        if "__dataclass_fields__" in own and text.startswith(f"{self.model.__name__}("):
+            return ""  # the signature that Python writes there
+        return " ".join(inspect.cleandoc(text).partition("\n\n")[0].split())
 
     def of(self, value: Any) -> Section:
         """The one of its members that a value belongs to; itself when it has none."""

@@ -42,6 +42,7 @@ from rocketbox.boot.reference import markdown_reference
 from rocketbox.boot.root_settings import load_settings
 from rocketbox.boot.units import DataSize, Duration
 from rocketbox.errors import ConfigurationError
+from tests.unit.boot.json_schema_checker import accepts
 from tests.unit.boot.settings_models import load, refused
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "conversions.md"
@@ -197,8 +198,9 @@ MODELS: dict[str, type[BaseModel]] = {"desk": Desk}
     ],
     ids=lambda data: str(data)[1:60],
 )
-def test_a_model_is_bound_as_pydantic_binds_it(data: dict[str, Any]) -> None:
+def test_a_model_is_bound_as_pydantic_binds_it_and_right_by_its_json_schema(data: dict[str, Any]) -> None:
     assert load(f"desk: {json.dumps(data)}\n", models=MODELS).get("desk") == Desk.model_validate(data)
+    assert accepts(json_schema(MODELS), {"desk": data})
 
 
 @pytest.mark.parametrize(
@@ -248,6 +250,7 @@ def test_every_page_about_keys_knows_these_models() -> None:
     assert "| `desk.store.bucket` | text |" in text
     assert "| `desk.tree.left.<key>` | the keys of `desk.tree` |" in text
     assert "| `desk.limits.low` | a whole number | required |" in text
+    assert "Limits(low" not in text
     schema = json_schema(MODELS)
     assert set(schema["properties"]["desk"]["properties"]["store"]["properties"]) == {
         "path",
@@ -456,10 +459,13 @@ def says_nothing(value: Any) -> bool:
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(bound_models())
-def test_any_model_is_bound_from_yaml_as_pydantic_binds_it(case: tuple[type[BaseModel], dict[str, Any], bool]) -> None:
+def test_any_model_is_bound_from_yaml_as_pydantic_binds_it_and_right_by_its_json_schema(
+    case: tuple[type[BaseModel], dict[str, Any], bool],
+) -> None:
     model, data, _ = case
     assume(not says_nothing(data))
     assert load(f"m: {json.dumps(data)}\n", models={"m": model}).get("m") == model.model_validate(data)
+    assert accepts(json_schema({"m": model}), {"m": data})
 
 
 def texts(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
