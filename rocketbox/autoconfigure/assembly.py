@@ -103,7 +103,7 @@ class Assembly:
     def beans(self) -> Beans:
         """The container as listeners see it."""
         container = self.container
-        return Beans(self._may_have, container.resolve, container.left_out, container.ambiguous, _asks_by_name)
+        return Beans(self._may_have, container.provider, container.left_out, container.ambiguous, _asks_by_name)
 
     def _may_have(self, hint: Any) -> bool:
         if self.container.has(hint):

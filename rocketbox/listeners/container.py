@@ -38,8 +38,8 @@ _log = logging.getLogger(__name__)
 class ListenerContainer:
     """Consumes for one group from ``async with`` to its end.
 
-    ``template_of(cluster)`` gives the template for what ``send_to`` sends on; without a cluster of its own it goes to
-    that of the listener.
+    ``template_of(cluster)`` is what gives, when it is called, the template for what ``send_to`` sends on; without a
+    cluster of its own it goes to that of the listener.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ListenerContainer:
         instance: MQClientInstance,
         beans: Beans,
         converter: MessageConverter,
-        template_of: Callable[[str | None], RocketMQTemplate],
+        template_of: Callable[[str | None], Callable[[], RocketMQTemplate]],
         clock: Clock,
         await_termination: float = 15.0,
         wait_for_servers: bool = False,
@@ -191,7 +191,7 @@ class ListenerContainer:
     def _dispatch(self, function: ListenerFunction, threads: HandlerThreads, limit: InvalidLimit) -> HandlerDispatch:
         return HandlerDispatch(
             group=self.group,
-            binding=HandlerBinding(function.signature, self._beans.resolve, self._converter),
+            binding=HandlerBinding(function.signature, self._beans.provider, self._converter),
             limit=limit,
             on_invalid=function.on_invalid,
             consume_mode=self.plan.options.consume_mode,
@@ -203,7 +203,8 @@ class ListenerContainer:
         targets = [(reply.destination, self._template_of(reply.cluster or self.cluster)) for reply in replies]
 
         async def send_on(invocation: Invocation, payloads: list[Any]) -> None:
-            for destination, template in targets:
+            for destination, template_of in targets:
+                template = template_of()
                 if len(payloads) == 1:
                     await template.send(destination, payloads[0])
                 else:

@@ -163,7 +163,7 @@ class SparkListenerContainer:
         signature: SparkSignature,
         *,
         runtime: SparkRuntime,
-        resolve: Callable[[Any], Any],
+        provider: Callable[[Any], Callable[[], Any]],
         clock: Clock,
         drain_timeout: float = 15.0,
         lines: Sequence[str] = (),
@@ -177,8 +177,8 @@ class SparkListenerContainer:
         self._clock = clock
         self._drain_timeout = drain_timeout
         self._lines = tuple(lines)
-        self._arguments = {
-            name: resolve(hint) for name, hint in signature.parameters if hint not in (SparkBatch, SparkSession)
+        self._beans = {
+            name: provider(hint) for name, hint in signature.parameters if hint not in (SparkBatch, SparkSession)
         }
         self._needs = {name: hint for name, hint in signature.parameters if hint in (SparkBatch, SparkSession)}
         self._body: tuple[StructType, dict[str, str]] | None = None
@@ -437,7 +437,8 @@ class SparkListenerContainer:
                 spark=session,
             )
             given = {SparkBatch: batch, SparkSession: session}
-            arguments = {**self._arguments, **{name: given[hint] for name, hint in self._needs.items()}}
+            beans = {name: bean() for name, bean in self._beans.items()}
+            arguments = {**beans, **{name: given[hint] for name, hint in self._needs.items()}}
             function = self.signature.function
             frame = self._frame(rows)
             if self.signature.is_async:

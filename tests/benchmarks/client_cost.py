@@ -223,8 +223,8 @@ def _listener(seen: _Seen, threads: HandlerThreads) -> HandlerDispatch:
     def handler(text: str) -> None:
         seen.count(one)
 
-    converter, beans = JsonMessageConverter(), Beans(has=lambda hint: False, resolve=lambda hint: None)
-    binding = HandlerBinding(read_signature(handler, beans=beans, converter=converter), beans.resolve, converter)
+    converter, beans = JsonMessageConverter(), Beans(has=lambda hint: False, provider=lambda hint: lambda: None)
+    binding = HandlerBinding(read_signature(handler, beans=beans, converter=converter), beans.provider, converter)
     return HandlerDispatch(
         group="cost", binding=binding, limit=InvalidLimit(1, RealClock(), lambda: None), threads=threads
     )

@@ -45,7 +45,11 @@ async def main(name_server: str, topic: str, checkpoint: str, notes: str, hang_i
         spark = await runtime.session()
         note(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
         container = SparkListenerContainer(
-            options, read_spark_signature(handle), runtime=runtime, resolve=lambda hint: None, clock=RealClock()
+            options,
+            read_spark_signature(handle),
+            runtime=runtime,
+            provider=lambda hint: lambda: None,
+            clock=RealClock(),
         )
         async with container:
             await container.wait()

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -80,7 +81,7 @@ def container(
         SparkListenerOptions(topic=topic, name_server=broker.name_server, **said),
         read_spark_signature(function),
         runtime=SparkRuntime("tests", {}),
-        resolve={Ledger: ledger}.__getitem__,
+        provider=lambda hint: partial({Ledger: ledger}.__getitem__, hint),
         clock=RealClock(),
         drain_timeout=drain_timeout,
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -66,15 +67,101 @@ async def test_a_retry_comes_after_its_delay_on_virtual_time(
     app: RocketBox = module.app
     clock = VirtualClock(settle=idle if anyio_backend == "asyncio" else anyio.wait_all_tasks_blocked)
     vars(module).update(delay=delay, now=clock.monotonic)
-    machine = Machine.in_one_loop(clock=clock, network=MemoryNetwork(), storage=MemoryStorage())
     before = set(threading.enumerate())
 
     async def use() -> None:
+        assert set(threading.enumerate()) == before
+        await app.template.send("alerts", "none")  # the topic is there: nobody asks for it until then
+        await app.template.send("departures", "UA1545")
+        await app.wait_for_shutdown()
+
+    await run_on(clock, app, use)
+    assert module.alerts == ["none", "UA1545 is late"]
+    first, second = module.tries
+    assert second - first == pytest.approx(delay.total_seconds(), abs=1.0)
+    assert not await anyio.Path(tmp_path, ".rocketbox").exists()
+
+
+OVERRIDDEN = """
+from rocketbox import RocketBox, bean, rocketmq_listener, send_to
+
+app = RocketBox("flight-desk", scan=[__name__])
+handled = []
+
+class Pager:
+    name = "own"
+
+class Desk:
+    def __init__(self, name="own"):
+        self.name = name
+
+    @rocketmq_listener(topic="departures", consumer_group="desk", consume_from_where="first-offset")
+    @send_to("alerts")
+    async def on_departure(self, text: str, pager: Pager) -> str:
+        handled.append((text, self.name, pager.name))
+        return text
+
+@bean
+def pager() -> Pager:
+    return Pager()
+
+@bean
+def desk() -> Desk:
+    return Desk()
+"""
+
+
+class RecordingTemplate:
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, Any]] = []
+
+    async def send(self, destination: str, payload: Any) -> None:
+        self.sent.append((destination, payload))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_an_override_while_it_runs_reaches_handlers_their_owners_and_what_they_send_on(
+    anyio_backend: str, service: ServiceMaker
+) -> None:
+    module = service(OVERRIDDEN, "")
+    app: RocketBox = module.app
+    clock = VirtualClock(settle=idle)
+    template = RecordingTemplate()
+    pager = module.Pager()
+    pager.name = "of all starts"
+
+    async def handled(times: int) -> None:
+        while len(module.handled) < times:
+            await clock.sleep(1)
+
+    async def use() -> None:
+        own = app.template
+        await own.send("departures", "first")
+        await handled(1)
+        with app.container.desk.override(module.Desk("fake")), app.container.rocketmq_template.override(template):
+            await own.send("departures", "second")
+            await handled(2)
+        await own.send("departures", "third")
+        await handled(3)
+
+    with app.container.pager.override(pager):
+        await run_on(clock, app, use)
+    assert module.handled == [
+        ("first", "own", "of all starts"),
+        ("second", "fake", "of all starts"),
+        ("third", "own", "of all starts"),
+    ]
+    assert template.sent == [("alerts", "second")]
+
+
+async def run_on(clock: VirtualClock, app: RocketBox, use: Callable[[], Awaitable[None]]) -> None:
+    """Start the application on virtual time, all in this loop; what blocks in it, too."""
+    machine = Machine.in_one_loop(clock=clock, network=MemoryNetwork(), storage=MemoryStorage())
+
+    async def run() -> None:
         async with app.launched(Launch(settings=SETTINGS, machine=machine)):
-            assert set(threading.enumerate()) == before
-            await app.template.send("alerts", "none")  # the topic is there: nobody asks for it until then
-            await app.template.send("departures", "UA1545")
-            await app.wait_for_shutdown()
+            await use()
 
     async with anyio.create_task_group() as tasks:
 
@@ -85,8 +172,4 @@ async def test_a_retry_comes_after_its_delay_on_virtual_time(
             tasks.start_soon(call, function)
 
         with blocking_in_loop(later):
-            await clock.run(use)
-    assert module.alerts == ["none", "UA1545 is late"]
-    first, second = module.tries
-    assert second - first == pytest.approx(delay.total_seconds(), abs=1.0)
-    assert not await anyio.Path(tmp_path, ".rocketbox").exists()
+            await clock.run(run)

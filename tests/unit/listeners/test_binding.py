@@ -50,7 +50,7 @@ class DeskProperties(BaseModel):
 CONVERTER = JsonMessageConverter()
 DESK, PROPERTIES = Desk(), DeskProperties()
 OBJECTS: dict[Any, Any] = {Desk: DESK, DeskProperties: PROPERTIES, RocketMQTemplate: object()}
-BEANS = Beans(has=lambda hint: hint in OBJECTS, resolve=OBJECTS.__getitem__)
+BEANS = Beans(has=lambda hint: hint in OBJECTS, provider=lambda hint: functools.partial(OBJECTS.__getitem__, hint))
 
 
 def message(body: bytes = b'{"flight":"UA1"}', **properties: str) -> MessageExt:
@@ -63,7 +63,7 @@ def read(function: Callable[..., Any]) -> HandlerSignature:
 
 
 def call(function: Callable[..., Any], *messages: MessageExt) -> Any:
-    binding = HandlerBinding(read(function), BEANS.resolve, CONVERTER)
+    binding = HandlerBinding(read(function), BEANS.provider, CONVERTER)
     if binding.signature.is_batch:
         arguments, invalid = binding.batch_arguments(messages)
         assert not invalid
@@ -150,7 +150,7 @@ def test_a_handler_may_take_the_message_only() -> None:
 def test_a_batch_leaves_out_what_cannot_be_read_and_says_which() -> None:
     def handler(departures: list[Departure], messages: list[MessageExt], desk: Desk) -> None: ...
 
-    binding = HandlerBinding(read(handler), BEANS.resolve, CONVERTER)
+    binding = HandlerBinding(read(handler), BEANS.provider, CONVERTER)
     messages = [message(), message(b"{"), message(b'{"flight":"AA7"}')]
     arguments, invalid = binding.batch_arguments(messages)
     assert arguments == [[Departure(flight="UA1"), Departure(flight="AA7")], [messages[0], messages[2]], DESK]
@@ -266,7 +266,9 @@ def test_the_container_may_say_why_a_bean_is_missing() -> None:
     def left_out(hint: Any, who: str, where: str) -> Finding:
         return Finding(f"{who} needs {hint.__name__}", where, "set rocketmq.producer.group")
 
-    beans = Beans(has=lambda hint: False, resolve=OBJECTS.__getitem__, left_out=left_out)
+    beans = Beans(
+        has=lambda hint: False, provider=lambda hint: functools.partial(OBJECTS.__getitem__, hint), left_out=left_out
+    )
     with pytest.raises(ConfigurationError) as caught:
         read_signature(handler, beans=beans, converter=CONVERTER)
     (finding,) = caught.value.findings
@@ -283,9 +285,9 @@ def test_a_marked_method_is_called_on_the_bean_of_its_class() -> None:
         def on_departure(self, departure: Departure) -> str:
             return f"{self.name} saw {departure.flight}"
 
-    beans = Beans(has=lambda hint: hint is Listeners, resolve=lambda hint: Listeners("desk"))
+    beans = Beans(has=lambda hint: hint is Listeners, provider=lambda hint: lambda: Listeners("desk"))
     signature = read_signature(Listeners.on_departure, beans=beans, converter=CONVERTER, owner=Listeners)
-    binding = HandlerBinding(signature, beans.resolve, CONVERTER)
+    binding = HandlerBinding(signature, beans.provider, CONVERTER)
     assert binding.call(binding.arguments(message())) == "desk saw UA1"
     with pytest.raises(ConfigurationError, match=r"is a method of .*Listeners, and there is no such bean"):
         read_signature(Listeners.on_departure, beans=BEANS, converter=CONVERTER, owner=Listeners)

@@ -22,7 +22,7 @@ from tests.unit.client.scripted_broker import ScriptedBroker
 
 pytestmark = pytest.mark.anyio
 
-NO_BEANS = Beans(has=lambda hint: False, resolve=lambda hint: None)
+NO_BEANS = Beans(has=lambda hint: False, provider=lambda hint: lambda: None)
 
 
 async def on_arrival(arrival: dict[str, Any]) -> None: ...
@@ -43,7 +43,7 @@ def container_of(
     (plan,), wrong = plan_containers(candidates, {None: ClusterSettings()}, beans=NO_BEANS, converter=converter)
     assert not wrong
 
-    def no_template(cluster: str | None) -> RocketMQTemplate:
+    def no_template(cluster: str | None) -> Callable[[], RocketMQTemplate]:
         raise AssertionError("nothing is sent on")
 
     return ListenerContainer(

@@ -65,8 +65,8 @@ def dispatch(
     threads: HandlerThreads | None = None,
 ) -> HandlerDispatch:
     converter = JsonMessageConverter()
-    beans = Beans(has=lambda hint: False, resolve=lambda hint: None)
-    binding = HandlerBinding(read_signature(function, beans=beans, converter=converter), beans.resolve, converter)
+    beans = Beans(has=lambda hint: False, provider=lambda hint: lambda: None)
+    binding = HandlerBinding(read_signature(function, beans=beans, converter=converter), beans.provider, converter)
 
     async def reply(invocation: Invocation, payloads: list[Any]) -> None:
         assert sent is not None

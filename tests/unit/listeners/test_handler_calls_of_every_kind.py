@@ -32,7 +32,7 @@ from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")]
 
-NO_BEANS = Beans(has=lambda hint: False, resolve=lambda hint: None)
+NO_BEANS = Beans(has=lambda hint: False, provider=lambda hint: lambda: None)
 seen: list[Any] = []
 
 
@@ -75,7 +75,7 @@ def dispatch(function: Callable[..., Any], threads: HandlerThreads | None = None
 
     return HandlerDispatch(
         group="desk",
-        binding=HandlerBinding(signature, NO_BEANS.resolve, converter),
+        binding=HandlerBinding(signature, NO_BEANS.provider, converter),
         limit=InvalidLimit(1, RealClock(), lambda: None),
         reply=reply if replies else None,
         threads=threads,

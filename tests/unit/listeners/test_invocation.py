@@ -25,7 +25,7 @@ from rocketbox.template import JsonMessageConverter
 
 pytestmark = pytest.mark.anyio
 
-NO_BEANS = Beans(has=lambda hint: False, resolve=lambda hint: None)
+NO_BEANS = Beans(has=lambda hint: False, provider=lambda hint: lambda: None)
 
 
 def message(body: str) -> MessageExt:
@@ -35,7 +35,9 @@ def message(body: str) -> MessageExt:
 
 def dispatch(function: Callable[..., Any], **options: Any) -> HandlerDispatch:
     converter = JsonMessageConverter()
-    binding = HandlerBinding(read_signature(function, beans=NO_BEANS, converter=converter), NO_BEANS.resolve, converter)
+    binding = HandlerBinding(
+        read_signature(function, beans=NO_BEANS, converter=converter), NO_BEANS.provider, converter
+    )
     limit = options.pop("limit", InvalidLimit(1, RealClock(), lambda: None))
     return HandlerDispatch(group="desk", binding=binding, limit=limit, **options)
 

@@ -61,7 +61,7 @@ def beans(*objects: Any, **named: Any) -> Beans:
         container.add_instance(each, name=name)
     assert container.plan() == []
     return Beans(
-        container.has, container.resolve, container.left_out, container.ambiguous,
+        container.has, container.provider, container.left_out, container.ambiguous,
         lambda hint: wanted(hint).qualifier is not None,
     )  # fmt: skip
 
@@ -87,7 +87,7 @@ def message(body: bytes) -> MessageExt:
 
 
 def given(function: Callable[..., Any], body: bytes, of: Beans = EVERYTHING) -> list[Any]:
-    binding = HandlerBinding(read(function, of), of.resolve, CONVERTER)
+    binding = HandlerBinding(read(function, of), of.provider, CONVERTER)
     if not binding.signature.is_batch:
         return binding.arguments(message(body))
     arguments, invalid = binding.batch_arguments([message(body)])
@@ -191,7 +191,7 @@ def test_a_model_whose_bean_a_condition_left_out_or_that_has_several_is_no_paylo
     container.add_instance(DeskProperties(), name="one")
     container.add_instance(DeskProperties(), name="two")
     assert container.plan() == []
-    of = Beans(container.has, container.resolve, container.left_out, container.ambiguous)
+    of = Beans(container.has, container.provider, container.left_out, container.ambiguous)
 
     def left_out(message: MessageExt, limits: Limits) -> None: ...
 

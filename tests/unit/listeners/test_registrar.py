@@ -49,7 +49,7 @@ def planned(*candidates: Candidate, **settings: Any) -> tuple[list[ContainerPlan
     return plan_containers(
         candidates,
         {None: ClusterSettings(**settings)},
-        beans=Beans(has=lambda hint: False, resolve=lambda hint: None),
+        beans=Beans(has=lambda hint: False, provider=lambda hint: lambda: None),
         converter=JsonMessageConverter(),
     )
 

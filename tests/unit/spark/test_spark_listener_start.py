@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def container(checkpoint: Path, runtime: SparkRuntime, **options: Any) -> SparkL
         SparkListenerOptions(topic="t", group="g", name_server="127.0.0.1:1", checkpoint=str(checkpoint), **options),
         read_spark_signature(handle),
         runtime=runtime,
-        resolve={Service: Service(), int: 3}.__getitem__,
+        provider=lambda hint: partial({Service: Service(), int: 3}.__getitem__, hint),
         clock=RealClock(),
     )
 
