@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from rocketbox.autoconfigure.option_models import Properties
 from rocketbox.autoconfigure.properties import ClusterProperties, RocketMQProperties, cluster_prefix
 from rocketbox.autoconfigure.users import ClientPlan, ClusterClients
-from rocketbox.client.checks import check_group
+from rocketbox.client.checks import check_group, check_topic
 from rocketbox.client.name_servers import parse_name_servers
 from rocketbox.client.options import DEFAULT_INSTANCE_NAME, mismatches
 from rocketbox.client.unbuilt import PULL_CONSUMER, UNBUILT, unbuilt_among
-from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError
+from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError, InvalidMessageError
 
 __all__ = ["key_findings"]
 
@@ -45,6 +45,7 @@ def key_findings(
             prefix = cluster_prefix(name)
             findings += [
                 *_names(prefix, cluster, where),
+                *_topics(prefix, cluster, where),
                 *_not_alike(prefix, cluster.said_of_the_client("tls_enable"), where),
                 *_instance_names(prefix, clients[name], where),
                 *_not_together(prefix, cluster, where),
@@ -81,6 +82,15 @@ def _names(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[Fi
             check_group(cluster.producer.group, "producer")
         except InvalidGroupError as error:
             yield Finding(f"{key}: {error}", where(key), "choose another group")
+
+
+def _topics(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[Finding]:
+    for name in cluster.topics:
+        try:
+            check_topic(name)
+        except InvalidMessageError as error:
+            key = f"{prefix}.topics.{name}"
+            yield Finding(f"{key}: {error}", where(key), "choose another name for the topic")
 
 
 def _not_alike(prefix: str, said: Mapping[str, object], where: Where) -> Iterator[Finding]:

@@ -166,6 +166,8 @@ def _kind(option: Option, of_listeners: bool) -> Any:
         kind = Annotated[kind, _any_spelling(kind)]
     elif kind is str:
         kind = Text
+    elif kind == dict[str, str]:
+        kind = dict[str, Text]
     return kind
 
 

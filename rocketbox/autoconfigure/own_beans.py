@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from rocketbox.autoconfigure import embedded, health, push_listening, rocketmq, spark_listening
+from rocketbox.autoconfigure import embedded, health, push_listening, rocketmq, spark_listening, topics
 
 __all__ = ["AUTO_CONFIGURATIONS"]
 
-AUTO_CONFIGURATIONS: tuple[ModuleType, ...] = (embedded, rocketmq, push_listening, spark_listening, health)
+AUTO_CONFIGURATIONS: tuple[ModuleType, ...] = (embedded, rocketmq, topics, push_listening, spark_listening, health)

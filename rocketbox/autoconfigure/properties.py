@@ -21,7 +21,7 @@ from rocketbox.autoconfigure.option_models import NOT_YET, Properties, Secret, T
 from rocketbox.boot.shapes import key_text
 from rocketbox.boot.units import Duration
 from rocketbox.client import ClientOptions, LitePullConsumerOptions, ProducerOptions
-from rocketbox.client.options import UserOptions
+from rocketbox.client.options import TopicOptions, UserOptions
 from rocketbox.declarations import Option, options_of
 from rocketbox.listeners.options import LISTENER_OPTIONS
 
@@ -38,6 +38,7 @@ __all__ = [
     "RocketMQProperties",
     "SparkProperties",
     "TlsProperties",
+    "TopicProperties",
     "cluster_prefix",
 ]
 
@@ -104,6 +105,11 @@ def cluster_prefix(name: str | None) -> str:
     return key_text(("rocketmq", "clusters", name)) if name else "rocketmq"
 
 
+@with_options(_named(TopicOptions))
+class TopicProperties(Properties):
+    """``rocketmq.topics.<name>``: a topic that the service needs. What is not said may be any way."""
+
+
 class TlsProperties(Properties):
     """``rocketmq.tls``: encrypted connections to the servers of the cluster."""
 
@@ -126,6 +132,13 @@ class ClusterProperties(Properties):
     tls: TlsProperties = Field(default_factory=TlsProperties)
     startup: Literal["fail", "retry"] = Field(
         default="fail", description="what happens when no name server answers: fail, or retry until one does"
+    )
+    topics: dict[str, TopicProperties] = Field(
+        default_factory=dict, description="topics that the service needs, by their names; there before it listens"
+    )
+    topics_mode: Literal["create", "check", "ignore"] = Field(
+        default="create",
+        description="create those that are not there, check that they are as it is said here, or ignore them",
     )
     producer: ProducerProperties = Field(default_factory=ProducerProperties)
     pull_consumer: PullConsumerProperties = Field(default_factory=PullConsumerProperties)

@@ -69,10 +69,11 @@ class Entry:
 
 @dataclass
 class Layer:
-    """What one source says, by the paths of its keys."""
+    """What one source says, by the paths of its keys. ``names`` are those of the user's with nothing below them."""
 
     name: str
     entries: dict[tuple[str, ...], Entry] = field(default_factory=dict)
+    names: dict[tuple[str, ...], Entry] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,9 @@ def place_items(layer: Layer, items: Iterable[Item], placement: Placement, *, mu
                 continue
             path = (*path, *located.rest)
         if isinstance(shape, Section | Table) and _is_empty(item.raw):
-            continue  # a heading with nothing below it says nothing
+            if isinstance(shape, Section) and isinstance(placement.schema.locate(path[:-1]).shape, Table):
+                layer.names[path] = Entry(path, shape, Group((), item.raw.origin), layer.name)
+            continue  # any other heading with nothing below it says nothing
         other = written.setdefault(path, item)
         if other is not item and not must_be_known:
             what = f"{key_text(path)} is written twice, first at {other.places[-1]}"

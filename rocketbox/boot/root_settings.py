@@ -68,6 +68,8 @@ class _LayerSource(PydanticBaseSettingsSource):
         groups: dict[str, Any] = {}
         for path, entry in self._layer.entries.items():
             _put(groups, path, entry)
+        for path in self._layer.names:
+            _reach(groups, path)
         return groups
 
 
@@ -267,6 +269,7 @@ class _Binding:
         self._sources = sources
         self._file = file
         self._refused = set(sources.refused)
+        self._headings = {path: entry for layer in layers for path, entry in layer.names.items()}
         for layer in layers:
             for path, entry in layer.entries.items():
                 self.history.setdefault(path, []).append(entry)
@@ -323,6 +326,8 @@ class _Binding:
             if isinstance(value, Entry):
                 yield path, value
             elif isinstance(value, Mapping):
+                if not value and path in self._headings:  # a name of the user's, and nothing below it in any layer
+                    yield path, self._headings[path]
                 yield from self._entries(value, path)
             else:
                 located = self._schema.locate(path)
@@ -344,12 +349,19 @@ class _Binding:
 
 
 def _put(into: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    for part in path[:-1]:
+    group = _reach(into, path[:-1])
+    if group is not None:
+        group[path[-1]] = value
+
+
+def _reach(into: dict[str, Any], path: Sequence[str]) -> dict[str, Any] | None:
+    """The group at a path, made if need be; None where a single value of the same layer stands above it."""
+    for part in path:
         inner = into.setdefault(part, {})
         if not isinstance(inner, dict):
-            return  # a single value of the same layer stands above it
+            return None
         into = inner
-    into[path[-1]] = value
+    return into
 
 
 def _names_for_pydantic(section: Section, path: Sequence[str]) -> list[str] | None:

@@ -9,7 +9,7 @@ Source: Apache RocketMQ 5.x ``MQAdminImpl``, ``DefaultMQAdminExt`` (the part tha
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -25,6 +25,7 @@ from rocketbox.clock import Clock
 from rocketbox.errors import ClientError
 from rocketbox.message import MessageExt, MessageQueue, SelectorType
 from rocketbox.protocol.admin_bodies import ClusterInfo
+from rocketbox.protocol.bodies import QueueData
 from rocketbox.protocol.codes import PermName, PullSysFlag
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.headers import PullMessageRequestHeader
@@ -83,7 +84,7 @@ class Admin:
         self._instance, self._owns_instance = own_or_shared(
             "Admin", name_server, instance, client_options=client_options, clock=clock, network=network
         )
-        self._timeout = self._instance.options.api_timeout
+        self.timeout = self._instance.options.api_timeout
 
     async def __aenter__(self) -> Self:
         if self._owns_instance:
@@ -105,18 +106,18 @@ class Admin:
     async def min_offset(self, queue: MessageQueue) -> int:
         """The offset of the queue's oldest message."""
         address = await self._address(queue)
-        return await offsets_api.min_offset(self._instance.remoting, address, queue, timeout=self._timeout)
+        return await offsets_api.min_offset(self._instance.remoting, address, queue, timeout=self.timeout)
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """The offset that the queue's next message will get."""
         address = await self._address(queue)
-        return await offsets_api.max_offset(self._instance.remoting, address, queue, timeout=self._timeout)
+        return await offsets_api.max_offset(self._instance.remoting, address, queue, timeout=self.timeout)
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of the first message stored at that time or later."""
         address = await self._address(queue)
         return await offsets_api.search_offset(
-            self._instance.remoting, address, queue, timestamp_ms, timeout=self._timeout
+            self._instance.remoting, address, queue, timestamp_ms, timeout=self.timeout
         )
 
     async def pull(self, queue: MessageQueue, offset: int, max_messages: int = 32, expression: str = "*") -> PullResult:
@@ -146,7 +147,7 @@ class Admin:
                 max_msg_bytes=MAX_PULL_BYTES,
                 bname=queue.broker_name,
             ),
-            timeout=self._timeout,
+            timeout=self.timeout,
         )
         if not subscription.tags_set:
             return result
@@ -164,21 +165,21 @@ class Admin:
         ip, port, commit_log_offset = parse_offset_msg_id(offset_msg_id)
         host = socket.inet_ntop(socket.AF_INET if len(ip) == 4 else socket.AF_INET6, ip)
         return await admin_api.view_message(
-            self._instance.remoting, format_address((host, port)), commit_log_offset, timeout=self._timeout
+            self._instance.remoting, format_address((host, port)), commit_log_offset, timeout=self.timeout
         )
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
         """The offset at which group goes on in the queue; None when it has not committed any."""
         address = await self._address(queue)
         return await offsets_api.query_consumer_offset(
-            self._instance.remoting, address, group, queue, timeout=self._timeout
+            self._instance.remoting, address, group, queue, timeout=self.timeout
         )
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Let group go on at offset in the queue. Members that run have their own idea and commit over it."""
         address = await self._address(queue)
         await offsets_api.update_consumer_offset(
-            self._instance.remoting, address, group, queue, offset, timeout=self._timeout
+            self._instance.remoting, address, group, queue, offset, timeout=self.timeout
         )
 
     # --- topics and groups ---
@@ -196,12 +197,14 @@ class Admin:
         order: bool = False,
         attributes: Mapping[str, str | None] | None = None,
         cluster: str | None = None,
+        brokers: Collection[str] | None = None,
     ) -> None:
         """Make a topic with so many queues on every master, or change it to that.
 
         ``attributes`` are set, or removed where they are None; others stay as they are (Apache's:
-        ``{"message.type": "FIFO"}``). ``cluster`` may be left out where there is one alone. Raises BrokerError when a
-        broker refuses; the brokers asked before it have the topic then.
+        ``{"message.type": "FIFO"}``). ``cluster`` may be left out where there is one alone; ``brokers`` are the names
+        of the only ones that are asked. Raises BrokerError when a broker refuses; the brokers asked before it have the
+        topic then.
         """
         changes = {
             f"-{attribute}" if value is None else f"+{attribute}": value or ""
@@ -215,24 +218,34 @@ class Admin:
             order=order,
             attributes=changes,
         )
-        for address in (await self._masters(cluster)).values():
-            await topics_api.put_topic(self._instance.remoting, address, topic, timeout=self._timeout)
+        for broker, address in (await self.masters(cluster)).items():
+            if brokers is not None and broker not in brokers:
+                continue
+            await topics_api.put_topic(self._instance.remoting, address, topic, timeout=self.timeout)
 
     async def delete_topic(self, name: str, *, cluster: str | None = None) -> None:
         """Delete a topic with its messages' places and all groups' offsets in it; one that is not there is no error.
 
         First on every master, then at every name server. Producers that still send to it may make it again.
         """
-        for address in (await self._masters(cluster)).values():
-            await topics_api.delete_topic(self._instance.remoting, address, name, timeout=self._timeout)
+        for address in (await self.masters(cluster)).values():
+            await topics_api.delete_topic(self._instance.remoting, address, name, timeout=self.timeout)
         for address in self._instance.name_servers:
-            await topics_api.forget_topic(self._instance.remoting, address, name, cluster, timeout=self._timeout)
+            await topics_api.forget_topic(self._instance.remoting, address, name, cluster, timeout=self.timeout)
+
+    async def queues_on_brokers(self, topic: str) -> Mapping[str, QueueData]:
+        """How many queues of topic each broker has, and what may be done with them, as the name server knows it now.
+
+        By broker name; empty when the topic has no route. Order and attributes are known to :meth:`topics` alone.
+        """
+        route = await self._instance.find_route(topic, refresh=True)
+        return {} if route is None else {queues.broker_name: queues for queues in route.data.queue_datas}
 
     async def topics(self, *, cluster: str | None = None) -> list[TopicDescription]:
         """All topics of the masters, their own ones among them, sorted by name."""
         found: dict[str, dict[str, TopicConfig]] = {}
-        for broker, address in (await self._masters(cluster)).items():
-            configs = await topics_api.all_topics(self._instance.remoting, address, timeout=self._timeout)
+        for broker, address in (await self.masters(cluster)).items():
+            configs = await topics_api.all_topics(self._instance.remoting, address, timeout=self.timeout)
             for name, config in configs.items():
                 found.setdefault(name, {})[broker] = config
         return [TopicDescription(name, brokers) for name, brokers in sorted(found.items())]
@@ -243,29 +256,29 @@ class Admin:
         Raises as :meth:`create_topic` does.
         """
         config = SubscriptionGroupConfig(group) if isinstance(group, str) else group
-        for address in (await self._masters(cluster)).values():
-            await group_configs_api.put_group(self._instance.remoting, address, config, timeout=self._timeout)
+        for address in (await self.masters(cluster)).values():
+            await group_configs_api.put_group(self._instance.remoting, address, config, timeout=self.timeout)
 
     async def delete_group(self, name: str, *, clean_offsets: bool = True, cluster: str | None = None) -> None:
         """Delete a group's settings on every master, and how far it is unless that is to be kept.
 
         Its retry and dead-letter topics stay, with the messages in them: they are deleted as topics.
         """
-        for address in (await self._masters(cluster)).values():
+        for address in (await self.masters(cluster)).values():
             await group_configs_api.delete_group(
-                self._instance.remoting, address, name, clean_offsets=clean_offsets, timeout=self._timeout
+                self._instance.remoting, address, name, clean_offsets=clean_offsets, timeout=self.timeout
             )
 
     async def groups(self, *, cluster: str | None = None) -> list[GroupDescription]:
         """All groups of the masters, sorted by name."""
         found: dict[str, dict[str, SubscriptionGroupConfig]] = {}
-        for broker, address in (await self._masters(cluster)).items():
-            configs = await group_configs_api.all_groups(self._instance.remoting, address, timeout=self._timeout)
+        for broker, address in (await self.masters(cluster)).items():
+            configs = await group_configs_api.all_groups(self._instance.remoting, address, timeout=self.timeout)
             for name, config in configs.items():
                 found.setdefault(name, {})[broker] = config
         return [GroupDescription(name, brokers) for name, brokers in sorted(found.items())]
 
-    async def _masters(self, cluster: str | None) -> dict[str, str]:
+    async def masters(self, cluster: str | None = None) -> dict[str, str]:
         """The addresses of a cluster's masters, by broker name.
 
         Raises ClientError when none runs, or when several clusters are known and none was named.

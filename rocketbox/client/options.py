@@ -45,6 +45,8 @@ __all__ = [
     "NamespaceOptions",
     "ProducerOptions",
     "SelectionOptions",
+    "TopicOptions",
+    "TopicPermission",
     "UserOptions",
     "mismatches",
 ]
@@ -324,3 +326,32 @@ class LitePullConsumerOptions(SelectionOptions, MemberOptions):
 
     message_model: MessageModelOption = MessageModel.CLUSTERING
     pull_batch_size: PullBatchSize = 10
+
+
+class TopicPermission(Enum):
+    """What may be done with a topic."""
+
+    READ_WRITE = "read-write"
+    READ = "read"
+    WRITE = "write"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicOptions:
+    """A topic that a program needs, as it needs it. None: not said, so that it may be found in any way.
+
+    One that is made then has 8 queues, may be read and written, and has no order.
+    """
+
+    queues: Annotated[int | None, Ge(1), Words("its queues on each broker; one that is made has 8 of them")] = None
+    perm: Annotated[TopicPermission | None, Words("what may be done with it; one that is made: read-write")] = None
+    order: Annotated[bool | None, Words("true: a queue's order counts more than that every send succeeds")] = None
+    attributes: Annotated[
+        dict[str, str] | None, Words("its attributes by Apache's names, such as message.type: FIFO")
+    ] = None
+    cluster: Annotated[str | None, Words("the brokers' cluster that has it, where the name server knows several")] = (
+        None
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)

@@ -9,7 +9,9 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
-from rocketbox.client import Admin, Producer
+from rocketbox.client import Admin, MQClientInstance, Producer
+from rocketbox.client.needed_topics import TopicState, find_topic, make_topic, until_in_route
+from rocketbox.client.options import TopicOptions, TopicPermission
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers, ServersInThread
 from rocketbox.errors import BrokerError
 from rocketbox.message import Message
@@ -37,6 +39,23 @@ async def test_a_topic_is_made_changed_listed_and_deleted(name_server: str, topi
             again = await producer.send(Message(topic, b"again"))
         (message,) = (await admin.pull(again.queue, again.queue_offset)).messages
         assert message.body == b"again"
+
+
+async def test_a_topic_that_a_service_needs_is_made_and_differences_are_found(name_server: str, topic: str) -> None:
+    needed = TopicOptions(queues=3, perm=TopicPermission.READ_WRITE)
+    async with MQClientInstance(name_server) as instance, Admin(instance=instance) as admin:
+        state = await find_topic(admin, topic, needed)
+        assert state == TopicState(tuple(await admin.masters()), ())
+        await make_topic(admin, topic, needed, state.missing)
+        assert await until_in_route(admin, topic, state.missing, instance.clock, 10.0)
+        assert await find_topic(admin, topic, needed) == TopicState((), ())
+        assert await find_topic(admin, topic, TopicOptions(order=False)) == TopicState((), ())
+        other = await find_topic(admin, topic, TopicOptions(queues=5, order=True))
+        assert {(each.option, each.needed, each.found) for each in other.differences} == {
+            ("queues", "5", "3"),
+            ("order", "true", "false"),
+        }
+        await admin.delete_topic(topic)
 
 
 async def test_names_that_cannot_be_are_refused(name_server: str) -> None:

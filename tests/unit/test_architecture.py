@@ -82,6 +82,7 @@ CLIENT_RUNGS = (
     "send_window",
     "sending",
     "admin producer send_back",
+    "needed_topics",
     "consume",
     "assignment",
     "push_consumer",

@@ -26,6 +26,8 @@ SCHEMA = schema_of(MODELS)
 NAMES = {
     "clusters": "audit",
     "listeners": "desk",
+    "topics": "payments",
+    "attributes": "message.type",
     "level": "rocketbox.client",
     "conf": "spark.ui.enabled",
     "group": "p",

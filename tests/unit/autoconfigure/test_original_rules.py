@@ -105,7 +105,7 @@ def test_without_a_name_server_a_warning_names_the_key_and_what_is_skipped(servi
     assert look.warnings == [
         Finding(
             "rocketmq.name-server is not set, so that the beans of RocketMQ are skipped: client_instance, "
-            "client_instances, producer, rocketmq_template, pull_consumer_options",
+            "client_instances, producer, rocketmq_template, pull_consumer_options, needed_topics",
             None,
             "set rocketmq.name-server to an address, or to embedded",
         )
@@ -143,7 +143,7 @@ def test_a_further_cluster_without_a_name_server_is_told(service: ServiceMaker) 
     assert warning.what.startswith("rocketmq.clusters.audit.name-server is not set, so that the beans of RocketMQ are")
     assert warning.what.endswith(
         ": client_instance [audit], client_instances [audit], producer [audit], rocketmq_template [audit], "
-        "pull_consumer_options [audit]"
+        "pull_consumer_options [audit], needed_topics [audit]"
     )
 
 

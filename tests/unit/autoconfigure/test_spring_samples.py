@@ -254,8 +254,7 @@ def test_consumer_pull_simple_demo(service: ServiceMaker) -> None:
             "rocketmq-consume-acl-demo",
             "rocketmq.topic: normal_topic_define_in_cloud_MQ",
             "unknown key rocketmq.topic",
-            "rocketmq takes: access-channel, access-key, clusters, consumer, enabled, name-server, namespace, "
-            "namespace-v2, producer, pull-consumer, secret-key, security-token, startup, tls",
+            "did you mean rocketmq.topics?",
         ),
         (
             "rocketmq-producer-simple-demo",

@@ -416,3 +416,28 @@ def test_a_missing_placeholder_of_a_decorator_is_refused() -> None:
     assert str(caught.value.findings[0]).startswith(
         "topic of listener on_departure needs ${TOPIC}, and nothing has that name\n    where: app.py:12\n"
     )
+
+
+class Gate(BaseModel):
+    rows: int = 3
+
+
+class Gates(BaseModel):
+    gates: dict[str, Gate] = {}
+    first: Gate | None = None
+
+
+@pytest.mark.parametrize("nothing", ["{}", "", "null"])
+def test_a_name_with_nothing_below_it_is_there_with_defaults(tmp_path: Path, nothing: str) -> None:
+    file = tmp_path / "rocketbox.yaml"
+    file.write_text(f"desk:\n  gates:\n    a: {nothing}\n    b: {{rows: 5}}\n  first: {nothing}\n")
+    settings = load_settings({"desk": Gates}, file=file, environ={})
+    assert settings.get("desk") == Gates(gates={"a": Gate(), "b": Gate(rows=5)})
+    assert str(settings.origin("desk.gates.a")).startswith("rocketbox.yaml:3:")
+
+
+def test_a_name_with_nothing_below_it_takes_nothing_from_another_source(tmp_path: Path) -> None:
+    file = tmp_path / "rocketbox.yaml"
+    file.write_text("desk.gates.a.rows: 5\n---\nrocketbox.config.activate.on-profile: p\ndesk.gates: {a: {}}\n")
+    settings = load_settings({"desk": Gates}, file=file, environ={}, profiles=["p"])
+    assert settings.get("desk") == Gates(gates={"a": Gate(rows=5)})

@@ -1,0 +1,159 @@
+"""Auto-configuration of topics: those under ``rocketmq.topics`` are there before anything sends or listens.
+
+So readiness, first test and first deploy wait for no topic that nobody has sent to. What is done at the start says
+``rocketmq.topics-mode``:
+
+    mode   | a topic that is not there | one that is otherwise than said | where nobody may ask
+    create | is made                   | is a warning, and stays         | the start fails
+    check  | the start fails           | the start fails                 | the start fails
+    ignore | nothing is asked
+
+With ``startup: retry`` and no server that answers, it is done as soon as they do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+
+from rocketbox.autoconfigure.properties import ClusterProperties, RocketMQProperties
+from rocketbox.autoconfigure.rocketmq import NAME_SERVER, SWITCHED_ON
+from rocketbox.autoconfigure.service import Service
+from rocketbox.autoconfigure.users import ClientInstances
+from rocketbox.boot.conditions import on_bean
+from rocketbox.boot.marks import Cluster, Phase, bean
+from rocketbox.client import Admin
+from rocketbox.client.needed_topics import TopicState, find_topic, make_topic, until_in_route
+from rocketbox.client.options import TopicOptions
+from rocketbox.errors import BrokerError, ClientError, ConfigurationError, Finding, RemotingError
+from rocketbox.tasks import Supervisor
+
+__all__ = ["NeededTopics", "needed_topics"]
+
+_log = logging.getLogger(__name__)
+
+RETRY_PAUSE = 1.0  # seconds between two tries while no server answers
+
+
+@dataclass
+class NeededTopics:
+    """The topics that the settings of a cluster name: a bean. ``done`` when they have been looked after."""
+
+    topics: Mapping[str, TopicOptions]
+    made: list[str] = field(default_factory=list)
+    done: bool = False
+
+
+@bean(SWITCHED_ON, NAME_SERVER, on_bean(ClientInstances), per_cluster=True, phase=Phase.CLIENT)
+async def needed_topics(
+    properties: RocketMQProperties, cluster: Cluster, clients: ClientInstances, service: Service
+) -> AsyncIterator[NeededTopics]:
+    """Makes the cluster's topics, or looks whether they are there."""
+    own = properties.cluster(cluster.name)
+    needed = NeededTopics({name: each.as_options(TopicOptions) for name, each in own.topics.items()})
+    if not needed.topics or own.topics_mode == "ignore":
+        needed.done = True
+        yield needed
+        return
+    async with (
+        Supervisor(f"topics of {cluster.prefix}", service.clock) as tasks,
+        Admin(instance=clients.producer) as admin,
+    ):
+        keeper = _Keeper(admin, needed, own, cluster.prefix, service)
+        try:
+            await keeper.look_after_all()
+        except RemotingError as error:
+            if own.startup != "retry":
+                raise ConfigurationError(keeper.unanswered(error)) from error
+            _log.warning("topics below %s.topics are looked after when the servers answer: %s", cluster.prefix, error)
+            tasks.start("waiting for servers", keeper.go_on_trying, restart=False)
+        yield needed
+
+
+class _Keeper:
+    """Looks after the topics of one cluster."""
+
+    def __init__(
+        self, admin: Admin, needed: NeededTopics, own: ClusterProperties, prefix: str, service: Service
+    ) -> None:
+        self._admin = admin
+        self._needed = needed
+        self._creates = own.topics_mode == "create"
+        self._prefix = prefix
+        self._service = service
+        self._findings: list[Finding] = []
+
+    async def look_after_all(self) -> None:
+        """Raises RemotingError when no server answers, ConfigurationError with everything else that is wrong."""
+        self._findings.clear()
+        for name, topic in self._needed.topics.items():
+            try:
+                await self._look_after(name, topic)
+            except (BrokerError, ClientError) as error:
+                self._findings.append(self._refused(name, error))
+        if self._findings:
+            raise ConfigurationError(self._findings)
+        self._needed.done = True
+
+    async def go_on_trying(self) -> None:
+        """The same until a server answers; what is wrong then is told in the log."""
+        while not self._needed.done:
+            await self._service.clock.sleep(RETRY_PAUSE)
+            try:
+                await self.look_after_all()
+            except RemotingError as error:
+                _log.debug("topics below %s.topics: %s", self._prefix, error)
+            except ConfigurationError as error:
+                for finding in error.findings:
+                    _log.error("%s (%s)", finding.what, finding.fix)
+                return
+
+    async def _look_after(self, name: str, topic: TopicOptions) -> None:
+        state = await find_topic(self._admin, name, topic)
+        self._tell_differences(name, state)
+        if not state.missing:
+            return
+        brokers = ", ".join(state.missing)
+        if not self._creates:
+            what = f"{self._key(name)}: there is no topic {name} on {brokers}"
+            fix = f"create it, or let {self._prefix}.topics-mode be create"
+            self._findings.append(Finding(what, self._where(name), fix))
+            return
+        await make_topic(self._admin, name, topic, state.missing)
+        self._needed.made.append(name)
+        clock, timeout = self._service.clock, self._admin.timeout
+        if await until_in_route(self._admin, name, state.missing, clock, timeout):
+            _log.info("topic %s is made on %s", name, brokers)
+        else:
+            _log.warning("topic %s is made on %s, and no name server has heard of it for %g s", name, brokers, timeout)
+
+    def _tell_differences(self, name: str, state: TopicState) -> None:
+        for each in state.differences:
+            key = f"{self._key(name)}.{each.option}"
+            where = self._service.where(key) or self._where(name)
+            what = f"{key} is {each.needed}, and on {each.broker} it is {each.found}"
+            if self._creates:
+                _log.warning("%s (%s): a topic that is there is not changed", what, where)
+            else:
+                fix = f"change the topic or the key, or let {self._prefix}.topics-mode be ignore"
+                self._findings.append(Finding(what, where, fix))
+
+    def _refused(self, name: str, error: BrokerError | ClientError) -> Finding:
+        done = "made" if self._creates else "looked at"
+        mode = "check" if self._creates else "ignore"
+        fix = f"let this user do it, or have somebody create it and let {self._prefix}.topics-mode be {mode}"
+        if isinstance(error, ClientError):
+            fix = f"see that its brokers run and are known; {self._key(name)}.cluster names their cluster"
+        return Finding(f"{self._key(name)}: topic {name} cannot be {done}: {error}", self._where(name), fix)
+
+    def unanswered(self, error: RemotingError) -> Finding:
+        """The finding that a server did not answer."""
+        fix = f"see that its brokers run, or let {self._prefix}.startup be retry"
+        return Finding(f"topics below {self._prefix}.topics cannot be looked at: {error}", None, fix)
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}.topics.{name}"
+
+    def _where(self, name: str) -> str | None:
+        return self._service.where(self._key(name))
