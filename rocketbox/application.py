@@ -27,7 +27,7 @@ from rocketbox.autoconfigure.hooks import HookDecorators
 from rocketbox.autoconfigure.kinds import Listeners
 from rocketbox.autoconfigure.loading import Launch, find_others, settings_models
 from rocketbox.autoconfigure.log_setup import set_up_logging
-from rocketbox.autoconfigure.scan import load_modules
+from rocketbox.autoconfigure.scan import home_of, load_modules
 from rocketbox.boot.beans import BeanContainer, DynamicContainer
 from rocketbox.boot.failures import render_failure
 from rocketbox.boot.masking import masked_traceback
@@ -95,7 +95,7 @@ class RocketBox(HookDecorators):
     ) -> None:
         super().__init__()
         self.name = name
-        self._home = str(sys._getframe(1).f_globals.get("__name__", "__main__"))
+        self._home = home_of(str(sys._getframe(1).f_globals.get("__name__", "__main__")))
         self._scan = scan
         self._config = config
         self._exclude = tuple(exclude)

@@ -20,6 +20,7 @@ from typing import Any
 __all__ = [
     "UnresolvedHintError",
     "hint_of",
+    "hint_of_method",
     "is_variadic",
     "makes_coroutine",
     "name_of",
@@ -120,6 +121,39 @@ def hint_of(function: Any, parameter: inspect.Parameter) -> Any:
         return resolve_hint(function, parameter.annotation)
     except Exception as error:  # evaluating text can raise anything
         raise UnresolvedHintError(parameter.name, parameter.annotation, str(error)) from error
+
+
+def hint_of_method(hint: Any, method: Any, owner: Any) -> Any:
+    """A hint of a method as it is for a class, or for ``Base[Order]``: its type variables are what ``owner`` binds."""
+    owner = typing.get_args(owner)[0] if typing.get_origin(owner) is typing.Annotated else owner
+    kind = typing.get_origin(owner) or owner
+    if not isinstance(kind, type):
+        return hint
+    plain = plain_function(method)
+    for base in kind.__mro__:
+        if any(plain_function(member) is plain for member in vars(base).values() if callable(member)):
+            return _with_variables(hint, _variables(owner, base))
+    return hint
+
+
+def _variables(owner: Any, definer: type) -> dict[Any, Any]:
+    """What the type variables of a base class are in ``owner``."""
+    kind = typing.get_origin(owner) or owner
+    own = dict(zip(getattr(kind, "__parameters__", ()), typing.get_args(owner), strict=False))
+    if kind is definer:
+        return own
+    for base in vars(kind).get("__orig_bases__", kind.__bases__):
+        plain = typing.get_origin(base) or base
+        if isinstance(plain, type) and issubclass(plain, definer):
+            return _variables(_with_variables(base, own), definer)
+    return {}
+
+
+def _with_variables(hint: Any, variables: dict[Any, Any]) -> Any:
+    if isinstance(hint, typing.TypeVar):
+        return variables.get(hint, hint)
+    parameters = () if isinstance(hint, type) else getattr(hint, "__parameters__", ())
+    return hint[tuple(variables.get(each, each) for each in parameters)] if parameters else hint
 
 
 def resolve_hint(target: Any, annotation: Any) -> Any:

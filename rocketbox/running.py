@@ -78,6 +78,7 @@ class Run:
         files = ", ".join(map(str, settings.files)) or "none"
         profiles = ", ".join(settings.profiles) or "none"
         _log.info("%s is starting on %s; settings: %s; profiles: %s", service.name, loop_name(), files, profiles)
+        _log.info("%s", self.assembly.describe_found())
         for off in without_secrets(self.assembly.off, settings.secrets):
             _log.info("%s%s", off.what, f" ({off.where})" if off.where else "")
         for warning in without_secrets(self.assembly.warnings, settings.secrets):
@@ -92,7 +93,9 @@ class Run:
             raise ConfigurationError(findings) from error.__cause__
         self._indicators = self.assembly.container.resolve(list[HealthIndicator])
         self.is_started = True
-        _log.info("%s is ready after %.2f s", service.name, self.lifecycle.start_took)
+        listeners = sum(len(plan.describe()) for plan in self.assembly.plans)
+        counted = f"{listeners} listener{'' if listeners == 1 else 's'}"
+        _log.info("%s is ready after %.2f s: %s", service.name, self.lifecycle.start_took, counted)
         return self
 
     async def __aexit__(

@@ -16,12 +16,13 @@ from typing import Any
 from rocketbox.autoconfigure.absences import absences, embedded_elsewhere, embedded_settings
 from rocketbox.autoconfigure.asked_profiles import embedded_by_oversight, unknown_profiles
 from rocketbox.autoconfigure.hooks import Hook, HookPlans, plan_hooks
+from rocketbox.autoconfigure.inventory import Inventory, unreached
 from rocketbox.autoconfigure.kinds import Listeners
 from rocketbox.autoconfigure.listener_plans import KindPlans, ListenerPlanner, clusters_by_name
 from rocketbox.autoconfigure.loading import Launch, find_others, load, settings_models
 from rocketbox.autoconfigure.own_beans import AUTO_CONFIGURATIONS
 from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties, cluster_prefix
-from rocketbox.autoconfigure.scan import Marked, load_modules, marked_in
+from rocketbox.autoconfigure.scan import Marked, listeners_in, load_modules, marked_in
 from rocketbox.autoconfigure.service import ProducerLookup, Service
 from rocketbox.autoconfigure.users import PlannedClients
 from rocketbox.background_work import BackgroundWork
@@ -64,7 +65,8 @@ class Assembly:
     """What was found out, ready to be started, in ``took`` seconds; ``findings`` is everything that is wrong.
 
     ``wrong_settings`` are those of them that are about settings. The rest was found out without the wrong ones, and is
-    no more than what is wrong whatever they should be. ``off`` is what is switched off, and why.
+    no more than what is wrong whatever they should be. ``off`` is what is switched off, and why, ``inventory`` what the
+    scan found.
     """
 
     service: Service
@@ -77,6 +79,7 @@ class Assembly:
     listeners: list[KindPlans] = field(default_factory=list)
     hooks: HookPlans = field(default_factory=HookPlans)
     off: list[Finding] = field(default_factory=list)
+    inventory: Inventory = field(default_factory=Inventory)
     warnings: list[Finding] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     wrong_settings: Sequence[Finding] = ()
@@ -93,6 +96,10 @@ class Assembly:
     def plans(self) -> list[Any]:
         """The plans of all containers of listeners, whatever their kind: each a ``ListenerPlan``, and more."""
         return [plan for each in self.listeners for plan in each.plans]
+
+    def describe_found(self) -> str:
+        """What the scan found and where, in a line."""
+        return self.inventory.describe(len(self.off))
 
     def describe_listeners(self) -> Iterator[str]:
         """A line for each listener."""
@@ -195,9 +202,9 @@ def assemble(
     for hint, value in launch.beans.items():
         container.override(hint, value)
     of_beans = container.plan()
-    planner = ListenerPlanner(
-        settings, properties, service, container, assembly.beans, clients, list(marked_in(modules, MARKS))
-    )
+    listeners = list(listeners_in(modules, container.classes(), MARKS))
+    assembly.inventory = Inventory.of(modules, listeners, hooks, len(users))
+    planner = ListenerPlanner(settings, properties, service, container, assembly.beans, clients, listeners)
     if not wrong_settings:  # else what is missing may be there when the settings are right
         assembly.findings += of_beans
     planner.plan()
@@ -206,6 +213,8 @@ def assemble(
         planner.check_needs()
     assembly.findings += planner.findings
     assembly.warnings += planner.warnings
+    assembly.warnings += unreached(name, home, modules, scan, len(listeners))
+    assembly.off += planner.off
     if not wrong_settings:
         assembly.findings += embedded_elsewhere(properties, container, service)
         assembly.hooks = plan_hooks(hooks, container, planner.resolve_text)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from rocketbox.autoconfigure.listening import ResolveText
@@ -102,7 +102,7 @@ Need = Callable[[Any, str | None, str, str], bool]
 
 @dataclass
 class Planning:
-    """What kinds may know while they plan; what is wrong goes into ``findings``, all of it.
+    """What kinds may know while they plan; what is wrong goes into ``findings``, all of it, what is off into ``off``.
 
     ``clusters`` are the settings about listeners by the cluster's name, None for the main one; ``converter`` is None
     when it is one of the user's that is not there yet.
@@ -113,6 +113,7 @@ class Planning:
     resolve_text: ResolveText
     converter: MessageConverter | None
     findings: list[Finding]
+    off: list[Finding] = field(default_factory=list)
 
     def collect(self, step: Callable[[], None]) -> None:
         """Run step; what it raises as ConfigurationError is among the findings."""

@@ -6,7 +6,6 @@ looked at here.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,8 +30,6 @@ from rocketbox.template import JsonMessageConverter, MessageConverter
 
 __all__ = ["KindPlans", "ListenerPlanner", "clusters_by_name"]
 
-_log = logging.getLogger(__name__)
-
 AnyKind = ListenerKind[Any, Any]
 
 
@@ -48,7 +45,7 @@ class KindPlans:
 class ListenerPlanner:
     """Plans the marked functions of an application: :meth:`plan`, then, if the settings are right, :meth:`check_needs`.
 
-    ``planned``, ``findings`` and ``warnings`` are the result; ``clients`` is filled.
+    ``planned``, ``findings``, ``warnings`` and ``off`` are the result; ``clients`` is filled.
     """
 
     settings: Settings
@@ -61,13 +58,14 @@ class ListenerPlanner:
     planned: list[KindPlans] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     warnings: list[Finding] = field(default_factory=list)
+    off: list[Finding] = field(default_factory=list)
 
     def plan(self) -> None:
         kinds: list[AnyKind]
         kinds, findings = self.container.made_ahead(ListenerKind)
         self.findings += findings
         clusters: dict[str | None, ClusterSettings] = {}
-        planning = Planning(clusters, self.beans, self.resolve_text, self._converter(), self.findings)
+        planning = Planning(clusters, self.beans, self.resolve_text, self._converter(), self.findings, self.off)
         for name, own in clusters_by_name(self.properties).items():
             prefix = cluster_prefix(name)
             clusters[name or None] = ClusterSettings(prefix=prefix)  # its keys may be wrong: all else is looked at
@@ -81,7 +79,8 @@ class ListenerPlanner:
         for where, settings in clusters.items():
             clusters[where] = _with_groups_named(settings, [each for each in everything if each.cluster == where])
         if self.properties.off_by is not None:
-            _log.info("%s is false: nothing of RocketMQ starts", self.properties.off_by)
+            off_by = self.properties.off_by
+            self.off.append(Finding(f"{off_by} is false: nothing of RocketMQ starts", self.service.where(off_by)))
             return
         self.planned = [KindPlans(kind, kind.plan(of_kind, planning)) for kind, of_kind in declared]
         plans = [plan for each in self.planned for plan in each.plans]

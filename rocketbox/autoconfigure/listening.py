@@ -107,7 +107,7 @@ def candidate_of(
     replies: tuple[send_to, ...],
     *,
     resolve_text: ResolveText,
-    owner: type | None = None,
+    owner: Any = None,
 ) -> Candidate:
     """A marked function with what its decorator says, its ``${...}`` resolved and its times read.
 

@@ -7,6 +7,7 @@ Others are installed distributions with auto-configurations (``boot.discovery``)
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,7 +59,7 @@ def load(
 
 def _sources(modules: Sequence[ModuleType], home: str, launch: Launch, config: Path | str | None) -> dict[str, Any]:
     """Where the settings of that application come from."""
-    beside = next((getattr(module, "__file__", None) for module in modules if module.__name__ == home), None)
+    beside = next((getattr(module, "__file__", None) for module in modules if module is sys.modules.get(home)), None)
     dotenv = Path(".env")
     return {
         "file": find_settings_file(launch.config or config, beside=Path(beside) if beside else None),

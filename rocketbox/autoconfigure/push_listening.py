@@ -56,10 +56,11 @@ class PushListeners(ListenerKind[Candidate, ContainerPlan]):
         return found
 
     def plan(self, declared: Sequence[Candidate], planning: Planning) -> list[ContainerPlan]:
-        plans, findings = plan_containers(
+        plans, findings, off = plan_containers(
             declared, planning.clusters, beans=planning.beans, converter=planning.converter
         )
         planning.findings += findings
+        planning.off += off
         planning.findings += [finding for plan in plans for finding in _unbuilt_in_decorators(plan)]
         return plans
 

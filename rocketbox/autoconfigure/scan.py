@@ -1,7 +1,8 @@
-"""Looking for marked functions and classes in a user's modules.
+"""Looking for marked functions and classes in a user's modules, and for marked methods of beans.
 
 There is no global registry: an application has what is defined in the modules that it scans, and nothing else. A name
-that a module imports from elsewhere does not count there.
+that a module imports from elsewhere does not count there. But a bean has all methods of its class, and so all marked
+ones, whoever wrote the class or a base of it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import os
 import pkgutil
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+import typing
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -19,18 +21,33 @@ from typing import Any
 
 from rocketbox.errors import ConfigurationError, Finding
 
-__all__ = ["Marked", "import_finding", "load_modules", "marked_in"]
+__all__ = ["Marked", "home_of", "import_finding", "listeners_in", "load_modules", "marked_in"]
 
 SPARK_LIBRARIES = ("pyspark", "pyarrow", "pandas")
 
 
 @dataclass(frozen=True)
 class Marked:
-    """An object with marks; for a marked method, ``owner`` is the class whose bean it is called on."""
+    """An object with marks; for a marked method, ``owner`` is the hint of the bean that it is called on."""
 
     target: Any
     marks: tuple[object, ...]
-    owner: type | None = None
+    owner: Any = None
+
+
+def home_of(name: str) -> str:
+    """The name of the module that is called ``name`` while it runs.
+
+    What ``python -m shop.app`` runs is ``shop.app``: it is made known by that name, too, for whoever imports it would
+    have a second one, with other classes and another application.
+    """
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if name != "__main__" or spec is None or spec.name == "__main__":
+        return name
+    main = sys.modules["__main__"]
+    if sys.modules.setdefault(spec.name, main) is main and spec.parent in sys.modules:
+        setattr(sys.modules[spec.parent], spec.name.rpartition(".")[2], main)
+    return str(spec.name)
 
 
 def load_modules(home: str, scan: Iterable[str] | None) -> list[ModuleType]:
@@ -38,12 +55,23 @@ def load_modules(home: str, scan: Iterable[str] | None) -> list[ModuleType]:
 
     Raises ConfigurationError for a module that cannot be imported, naming the line that failed.
     """
+    _check_home(home)
     names = list(scan) if scan is not None else _home_package(home)
     modules: dict[str, ModuleType] = {}
     for name in names:
         for found in _with_submodules(name, home):
             modules[found.__name__] = found
     return list(modules.values())
+
+
+def _check_home(home: str) -> None:
+    """Refuse a program that was imported before it made its application: there are two of its classes then."""
+    main, module = sys.modules.get("__main__"), sys.modules.get(home)
+    spec = getattr(main, "__spec__", None)
+    if home != "__main__" and spec is not None and spec.name == home and module is not main:
+        fix = f"start it by rocketbox run {home}:app, or make the RocketBox before other modules are imported"
+        what = f"{home} runs as a program, and another module has imported it a second time"
+        raise ConfigurationError(Finding(what, getattr(main, "__file__", None), fix))
 
 
 def _home_package(home: str) -> list[str]:
@@ -59,7 +87,7 @@ def _with_submodules(name: str, home: str) -> Iterator[ModuleType]:
     if not hasattr(module, "__path__"):
         return
     for info in pkgutil.iter_modules(module.__path__, f"{name}."):
-        if info.name.endswith(".__main__"):  # a program: running it is not looking at it
+        if info.name.endswith(".__main__") and info.name != home:  # a program: running it is not looking at it
             continue
         if info.ispkg:
             yield from _with_submodules(info.name, home)
@@ -108,21 +136,78 @@ def _is_machinery(filename: str) -> bool:
 
 def marked_in(modules: Iterable[ModuleType], attribute: str) -> Iterator[Marked]:
     """Every object defined in the modules that has marks under ``attribute``, each once, in the order of definition."""
+    for target in _defined_in(modules):
+        if marks := _own_marks(target, attribute):
+            yield Marked(target, marks)
+        if isinstance(target, type):
+            for member in vars(target).values():
+                if marks := _own_marks(member, attribute):
+                    yield Marked(member, marks, owner=target)
+
+
+def listeners_in(modules: Iterable[ModuleType], beans: Mapping[Any, Any], attribute: str) -> Iterator[Marked]:
+    """Marked functions of the modules, and marked methods of ``beans``: hints to ask by, and the classes they are of.
+
+    A method counts for each bean whose class has or inherits it; one that takes the place of a marked one is marked as
+    that is. A static or class method needs no bean. A plain method of a class that no bean is of has that class as its
+    owner, which the listener then misses.
+    """
+    classes = [(hint, typing.get_origin(provided) or provided) for hint, provided in beans.items()]
+    told: set[tuple[int, type | None]] = set()
+    for target in _defined_in(modules):
+        if not isinstance(target, type):
+            if marks := _own_marks(target, attribute):
+                yield Marked(target, marks)
+        elif not any(isinstance(class_, type) and issubclass(class_, target) for _, class_ in classes):
+            yield from _marked_methods(target, target, attribute, told, inherited=False)
+    for hint, class_ in classes:
+        if isinstance(class_, type):
+            yield from _marked_methods(class_, hint, attribute, told)
+
+
+def _marked_methods(
+    class_: type, owner: Any, attribute: str, told: set[tuple[int, type | None]], *, inherited: bool = True
+) -> Iterator[Marked]:
+    names = dict.fromkeys(
+        name for base in (reversed(class_.__mro__) if inherited else (class_,)) for name in vars(base)
+    )
+    for name in names:
+        found = [vars(base)[name] for base in class_.__mro__ if name in vars(base)]
+        member = found[0]
+        marks = next((marks for each in found if (marks := _own_marks(each, attribute))), ())
+        if not marks or not (callable(member) or hasattr(member, "__func__")):  # on = None switches it off
+            continue
+        if not isinstance(member, staticmethod | classmethod):
+            yield Marked(member, marks, owner)
+            continue
+        bound_to = class_ if isinstance(member, classmethod) else None
+        if (id(member), bound_to) not in told:  # once, however many beans there are
+            told.add((id(member), bound_to))
+            yield Marked(getattr(class_, name), marks)
+
+
+def _defined_in(modules: Iterable[ModuleType]) -> Iterator[Any]:
     seen: set[int] = set()
     for module in modules:
         for target in list(vars(module).values()):
-            if getattr(target, "__module__", None) != module.__name__ or id(target) in seen:
-                continue
-            seen.add(id(target))
-            if marks := _own_marks(target, attribute):
-                yield Marked(target, marks)
-            if isinstance(target, type):
-                for member in vars(target).values():
-                    if marks := _own_marks(member, attribute):
-                        yield Marked(member, marks, owner=target)
+            if getattr(target, "__module__", None) == module.__name__ and id(target) not in seen:
+                seen.add(id(target))
+                yield target
 
 
 def _own_marks(target: object, attribute: str) -> tuple[object, ...]:
-    # Its own __dict__ only: objects that answer every attribute, and marks of a base class, do not count.
-    marks = getattr(target, "__dict__", {}).get(attribute, ())
+    marks = _own_names(target).get(attribute)
+    if marks is None and isinstance(target, staticmethod | classmethod):
+        marks = _own_names(target.__func__).get(attribute)
+    if marks is None:
+        return ()
     return marks if isinstance(marks, tuple) else (marks,)
+
+
+def _own_names(target: object) -> Mapping[str, Any]:
+    """Its own ``__dict__`` only: objects that answer every attribute, and marks of a base class, do not count."""
+    try:
+        names: Mapping[str, Any] = object.__getattribute__(target, "__dict__")
+    except AttributeError:
+        return {}
+    return names

@@ -134,6 +134,9 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
         )
         if plan is not None:
             yield plan
+        else:
+            what = f"{candidate.label} is off: {_off_by(candidate.mark, planning)}"
+            planning.off.append(Finding(what, place_of(candidate.function)))
 
     def _keys_for(self, plan: SparkPlan, planning: Planning) -> Iterator[Finding]:
         """That Spark's processes would have to sign their requests, if they would."""
@@ -281,6 +284,20 @@ def _plan_listener(
         trigger=trigger,
         signature=signature,
     )
+
+
+def _off_by(mark: rocketmq_spark_listener, planning: Planning) -> str:
+    settings = planning.clusters[mark.cluster]
+    group = mark.consumer_group or settings.defaults.values.get("group") or ""
+    path = f"{settings.prefix}.consumer.listeners.{group}"
+    said = settings.groups.get(group, Said.nothing()).values
+    if settings.off_by is not None:
+        return settings.off_by
+    if said.get("enabled") is False:
+        return f"{path}.enabled"
+    if said.get("enabled", mark.enabled) is False:
+        return "its decorator"
+    return f"{path}.{said.get('topic') or mark.topic or settings.defaults.values.get('topic')}"
 
 
 def _pause(value: timedelta | str) -> timedelta:

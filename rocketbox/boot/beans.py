@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from dependency_injector import containers, providers
 
@@ -24,7 +24,7 @@ from rocketbox.boot.closing import closing_call, is_left_alone
 from rocketbox.boot.conditions import Condition, Verdict
 from rocketbox.boot.definitions import BeanDefinition, Source, Style, define, given
 from rocketbox.boot.failures import failure_findings
-from rocketbox.boot.marks import Cluster, Phase
+from rocketbox.boot.marks import Cluster, Phase, Qualifier
 from rocketbox.boot.planning import Argument, Bundle, Plan, SettingsView, evaluate, make_plan
 from rocketbox.boot.report import ConditionsReport
 from rocketbox.boot.wanted import Wanted, fits, hint_name, wanted
@@ -308,6 +308,21 @@ class BeanContainer:
         asked = wanted(hint)
         found = self.planned.candidates(asked)
         return self.planned.ambiguous(asked, found, who, where) if len(found) > 1 and not asked.every else None
+
+    def classes(self) -> dict[Any, Any]:
+        """What each bean of the user's or of others provides, by the hint that asks for that one, taken or not.
+
+        A class is its own hint where only one definition provides it.
+        """
+        found: dict[Any, Any] = {}
+        definitions = [bean for bean in self._definitions if bean.target is not None and not bean.mark.per_cluster]
+        for bean in definitions:
+            if bean.provides is None:
+                continue
+            alike = sum(fits(other.provides, bean.provides) for other in definitions)
+            hint = bean.provides if alike == 1 else Annotated[bean.provides, Qualifier(bean.name)]
+            found[hint] = bean.provides
+        return found
 
     def conditions(self) -> Iterator[Condition]:
         """The conditions of all definitions, of those that are not taken as well."""

@@ -63,6 +63,7 @@ def check(
     with failures_told(debug):
         assembly = application.check(config=config, profiles=tuple(profile or ()), arguments=arguments)
     lines = [*assembly.describe_clients(), *assembly.describe_listeners()]
+    lines += [assembly.describe_found()]
     lines += [each.what + (f" ({each.where})" if each.where else "") for each in assembly.off]
     lines += [f"warning: {warning}" for warning in assembly.warnings]
     for line in (*lines, f"{application.name}: nothing is wrong"):

@@ -37,6 +37,7 @@ from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import (
     UnresolvedHintError,
     hint_of,
+    hint_of_method,
     is_variadic,
     makes_coroutine,
     name_of,
@@ -112,11 +113,11 @@ class Parameter:
 class HandlerSignature:
     """What a handler takes. ``function`` is called with its parameters in their order.
 
-    ``owner`` is the class of whose bean it is a method; None for a plain function.
+    ``owner`` is the hint of the bean whose method it is; None for a plain function.
     """
 
     function: Callable[..., Any]
-    owner: type | None
+    owner: Any
     where: str
     is_async: bool
     is_batch: bool
@@ -139,7 +140,7 @@ class HandlerSignature:
 
 
 def read_signature(
-    function: Callable[..., Any], *, beans: Beans, converter: MessageConverter | None, owner: type | None = None
+    function: Callable[..., Any], *, beans: Beans, converter: MessageConverter | None, owner: Any = None
 ) -> HandlerSignature:
     """What each parameter is given, and every mistake in it. A function of ``owner`` is a method of its bean.
 
@@ -203,7 +204,7 @@ class _SignatureReader:
     """Reads one signature and collects what is wrong with it."""
 
     def __init__(
-        self, function: Callable[..., Any], beans: Beans, converter: MessageConverter | None, owner: type | None
+        self, function: Callable[..., Any], beans: Beans, converter: MessageConverter | None, owner: Any
     ) -> None:
         self.function = function
         self.owner = owner
@@ -220,7 +221,7 @@ class _SignatureReader:
         if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
             self.wrong("is a generator", "return the value instead of yielding it")
         if self.owner is not None and not self.beans.has(self.owner):
-            self.wrong(f"is a method of {self.owner.__qualname__}, and there is no such bean", "mark the class @bean")
+            self.wrong(f"is a method of {type_name(self.owner)}, and there is no such bean", "mark the class @bean")
         raws = parameters_of(self.function)[0 if self.owner is None else 1 :]  # without self
         parameters = [parameter for raw in raws if (parameter := self.parameter(raw))]
         if not self.findings:
@@ -239,7 +240,11 @@ class _SignatureReader:
         if annotation is inspect.Signature.empty:
             return UNKNOWN
         try:
-            returns = type(None) if annotation is None else resolve_hint(self.function, annotation)
+            returns = (
+                type(None)
+                if annotation is None
+                else hint_of_method(resolve_hint(self.function, annotation), self.function, self.owner)
+            )
         except Exception:  # evaluating an annotation can raise anything, and a return type need not exist at run time
             return UNKNOWN
         if get_origin(returns) in (collections.abc.Awaitable, collections.abc.Coroutine) and get_args(returns):
@@ -256,7 +261,7 @@ class _SignatureReader:
             Parameter, raw.name, keyword_only=raw.kind is inspect.Parameter.KEYWORD_ONLY, default=raw.default
         )
         try:
-            hint = hint_of(self.function, raw)
+            hint = hint_of_method(hint_of(self.function, raw), self.function, self.owner)
         except UnresolvedHintError as error:
             if has_default:
                 return found(Role.DEFAULT)

@@ -10,7 +10,6 @@ Source: rocketmq-spring 2.3 ``ListenerContainerConfiguration`` (checks at regist
 from __future__ import annotations
 
 import difflib
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,8 +30,6 @@ from rocketbox.template.headers import split_destination
 
 __all__ = ["Candidate", "ClusterSettings", "plan_containers", "unknown_cluster"]
 
-_log = logging.getLogger(__name__)
-
 _OPTION_KEYS = tuple(option.key for option in LISTENER_OPTIONS.values() if option.key is not None)
 
 
@@ -43,7 +40,7 @@ class Candidate:
     function: Callable[..., Any]
     said: Said
     replies: tuple[send_to, ...] = ()
-    owner: type | None = None
+    owner: Any = None
 
     @property
     def name(self) -> str:
@@ -83,15 +80,15 @@ def plan_containers(
     *,
     beans: Beans,
     converter: MessageConverter | None,
-) -> tuple[list[ContainerPlan], list[Finding]]:
-    """The containers to start, in the order in which their groups were first seen, and everything that is wrong.
+) -> tuple[list[ContainerPlan], list[Finding], list[Finding]]:
+    """The containers to start, in the order in which their groups were first seen; what is wrong; and what is off.
 
     ``converter`` None: one of the user's that is not there yet, so that it cannot be asked what it can read.
     """
     registrar = _Registrar(clusters, beans, converter)
     for candidate in candidates:
         registrar.add(candidate)
-    return registrar.plans(), registrar.findings
+    return registrar.plans(), registrar.findings, registrar.off
 
 
 def unknown_cluster(who: str, cluster: str | None, known: Iterable[str | None], where: str) -> Finding:
@@ -119,6 +116,7 @@ class _Registrar:
         self.beans = beans
         self.converter = converter
         self.findings: list[Finding] = []
+        self.off: list[Finding] = []
         self.groups: dict[tuple[str | None, str], list[_Member]] = {}
         self.topics_seen: dict[tuple[str | None, str], set[str]] = {}
 
@@ -179,19 +177,23 @@ class _Registrar:
         self, candidate: Candidate, settings: ClusterSettings, group: str, topic: str, group_said: Said
     ) -> bool:
         switched = settings.switches.get(group, {}).get(topic)
-        reasons = [
-            (settings.off_by is None, settings.off_by),
-            (switched is not False, f"{settings.prefix}.consumer.listeners.{group}.{topic}"),
-            (group_said.values.get("enabled") is not False, f"{settings.prefix}.consumer.listeners.{group}.enabled"),
-        ]
-        if "enabled" not in group_said.values:
-            reasons.append((candidate.said.values.get("enabled") is not False, "its decorator"))
+        path = f"{settings.prefix}.consumer.listeners.{group}"
+        here = place_of(candidate.function)
+        off: list[tuple[str, str | None]] = []
+        if settings.off_by is not None:
+            off.append((settings.off_by, None))
+        if switched is False:
+            off.append((f"{path}.{topic}", settings.where_switched(f"{group}.{topic}")))
+        if group_said.values.get("enabled") is False:
+            off.append((f"{path}.enabled", group_said.where("enabled")))
+        elif "enabled" not in group_said.values and candidate.said.values.get("enabled") is False:
+            off.append(("its decorator", here))
         if candidate.owner is not None and not self.beans.has(candidate.owner):
-            left_out = self.beans.left_out(candidate.owner, "it", place_of(candidate.function))
-            reasons.append((left_out is None, left_out.what if left_out else ""))
-        off = [who for on, who in reasons if not on]
+            left_out = self.beans.left_out(candidate.owner, "it", here)
+            off += [] if left_out is None else [(left_out.what, here)]
         if off:
-            _log.info("listener %s of group %s is off: %s", candidate.name, group, off[0])
+            who, where = off[0]
+            self.off.append(Finding(f"listener {candidate.name} of group {group} is off: {who}", where))
         return not off
 
     def check_names(self, name: str, group: str, topic: str, here: str) -> None:

@@ -40,7 +40,7 @@ def container_of(
         for topic, function in (functions or {"A": on_arrival, "T": on_departure}).items()
     ]
     converter = JsonMessageConverter()
-    (plan,), wrong = plan_containers(candidates, {None: ClusterSettings()}, beans=NO_BEANS, converter=converter)
+    (plan,), wrong, _ = plan_containers(candidates, {None: ClusterSettings()}, beans=NO_BEANS, converter=converter)
     assert not wrong
 
     def no_template(cluster: str | None) -> Callable[[], RocketMQTemplate]:

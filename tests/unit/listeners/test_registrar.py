@@ -45,7 +45,7 @@ def marked(
     return Candidate(function, Said(options, lambda name: f"app.py ({name})"), replies)
 
 
-def planned(*candidates: Candidate, **settings: Any) -> tuple[list[ContainerPlan], list[Finding]]:
+def planned(*candidates: Candidate, **settings: Any) -> tuple[list[ContainerPlan], list[Finding], list[Finding]]:
     return plan_containers(
         candidates,
         {None: ClusterSettings(**settings)},
@@ -55,7 +55,7 @@ def planned(*candidates: Candidate, **settings: Any) -> tuple[list[ContainerPlan
 
 
 def plan(*candidates: Candidate, **settings: Any) -> list[ContainerPlan]:
-    plans, wrong = planned(*candidates, **settings)
+    plans, wrong, _ = planned(*candidates, **settings)
     assert wrong == []
     return plans
 
