@@ -10,6 +10,7 @@ import gc
 import itertools
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
@@ -50,6 +51,7 @@ _log = logging.getLogger(__name__)
 BeanT = TypeVar("BeanT")
 
 _runs = itertools.count()
+STOPPED_BECAUSE = "APPLICATION STOPPED BECAUSE"
 STOPPED, FAILED = 0, 1  # exit codes, beside those of stop_guard
 
 
@@ -139,7 +141,14 @@ class RocketBox(HookDecorators):
     @asynccontextmanager
     async def launched(self, launch: Launch) -> AsyncIterator[Self]:
         """As :meth:`started`, with all that a launch carries, such as the machine to run on: for tools of tests."""
-        await self._enter(self._new_run(self._assemble(launch)))
+        async with self._launched(launch):
+            yield self
+
+    @asynccontextmanager
+    async def _launched(self, launch: Launch, ask_host: Callable[[], object] | None = None) -> AsyncIterator[Self]:
+        run = self._new_run(self._assemble(launch))
+        run.ask_host = ask_host
+        await self._enter(run)
         async with AsyncExitStack() as stack:
             stack.push_async_exit(self.__aexit__)
             yield self
@@ -161,7 +170,7 @@ class RocketBox(HookDecorators):
         options, which are those of :meth:`started`: ``FastAPI(lifespan=app.lifespan(settings=...))``.
         """
         launch = Launch(config, profiles, arguments, settings or {}, beans or {})
-        return Lifespan(partial(self.launched, launch))
+        return Lifespan(partial(self._launched, launch, partial(_ask_server, self.name)))
 
     def background(
         self,
@@ -215,12 +224,17 @@ class RocketBox(HookDecorators):
             raise
 
     def shutdown(self) -> None:
-        """Ask for the end, from a handler, a bean or any thread: :meth:`run` then stops in order and returns."""
+        """Ask for the end, from a handler, a bean or any thread; what ends depends on how the application runs.
+
+        :meth:`run` and :meth:`background` stop in order. A server that has it as its :meth:`lifespan` is asked to stop
+        by SIGTERM, and stops the application then; ClientStateError where nobody there listens to that signal. In the
+        block of ``async with app:`` and of :meth:`started` it is :meth:`wait_for_shutdown` that returns.
+        """
         self._running.ask_to_stop()
 
     async def wait_for_shutdown(self) -> None:
         """Return when somebody has called :meth:`shutdown`."""
-        await self._running.wanted.wait()
+        await self._running.wait_until_wanted()
 
     # --- what it has -------------------------------------------------------------------------------------------------
 
@@ -395,16 +409,32 @@ class RocketBox(HookDecorators):
             try:
                 if on_ready is not None:
                     on_ready(assembly.settings)
-                await run.wanted.wait()
+                await run.wait_until_wanted()
             except BaseException as error:
                 failure = error
-                raise
-            finally:
-                await self.__aexit__(type(failure) if failure else None, failure, None)
+            try:
+                swallowed = await self.__aexit__(type(failure) if failure else None, failure, None)
+            except Exception as error:
+                failure, swallowed = error, False
+            if isinstance(failure, Exception):
+                self._print_end(failure, run, debug)
+                return FAILED
+            if swallowed:
+                self._print_end(ClientStateError("a bean has cancelled a scope that is around the service"), run, debug)
+                return FAILED
+            if failure is not None:
+                raise failure
         if run.lifecycle.cut_short is not None:
             return STOP_CUT_SHORT
         _log.info("%s has stopped", self.name)
         return STOPPED
+
+    def _print_end(self, error: Exception, run: Run, debug: bool) -> None:
+        """Write to stderr why the application has stopped by itself; with ``debug`` the traceback first."""
+        secrets = run.assembly.settings.secrets
+        if debug:
+            _log.error("%s has failed\n%s", self.name, masked_traceback(error, secrets))
+        print(render_failure(run.why_it_ended(error), headline=STOPPED_BECAUSE, secrets=secrets), file=sys.stderr)  # noqa: T201
 
     @staticmethod
     def print_failure(error: BaseException, *, debug: bool = False, secrets: frozenset[str] = frozenset()) -> None:
@@ -415,3 +445,13 @@ class RocketBox(HookDecorators):
         if debug:
             logging.getLogger(__name__).error("the start failed\n%s", masked_traceback(error, secrets))
         print(render_failure(error, report=report, secrets=secrets), file=sys.stderr)  # noqa: T201
+
+
+def _ask_server(name: str) -> None:
+    """Ask the ASGI server around an application to stop, in the way that all of them understand."""
+    if signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, signal.SIG_IGN):
+        raise ClientStateError(
+            f"app.shutdown() of {name}, which runs as the lifespan of another program: it stops when that one does, "
+            "and that one listens to no SIGTERM, by which servers are asked; stop it in its own way"
+        )
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -6,25 +6,38 @@ What runs there is handed in as a context manager; calls are handed over by anyi
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from types import TracebackType
-from typing import ParamSpec, Self, TypeVar
+from typing import ParamSpec, Protocol, Self, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal
 
 from rocketbox.errors import ClientStateError, ForkedError, NotStartedError
-from rocketbox.loops import in_event_loop, loop_options
+from rocketbox.loops import in_event_loop, loop_options, run_loop
 
 __all__ = ["Background"]
 
+_log = logging.getLogger(__name__)
+
 ResultT = TypeVar("ResultT")
 P = ParamSpec("P")
+
+_running: weakref.WeakSet[Background] = weakref.WeakSet()
+
+
+class Service(Protocol):
+    """What runs in the background."""
+
+    async def wait_for_shutdown(self) -> None:
+        """Return when the service itself wants the end."""
 
 
 class Background:
@@ -35,14 +48,19 @@ class Background:
     A process that is forked has to start one of its own, after the fork.
     """
 
-    def __init__(self, name: str, service: Callable[[], AbstractAsyncContextManager[object]]) -> None:
+    def __init__(self, name: str, service: Callable[[], AbstractAsyncContextManager[Service]]) -> None:
         self.name = name
         self._service = service
         self._thread: _ServiceThread | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started in this process, and has neither been stopped nor ended by itself."""
+        return self._thread is not None and self._thread.process == os.getpid() and not self._thread.has_ended
+
     def start(self) -> Self:
         """Start the service; ClientStateError when it runs already."""
-        if self._thread is not None and self._thread.process == os.getpid():
+        if self.is_running:
             raise ClientStateError(f"the background of {self.name} is running already")
         self._refuse_in_loop("start")
         thread = self._thread = _ServiceThread(self.name, self._service)
@@ -52,7 +70,7 @@ class Background:
             self._thread = None
             thread.ask_to_stop()
             raise
-        atexit.register(self.stop)
+        _running.add(self)
         return self
 
     def stop(self) -> None:
@@ -61,7 +79,7 @@ class Background:
         if thread is None or thread.process != os.getpid():
             return
         self._refuse_in_loop("stop")
-        atexit.unregister(self.stop)
+        _running.discard(self)
         self._thread = None
         thread.stop()
 
@@ -94,7 +112,10 @@ class Background:
         if self._thread.process != os.getpid():
             raise ForkedError(self.name, self._thread.process)
         self._refuse_in_loop("call")
-        return self._thread.portal.start_task_soon(partial(function, *args, **kwargs))
+        try:
+            return self._thread.portal.start_task_soon(partial(function, *args, **kwargs))
+        except RuntimeError as error:  # it has ended by itself
+            raise NotStartedError(f"the background of {self.name}") from error
 
     def _refuse_in_loop(self, verb: str) -> None:
         if in_event_loop():
@@ -109,13 +130,19 @@ class _ServiceThread:
 
     portal: BlockingPortal
 
-    def __init__(self, name: str, service: Callable[[], AbstractAsyncContextManager[object]]) -> None:
+    def __init__(self, name: str, service: Callable[[], AbstractAsyncContextManager[Service]]) -> None:
+        self.name = name
         self.process = os.getpid()
         self._service = service
         self._stop_wanted = False
         self._ready: Future[None] = Future()
         self._ended: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name=f"rocketbox {name}", daemon=True)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has run, and does so no more."""
+        return self._ended.done()
 
     def start(self) -> None:
         self._thread.start()
@@ -134,7 +161,7 @@ class _ServiceThread:
 
     def _run(self) -> None:
         try:
-            anyio.run(self._serve, backend_options=loop_options())
+            run_loop(self._serve, **loop_options())
         except BaseException as error:  # it belongs to the thread that started this one
             self._failed(error)
         else:
@@ -145,15 +172,40 @@ class _ServiceThread:
         self._stop = anyio.Event()
         async with BlockingPortal() as self.portal:
             try:
-                async with self._service():
+                async with self._service() as service:
                     self._ready.set_result(None)
                     if not self._stop_wanted:
-                        await self._stop.wait()
+                        await self._until_stop(service)
             except Exception as error:  # here, before the portal's task group wraps it
                 self._failed(error)
             await self.portal.stop(cancel_remaining=True)
 
+    async def _until_stop(self, service: Service) -> None:
+        async def wait_for_its_own_wish() -> None:
+            await service.wait_for_shutdown()
+            self._stop.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait_for_its_own_wish)
+            await self._stop.wait()
+            tasks.cancel_scope.cancel()
+
     def _failed(self, error: BaseException) -> None:
+        if self._ready.done():
+            _log.error("the background of %s has failed, and runs no more", self.name, exc_info=error)
         future = self._ended if self._ready.done() else self._ready
         if not future.done():
             future.set_exception(error)
+
+
+def _stop_all() -> None:
+    for background in list(_running):
+        try:
+            background.stop()
+        except Exception:
+            _log.exception("the background of %s has failed at its stop", background.name)
+
+
+# Before Python waits for threads, and from 3.12 on starts none any more: as concurrent.futures does it. What ``atexit``
+# calls comes after that.
+getattr(threading, "_register_atexit", atexit.register)(_stop_all)

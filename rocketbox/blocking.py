@@ -24,7 +24,7 @@ import anyio
 import anyio.to_thread
 
 from rocketbox.errors import NotStartedError
-from rocketbox.loops import call_soon_from_thread, outside_of_loops
+from rocketbox.loops import at_interpreter_end, call_soon_from_thread, outside_of_loops
 from rocketbox.waiters import Waiter, make_waiter
 
 __all__ = ["Job", "WorkerPool", "blocking_in_loop", "run_blocking"]
@@ -87,6 +87,10 @@ async def _in_a_thread(function: Callable[..., ResultT], args: Sequence[Any]) ->
     cancelled = anyio.get_cancelled_exc_class()
     try:
         return await anyio.to_thread.run_sync(run)
+    except RuntimeError as error:
+        if not at_interpreter_end(error) or not claim.acquire(blocking=False):
+            raise
+        return function(*args)  # nobody else does it any more
     except cancelled:  # a task's own cancel(), as asyncio.timeout() calls it, comes through anyio's shield
         if not claim.acquire(blocking=False):
             with anyio.CancelScope(shield=True):
@@ -247,7 +251,7 @@ class WorkerPool:
         self._lacking = False
 
     def _lack_threads(self, error: RuntimeError) -> None:
-        if not self._lacking:
+        if not self._lacking and not at_interpreter_end(error):
             self._lacking = True
             _log.warning(
                 "worker pool %s has %d of %d threads, and cannot start more (%s): raise the limit of processes or "

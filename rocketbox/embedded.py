@@ -29,7 +29,7 @@ from rocketbox.broker.store.options import FlushDiskType
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import ClientStateError, ConfigurationError, Finding, NotStartedError
 from rocketbox.local_servers import LocalServers, ServersHealth
-from rocketbox.loops import call_soon_from_thread
+from rocketbox.loops import call_soon_from_thread, run_loop
 from rocketbox.nameserver.name_server import NameServer, NameServerOptions
 from rocketbox.nameserver.route_info import RouteLimits
 from rocketbox.remoting.network import Network
@@ -304,7 +304,7 @@ class ServersInThread(LocalServers):
 
     def _run(self) -> None:
         try:
-            anyio.run(self._serve)
+            run_loop(self._serve)
         except BaseException as error:  # it belongs to the thread that started this one
             if self._ready.is_set():
                 _log.exception("the embedded servers have failed")

@@ -118,12 +118,16 @@ def _awaited_by(awaitable: Any) -> Any:
 
 
 def raised_at(error: BaseException) -> str | None:
-    """The innermost line of the user's that an error came through: ``/srv/desk/app.py:31 in look_up``."""
+    """The innermost line of the user's that an error came through: ``desk/app.py:31``.
+
+    The file is relative when it is below the working directory.
+    """
     own = _users_entries(error.__traceback__)
     if not own:
         return None
     code = own[-1].tb_frame.f_code
-    return f"{code.co_filename}:{own[-1].tb_lineno} in {code.co_qualname}"
+    file = code.co_filename.removeprefix(os.getcwd() + os.sep)
+    return f"{file}:{own[-1].tb_lineno}"
 
 
 def users_traceback(error: BaseException) -> TracebackType | None:

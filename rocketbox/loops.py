@@ -9,10 +9,10 @@ import asyncio
 import contextvars
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
@@ -25,6 +25,7 @@ else:
     _library = current_async_library_cvar
 
 __all__ = [
+    "at_interpreter_end",
     "call_soon_from_thread",
     "callbacks_in_asyncio",
     "coroutines_from_thread",
@@ -34,7 +35,10 @@ __all__ = [
     "mark_coroutine_function",
     "never_closed",
     "outside_of_loops",
+    "run_loop",
 ]
+
+ResultT = TypeVar("ResultT")
 
 
 def in_event_loop() -> bool:
@@ -66,6 +70,30 @@ def loop_options() -> dict[str, Any]:
     a time" and "push consume").
     """
     return {"use_uvloop": True} if sys.platform != "win32" and find_spec("uvloop") is not None else {}
+
+
+def run_loop(function: Callable[[], Awaitable[ResultT]], **options: Any) -> ResultT:
+    """``anyio.run`` for a loop in a thread, which may come to its end together with the interpreter.
+
+    Closing a loop takes a thread, for those that resolved names in it, and newer Pythons start none at their end. By
+    then the function has done all of its work.
+    """
+    results: list[ResultT] = []
+
+    async def main() -> None:
+        results.append(await function())
+
+    try:
+        anyio.run(main, backend_options=options)
+    except RuntimeError as error:
+        if not results or not at_interpreter_end(error):
+            raise
+    return results[0]
+
+
+def at_interpreter_end(error: RuntimeError) -> bool:
+    """Whether a thread could not be started because the interpreter ends: newer Pythons start none then."""
+    return "interpreter shutdown" in str(error)
 
 
 def loop_name() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
@@ -24,7 +25,7 @@ from rocketbox.boot.lifecycle import Lifecycle
 from rocketbox.boot.marks import Phase
 from rocketbox.boot.masking import mask
 from rocketbox.client import Producer
-from rocketbox.errors import ConfigurationError
+from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.loops import call_soon_from_thread, loop_name
 from rocketbox.management.health import ApplicationHealth, HealthIndicator
 from rocketbox.tasks import Supervisor
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["Run"]
 
 _log = logging.getLogger(__name__)
-
-DRAIN_SHARE = 0.75  # of the time for the stop: running handlers have this much
 
 
 class Run:
@@ -55,8 +54,11 @@ class Run:
         self.wanted = anyio.Event()
         self.guard: StopGuard | None = None
         """Keeps the limit of the stop, where this process does nothing else than this run."""
+        self.ask_host: Callable[[], object] | None = None
+        """Asks the server in which this runs to stop; None where somebody waits here for the wish."""
+        self._waiting = 0
         self.call_soon = call_soon_from_thread()
-        self.drain_timeout = assembly.rocketbox.shutdown.timeout.total_seconds() * DRAIN_SHARE
+        self.drain_timeout = assembly.rocketbox.shutdown.drain_timeout.total_seconds()
         self.lifecycle = Lifecycle(
             assembly.service.name,
             assembly.service.clock,
@@ -111,7 +113,26 @@ class Run:
         """Let it end; in any thread."""
         if self.guard is not None:
             self.guard.begin()
-        self.call_soon(self.wanted.set)
+        if self.ask_host is not None:
+            self.ask_host()
+        self.call_soon(self._wanted)
+
+    def _wanted(self) -> None:
+        self.wanted.set()
+        if not self._waiting and self.ask_host is None and not self.stopping:
+            _log.warning(
+                "%s: app.shutdown() was called, and nobody waits for it: write 'await app.wait_for_shutdown()' in the "
+                "block of 'async with app:', which stops when it is left",
+                self.assembly.service.name,
+            )
+
+    async def wait_until_wanted(self) -> None:
+        """Return when somebody has asked for the end."""
+        self._waiting += 1
+        try:
+            await self.wanted.wait()
+        finally:
+            self._waiting -= 1
 
     def health(self) -> ApplicationHealth:
         """Whether it is ready, and how each part of it is; only a run that has started has parts."""
@@ -120,6 +141,10 @@ class Run:
         if self.stopping:
             return ApplicationHealth.not_ready("it is stopping")
         return ApplicationHealth.of(self._indicators)
+
+    def why_it_ended(self, error: BaseException) -> Sequence[Finding]:
+        """What a failure that ended this run is to a user: which bean failed, with what, and at which line."""
+        return self.assembly.container.failures_of(error)
 
     async def _watch_loop(self, stack: AsyncExitStack) -> None:
         await stack.enter_async_context(self.assembly.parts.watchdog)

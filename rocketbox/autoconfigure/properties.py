@@ -252,10 +252,18 @@ class SparkProperties(Properties):
     )
 
 
+DRAIN_SHARE = 0.75  # of the time for the stop
+
+
 class ShutdownProperties(Properties):
     """``rocketbox.shutdown``: how long the whole stop may take."""
 
     timeout: Duration = Field(default=timedelta(seconds=20), gt=timedelta(0), description="for the whole stop")
+
+    @property
+    def drain_timeout(self) -> timedelta:
+        """What running handlers have of it."""
+        return self.timeout * DRAIN_SHARE
 
 
 @with_options(_named(ClientOptions, "max_cached_bytes"))

@@ -7,16 +7,18 @@ What decorators say is read in ``listening``, put together to groups in ``listen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 
 from rocketbox.autoconfigure.kinds import ListenerKind, Need, Planning, Starting
 from rocketbox.autoconfigure.listening import candidate_of
-from rocketbox.autoconfigure.properties import RocketMQProperties, cluster_prefix
+from rocketbox.autoconfigure.properties import DRAIN_SHARE, RocketBoxProperties, RocketMQProperties, cluster_prefix
 from rocketbox.autoconfigure.scan import Marked
 from rocketbox.autoconfigure.service import Service, of_cluster
 from rocketbox.autoconfigure.users import ClientInstances
 from rocketbox.boot.marks import bean
 from rocketbox.client import MQClientInstance
 from rocketbox.client.unbuilt import unbuilt_among
+from rocketbox.durations import format_duration
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners import ListenerContainer
 from rocketbox.listeners.binding import unreadable_payload
@@ -36,8 +38,9 @@ class PushListeners(ListenerKind[Candidate, ContainerPlan]):
     mark = rocketmq_listener
     modifiers = (send_to,)
 
-    def __init__(self, properties: RocketMQProperties, service: Service) -> None:
+    def __init__(self, properties: RocketMQProperties, own: RocketBoxProperties, service: Service) -> None:
         self._properties = properties
+        self._shutdown = own.shutdown
         self._service = service
 
     def read(self, marked: Sequence[Marked], planning: Planning) -> list[Candidate]:
@@ -62,7 +65,23 @@ class PushListeners(ListenerKind[Candidate, ContainerPlan]):
         planning.findings += findings
         planning.off += off
         planning.findings += [finding for plan in plans for finding in _unbuilt_in_decorators(plan)]
+        planning.findings += [finding for plan in plans for finding in self._longer_than_the_stop(plan)]
         return plans
+
+    def _longer_than_the_stop(self, plan: ContainerPlan) -> Iterator[Finding]:
+        seconds, whole, share = (
+            plan.options.await_termination_when_shutdown, self._shutdown.timeout, self._shutdown.drain_timeout
+        )  # fmt: skip
+        if seconds is not None and (wanted := timedelta(seconds=seconds)) > share:
+            key = "rocketbox.shutdown.timeout"
+            said = plan.said.get("await_termination_when_shutdown", plan.where)
+            yield Finding(
+                f"await-termination-when-shutdown of group {plan.group!r} is {format_duration(wanted)}, and {key} is "
+                f"{format_duration(whole)}, of which handlers have three quarters, {format_duration(share)}",
+                " and ".join(filter(None, (said, self._service.where(key)))),
+                f"set {key} to {format_duration(wanted / DRAIN_SHARE)} or more (and Kubernetes' grace period to more "
+                "than that), or leave out await-termination-when-shutdown",
+            )
 
     def needs(self, plan: ContainerPlan, need: Need) -> None:
         """A listener needs a client and a converter, a ``send_to`` a template."""
@@ -112,9 +131,9 @@ class PushListeners(ListenerKind[Candidate, ContainerPlan]):
 
 
 @bean
-def push_listeners(properties: RocketMQProperties, service: Service) -> PushListeners:
+def push_listeners(properties: RocketMQProperties, own: RocketBoxProperties, service: Service) -> PushListeners:
     """Listeners of ``@rocketmq_listener``."""
-    return PushListeners(properties, service)
+    return PushListeners(properties, own, service)
 
 
 def _unbuilt_in_decorators(plan: ContainerPlan) -> Iterator[Finding]:

@@ -84,6 +84,8 @@ class BeanContainer:
         self._providers: dict[BeanDefinition, providers.Provider[Any]] = {}
         self._started: set[BeanDefinition] = set()
         self._entered: set[int] = set()
+        self._failures: list[tuple[BeanDefinition, Exception, bool]] = []
+        """Beans that raised when they were closed, with what; whether nothing but their end was the reason."""
 
     # --- what there is -------------------------------------------------------------------------------------------
 
@@ -346,7 +348,8 @@ class BeanContainer:
                 continue
             since = self._clock.monotonic()
             try:
-                await self._start_bean(bean, stack)
+                with self._watched(bean, stack):
+                    await self._start_bean(bean, stack)
             except ConfigurationError:
                 raise
             except Exception as error:
@@ -355,6 +358,38 @@ class BeanContainer:
             self._started.add(bean)
             if bean.style is not Style.GIVEN:
                 _log.debug("bean %s ready in %.1f ms", bean.label, (self._clock.monotonic() - since) * 1000)
+
+    @contextmanager
+    def _watched(self, bean: BeanDefinition, stack: AsyncExitStack) -> Iterator[None]:
+        """Note, when the stack closes, what the bean that is entered inside raises itself."""
+        if bean.style is Style.GIVEN:
+            yield
+            return
+        before: list[BaseException | None] = [None]
+
+        def around(kind: object, error: BaseException | None, trace: object) -> None:
+            if isinstance(error, Exception) and error is not before[0]:
+                self._failures.append((bean, error, before[0] is None))
+
+        def within(kind: object, error: BaseException | None, trace: object) -> None:
+            before[0] = error
+
+        stack.push(around)
+        yield
+        stack.push(within)
+
+    def failures_of(self, error: BaseException) -> list[Finding]:
+        """What an error that ended the run is to a user: which bean it came from, and the line that raised it."""
+        findings: list[Finding] = []
+        for leaf in _leaves(error):
+            blamed = next((each for each in self._failures if leaf in _leaves(each[1])), None)
+            if blamed is None:
+                findings += failure_findings("it failed while it ran", None, leaf)
+            else:
+                bean, _, closing = blamed
+                what = f"bean {bean.label} failed {'when it was closed' if closing else 'while it ran'}"
+                findings += failure_findings(what, bean.where, leaf)
+        return findings
 
     async def _start_bean(self, bean: BeanDefinition, stack: AsyncExitStack) -> None:
         provider: Any = self._providers[bean]
@@ -525,3 +560,10 @@ def _is_called(bean: BeanDefinition, asked: Wanted) -> bool:
     if asked.qualifier is None:
         return not bean.cluster_name
     return asked.qualifier in (bean.cluster_name, bean.name)
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """The errors of a group, which a bean with tasks of its own raises in place of one."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error]

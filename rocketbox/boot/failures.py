@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sysconfig
-import traceback
 from collections.abc import Iterable, Sequence
-from pathlib import Path, PurePath
 
 from rocketbox.boot.masking import mask
 from rocketbox.errors import ConfigurationError, Finding, RocketBoxError
+from rocketbox.frames import raised_at
 
-__all__ = ["failure_findings", "findings_of", "place_of_error", "render_failure", "without_secrets"]
-
-_NOT_THEIRS = (
-    "<frozen ",
-    f"{Path(__file__).parents[1]}{os.sep}",
-    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")),
-)
-_INSTALLED = {"site-packages", "dist-packages"}
+__all__ = ["failure_findings", "findings_of", "render_failure", "without_secrets"]
 
 
 def findings_of(error: BaseException) -> list[Finding]:
@@ -34,28 +24,17 @@ def findings_of(error: BaseException) -> list[Finding]:
     return [Finding(f"{name}: {text}" if text else name, None, "--debug shows the traceback")]
 
 
-def failure_findings(what: str, where: str, error: Exception) -> list[Finding]:
+def failure_findings(what: str, where: str | None, error: BaseException) -> list[Finding]:
     """What an error of the user's own code is to them: what failed, where that stands, and the line that raised."""
     if isinstance(error, ConfigurationError):
         return list(error.findings)
-    if isinstance(error, ExceptionGroup):  # which code with tasks of its own raises in place of one
+    if isinstance(error, BaseExceptionGroup):  # which code with tasks of its own raises in place of one
         return [finding for inner in error.exceptions for finding in failure_findings(what, where, inner)]
     text = str(error).strip()
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    raised = place_of_error(error)
-    place = where if raised is None else f"{where}, raised at {raised}"
-    return [Finding(f"{what}: {said}", place, "--debug shows the traceback")]
-
-
-def place_of_error(error: BaseException) -> str | None:
-    """``file:line`` at which the user's code raised, or called what did; None when no code of theirs was running."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [
-        frame
-        for frame in frames
-        if not frame.filename.startswith(_NOT_THEIRS) and _INSTALLED.isdisjoint(PurePath(frame.filename).parts)
-    ]
-    return f"{own[-1].filename.removeprefix(os.getcwd() + os.sep)}:{own[-1].lineno}" if own else None
+    raised = raised_at(error)
+    places = [where, raised and (f"raised at {raised}" if where else raised)]
+    return [Finding(f"{what}: {said}", ", ".join(filter(None, places)) or None, "--debug shows the traceback")]
 
 
 def without_secrets(findings: Iterable[Finding], secrets: Iterable[str]) -> list[Finding]:
@@ -71,11 +50,15 @@ def without_secrets(findings: Iterable[Finding], secrets: Iterable[str]) -> list
 
 
 def render_failure(
-    error: BaseException | Sequence[Finding], *, report: str | None = None, secrets: Iterable[str] = ()
+    error: BaseException | Sequence[Finding],
+    *,
+    headline: str = "APPLICATION FAILED TO START",
+    report: str | None = None,
+    secrets: Iterable[str] = (),
 ) -> str:
-    """``APPLICATION FAILED TO START`` with all findings; ``report`` is put behind them. Secrets are masked."""
+    """A headline with all findings; ``report`` is put behind them. Secrets are masked."""
     findings = findings_of(error) if isinstance(error, BaseException) else list(error)
-    lines = ["", "APPLICATION FAILED TO START", ""]
+    lines = ["", headline, ""]
     for number, finding in enumerate(without_secrets(findings, secrets), 1):
         margin = f"{number}. "
         lines.append(margin + finding.what.replace("\n", "\n" + " " * len(margin)))
