@@ -240,16 +240,12 @@ class _SignatureReader:
         if annotation is inspect.Signature.empty:
             return UNKNOWN
         try:
-            returns = (
-                type(None)
-                if annotation is None
-                else hint_of_method(resolve_hint(self.function, annotation), self.function, self.owner)
-            )
+            returns = hint_of_method(resolve_hint(self.function, annotation), self.function, self.owner)
         except Exception:  # evaluating an annotation can raise anything, and a return type need not exist at run time
             return UNKNOWN
         if get_origin(returns) in (collections.abc.Awaitable, collections.abc.Coroutine) and get_args(returns):
-            return get_args(returns)[-1]  # of a def that returns what is awaited
-        return returns
+            returns = get_args(returns)[-1]  # of a def that returns what is awaited
+        return type(None) if returns is None else returns
 
     def wrong(self, what: str, fix: str) -> None:
         self.findings.append(Finding(f"listener {self.name} {what}", self.where, fix))

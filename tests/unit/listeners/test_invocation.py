@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -160,3 +162,40 @@ async def test_the_invalid_limit_guards_dead_lettering_alone(
         else:
             await of.handle([message("{")])
     assert closed == ([True] if held else [])
+
+
+@pytest.mark.parametrize("way", ["async def", "def"])
+async def test_a_call_without_middleware_takes_few_steps(way: str) -> None:
+    """Counted, for time says little here: functions of Python that one message goes through, the handler among them."""
+
+    async def in_the_loop(text: str) -> None: ...
+
+    def in_a_thread(text: str) -> None: ...
+
+    messages = [message("a")]
+    in_loop, in_thread = dispatch(in_the_loop), dispatch(in_a_thread)
+
+    def call() -> None:
+        if way == "async def":
+            with contextlib.suppress(StopIteration):
+                in_loop.handle(messages).send(None)
+        else:
+            prepared = in_thread.prepare(messages)
+            assert prepared is not None
+            assert prepared() is None
+
+    steps: list[str] = []
+
+    def count(frame: Any, event: str, arg: Any) -> None:
+        if event == "call":
+            steps.append(frame.f_code.co_qualname)
+
+    call()  # what is made once is made
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    own = [each for each in steps if each.startswith(("Handler", "Invocation", "_"))]
+    assert len(own) <= 6, own
