@@ -20,7 +20,7 @@ from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_conta
 from rocketbox.marks import Header, send_to
 from rocketbox.template import JsonMessageConverter
 
-NO_BEANS = Beans(has=lambda hint: False, resolve=lambda hint: None)
+NO_BEANS = Beans(has=lambda hint: False, provider=lambda hint: lambda: None)
 
 
 class Order(BaseModel):
