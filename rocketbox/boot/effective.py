@@ -19,7 +19,7 @@ from rocketbox.boot.masking import MASK, mask
 from rocketbox.boot.origins import Group, Listing, Raw, Ready, file_label, split_key
 from rocketbox.boot.secrets import is_secret
 from rocketbox.boot.settings import Settings, SourceValue
-from rocketbox.boot.shapes import MISSING, Field, Leaf, Many, Section, Shape, Table, has_keys, key_text, unwrapped
+from rocketbox.boot.shapes import MISSING, Field, Leaf, Section, Shape, Table, has_keys, item_of, key_text, unwrapped
 from rocketbox.boot.units import format_size
 from rocketbox.boot.wording import expected, unknown_key
 from rocketbox.durations import format_duration
@@ -75,7 +75,7 @@ def _written(settings: Settings, path: tuple[str, ...], secrets: frozenset[str])
 
 def _raw_text(settings: Settings, path: tuple[str, ...], shape: Shape | None, raw: Raw) -> str:
     if isinstance(raw, Listing):
-        inner = shape.item if isinstance(shape, Many) else None
+        inner = item_of(shape)
         return f"[{', '.join(_raw_text(settings, path, inner, item) for item in raw.items)}]"
     if isinstance(raw, Group):
         texts = []
@@ -123,7 +123,7 @@ def format_value(value: Any, shape: Shape | None = None) -> str:
     if isinstance(value, Enum):
         return value.value if isinstance(value.value, str) else value.name
     if isinstance(value, list | tuple | set | frozenset):
-        inner = shape.item if isinstance(shape, Many) else None
+        inner = item_of(shape)
         return f"[{', '.join(format_value(item, inner) for item in value)}]"
     value = unwrapped(value)
     if has_keys(value):

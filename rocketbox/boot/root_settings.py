@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -26,22 +26,21 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from rocketbox.boot.conversion import UNSET, Converter
 from rocketbox.boot.failures import without_secrets
-from rocketbox.boot.files import SettingsFiles, exposed_secrets, idle_keys
+from rocketbox.boot.file_choice import PROFILES_PREFIX, choose_files, early_value
+from rocketbox.boot.files import exposed_secrets, idle_keys
 from rocketbox.boot.imports import ConfigProperties
-from rocketbox.boot.layers import ConditionalDocument, Entry, Layer
+from rocketbox.boot.layers import Entry, Layer
 from rocketbox.boot.origins import Origin, Ready, Scalar, split_key
 from rocketbox.boot.placeholders import PlaceholderError
-from rocketbox.boot.profiles import AskedProfiles, ProfilesProperties, active_profiles, is_profile_name
+from rocketbox.boot.profiles import ProfilesProperties
 from rocketbox.boot.schema import Schema
 from rocketbox.boot.settings import Settings, SettingsError
 from rocketbox.boot.shapes import Section, Shape, Table
-from rocketbox.boot.sources import FileLayer, Glance, Sources, Texts, file_layer
+from rocketbox.boot.sources import Sources, Texts
 from rocketbox.boot.validation import validation_findings
-from rocketbox.errors import Finding
 
 __all__ = ["RootSettings", "load_settings", "read_ahead", "schema_of"]
 
-PROFILES_PREFIX = "rocketbox.profiles"
 CONFIG_PREFIX = "rocketbox.config"
 OWN_MODELS: Mapping[str, type[BaseModel]] = {PROFILES_PREFIX: ProfilesProperties, CONFIG_PREFIX: ConfigProperties}
 STRICT_PREFIXES = ("rocketmq", "rocketbox")
@@ -126,7 +125,7 @@ def load_settings(
     models = {**models, **OWN_MODELS}
     schema = Schema(models, strict_prefixes)
     sources = Sources(schema, os.environ if environ is None else environ, env_file, arguments, overrides or {})
-    chosen = _choose_files(sources, file, profiles)
+    chosen = choose_files(sources, file, profiles)
     layers = sources.layers(chosen.layers)
     sources.findings += idle_keys(layers[file is not None : len(chosen.layers)])
     binding = _Binding(schema, models, layers, sources, file)
@@ -168,34 +167,10 @@ def read_ahead(
     """
     schema = schema_of(models)
     sources = Sources(schema, os.environ if environ is None else environ, env_file, arguments, overrides or {})
-    seen = sources.glance(_choose_files(sources, file, profiles).layers)
+    seen = sources.glance(choose_files(sources, file, profiles).layers)
     entry = seen.entries.get(schema.locate(split_key(key)).path)
-    value = UNSET if entry is None else _quiet(seen).value(entry.shape, entry.raw, key)
+    value = UNSET if entry is None else early_value(seen, entry)
     return None if value is UNSET else value
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """What counts of the files: the active profiles, those that were asked for, the files, and their layers."""
-
-    profiles: tuple[str, ...]
-    asked: AskedProfiles
-    paths: tuple[Path, ...]
-    layers: list[FileLayer]
-
-
-def _choose_files(sources: Sources, file: Path | None, profiles: Sequence[str]) -> _Chosen:
-    documents = sources.read(file)
-    active, asked, named = _active_profiles(sources, documents, profiles)
-    files = SettingsFiles(sources, active)
-    layers = [] if file is None else files.of_file(file, documents)
-    layers += files.imported(layers)
-    return _Chosen(active, AskedProfiles(asked, frozenset(files.profiles | named)), tuple(files.paths), layers)
-
-
-def _quiet(seen: Glance) -> Converter:
-    """A converter before all is known: what is wrong is found again later."""
-    return Converter([], [], _collecting(seen.texts, [], []))
 
 
 def _is_readable(entry: Entry, texts: Texts) -> bool:
@@ -204,44 +179,6 @@ def _is_readable(entry: Entry, texts: Texts) -> bool:
     except PlaceholderError:
         return False
     return True
-
-
-def _active_profiles(
-    sources: Sources, documents: Sequence[ConditionalDocument], asked: Sequence[str]
-) -> tuple[tuple[str, ...], dict[str, str], set[str]]:
-    """What the sources say of profiles, before documents and files of profiles come in.
-
-    The active ones; those of them that were asked for, or belong to a group that was, each with its place; and those
-    that have a group, or are the default.
-    """
-    seen = sources.glance([file_layer(None, documents, (), conditional=False)])
-    converter = _quiet(seen)
-    above = tuple(split_key(PROFILES_PREFIX))
-    said: dict[tuple[str, ...], Any] = {}
-    for path, entry in seen.entries.items():
-        if path[: len(above)] == above:
-            value = converter.value(entry.shape, entry.raw, entry.key)
-            if value is not UNSET:
-                said[path[len(above) :]] = value
-    default = said.get(("default",), ProfilesProperties().default)
-    groups = {path[1]: value for path, value in said.items() if path[0] == "group" and len(path) > 1}
-    written = seen.entries.get((*above, "active"))
-    where = "--profile" if asked else None if written is None else str(written.origin)
-    asked = asked or said.get(("active",), ())
-    active = active_profiles(asked, default, groups)
-    for name in active:
-        if not is_profile_name(name):
-            what = f"the profile {name!r} has a name that no file can have"
-            sources.findings.append(Finding(what, where, "use letters, digits and dashes"))
-    usable = tuple(name for name in active if is_profile_name(name))
-    places = {name: where or PROFILES_PREFIX for name in usable if name in asked}
-    for group, members in groups.items() if asked else ():
-        of_group = seen.entries.get((*above, "group", group))
-        for name in members if group in usable else ():
-            places.setdefault(
-                name, str(of_group.origin) if of_group is not None else f"{PROFILES_PREFIX}.group.{group}"
-            )
-    return usable, places, {*groups, default}
 
 
 # --- binding -------------------------------------------------------------------------------------------------------
@@ -294,7 +231,7 @@ class _Binding:
         self.winners.update(self._entries(merged, ()))
         findings = self._sources.findings
         unresolved: list[str] = []
-        converter = Converter(findings, self._sources.warnings, _collecting(self.texts, findings, unresolved))
+        converter = Converter(findings, self._sources.warnings, self.texts.collecting(findings, unresolved))
         values: dict[str, Any] = {name: {} for name in self._names.values()}  # so that defaults and gaps are found
         prefixes = {tuple(split_key(prefix)): prefix for prefix in self._names}
         for path, entry in self.winners.items():
@@ -393,23 +330,3 @@ def _drop(values: dict[str, Any], path: Sequence[int | str]) -> None:
             return
         values = below
     values.pop(str(path[-1]), None)
-
-
-def _collecting(texts: Texts, findings: list[Finding], unresolved: list[str]) -> Callable[[Scalar, str], str | None]:
-    """Texts for the converter; what cannot be replaced is a finding, once for all keys that it is the fault of.
-
-    The keys of all of them are added to ``unresolved``.
-    """
-    causes: set[frozenset[str]] = set()
-
-    def text(scalar: Scalar, key: str) -> str | None:
-        try:
-            return texts.of_scalar(scalar, key)
-        except PlaceholderError as error:
-            unresolved.append(key)
-            if error.cause not in causes:
-                causes.add(error.cause)
-                findings.append(error.finding)
-            return None
-
-    return text

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 from rocketbox.boot.masking import MIN_INSIDE
 from rocketbox.boot.origins import Group, Listing, Raw, Ready, Scalar
-from rocketbox.boot.shapes import Leaf, Many, Section, Shape, Table
+from rocketbox.boot.shapes import Leaf, Section, Shape, Table, item_of
 
 __all__ = [
     "credentials_in",
@@ -50,9 +50,8 @@ def is_secret(path: Sequence[str], shape: Shape | None, raw: Raw | None = None) 
         return True
     if isinstance(raw, Ready) and isinstance(raw.value, SecretStr | SecretBytes | Secret):
         return True
-    if isinstance(shape, Many):
-        shape = shape.item
-    if isinstance(shape, Leaf) and shape.is_secret:
+    alternatives = [shape, item_of(shape), None if isinstance(shape, Leaf | None) else shape.scalar]
+    if any(isinstance(each, Leaf) and each.is_secret for each in alternatives):
         return True
     return bool(path) and (has_secret_name(path[-1]) or bool(_KEY_IN_PARTS.fullmatch(".".join(path[-2:]))))
 
@@ -61,7 +60,7 @@ def secrets_in(path: Sequence[str], shape: Shape | None, raw: Raw) -> Iterator[S
     """The values in a raw value that must never be shown; it is one itself, or has some in its lists and groups."""
     if isinstance(raw, Listing):
         for item in raw.items:
-            yield from secrets_in(path, shape.item if isinstance(shape, Many) else None, item)
+            yield from secrets_in(path, item_of(shape), item)
     elif isinstance(raw, Group):
         for name, _, inner in raw.entries:
             known = shape.by_key(name) if isinstance(shape, Section) else None

@@ -28,7 +28,10 @@ __all__ = [
     "Section",
     "Shape",
     "Table",
+    "has_keys",
+    "item_of",
     "key_text",
+    "leaves_of",
     "uniform",
     "unwrapped",
 ]
@@ -205,6 +208,12 @@ Shape = Leaf | Many | Table | Section
 ANY = Leaf(())
 UNDECLARED = Leaf(())
 """A key that no model knows: its text may be referred to, and nobody reads it as a value."""
+
+
+def item_of(shape: Shape | None) -> Shape | None:
+    """What an entry is where a list may stand; None where none may."""
+    many = shape if isinstance(shape, Many) else shape.many if isinstance(shape, Section | Table) else None
+    return None if many is None else many.item
 
 
 def unwrapped(value: Any) -> Any:

@@ -6,7 +6,7 @@ Which layer wins is pydantic-settings' business (``boot.root_settings``), what t
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from rocketbox.boot.layers import (
     place_variables,
 )
 from rocketbox.boot.origins import Listing, Origin, Raw, Ready, Scalar, file_label, split_key
-from rocketbox.boot.placeholders import Found, resolve_placeholders
+from rocketbox.boot.placeholders import Found, PlaceholderError, resolve_placeholders
 from rocketbox.boot.profiles import accepts
 from rocketbox.boot.schema import Schema
 from rocketbox.boot.secrets import has_secret_name, secret_values
@@ -165,6 +165,25 @@ class Texts:
         if isinstance(raw, Ready):
             return _text_of(raw.value)
         return ""
+
+    def collecting(self, findings: list[Finding], unresolved: list[str]) -> Callable[[Scalar, str], str | None]:
+        """Texts for a converter; what cannot be replaced is a finding, once for all keys that it is the fault of.
+
+        The keys of all of them are added to ``unresolved``.
+        """
+        causes: set[frozenset[str]] = set()
+
+        def text(scalar: Scalar, key: str) -> str | None:
+            try:
+                return self.of_scalar(scalar, key)
+            except PlaceholderError as error:
+                unresolved.append(key)
+                if error.cause not in causes:
+                    causes.add(error.cause)
+                    findings.append(error.finding)
+                return None
+
+        return text
 
 
 def _found(raw: Raw) -> Found | None:

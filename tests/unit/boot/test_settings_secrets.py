@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Secret, SecretBytes, SecretStr
+from pydantic import BaseModel, Field, RootModel, Secret, SecretBytes, SecretStr
 
 from rocketbox.boot.effective import explain, render_tree
 from rocketbox.boot.masking import MASK, mask
@@ -156,3 +158,53 @@ def test_every_file_that_holds_a_secret_and_everybody_may_read_is_told() -> None
         f".env holds a secret (bank.password), {rest}",
     ]
     assert told(0o640) == told(0o600) == []
+
+
+# --- in models of every kind ------------------------------------------------------------------------------------------
+
+
+class Pin(BaseModel):
+    number: SecretStr
+
+
+@dataclass
+class Door:
+    code: SecretStr = dataclasses.field(default_factory=lambda: SecretStr("1234-of-the-house"))
+    password: str = "hunter2-of-the-door"
+
+
+class Vault(BaseModel):
+    one_or_more: Pin | list[Pin] | None = None
+    text_or_more: SecretStr | list[SecretStr] | None = None
+    pins: tuple[str, SecretStr] = ("", SecretStr(""))
+    by_name: dict[str, SecretStr] | None = None
+    door: Door = Field(default_factory=Door)
+    names: RootModel[list[SecretStr]] | None = None
+    owner: Door | Pin | None = None
+    below: list[Vault] = []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "one-or-more: {number: SECRET}",
+        "one-or-more: [{number: SECRET}]",
+        "text-or-more: SECRET",
+        "text-or-more: [SECRET]",
+        "pins: [a, SECRET]",
+        "by-name: {a: SECRET}",
+        "door: {code: SECRET}",
+        "names: [SECRET]",
+        "names: 'SECRET,b'",
+        "owner: {number: SECRET}",
+        "below: [{below: [{one-or-more: [{number: SECRET}]}]}]",
+    ],
+)
+def test_a_secret_is_shown_nowhere_whatever_kind_of_model_it_is_in(text: str) -> None:
+    canary = "swordfish-9"
+    settings = load(f"vault: {{{text.replace('SECRET', canary)}}}\n", models={"vault": Vault})
+    shown = render_tree(settings) + explain(settings, "vault")
+    assert canary not in shown
+    assert "of-the" not in shown
+    assert canary in settings.secrets
+    assert "1234-of-the-house" in settings.secrets or "door" in text
