@@ -20,7 +20,7 @@ from rocketbox.autoconfigure.inventory import Inventory, unreached
 from rocketbox.autoconfigure.kinds import Listeners
 from rocketbox.autoconfigure.listener_plans import KindPlans, ListenerPlanner, clusters_by_name
 from rocketbox.autoconfigure.loading import Launch, find_others, load, settings_models
-from rocketbox.autoconfigure.own_beans import AUTO_CONFIGURATIONS
+from rocketbox.autoconfigure.own_beans import own_autoconfigurations
 from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties, cluster_prefix
 from rocketbox.autoconfigure.scan import Marked, listeners_in, load_modules, marked_in
 from rocketbox.autoconfigure.service import ProducerLookup, Service
@@ -176,15 +176,13 @@ def assemble(
     users = [marked.target for marked in marked_beans if marked.owner is None]
     for target in users:
         container.add(target)
-    for module in AUTO_CONFIGURATIONS:
-        for target in vars(module).values():
-            if bean_mark(target) is not None and target.__module__ == module.__name__:
-                container.add(target, automatic=True)
-    for other in others:
-        container.add_bundle(Bundle(other.names, other.where, loaded=not other.excluded))
-        for target in other.beans:
+    ours = own_autoconfigurations()
+    for each in (*ours, *others):
+        bundle, origin = Bundle(each.names, each.where, loaded=not each.excluded), "" if each in ours else each.origin
+        container.add_bundle(bundle)
+        for target in each.beans:
             if target not in users:  # who scans the package of another takes what is there for their own
-                container.add(target, automatic=True, origin=other.origin)
+                container.add(target, automatic=True, origin=origin, bundle=bundle)
     container.exclude(exclude, f"RocketBox({name!r}, exclude=...)")
     container.exclude(own.autoconfigure.exclude, service.where("rocketbox.autoconfigure.exclude"))
     assembly = Assembly(service, settings, container, properties, own, clients, parts)
@@ -195,7 +193,7 @@ def assemble(
         settings, [*container.conditions(), *(hook.when for hook in hooks if hook.when is not None)]
     )
     assembly.findings += embedded_settings(properties, own, service)
-    assembly.findings += [other.problem for other in others if other.problem is not None]
+    assembly.findings += [each.problem for each in (*ours, *others) if each.problem is not None]
     assembly.findings += [_bean_in_class(marked) for marked in marked_beans if marked.owner is not None]
     assembly.findings += _primary_alone(modules)
     container.replace(replacements)

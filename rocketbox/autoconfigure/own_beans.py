@@ -1,11 +1,26 @@
-"""rocketbox's own auto-configurations: the modules whose ``@bean`` functions every application considers."""
+"""rocketbox's own auto-configurations, which every application considers.
+
+They come by entry points as those of others do (``boot.discovery``), but these stand here and not in the metadata of
+the distribution: so they are there in a source tree that nobody has installed, and looking for them costs nothing.
+"""
 
 from __future__ import annotations
 
-from types import ModuleType
+from importlib.metadata import EntryPoint
 
-from rocketbox.autoconfigure import embedded, health, push_listening, rocketmq, spark_listening, topics
+from rocketbox.boot.discovery import GROUP, AutoconfigurationModule, load_autoconfiguration
 
-__all__ = ["AUTO_CONFIGURATIONS"]
+__all__ = ["OWN", "own_autoconfigurations"]
 
-AUTO_CONFIGURATIONS: tuple[ModuleType, ...] = (embedded, rocketmq, topics, push_listening, spark_listening, health)
+OWN: tuple[EntryPoint, ...] = tuple(
+    EntryPoint(name, f"rocketbox.autoconfigure.{name}", GROUP)
+    for name in ("embedded", "rocketmq", "topics", "push_listening", "spark_listening", "health")
+)
+
+
+def own_autoconfigurations() -> list[AutoconfigurationModule]:
+    """What they bring. Those that are excluded are loaded all the same, and their beans left out one by one.
+
+    So it can be told which of them somebody misses, and why.
+    """
+    return [load_autoconfiguration(point, of="rocketbox") for point in OWN]

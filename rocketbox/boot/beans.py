@@ -89,15 +89,18 @@ class BeanContainer:
 
     # --- what there is -------------------------------------------------------------------------------------------
 
-    def add(self, target: Callable[..., Any], *, automatic: bool = False, origin: str = "") -> None:
+    def add(
+        self, target: Callable[..., Any], *, automatic: bool = False, origin: str = "", bundle: Bundle | None = None
+    ) -> None:
         """Take a function or class, marked or not, as a bean definition; ``automatic`` ones come after the users'.
 
-        ``origin`` is the distribution that brought it, for the report.
+        ``origin`` is the distribution that brought it, for the report, ``bundle`` what it came together with.
         """
-        self._definitions.append(define(target, Source.AUTO if automatic else Source.USER, origin))
+        names = bundle.names if bundle is not None else ()
+        self._definitions.append(define(target, Source.AUTO if automatic else Source.USER, origin, names))
 
     def add_bundle(self, bundle: Bundle) -> None:
-        """Take the names by which auto-configurations of others are left out, or were."""
+        """Take the names by which auto-configurations are left out as a whole, or were."""
         self._bundles.append(bundle)
 
     def add_instance(
@@ -123,7 +126,7 @@ class BeanContainer:
             self.add_instance(model, name=prefix, where=f"the settings below {prefix}")
 
     def exclude(self, names: Iterable[str], where: str | None = None) -> None:
-        """Leave out auto-configurations: by bean name, by module, or by ``module.name``."""
+        """Leave out auto-configurations: by bean name, module, ``module.name``, or a name of their bundle."""
         self._exclude.update(dict.fromkeys(names, where))
 
     def override(self, hint: Any, value: Any) -> None:

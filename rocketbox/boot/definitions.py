@@ -62,7 +62,8 @@ class BeanParameter:
 class BeanDefinition:
     """One bean that may be built. ``provides`` is None when its return type cannot be resolved.
 
-    ``origin`` is the distribution that brought it, empty for rocketbox's own and the user's.
+    ``origin`` is the distribution that brought it, empty for rocketbox's own and the user's; ``bundle`` are the names
+    of all that came with it.
     """
 
     name: str
@@ -76,6 +77,7 @@ class BeanDefinition:
     cluster: Cluster | None = None
     problem: str = ""
     origin: str = ""
+    bundle: tuple[str, ...] = ()
     primary: bool = False
 
     @property
@@ -118,7 +120,7 @@ class BeanDefinition:
         """Whether an ``after``, ``before`` or exclusion means this definition."""
         if not isinstance(name, str):
             return name is self.target
-        return name in (self.name, self.module, f"{self.module}.{self.name}")
+        return name in (self.name, self.module, f"{self.module}.{self.name}", *self.bundle)
 
     def parameters(self) -> list[BeanParameter]:
         """What it needs; its hints are looked at only now, when it is going to be built."""
@@ -152,14 +154,25 @@ class BeanDefinition:
         return Finding(f"bean {self.name} {self.problem}", self.where, f"write def {self.name}(...) -> TheType")
 
 
-def define(target: Callable[..., Any], source: Source, origin: str = "") -> BeanDefinition:
+def define(
+    target: Callable[..., Any], source: Source, origin: str = "", bundle: tuple[str, ...] = ()
+) -> BeanDefinition:
     """The definition of a bean function or class; without a mark, one that has no conditions."""
     mark = bean_mark(target) or BeanMark()
     where = place_of(target)
     name = mark.name or str(getattr(target, "__name__", "bean"))
     if isinstance(target, type):
         return BeanDefinition(
-            name, target, Style.PLAIN, source, where, target, mark=mark, origin=origin, primary=is_primary(target)
+            name,
+            target,
+            Style.PLAIN,
+            source,
+            where,
+            target,
+            mark=mark,
+            origin=origin,
+            bundle=bundle,
+            primary=is_primary(target),
         )
     style, wrapped = _style(target)
     provides, problem = None, ""
@@ -180,7 +193,7 @@ def define(target: Callable[..., Any], source: Source, origin: str = "") -> Bean
                 problem = f"does not say what it provides: its return type is {hint_name(provides)}"
     return BeanDefinition(
         name, provides, style, source, where, target,
-        mark=mark, problem=problem, origin=origin, primary=is_primary(target),
+        mark=mark, problem=problem, origin=origin, bundle=bundle, primary=is_primary(target),
     )  # fmt: skip
 
 

@@ -1,11 +1,12 @@
-"""Auto-configurations of other distributions: installed packages that name modules of ``@bean`` functions.
+"""Auto-configurations: modules of ``@bean`` functions that entry points name, our own and those of other distributions.
 
 A distribution says so by an entry point of the group ``rocketbox.autoconfigure``::
 
     [project.entry-points."rocketbox.autoconfigure"]
     audit = "audit_kit.autoconfigure"          # a module, or module:function
 
-What its beans are built for is decided by their conditions, as with our own (``boot.planning``).
+Whoever brings some of his own with him hands their entry points to :func:`load_autoconfiguration`; all are excluded,
+loaded and told of in the same way. What beans are built for is decided by their conditions (``boot.planning``).
 
 Source: Spring Boot 3 ``AutoConfiguration.imports``.
 """
@@ -22,7 +23,13 @@ from typing import Any
 from rocketbox.boot.marks import bean_mark, properties_prefix
 from rocketbox.errors import ConfigurationError, Finding
 
-__all__ = ["GROUP", "AutoconfigurationModule", "discover_autoconfigurations", "has_autoconfigurations"]
+__all__ = [
+    "GROUP",
+    "AutoconfigurationModule",
+    "discover_autoconfigurations",
+    "has_autoconfigurations",
+    "load_autoconfiguration",
+]
 
 GROUP = "rocketbox.autoconfigure"
 
@@ -71,11 +78,14 @@ def discover_autoconfigurations(exclude: Collection[str] = ()) -> list[Autoconfi
     for point in entry_points(group=GROUP):
         distribution = point.dist.name if point.dist is not None else "an unknown distribution"
         found.setdefault((distribution, point.name, point.value), point)
-    return [_load(point, exclude) for _, point in sorted(found.items(), key=lambda entry: entry[0])]
+    return [load_autoconfiguration(point, exclude) for _, point in sorted(found.items(), key=lambda entry: entry[0])]
 
 
-def _load(point: EntryPoint, exclude: Collection[str]) -> AutoconfigurationModule:
-    origin, distribution = "an unknown distribution", ""
+def load_autoconfiguration(
+    point: EntryPoint, exclude: Collection[str] = (), *, of: str = ""
+) -> AutoconfigurationModule:
+    """What one entry point brings; ``of`` is the distribution of one that stands in no metadata."""
+    origin, distribution = of or "an unknown distribution", of
     if point.dist is not None:
         origin, distribution = f"{point.dist.name} {point.dist.version}", point.dist.name
     result = AutoconfigurationModule(point.name, origin, point.value, distribution)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import pytest
 from pydantic_settings import BaseSettings
 from typer.testing import CliRunner
 
+from rocketbox.autoconfigure import own_beans
+from rocketbox.boot.definitions import Source
+from rocketbox.boot.discovery import GROUP
 from rocketbox.cli.app import app as cli
 from rocketbox.errors import ConfigurationError, Finding
 from tests.distributions import Install, distribution_maker
@@ -234,7 +238,7 @@ def test_ours_are_left_out_by_module_or_name_and_nothing_is_warned_of(service: S
             "there are: embedded_servers, message_converter, client_instance, client_instances, producer, "
             "rocketmq_template, pull_consumer_options, needed_topics, push_listeners, spark_listeners, "
             "event_loop_health, embedded_servers_health, clients_health, listeners_health, background_work_health, "
-            "auditor, ledger, audit",
+            "auditor, ledger, embedded, rocketmq, topics, push_listening, spark_listening, health, audit",
         ),
     ],
 )
@@ -287,3 +291,67 @@ def test_one_root_of_settings_is_made_though_others_are_left_out_by_them(
     assert len(made) == 1
     assert "audit_kit" not in sys.modules
     assert assembly.settings.profiles == ("prod",)
+
+
+# --- ours come in the same way ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_settings", [True, False], ids=["settings", "argument"])
+@pytest.mark.parametrize("name", ["rocketmq", "rocketbox.autoconfigure.rocketmq"])
+def test_one_of_ours_is_left_out_as_a_whole_by_the_names_that_those_of_others_have(
+    service: ServiceMaker, name: str, by_settings: bool
+) -> None:
+    settings = SENDS + (f"rocketbox.autoconfigure.exclude: {name}\n" if by_settings else "")
+    look = service(source(*([] if by_settings else [name])), settings).app.look()
+    assert look.findings == []
+    names = {entry.name for entry in look.container.report.excluded}
+    assert {"client_instance", "producer", "rocketmq_template"} <= names
+    assert "needed_topics" not in names, "of another module"
+
+
+def test_all_of_ours_are_left_out_by_the_name_of_the_distribution(service: ServiceMaker) -> None:
+    look = service(source("rocketbox"), SENDS).app.look()
+    assert look.findings == []
+    assert not [bean for bean in look.container.planned.taken if bean.source is Source.AUTO]
+
+
+def test_who_misses_one_that_was_left_out_is_told_which_name_did_it(service: ServiceMaker) -> None:
+    more = """
+from rocketbox import RocketMQTemplate
+class Desk: ...
+@bean
+def desk(template: RocketMQTemplate) -> Desk:
+    return Desk()
+"""
+    look = service(source("rocketmq", more=more), SENDS).app.look()
+    (finding,) = look.findings
+    assert "rocketmq_template was not built because rocketmq is excluded" in finding.what
+    assert finding.fix == "do not exclude rocketmq"
+
+
+def test_one_of_ours_that_cannot_be_loaded_is_told_as_that_of_another(
+    service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = EntryPoint("gone", "rocketbox.autoconfigure.gone", GROUP)
+    monkeypatch.setattr(own_beans, "OWN", (*own_beans.OWN, broken))
+    (finding,) = service(source(), SENDS).app.look().findings
+    assert finding.what == (
+        "the auto-configuration gone of rocketbox cannot be imported: ModuleNotFoundError: "
+        "No module named 'rocketbox.autoconfigure.gone'"
+    )
+
+
+def test_a_bean_may_come_before_all_of_a_bundle(install: Install, service: ServiceMaker) -> None:
+    early = """
+from rocketbox import JsonMessageConverter, MessageConverter, bean
+
+class Packed(JsonMessageConverter): ...
+
+@bean(before=["rocketmq"])
+def packed() -> Packed:
+    return Packed()
+"""
+    install("pack-kit", "pack_kit", early)
+    look = service(source(), SENDS).app.look()
+    (entry,) = [entry for entry in look.container.report.negative if entry.name == "message_converter"]
+    assert entry.verdicts[0].reason == "MessageConverter is provided already, by packed"
