@@ -26,6 +26,7 @@ from rocketbox.listeners.dispatch import HandlerDispatch, Invocation
 from rocketbox.listeners.invalid_limit import InvalidLimit
 from rocketbox.listeners.options import consumer_options
 from rocketbox.listeners.plans import ContainerPlan, ListenerFunction
+from rocketbox.listeners.tag_routing import TagRouter
 from rocketbox.marks import send_to
 from rocketbox.tasks import TaskState
 from rocketbox.template import MessageConverter, RocketMQTemplate
@@ -95,17 +96,8 @@ class ListenerContainer:
             self._limit = InvalidLimit(plan.options.invalid_limit, self._clock, self._pause_for_invalid)
             options = consumer_options(plan.options, cluster=plan.cluster, wait_for_servers=self._wait_for_servers)
             consumer = PushConsumer(plan.group, instance=self._instance, options=options)
-            for function in plan.functions:  # before the consumer starts: the brokers hear of all topics together
-                dispatch = self._dispatch(function, consumer.threads, self._limit)
-                await consumer.subscribe(
-                    function.topic,
-                    function.selector_expression,
-                    dispatch.handle,
-                    selector_type=function.selector_type,
-                    batch_max_size=function.batch_max_size,
-                    prepare=None if function.signature.is_async else dispatch.prepare,
-                    context_of=dispatch.invocation,
-                )
+            for topic in plan.topics:  # before the consumer starts: the brokers hear of all topics together
+                await self._subscribe(consumer, topic, self._limit)
             # From here on, for handlers run before the consumer has all its queues, and may have to pause it.
             self._consumer, self._status = consumer, ContainerStatus.RUNNING
             try:
@@ -186,6 +178,24 @@ class ListenerContainer:
             self.group,
             reason,
             self.group,
+        )
+
+    async def _subscribe(self, consumer: PushConsumer, topic: str, limit: InvalidLimit) -> None:
+        """Subscribe a topic for its function, or once for all of its functions, by tag."""
+        functions = [function for function in self.plan.functions if function.topic == topic]
+        first, *others = functions
+        dispatches = [self._dispatch(function, consumer.threads, limit) for function in functions]
+        router = TagRouter(self.group, list(zip(functions, dispatches, strict=True))) if others else None
+        receiver = router or dispatches[0]
+        in_threads = router.in_threads if router is not None else not first.signature.is_async
+        await consumer.subscribe(
+            topic,
+            router.expression if router is not None else first.selector_expression,
+            receiver.handle,
+            selector_type=first.selector_type,
+            batch_max_size=(router or first).batch_max_size,
+            prepare=receiver.prepare if in_threads else None,
+            context_of=receiver.invocation,
         )
 
     def _dispatch(self, function: ListenerFunction, threads: HandlerThreads, limit: InvalidLimit) -> HandlerDispatch:

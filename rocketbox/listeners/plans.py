@@ -42,6 +42,11 @@ class ContainerPlan:
     said: dict[str, str]
 
     @property
+    def topics(self) -> tuple[str, ...]:
+        """What it subscribes; functions of one topic have disjoint tags."""
+        return tuple(dict.fromkeys(function.topic for function in self.functions))
+
+    @property
     def where(self) -> str:
         """Where its first function stands."""
         return self.functions[0].signature.where

@@ -22,6 +22,7 @@ from rocketbox.hints import name_of, place_of
 from rocketbox.listeners.binding import Beans, HandlerSignature, read_signature, wrong_return
 from rocketbox.listeners.options import FUNCTION_OPTIONS, GROUP_OPTIONS, LISTENER_OPTIONS, GroupOptions, Said
 from rocketbox.listeners.plans import ContainerPlan, ListenerFunction
+from rocketbox.listeners.tag_routing import overlap
 from rocketbox.marks import send_to
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageModel
 from rocketbox.protocol.tags import is_valid_name
@@ -225,7 +226,6 @@ class _Registrar:
         for (cluster, group), members in self.groups.items():
             settings = self.clusters[cluster]
             group_said = settings.groups.get(group, Said.nothing())
-            self.check_topics(group, members)
             self.check_function_options(settings, group, members, group_said)
             options, said = self.group_options(group, members, group_said, settings.defaults)
             if options.consume_mode is ConsumeMode.ORDERLY and options.delay_level_when_next_consume != 0:
@@ -241,6 +241,7 @@ class _Registrar:
                     "choose CLUSTERING, or CONCURRENTLY",
                 )
             functions = tuple(self.function(group, member, options) for member in members)
+            self.check_topics(group, functions)
             plans.append(ContainerPlan(cluster=cluster, group=group, functions=functions, options=options, said=said))
         self.check_switches()
         return plans
@@ -266,17 +267,18 @@ class _Registrar:
             replies=member.candidate.replies,
         )
 
-    def check_topics(self, group: str, members: Sequence[_Member]) -> None:
-        owners: dict[str, _Member] = {}
-        for member in members:
-            other = owners.setdefault(member.topic, member)
-            if other is not member:
-                self.wrong(
-                    f"group {group!r} has two functions for topic {member.topic!r}: {other.signature.name} and "
-                    f"{member.signature.name}",
-                    f"{other.signature.where} and {member.signature.where}",
-                    "a group subscribes a topic once: give one of them another consumer group",
-                )
+    def check_topics(self, group: str, functions: Sequence[ListenerFunction]) -> None:
+        """Tell of functions that would get the same messages: a group subscribes a topic once, for all of them."""
+        for number, other in enumerate(functions):
+            for one in functions[:number]:
+                both = overlap(one, other) if one.topic == other.topic else None
+                if both is not None:
+                    self.wrong(
+                        f"group {group!r} has two functions for topic {one.topic!r}: {one.signature.name} and "
+                        f"{other.signature.name}, {both}",
+                        f"{one.signature.where} and {other.signature.where}",
+                        "give each tags of its own by selector_expression=, or one of them another consumer group",
+                    )
 
     def check_function_options(
         self, settings: ClusterSettings, group: str, members: Sequence[_Member], group_said: Said
