@@ -24,6 +24,7 @@ from rocketbox.boot.failures import failure_findings, without_secrets
 from rocketbox.boot.lifecycle import Lifecycle
 from rocketbox.boot.marks import Phase
 from rocketbox.boot.masking import mask
+from rocketbox.boot.slow_start import SlowStart
 from rocketbox.client import Producer
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.loops import call_soon_from_thread, loop_name
@@ -66,9 +67,11 @@ class Run:
             prepared=assembly.took,
         )
         self._indicators: list[HealthIndicator] = []
+        self.slow_start = SlowStart(assembly.service.name, assembly.service.clock)
         self.lifecycle.add(Phase.INFRASTRUCTURE, self._watch_loop)
+        self.lifecycle.add(Phase.INFRASTRUCTURE, self._watch_start)
         for phase in Phase:
-            self.lifecycle.add(phase, partial(assembly.container.start, phase))
+            self.lifecycle.add(phase, partial(assembly.container.start, phase, at=self.slow_start.at))
         self.lifecycle.add(Phase.STARTUP, self._tell_clients)
         self.lifecycle.add(Phase.STARTUP, self._tell_templates)  # a template of the user's may start as late as this
         self.lifecycle.add(Phase.STARTUP, self._run_startup_hooks)
@@ -93,6 +96,7 @@ class Run:
             if findings == list(error.findings):
                 raise
             raise ConfigurationError(findings) from error.__cause__
+        self._slow_start_task.cancel()
         self._indicators = self.assembly.container.resolve(list[HealthIndicator])
         self.is_started = True
         listeners = sum(len(plan.describe()) for plan in self.assembly.plans)
@@ -149,6 +153,10 @@ class Run:
     async def _watch_loop(self, stack: AsyncExitStack) -> None:
         await stack.enter_async_context(self.assembly.parts.watchdog)
 
+    async def _watch_start(self, stack: AsyncExitStack) -> None:
+        tasks = await stack.enter_async_context(Supervisor("start", self.assembly.service.clock))
+        self._slow_start_task = tasks.start("slow start", self.slow_start.watch)
+
     async def _tell_clients(self, stack: AsyncExitStack) -> None:
         for line in self.assembly.describe_clients():
             _log.info("%s", mask(line, self.assembly.settings.secrets))
@@ -174,7 +182,8 @@ class Run:
     async def _run_startup_hooks(self, stack: AsyncExitStack) -> None:
         for each in self.assembly.hooks.of(HookRole.STARTUP):
             try:
-                await each.call(self.assembly.container.resolve)
+                with self.slow_start.at(f"{each.hook.label} ({each.hook.where})"):
+                    await each.call(self.assembly.container.resolve)
             except ConfigurationError:
                 raise
             except Exception as error:
@@ -208,7 +217,8 @@ class Run:
                 for line in plan.describe():
                     _log.info("%s", mask(line, assembly.settings.secrets))
             for container in await each.kind.start(each.plans, starting):
-                await stack.enter_async_context(container)
+                with self.slow_start.at(f"the listeners of group {container.group}"):
+                    await stack.enter_async_context(container)
                 self.listeners.add(container)
         stack.push_async_callback(self._drain)  # first of all at the stop: everybody drains at the same time
 

@@ -13,7 +13,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, TypeVar, cast
@@ -340,8 +347,14 @@ class BeanContainer:
 
     # --- building and starting -----------------------------------------------------------------------------------
 
-    async def start(self, phase: Phase, stack: AsyncExitStack) -> None:
-        """Build and start the beans of a phase, in order; ``stack`` closes them.
+    async def start(
+        self,
+        phase: Phase,
+        stack: AsyncExitStack,
+        *,
+        at: Callable[[str], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        """Build and start the beans of a phase, in order; ``stack`` closes them. ``at`` is told which one it is at.
 
         Raises ConfigurationError, naming the bean and its place, when one fails to start.
         """
@@ -351,7 +364,7 @@ class BeanContainer:
                 continue
             since = self._clock.monotonic()
             try:
-                with self._watched(bean, stack):
+                with at(f"bean {bean.label} ({bean.where})"), self._watched(bean, stack):
                     await self._start_bean(bean, stack)
             except ConfigurationError:
                 raise
