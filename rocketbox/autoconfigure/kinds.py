@@ -144,11 +144,13 @@ PlanT = TypeVar("PlanT", bound=ListenerPlan)
 class ListenerKind(ABC, Generic[DeclaredT, PlanT]):
     """One kind of listeners: those whose functions have its ``mark``.
 
-    ``modifiers`` are marks that mean something beside it only, as ``@send_to`` does.
+    ``modifiers`` are marks that mean something beside it only, as ``@send_to`` does. Those of a kind that needs no
+    RocketMQ (``needs_rocketmq``) run as well where ``rocketmq.enabled`` is false.
     """
 
     mark: ClassVar[type]
     modifiers: ClassVar[tuple[type, ...]] = ()
+    needs_rocketmq: ClassVar[bool] = True
 
     @abstractmethod
     def read(self, marked: Sequence[Marked], planning: Planning) -> list[DeclaredT]:

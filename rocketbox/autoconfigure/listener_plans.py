@@ -81,10 +81,12 @@ class ListenerPlanner:
         if self.properties.off_by is not None:
             off_by = self.properties.off_by
             self.off.append(Finding(f"{off_by} is false: nothing of RocketMQ starts", self.service.where(off_by)))
-            return
+            declared = [(kind, of_kind) for kind, of_kind in declared if not kind.needs_rocketmq]
         self.planned = [KindPlans(kind, kind.plan(of_kind, planning)) for kind, of_kind in declared]
         plans = [plan for each in self.planned for plan in each.plans]
         self._check_groups()
+        if self.properties.off_by is not None:
+            return
         for cluster, own in clusters_by_name(self.properties).items():
             of_cluster_ = [plan for plan in plans if (plan.cluster or "") == cluster]
             self.clients.clusters[cluster] = plan_clients(own, of_cluster_)

@@ -62,7 +62,7 @@ def run_until(command: str, wanted: list[str], folder: Path, expected: int = 0) 
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONUNBUFFERED": "",
         "COLUMNS": "200",
-        "PYTHONPATH": os.pathsep.join([str(folder / "site"), str(WHOLE_LINES)]),
+        "PYTHONPATH": os.pathsep.join([str(folder / "site"), str(WHOLE_LINES), str(ROOT)]),
         "ROCKETBOX_EMBEDDED_PORT": "0",  # free ports, for whatever else runs on this machine
         "ROCKETBOX_EMBEDDED_NAME_SERVER_PORT": "0",
     }

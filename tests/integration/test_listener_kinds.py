@@ -173,6 +173,19 @@ def test_a_kind_of_another_distribution_is_checked_and_counted_like_ours(
         check_workers(look, 3)
 
 
+@pytest.mark.parametrize("needs", [True, False])
+def test_a_kind_that_needs_no_rocketmq_runs_where_that_is_switched_off(
+    install: Install, service: ServiceMaker, needs: bool
+) -> None:
+    module = service(desk(), "rocketmq.enabled: false\n")
+    import tick_kit
+
+    tick_kit.TickListeners.needs_rocketmq = needs
+    look = module.app.look()
+    assert look.findings == []
+    assert [plan.group for plan in look.plans] == ([] if needs else ["clock"])
+
+
 def test_a_mark_whose_kind_is_left_out_is_refused(install: Install, service: ServiceMaker) -> None:
     module = service(desk(exclude="['tick_listeners']"), "")
     (finding,) = module.app.look().findings
