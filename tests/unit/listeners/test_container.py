@@ -9,8 +9,9 @@ from typing import Any
 import anyio
 import pytest
 
-from rocketbox.client import ClientOptions, MQClientInstance
+from rocketbox.client import ClientOptions, MQClientInstance, Producer
 from rocketbox.errors import Reject
+from rocketbox.hints import place_of
 from rocketbox.listeners import ContainerStatus, ListenerContainer
 from rocketbox.listeners.binding import Beans
 from rocketbox.listeners.options import Said
@@ -161,3 +162,42 @@ async def test_calls_of_def_listeners_wait_for_threads_with_their_payloads_read_
     assert sorted(sent_back) == [("1003", "-1"), ("1007", "-1")]
     assert broker.committed["T", 0] == 200
     assert sorted(came) == [number for number in range(200) if number != 3]
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.parametrize("kind", ["async def", "def", "async def, returned"])
+async def test_a_message_whose_handler_forgets_an_await_comes_back_and_the_log_names_the_line(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = VirtualClock()
+    broker = ScriptedBroker(clock)
+    broker.topics = {"T": 1, "%RETRY%g": 1}
+    broker.committed["T", 0] = 0
+    broker.store("T", b"a")
+    options = ClientOptions(client_ip="10.0.0.9", api_timeout=60.0)
+    async with (
+        broker,
+        MQClientInstance(broker.address, options=options, clock=clock, network=broker.network) as instance,
+    ):
+        template = RocketMQTemplate(Producer("p", instance=instance))
+
+        async def forgetful(text: str) -> None:
+            template.send("alerts", text)  # type: ignore[unused-coroutine]
+
+        def in_a_thread(text: str) -> None:
+            template.send("alerts", text)  # type: ignore[unused-coroutine]
+
+        async def returned(text: str) -> Any:
+            return template.send("alerts", text)
+
+        handler = {"async def": forgetful, "def": in_a_thread}.get(kind, returned)
+        async with container_of(instance, {"T": handler}):
+            with anyio.fail_after(10):
+                while not broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK):
+                    await anyio.sleep(0.001)
+                    await settle(20)
+            await settle(200)
+    assert broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset", "delayLevel") == [("1000", "0")]
+    assert f"{handler.__qualname__} ({place_of(handler)}) " in caplog.text
+    assert "RocketMQTemplate.send" in caplog.text
+    assert "await" in caplog.text
