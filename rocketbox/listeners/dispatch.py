@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from types import CoroutineType
 from typing import Any, Self
@@ -30,7 +30,7 @@ from rocketbox.listeners.invalid_limit import InvalidLimit
 from rocketbox.listeners.options import OnInvalid
 from rocketbox.message import ConsumeMode, MessageExt
 from rocketbox.template import PayloadError
-from rocketbox.template.unawaited import Made, current_call, never_begun
+from rocketbox.template.unawaited import Call, current_call, never_begun
 
 __all__ = ["HandlerDispatch", "Invocation"]
 
@@ -76,7 +76,7 @@ class HandlerDispatch:
             except PayloadError:
                 return None
         invocation = Invocation(self, messages, arguments)
-        current_call.set(invocation)  # in the context in which it will be called
+        current_call.set(invocation.made)  # in the context in which it will be called
         return invocation.call
 
     async def call(self, arguments: list[Any]) -> Any:
@@ -116,7 +116,7 @@ class Invocation(ConsumeContext):
     returned, once it has. Both are those of the last message where there are several calls.
     """
 
-    __slots__ = ("_dispatch", "arguments", "result", "unbegun")
+    __slots__ = ("_dispatch", "arguments", "made", "result")
 
     def __init__(
         self, dispatch: HandlerDispatch, messages: list[MessageExt], arguments: list[Any] | None = None
@@ -125,7 +125,8 @@ class Invocation(ConsumeContext):
         self._dispatch = dispatch
         self.arguments = arguments
         self.result: Any = None
-        self.unbegun: dict[Made, Coroutine[Any, Any, Any]] | None = {}
+        self.made = made = Call()
+        made.unbegun = {}
 
     @property
     def consumer_group(self) -> str:  # type: ignore[override]  # it is the listener's, and no field of its own
@@ -155,9 +156,10 @@ class Invocation(ConsumeContext):
         """
         dispatch, messages = self._dispatch, self.messages
         binding = dispatch.binding
-        current_call.set(self)  # in the context of this call alone
-        if self.unbegun is None:
-            self.unbegun = {}  # it is called again
+        made = self.made
+        if made.unbegun is None:
+            made.unbegun = {}  # it is called again
+        current_call.set(made)  # in the context of this call alone
         try:
             if binding.is_batch:
                 return _unless_consumed(await self._run_batch(messages))
@@ -174,9 +176,9 @@ class Invocation(ConsumeContext):
             result = handler(*arguments) if handler is not None else binding.call(arguments)
             if type(result) is CoroutineType or _can_be_awaited(result):
                 result = await result
-            return None if result is None and not self.unbegun else _unless_consumed([await self._outcome(result)])
+            return None if result is None and not made.unbegun else _unless_consumed([await self._outcome(result)])
         finally:
-            self.unbegun = None
+            made.unbegun = None
 
     async def _run_one(self, message: MessageExt) -> Outcome:
         try:
@@ -196,10 +198,10 @@ class Invocation(ConsumeContext):
         try:
             result = handler(*arguments) if handler is not None else binding.call(arguments)
         except BaseException:
-            self.unbegun = None
+            self.made.unbegun = None
             raise
-        if not self.unbegun and (result is None or self._is_dropped(result)):
-            self.unbegun = None
+        if not self.made.unbegun and (result is None or self._is_dropped(result)):
+            self.made.unbegun = None
             return None
         return self._end(result)
 
@@ -210,7 +212,7 @@ class Invocation(ConsumeContext):
 
     async def _end(self, result: Any) -> Outcomes:
         """What is left to do in the loop after a call in a thread."""
-        current_call.set(self)
+        current_call.set(self.made)
         try:
             if _can_be_awaited(result):
                 result = await result
@@ -218,7 +220,7 @@ class Invocation(ConsumeContext):
                 return _unless_consumed(await self._outcomes(result, len(self.messages)))
             return _unless_consumed([await self._outcome(result)])
         finally:
-            self.unbegun = None
+            self.made.unbegun = None
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
@@ -301,12 +303,12 @@ class Invocation(ConsumeContext):
             if type(result) is CoroutineType:
                 result.close()
             raise HandlerError(f"{who} returned {forgotten} without awaiting it: write return await ...")
-        if not self.unbegun:
+        if not self.made.unbegun:
             return
-        made = never_begun(self)
-        self.unbegun = {}
-        if made:
-            told = ", ".join(f"{each.name} ({each.where})" if each.where else each.name for each in made)
+        lost = never_begun(self.made)
+        self.made.unbegun = {}  # a further message of this call
+        if lost:
+            told = ", ".join(f"{each.name} ({each.where})" if each.where else each.name for each in lost)
             write = "write await before it"
             if not signature.is_async:
                 write = "a def cannot await, so declare it with async def and write await before it"

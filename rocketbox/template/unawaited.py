@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from functools import wraps
 from itertools import islice
 from types import CodeType, FrameType
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from rocketbox.loops import mark_coroutine_function
 
@@ -48,8 +48,14 @@ class Made:
         return f"{self._code.co_filename}:{position[0] or self._code.co_firstlineno}"
 
 
-class Call(Protocol):
-    """A call of users' code, as far as the coroutines matter that are made in it."""
+class Call:
+    """A call of users' code, as far as the coroutines matter that are made in it.
+
+    It knows nothing else of the call: what the call has begun, such as a connection of a pool, keeps the context and
+    with it this for as long as it lives. There is one for each message, so ``unbegun`` is set without an ``__init__``.
+    """
+
+    __slots__ = ("unbegun",)
 
     unbegun: dict[Made, Coroutine[Any, Any, Any]] | None
     """Those that were made and have not begun; None: the call has ended, and what tasks of it make is their own."""

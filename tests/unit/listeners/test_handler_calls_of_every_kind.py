@@ -359,7 +359,7 @@ async def test_what_a_task_sends_after_the_handler_has_returned_is_not_kept(temp
         go_on.set()
     assert isinstance(template.producer, Recorder)
     assert len(template.producer.sent) == count
-    assert invocation.unbegun is None
+    assert invocation.made.unbegun is None
 
 
 async def test_a_handler_that_sends_much_keeps_nothing_of_it(template: RocketMQTemplate) -> None:
@@ -369,11 +369,27 @@ async def test_a_handler_that_sends_much_keeps_nothing_of_it(template: RocketMQT
         nonlocal most
         for _ in range(100):
             await template.send("alerts", text)
-            most = max(most, len(invocation.unbegun or ()))
+            most = max(most, len(invocation.made.unbegun or ()))
 
     invocation = dispatch(handler).invocation([message()])
     assert await invocation.run() is None
     assert most == 0
+
+
+async def test_what_a_call_has_begun_keeps_nothing_of_its_message(template: RocketMQTemplate) -> None:
+    go_on = anyio.Event()
+    async with anyio.create_task_group() as group:
+
+        async def handler(message: MessageExt) -> None:
+            await template.send("alerts", "x")
+            group.start_soon(go_on.wait)
+
+        given = message()
+        messages = [given]
+        assert await dispatch(handler).handle(messages) is None
+        holders = [each for each in gc.get_referrers(given) if isinstance(each, list | Invocation)]
+        assert holders == [messages]
+        go_on.set()
 
 
 async def test_nothing_of_a_call_waits_for_the_garbage_collector(template: RocketMQTemplate) -> None:
