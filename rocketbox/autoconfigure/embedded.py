@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 from rocketbox.autoconfigure.properties import EmbeddedProperties, RocketBoxProperties
 from rocketbox.autoconfigure.service import Service
 from rocketbox.boot.conditions import on_missing_bean, on_property
 from rocketbox.boot.marks import Phase, bean
-from rocketbox.embedded import EmbeddedOptions
 from rocketbox.errors import ConfigurationError, Finding, StoreLockedError
 from rocketbox.local_servers import LocalServers
+
+if TYPE_CHECKING:
+    from rocketbox.embedded import EmbeddedOptions
 
 __all__ = ["embedded_options", "embedded_servers"]
 
@@ -41,6 +44,8 @@ async def embedded_servers(properties: RocketBoxProperties, service: Service) ->
 
 def embedded_options(properties: EmbeddedProperties, service: Service) -> EmbeddedOptions:
     """The servers' options; keys that are not named there go to the broker, which knows Apache's."""
+    from rocketbox.embedded import EmbeddedOptions  # here: a service with servers elsewhere loads no broker
+
     broker = {"flush-disk-type": properties.flush_disk_type, **(properties.model_extra or {})}
     named = [field.alias or name for name, field in EmbeddedProperties.model_fields.items()]
     places = {key: place for key in (*named, *broker) if (place := service.where(PREFIX + key))}

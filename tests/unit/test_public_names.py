@@ -6,6 +6,7 @@ import ast
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,3 +42,21 @@ def test_a_module_of_listeners_loads_no_library_of_the_framework() -> None:
     loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
     heavy = {"pydantic", "pydantic_settings", "dependency_injector", "typer", "asyncio", "anyio", "pyspark", "yaml"}
     assert heavy.isdisjoint(name.partition(".")[0] for name in loaded)
+
+
+def test_a_service_with_servers_elsewhere_loads_neither_broker_nor_commands_nor_spark(tmp_path: Path) -> None:
+    (tmp_path / "desk.py").write_text(
+        "import sys\n"
+        "from rocketbox import RocketBox, RocketMQTemplate, rocketmq_listener\n"
+        "app = RocketBox('desk', scan=[__name__])\n"
+        "@rocketmq_listener(topic='departures', consumer_group='desk')\n"
+        "async def on_departure(text: str, template: RocketMQTemplate) -> None: ...\n"
+        "if __name__ == '__main__':\n"
+        "    app.check(arguments=['--rocketmq.name-server=ns:9876', '--rocketmq.producer.group=desk'])\n"
+        "    print('\\n'.join(sys.modules))\n"
+    )
+    run = subprocess.run([sys.executable, "desk.py"], cwd=tmp_path, check=True, capture_output=True, text=True)
+    loaded = set(run.stdout.split())
+    unneeded = {"typer", "pyspark", "rocketbox.broker", "rocketbox.nameserver", "rocketbox.embedded", "rocketbox.cli"}
+    assert "rocketbox.client" in loaded
+    assert unneeded.isdisjoint(loaded)
