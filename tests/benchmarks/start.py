@@ -122,7 +122,7 @@ async def main():
 anyio.run(main)
 """
 
-IMPORTS = f"{STAMP}import pydantic_settings, dependency_injector.containers, typer\n{STAMP_IMPORTED}"
+IMPORTS = f"{STAMP}import pydantic_settings, dependency_injector.containers\n{STAMP_IMPORTED}"
 
 Steps = dict[str, float]
 """Milliseconds by step, in their order."""
