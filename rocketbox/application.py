@@ -33,6 +33,7 @@ from rocketbox.boot.beans import BeanContainer, DynamicContainer
 from rocketbox.boot.failures import render_failure
 from rocketbox.boot.masking import masked_traceback
 from rocketbox.boot.report import ConditionsReport
+from rocketbox.boot.secrets import secrets_of
 from rocketbox.errors import ClientStateError, ConfigurationError, ForkedError, NotStartedError
 from rocketbox.loops import loop_options
 from rocketbox.management.health import ApplicationHealth
@@ -102,6 +103,7 @@ class RocketBox(HookDecorators):
         self._config = config
         self._exclude = tuple(exclude)
         self._run: Run | None = None
+        self._masks_all_logs = False
         self._planned: BeanContainer | None = None
 
     def __repr__(self) -> str:
@@ -214,6 +216,7 @@ class RocketBox(HookDecorators):
         if self._run is not None and self._run.process == os.getpid():
             raise ClientStateError(f"{self.name} is running already")
         self._run = Run(assembly)
+        self._run.masks_all_logs = self._masks_all_logs
         return self._run
 
     async def _enter(self, run: Run) -> None:
@@ -231,6 +234,18 @@ class RocketBox(HookDecorators):
         block of ``async with app:`` and of :meth:`started` it is :meth:`wait_for_shutdown` that returns.
         """
         self._running.ask_to_stop()
+
+    def mask_logs(self) -> None:
+        """Take the secrets of the settings out of all that is logged in this process, by whatever logger.
+
+        For services inside of other programs, where rocketbox masks what its own loggers say, and no more, by itself.
+        Holds for all later starts; fields of ``extra=`` are masked in those handlers which the root logger has by the
+        end of a start. ``rocketbox run`` and :meth:`run` do so anyway.
+        """
+        self._masks_all_logs = True
+        if self._run is not None:
+            self._run.masks_all_logs = True
+            self._run.mask_logs()
 
     async def wait_for_shutdown(self) -> None:
         """Return when somebody has called :meth:`shutdown`."""
@@ -440,6 +455,7 @@ class RocketBox(HookDecorators):
     def print_failure(error: BaseException, *, debug: bool = False, secrets: frozenset[str] = frozenset()) -> None:
         """Write to stderr why an application did not start; with ``debug`` the traceback first."""
         report = None
+        secrets = secrets or secrets_of(os.environ)  # nothing else is known before the settings are
         if isinstance(error, AssemblyError):
             report, secrets = error.report, error.secrets
         if debug:

@@ -22,6 +22,7 @@ from rocketbox.autoconfigure.kinds import Starting
 from rocketbox.autoconfigure.service import of_cluster
 from rocketbox.boot.failures import failure_findings, without_secrets
 from rocketbox.boot.lifecycle import Lifecycle
+from rocketbox.boot.log_masking import mask_handlers, mask_records
 from rocketbox.boot.marks import Phase
 from rocketbox.boot.masking import mask
 from rocketbox.boot.slow_start import SlowStart
@@ -57,6 +58,8 @@ class Run:
         """Keeps the limit of the stop, where this process does nothing else than this run."""
         self.ask_host: Callable[[], object] | None = None
         """Asks the server in which this runs to stop; None where somebody waits here for the wish."""
+        self.masks_all_logs = False
+        """Whether all loggers of the process are kept from showing this run's secrets, not only rocketbox's own."""
         self._waiting = 0
         self.call_soon = call_soon_from_thread()
         self.drain_timeout = assembly.rocketbox.shutdown.drain_timeout.total_seconds()
@@ -80,6 +83,7 @@ class Run:
 
     async def __aenter__(self) -> Self:
         service, settings = self.assembly.service, self.assembly.settings
+        self.mask_logs()
         files = ", ".join(map(str, settings.files)) or "none"
         profiles = ", ".join(settings.profiles) or "none"
         _log.info("%s is starting on %s; settings: %s; profiles: %s", service.name, loop_name(), files, profiles)
@@ -99,6 +103,7 @@ class Run:
         self._slow_start_task.cancel()
         self._indicators = self.assembly.container.resolve(list[HealthIndicator])
         self.is_started = True
+        self.mask_logs()  # beans may have asked for more of them meanwhile
         listeners = sum(len(plan.describe()) for plan in self.assembly.plans)
         counted = f"{listeners} listener{'' if listeners == 1 else 's'}"
         _log.info("%s is ready after %.2f s: %s", service.name, self.lifecycle.start_took, counted)
@@ -112,6 +117,13 @@ class Run:
             self.guard.begin()
             self.lifecycle.stop_asked_at = self.guard.began
         return await self.lifecycle.__aexit__(kind, error, trace)
+
+    def mask_logs(self) -> None:
+        """Take this run's secrets out of what is logged from now on."""
+        secrets = self.assembly.settings.secrets
+        mask_records(self.assembly.service.name, secrets, everywhere=self.masks_all_logs)
+        if self.masks_all_logs:
+            mask_handlers(secrets)
 
     def ask_to_stop(self) -> None:
         """Let it end; in any thread."""

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 
 from rocketbox.autoconfigure.properties import LoggingProperties
-from rocketbox.boot.masking import MaskingFilter
+from rocketbox.boot.log_masking import extra_of, mask_handlers, mask_records
 
 __all__ = ["JsonFormatter", "TextFormatter", "set_up_logging"]
 
@@ -31,7 +31,11 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, process if it has a name, logger, message, the traceback if there is one."""
+    """One JSON object a line: time, level, process if it has a name, logger, message, the traceback if there is one.
+
+    Fields of ``extra=`` follow, as they are where JSON can say them, else as ``repr``; one that has the name of another
+    is left out.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -41,9 +45,12 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        if record.exc_info:
-            line["error"] = record.exc_text or self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        if record.exc_info and not record.exc_text:
+            record.exc_text = self.formatException(record.exc_info)
+        if record.exc_text:
+            line["error"] = record.exc_text
+        extra = {name: value for name, value in extra_of(record).items() if name not in line}
+        return json.dumps({**line, **extra}, ensure_ascii=False, default=repr)
 
 
 def _process_of(record: logging.LogRecord) -> str | None:
@@ -53,7 +60,7 @@ def _process_of(record: logging.LogRecord) -> str | None:
 def set_up_logging(properties: LoggingProperties, *, debug: bool = False, secrets: Iterable[str] = ()) -> None:
     """Set the levels, and a handler if there is none; ``debug`` shows what rocketbox does in detail.
 
-    ``secrets`` are masked in whatever the handlers of the root logger get.
+    ``secrets`` are masked in all that is logged in this process, by whomever.
     """
     root = logging.getLogger()
     if not root.handlers:
@@ -61,9 +68,8 @@ def set_up_logging(properties: LoggingProperties, *, debug: bool = False, secret
         own.setFormatter(JsonFormatter() if properties.format == "json" else TextFormatter())
         root.addHandler(own)
         root.setLevel(logging.INFO)
-    masking = MaskingFilter(secrets)
-    for handler in root.handlers:
-        masking.install(handler)
+    mask_records("", secrets, everywhere=True)
+    mask_handlers(secrets)
     if debug:
         logging.getLogger("rocketbox").setLevel(logging.DEBUG)
     for name, level in properties.level.items():

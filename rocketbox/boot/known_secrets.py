@@ -14,7 +14,14 @@ from pydantic import BaseModel
 from rocketbox.boot.layers import Entry
 from rocketbox.boot.origins import Ready, Scalar
 from rocketbox.boot.placeholders import PlaceholderError
-from rocketbox.boot.secrets import credentials_in, is_guessable, is_secret, secret_values, secrets_in
+from rocketbox.boot.secrets import (
+    credentials_in,
+    credentials_within,
+    is_guessable,
+    is_secret,
+    secret_values,
+    secrets_in,
+)
 from rocketbox.boot.shapes import Many
 from rocketbox.boot.sources import Texts
 
@@ -32,6 +39,7 @@ class KnownSecrets:
         found = {text for entry in entries for text in self._of_entry(entry)}
         for model in models.values():  # defaults, and what validators made of what was written
             found.update(secret_values(model))
+            found.update(credentials_within(model))
         self._secrets = frozenset(self._hidden(text for text in found if text.strip()))
 
     @property

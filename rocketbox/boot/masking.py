@@ -1,9 +1,9 @@
 """Secrets in text: what is replaced by ``******`` before a text is shown, in failures, commands and logs.
 
-Which values are secret is known in ``boot.secrets``. A secret is found as it is, as ``repr`` and JSON write it (also
-one inside of the other), percent-encoded as in a URL, each long line of one that has several lines (keys in PEM), and
-the ends of one that was cut to ``abcd...wxyz``, as pydantic cuts values. Other parts of it, base64, hashes and other
-encodings are not found: looking for them would cost too much, and hide what is no secret.
+Which values are secret is known in ``boot.secrets``. A secret is found as it is, as ``repr`` of text and of bytes and
+JSON write it (also one inside of the other), percent-encoded as in a URL, each long line of one that has several lines
+(keys in PEM), and the ends of one that was cut to ``abcd...wxyz``, as pydantic cuts values. Other parts of it, base64,
+hashes and other encodings are not found: looking for them would cost too much, and hide what is no secret.
 
 A short secret would hide text that has nothing to do with it. So below ``MIN_INSIDE`` letters it is found as a whole
 word only, a word of letters alone only where values stand (behind a quote, ``=``, ``:``), and below ``MIN_SEARCHED``
@@ -12,14 +12,13 @@ not at all: there only the value of its own key is masked.
 
 from __future__ import annotations
 
-import logging
 import re
 import traceback
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from urllib.parse import quote, quote_plus
 
-__all__ = ["MASK", "MaskingFilter", "mask", "masked_traceback"]
+__all__ = ["MASK", "mask", "masked_traceback"]
 
 MASK = "******"
 MIN_SEARCHED = 4
@@ -91,7 +90,14 @@ def _letter(letter: str) -> str:
     short = {"\n": "|n", "\t": "|t", "\r": "|r"}.get(letter, "")
     pair = letter.encode("utf-16-be", "surrogatepass").hex()  # JSON writes what is above 16 bits as two
     wide = rf"|\\+u{pair[:4]}\\+u{pair[4:]}" if len(pair) == 8 else ""
-    return rf"(?:{re.escape(letter)}|\\+(?:x{code[0]}|u{code[1]}|U{code[2]}{short}){wide})"
+    return rf"(?:{re.escape(letter)}|\\+(?:x{code[0]}|u{code[1]}|U{code[2]}{short}){wide}|{_in_bytes(letter)})"
+
+
+def _in_bytes(letter: str) -> str:
+    """A letter as ``repr`` of bytes writes it; one that stands for a byte which is no text also as what replaces it."""
+    if 0xDC80 <= ord(letter) <= 0xDCFF:
+        return rf"\\+x{ord(letter) - 0xDC00:02x}|\ufffd"
+    return "".join(rf"\\+x{byte:02x}" for byte in letter.encode("utf-8", "surrogatepass"))
 
 
 def _mask_ends(text: str, secrets: frozenset[str]) -> str:
@@ -128,39 +134,3 @@ def _starts_with_end_of(text: str, begin: int, secret: str) -> int:
 def masked_traceback(error: BaseException, secrets: Iterable[str]) -> str:
     """The traceback of an error, with those of its causes, and without secrets."""
     return mask("".join(traceback.format_exception(error)).rstrip(), secrets)
-
-
-class MaskingFilter(logging.Filter):
-    """Takes secrets out of what a logging handler gets: message, arguments and traceback.
-
-    One handler has one of them, :meth:`install` sees to that; a record in which there is no secret stays as it is.
-    """
-
-    def __init__(self, secrets: Iterable[str]) -> None:
-        super().__init__()
-        self.secrets = frozenset(secrets)
-
-    def install(self, handler: logging.Handler) -> None:
-        """Put it into a handler, in the place of an earlier one."""
-        for earlier in [each for each in handler.filters if isinstance(each, MaskingFilter)]:
-            handler.removeFilter(earlier)
-        handler.addFilter(self)
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if not self.secrets:
-            return True
-        message = _message_of(record)
-        if message is not None and (masked := mask(message, self.secrets)) != message:
-            record.msg, record.args = masked, ()
-        if record.exc_info and record.exc_info[1] is not None:  # another handler may have put it into words already
-            written = record.exc_text or "".join(traceback.format_exception(*record.exc_info)).rstrip()
-            if (masked := mask(written, self.secrets)) != written:
-                record.exc_text = masked  # formatters take it in place of writing one themselves
-        return True
-
-
-def _message_of(record: logging.LogRecord) -> str | None:
-    try:
-        return record.getMessage()
-    except Exception:  # arguments that do not fit: the handler tells of it in its own way
-        return None

@@ -2,7 +2,8 @@
 
 Secret is what comes from a directory of secrets, what a model declares as ``SecretStr`` (``SecretBytes``, ``Secret``),
 a key whose name says so (``password``, ``token``, ``access-key``), a variable of such a name that ``${...}`` refers to,
-and the password in a URL or connection text. How they are replaced in text is the business of ``boot.masking``.
+and what looks like it: the password in a URL or connection text, a JWT, a private key. How they are replaced in text is
+the business of ``boot.masking``.
 """
 
 from __future__ import annotations
@@ -20,20 +21,43 @@ from rocketbox.boot.shapes import Leaf, Section, Shape, Table, item_of
 
 __all__ = [
     "credentials_in",
+    "credentials_within",
     "has_secret_name",
     "is_guessable",
     "is_secret",
     "secret_values",
     "secrets_in",
+    "secrets_of",
 ]
 
+_KEY = r"(?:access|private|api|signing|encryption|account|shared[-_.]?access)[-_.]?key"
 _SECRET_NAME = re.compile(
-    r"secret|passw(or)?d|passphrase|pwd\b|token(?![a-z])|credential|(access|private|api|signing|encryption)[-_.]?key",
+    rf"secret|passw(or)?d|passphrase|pwd\b|token(?![a-z])|credential|{_KEY}"
+    r"|(?<![a-z])(auth|authorization|jwt|pem)$",  # as a word, and the last one: auth-method is none
     re.IGNORECASE,
 )
+_LAST_WORD = re.compile(r"[a-z0-9](Auth|Authorization|Jwt|Pem)$")
 _KEY_IN_PARTS = re.compile(r"(access|secret|private|api|signing|encryption)\.key", re.IGNORECASE)
-_IN_URL = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
-_IN_PARAMETERS = re.compile(r"(?:password|passwd|pwd|secret|token)=([^&;,\s'\"]+)", re.IGNORECASE)
+
+# Of texts which may end in more than one place, each pattern finds the longest and the shortest: both are masked.
+_IN_URL = tuple(re.compile(rf"://[^/\s:]*:([^/\s]+{lazy})@") for lazy in ("", "?"))
+_WITHOUT_SCHEME = re.compile(r"(?!(?:mailto|sips?|xmpp|tel):)[\w.+-]+:([^\s/][^\s]*)@[\w.-]+(?::\d+)?(?:[/?].*)?")
+_ORACLE = re.compile(r"jdbc:oracle:\w+:[^/\s]+/([^\s]+?)@", re.IGNORECASE)
+_NAMES = rf"(?:password|passwd|passphrase|pwd|secret|token|signature|(?<![a-z])(?:sig|pass)|{_KEY})"
+_IN_PARAMETERS = tuple(
+    re.compile(rf"{_NAMES}{value}", re.IGNORECASE)
+    for value in (
+        r"\s*=\s*([^&;,\s'\"][^&;,\s'\"]*)",
+        r"\s*=\s*([^&;,\s'\"][^&;,\s]*)",
+        r"[\"']?\s*[:=]\s*\"((?:[^\"\\]|\\.)+)\"",
+        r"[\"']?\s*[:=]\s*'((?:[^'\\]|\\.|'')+)'",
+    )
+)
+_ON_ITS_OWN = (
+    re.compile(r"\b(?:bearer|basic)\s+([A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE),
+    re.compile(r"\b(eyJ[\w-]{6,}\.[\w-]{6,}\.[\w-]*)"),  # a JWT
+    re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z))", re.DOTALL),
+)
 _DEFAULT = re.compile(r"\$\{([^:{}]+):([^${}]+)\}")
 _FOLDERS = ("PWD", "OLDPWD")  # the shell's
 _PLAIN_WORDS = frozenset("true false null none yes no on off".split())
@@ -41,7 +65,7 @@ _PLAIN_WORDS = frozenset("true false null none yes no on off".split())
 
 def has_secret_name(name: str) -> bool:
     """Whether the name of a key or variable says that its value is secret."""
-    return name not in _FOLDERS and bool(_SECRET_NAME.search(name))
+    return name not in _FOLDERS and bool(_SECRET_NAME.search(name) or _LAST_WORD.search(name))
 
 
 def is_secret(path: Sequence[str], shape: Shape | None, raw: Raw | None = None) -> bool:
@@ -74,7 +98,7 @@ def secret_values(value: Any, name: str = "") -> Iterator[str]:
     """The secret texts in a Python value: what is declared as a secret, or stands under a name that says so."""
     if isinstance(value, SecretStr | SecretBytes | Secret):
         inner = value.get_secret_value()
-        yield inner.decode(errors="replace") if isinstance(inner, bytes) else str(inner)
+        yield inner.decode(errors="surrogateescape") if isinstance(inner, bytes) else str(inner)
     elif isinstance(value, BaseModel):
         for field in (*type(value).model_fields, *(value.model_extra or ())):
             yield from secret_values(getattr(value, field), field)
@@ -92,11 +116,39 @@ def secret_values(value: Any, name: str = "") -> Iterator[str]:
 
 
 def credentials_in(text: str) -> Iterator[str]:
-    """The passwords in a URL (``db://user:password@host``), in parameters (``password=...``), and as the default of a
-    placeholder (``${PASSWORD:...}``)."""
-    for pattern in (_IN_URL, _IN_PARAMETERS):
-        yield from (found for found in pattern.findall(text) if "${" not in found)
+    """What is secret in a text by the look of it.
+
+    The password in a URL (``db://user:password@host``, also without ``db://``) and in parameters (``password=...``,
+    ``AccountKey=...``, in quotes or not), the default of a placeholder (``${PASSWORD:...}``), what follows ``Bearer``,
+    a JWT, a private key in PEM.
+    """
+    found = [each for pattern in (*_IN_URL, _ORACLE, *_IN_PARAMETERS, *_ON_ITS_OWN) for each in pattern.findall(text)]
+    if (whole := _WITHOUT_SCHEME.fullmatch(text)) is not None:
+        found.append(whole[1])
+    yield from (each for each in dict.fromkeys(found) if "${" not in each)
     yield from (default for name, default in _DEFAULT.findall(text) if has_secret_name(name))
+
+
+def credentials_within(value: Any) -> Iterator[str]:
+    """As :func:`credentials_in`, of all texts in a Python value."""
+    if isinstance(value, str):
+        yield from credentials_in(value)
+    elif isinstance(value, BaseModel):
+        yield from (found for each in (*vars(value).values(), value.model_extra) for found in credentials_within(each))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for each in dataclasses.fields(value):
+            yield from credentials_within(getattr(value, each.name, None))
+    elif isinstance(value, Mapping):
+        yield from (found for each in value.values() for found in credentials_within(each))
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from (found for each in value for found in credentials_within(each))
+
+
+def secrets_of(environment: Mapping[str, str]) -> frozenset[str]:
+    """Those of variables whose names say that they are secret: what is known before any settings are read."""
+    return frozenset(
+        value for name, value in environment.items() if has_secret_name(name) and not is_guessable(value, ())
+    )
 
 
 def is_guessable(secret: str, public: Iterable[str]) -> bool:

@@ -117,6 +117,12 @@ PLACES: dict[str, Place] = {
     ),
     "default of a placeholder": Place(f'bank: {{url: "db://${{DB_PASSWORD:{SECRET}}}"}}', key="bank.url"),
     "password in a URL": Place("bank: {url: 'db://admin:hunter2%2Fof%20the%20b%25nk@host/bank'}", key="bank.url"),
+    "password with an at sign in a URL": Place(
+        "bank: {url: 'db://admin:at@hunter2/of@host/bank'}".replace("/of", "-of"), key="bank.url"
+    ),
+    "key of an account": Place("bank: {url: 'AccountName=a;AccountKey=hunter2+of/the==;X=1'}", key="bank.url"),
+    "password in a list": Place("bank: {more: ['db://admin:hunter2-of@host']}", key="bank.more"),
+    "a key that is named auth": Place(f"lake: {{auth: {QUOTED}}}", key="lake.auth"),
     "configuration of Spark": Place(
         f"rocketbox.spark.conf: {{spark.hadoop.fs.s3a.access.key: {QUOTED}}}",
         key="rocketbox.spark.conf[spark.hadoop.fs.s3a.access.key]",
@@ -348,3 +354,57 @@ def test_commands_in_processes_of_their_own_show_no_secret(tmp_path: Path) -> No
         assert service.finish() == status, service.output
         assert "hunter2" not in service.output
         assert service.output
+
+
+HOSTED = """
+import logging
+
+from pydantic import BaseModel, SecretStr
+from rocketbox import RocketBox, bean, configuration_properties
+
+app = RocketBox("bank")
+
+@configuration_properties("bank")
+class BankProperties(BaseModel):
+    key: SecretStr
+
+class Account: ...
+
+@bean
+def account(properties: BankProperties) -> Account:
+    text = properties.key.get_secret_value()
+    logging.getLogger("rocketbox.anything").warning("rocketbox says %s", text)
+    logging.getLogger("bank").warning("the bank says %s", text)
+    return Account()
+"""
+
+
+@pytest.mark.anyio
+async def test_rocketbox_itself_shows_no_secret_inside_of_another_program(
+    service: ServiceMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = service(HOSTED, f"bank: {{key: {QUOTED}}}".replace("%", "%%"))
+    async with module.app.lifespan(object()):
+        assert module.app.is_ready
+    assert f"rocketbox says {MASK}" in caplog.text
+    assert f"the bank says {SECRET}" in caplog.text  # who speaks there is the program
+
+
+@pytest.mark.anyio
+async def test_all_logs_of_a_program_show_no_secret_when_it_asks_for_that(
+    service: ServiceMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = service(HOSTED, f"bank: {{key: {QUOTED}}}".replace("%", "%%"))
+    module.app.mask_logs()
+    async with module.app.lifespan(object()):
+        assert f"rocketbox says {MASK}" in caplog.text
+    assert f"the bank says {MASK}" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def test_a_module_that_fails_with_a_secret_of_the_environment_does_not_show_it(tmp_path: Path) -> None:
+    (tmp_path / "bank.py").write_text("import os\nraise ValueError('cannot log in with ' + os.environ['BANK_AUTH'])\n")
+    service = Service(tmp_path, "run", "bank:app", "--debug", environment={"BANK_AUTH": "hunter2-of-the-bank"})
+    assert service.finish() == 1
+    assert f"cannot log in with {MASK}" in service.output
+    assert "hunter2" not in service.output

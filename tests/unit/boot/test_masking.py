@@ -10,11 +10,12 @@ from collections.abc import Callable
 from urllib.parse import quote, quote_plus
 
 import pytest
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, SecretBytes, TypeAdapter, ValidationError
 
 from rocketbox.boot import masking
-from rocketbox.boot.masking import MASK, MaskingFilter, mask, masked_traceback
-from rocketbox.boot.secrets import has_secret_name
+from rocketbox.boot.log_masking import MaskingFilter, mask_records
+from rocketbox.boot.masking import MASK, mask, masked_traceback
+from rocketbox.boot.secrets import credentials_in, has_secret_name, secret_values
 
 SECRET = "p4ss/w0rd &\n'of' the bänk"
 
@@ -161,3 +162,92 @@ def test_a_word_before_dots_is_not_taken_for_a_secret_that_was_cut(text: str, se
 )
 def test_a_name_says_token_as_a_word(name: str, says: bool) -> None:
     assert has_secret_name(name) is says
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("postgresql://u:p@ss-word@host/db", "p@ss-word"),
+        ("amqp://desk:it's-hunter@example.org:5672/%2f", "it's-hunter"),
+        ("mongodb://u:hunter22@h1:27017,h2:27017/db", "hunter22"),
+        ("redis://h1:6379,redis://u:hunter22@h2:6379", "hunter22"),
+        ("desk:hunter22@example.org:5432", "hunter22"),
+        ("jdbc:oracle:thin:scott/hunter22@//host:1521/x", "hunter22"),
+        ('PlainLoginModule required username="u" password="hunter 22;x";', "hunter 22;x"),
+        ("host=h password='it''s hunter' user=u", "it''s hunter"),
+        ('{"user": "u", "password": "hunter22"}', "hunter22"),
+        ("DefaultEndpointsProtocol=https;AccountName=a;AccountKey=aGVsbG8rd29ybGQ/eA==;X=1", "aGVsbG8rd29ybGQ/eA=="),
+        ("Endpoint=sb://x/;SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0LTEyMw=", "c2VjcmV0LTEyMw="),
+        ("https://a.example.org/c?sv=2024&sig=Ab%2Bcd12345&se=1", "Ab%2Bcd12345"),
+        ("Authorization: Bearer abc.def-123456", "abc.def-123456"),
+        (
+            "use eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abcDEF123-_ for it",
+            "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abcDEF123-_",
+        ),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIEvQ\n-----END RSA PRIVATE KEY-----", "MIIEvQ"),
+    ],
+)
+def test_what_is_secret_by_its_look_is_found_in_a_value(text: str, secret: str) -> None:
+    found = set(credentials_in(text))
+    assert found
+    assert secret not in mask(f"said {text}", found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://example.org/a:b@c", "ns1:9876;ns2:9876", "mailto:desk@example.org", "desk@example.org",
+        "-----BEGIN CERTIFICATE-----\nMIIEvQ\n-----END CERTIFICATE-----", "the token bucket has a basic limit", "12:30",
+    ],
+)  # fmt: skip
+def test_what_looks_harmless_is_left_alone(text: str) -> None:
+    assert list(credentials_in(text)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("auth", True), ("REDIS_AUTH", True), ("basicAuth", True), ("jwt", True), ("signing-pem", True),
+        ("passphrase", True), ("private-key", True), ("account-key", True), ("authorization", True),
+        ("auth-method", False), ("author", False), ("oauth-url", False), ("item", False),
+    ],
+)  # fmt: skip
+def test_a_name_says_that_its_value_is_secret(name: str, says: bool) -> None:
+    assert has_secret_name(name) is says
+
+
+def test_a_secret_is_found_in_the_repr_of_bytes() -> None:
+    secret = "hünter2-\U0001f680-'22"
+    assert "nter2" not in mask(f"got {secret.encode()!r} and {bytearray(secret.encode())!r}", {secret})
+    raw = b"\xff\xfehunter-22"
+    (of_bytes,) = secret_values(SecretBytes(raw))
+    assert "unter" not in mask(f"got {raw!r} and {raw.decode(errors='replace')}", {of_bytes})
+
+
+def test_records_of_rocketbox_are_masked_for_every_handler(caplog: pytest.LogCaptureFixture) -> None:
+    mask_records("tests", {"third-secret"})
+    try:
+        logging.getLogger("rocketbox.some").warning("it is %s", "third-secret")
+        logging.getLogger("rocketboxes").warning("it is %s", "third-secret")
+        try:
+            raise ValueError("third-" + "secret")
+        except ValueError:
+            logging.getLogger("rocketbox").exception("it failed")
+        mask_records("tests", {"third-secret"}, everywhere=True)
+        logging.getLogger("rocketboxes").warning("it was %s", "third-secret")
+    finally:
+        mask_records("tests", ())
+    assert caplog.messages == [f"it is {MASK}", "it is third-secret", "it failed", f"it was {MASK}"]
+    assert f"ValueError: {MASK}" in caplog.text
+    assert [record.exc_info for record in caplog.records] == [None] * 4  # what a formatter of its own would write anew
+
+
+def test_a_handler_gets_fields_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    MaskingFilter(["fourth-secret"]).install(caplog.handler)
+    try:
+        logging.getLogger("tests.masking").warning(
+            "it is", extra={"key": "fourth-secret", "more": ["fourth-secret", 7]}
+        )
+    finally:
+        MaskingFilter([]).install(caplog.handler)
+    assert (vars(caplog.records[0])["key"], vars(caplog.records[0])["more"]) == (MASK, f"['{MASK}', 7]")

@@ -1,0 +1,112 @@
+"""Secrets in logs: records are masked when they are made, so that no handler, of whoever it is, gets one with a secret.
+
+A service masks what rocketbox's own loggers say, wherever it runs. What other loggers of the process say is masked for
+a program that is nothing but the service, and where ``app.mask_logs()`` asks for it. Fields that are added to a record
+by ``extra=`` come after that: they are masked in handlers that have a :class:`MaskingFilter`.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from rocketbox.boot.masking import mask
+
+__all__ = ["MaskingFilter", "mask_handlers", "mask_records"]
+
+OWN = "rocketbox"
+
+
+@dataclass(frozen=True)
+class _Known:
+    secrets: frozenset[str]
+    everywhere: bool
+
+
+_known: dict[str, _Known] = {}  # by the name of the service; what is logged after its end may still quote them
+_make_record: Any = None
+
+
+def mask_records(service: str, secrets: Iterable[str], *, everywhere: bool = False) -> None:
+    """Mask these secrets in all records of rocketbox's loggers from now on; ``everywhere``: in those of all loggers.
+
+    They take the place of those that were named for the service before.
+    """
+    global _make_record
+    _known[service] = _Known(frozenset(secrets), everywhere)
+    if _make_record is None:
+        _make_record = logging.getLogRecordFactory()
+        logging.setLogRecordFactory(_make_masked)
+
+
+def mask_handlers(secrets: Iterable[str]) -> None:
+    """Mask these secrets in all that the handlers of the root logger get."""
+    masking = MaskingFilter(secrets)
+    for handler in logging.getLogger().handlers:
+        masking.install(handler)
+
+
+def _make_masked(*args: Any, **kwargs: Any) -> logging.LogRecord:
+    record: logging.LogRecord = _make_record(*args, **kwargs)
+    name = record.name or ""
+    own = name == OWN or name.startswith(OWN + ".")
+    for known in tuple(_known.values()):
+        if (own or known.everywhere) and known.secrets:
+            _scrub(record, known.secrets)
+    return record
+
+
+def _scrub(record: logging.LogRecord, secrets: frozenset[str]) -> None:
+    message = _message_of(record)
+    if message is not None and (masked := mask(message, secrets)) != message:
+        record.msg, record.args = masked, ()
+    written = record.exc_text  # another handler may have put it into words already
+    if not written and record.exc_info and record.exc_info[1] is not None:
+        written = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+    if written and (masked := mask(written, secrets)) != written:
+        record.exc_text = masked  # formatters take it; those that write one themselves have nothing to write it from
+        record.exc_info = None
+
+
+def _message_of(record: logging.LogRecord) -> str | None:
+    try:
+        return record.getMessage()
+    except Exception:  # arguments that do not fit: the handler tells of it in its own way
+        return None
+
+
+class MaskingFilter(logging.Filter):
+    """Takes secrets out of what a logging handler gets: message, arguments, traceback, and fields of ``extra=``.
+
+    One handler has one of them, :meth:`install` sees to that; a record in which there is no secret stays as it is.
+    """
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        super().__init__()
+        self.secrets = frozenset(secrets)
+
+    def install(self, handler: logging.Handler) -> None:
+        """Put it into a handler, in the place of an earlier one."""
+        for earlier in [each for each in handler.filters if isinstance(each, MaskingFilter)]:
+            handler.removeFilter(earlier)
+        handler.addFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if self.secrets:
+            _scrub(record, self.secrets)
+            for name, value in extra_of(record).items():
+                text = value if isinstance(value, str) else repr(value)
+                if (masked := mask(text, self.secrets)) != text:
+                    setattr(record, name, masked)
+        return True
+
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def extra_of(record: logging.LogRecord) -> dict[str, Any]:
+    """The fields that ``extra=`` has added to a record."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
