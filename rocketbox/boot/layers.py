@@ -137,7 +137,11 @@ def place_items(layer: Layer, items: Iterable[Item], placement: Placement, *, mu
             if place not in placement.told:
                 placement.told.add(place)
                 finding = unknown_key(item.parts, located.path, located.within, place)
-                (placement.findings if located.within.strict or must_be_known else placement.warnings).append(finding)
+                if located.within.strict or must_be_known:
+                    placement.findings.append(finding)
+                    placement.refused.add((*located.path, item.parts[located.unknown]))
+                else:
+                    placement.warnings.append(finding)
             continue
         if _looks_like_a_prefix(item, placement, must_be_known):
             continue

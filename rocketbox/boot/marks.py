@@ -1,7 +1,7 @@
 """The marks of the generic framework: ``bean``, ``configuration_properties``, ``Qualifier``; plain values, no work.
 
 Importing this module loads the standard library only, and a marked function or class stays what it was. What the marks
-mean is decided in ``boot.beans`` and ``boot.settings`` when an application starts.
+mean is decided in ``boot.beans`` and ``boot.root_settings`` when an application starts.
 """
 
 from __future__ import annotations

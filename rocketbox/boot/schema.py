@@ -191,7 +191,7 @@ def _matches_in_table(
         yield (*path, by_name.get("".join(words), ".".join(words)))
         return
     for wanted in (True, False):  # a key that is there already comes first
-        for length in range(1, len(words)):
+        for length in range(1, len(words) + 1):
             existing = by_name.get("".join(words[:length]))
             if (existing is not None) is wanted:
                 key = existing if existing is not None else "-".join(words[:length])

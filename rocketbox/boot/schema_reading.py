@@ -235,6 +235,8 @@ class _Reader:
                 self.add(inner.fields, name, each, class_)
             return
         name = getattr(class_, "__qualname__", class_)
+        if _is_step(other) or _is_step(known):
+            raise self.ambiguous(f"has the key {known.key} and an AliasPath through it", "rename one of the two")
         what = f"{name} has two keys that are one in every spelling: {other.key} and {known.key}"
         raise ConfigurationError(Finding(what, getattr(class_, "__module__", None), "rename one of them"))
 
@@ -397,11 +399,14 @@ def _leaf_of(leaves: Sequence[Leaf]) -> Leaf | None:
     """One leaf for all of these."""
     if len(leaves) < 2:
         return leaves[0] if leaves else None
+    kinds = list(dict.fromkeys(kind for each in leaves for kind in each.kinds))
+    literals = [kind for kind in kinds if typing.get_origin(kind) is Literal]
+    if len(literals) > 1:  # what each of them takes, all of them take together
+        together: Any = Literal[tuple(each for kind in literals for each in typing.get_args(kind))]
+        kinds = [together, *(kind for kind in kinds if kind not in literals)]
     descriptions = {each.description for each in leaves}
     return Leaf(
-        ()
-        if any(each.is_any for each in leaves)
-        else tuple(dict.fromkeys(kind for each in leaves for kind in each.kinds)),
+        () if any(each.is_any for each in leaves) else tuple(kinds),
         any(each.nullable for each in leaves),
         any(each.validated for each in leaves),
         descriptions.pop() if len(descriptions) == 1 else "",

@@ -149,6 +149,9 @@ def _finding(error: Any, place: _Place, winners: Winners, texts: Texts, file: Pa
     entry = winners.get(place.path)
     if error["type"] == "missing":
         return _missing(place, winners, file)
+    is_tag = error["type"].startswith("union_tag_") and isinstance(place.shape, Section)
+    if is_tag and (told := _of_discriminator(error, place, place.shape, winners)) is not None:
+        return told
     if entry is None:
         near = next((each for each in winners.values() if each.path[: len(place.path)] == place.path), None)
         where = str(near.origin) if near is not None else None if file is None else file_label(file)
@@ -158,6 +161,23 @@ def _finding(error: Any, place: _Place, winners: Winners, texts: Texts, file: Pa
     value = shown(raw, texts.of_raw(raw, place.key), secret)
     what, fix = _words(error, place.shape, value, secret)
     return Finding(f"{place.key} is {value}{what}", str(raw.origin), fix)
+
+
+def _of_discriminator(error: Any, place: _Place, shape: Shape, winners: Winners) -> Finding | None:
+    """The finding about the key that says which member of a union is meant; None where a function decides."""
+    context = error["ctx"]
+    known = shape.by_key(str(context["discriminator"]).strip("'")) if isinstance(shape, Section) else None
+    if known is None or not isinstance(known.shape, Leaf):
+        return None
+    key = f"{place.key}.{known.key}"
+    near = next((each for path, each in winners.items() if path[: len(place.path)] == place.path), None)
+    where = None if near is None else str(_raw_at(near.raw, place.below).origin)
+    if error["type"] == "union_tag_not_found":
+        what = f"{key} is not set, and says which keys belong there"
+        return Finding(what, None if where is None else f"beside {where}", f"write {key}: {expected(known.shape)}")
+    entry = winners.get((*place.path, known.key))
+    what = f"{key} is '{context['tag']}', and must be {expected(known.shape)}"
+    return Finding(what, where if entry is None else str(entry.origin), f"write {example(known.shape)}")
 
 
 def _words(error: Any, shape: Shape, value: str, secret: bool) -> tuple[str, str]:
