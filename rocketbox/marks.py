@@ -104,7 +104,8 @@ class rocketmq_listener(_ByName):  # noqa: N801 - used as a decorator
     The names and types of the options stand here for editors and type checkers; what they are, their bounds and
     defaults is declared in ``listeners.options``, and a test compares the two.
 
-    Text may hold ``${key:default}``. Times are a timedelta or text with a unit (``"15m"``), never a bare number.
+    Text may hold ``${key:default}``. Times are a timedelta or text with a unit (``"15m"``), never a bare number; a
+    point in time is a datetime or text (``"2026-01-31T12:00:00"``, ``"20260131120000"``).
 
     ``concurrency`` stands for rocketmq-spring's ``consumeThreadNumber`` and ``consumeThreadMax``. Its
     ``nameServer``, ``accessChannel``, ``tlsEnable`` and ``instanceName`` are those of a cluster: write them under

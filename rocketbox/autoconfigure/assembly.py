@@ -162,8 +162,9 @@ def assemble(
         wrong_settings = error.findings
     properties: RocketMQProperties = settings.get("rocketmq")
     own: RocketBoxProperties = settings.get("rocketbox")
-    cached_bytes = CachedBytes(own.client.values()["max_cached_bytes"])
-    service = Service(name, launch.machine, lambda key: _where(settings, key), cached_bytes)
+    of_all_clients = own.client.values()
+    cached_bytes = CachedBytes(of_all_clients["max_cached_bytes"])
+    service = Service(name, launch.machine, lambda key: _where(settings, key), cached_bytes, of_all_clients)
     clients = PlannedClients()
     prefixes = {cluster: cluster_prefix(cluster) for cluster in properties.clusters}
     container = BeanContainer(settings, clock, prefix="rocketmq", clusters=prefixes)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,13 +20,15 @@ __all__ = ["ProducerLookup", "Service", "of_cluster"]
 class Service:
     """The application's name, what it runs on, and what its clients may hold together.
 
-    ``where(key)`` says where a setting was written (None: it is a default).
+    ``where(key)`` says where a setting was written (None: it is a default). ``of_all_clients`` are the options below
+    ``rocketbox.client``.
     """
 
     name: str
     machine: Machine
     where: Callable[[str], str | None]
     cached_bytes: CachedBytes
+    of_all_clients: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def clock(self) -> Clock:
@@ -37,7 +39,7 @@ class Service:
         machine = self.machine
         return MQClientInstance(
             name_server,
-            options=options,
+            options=replace(options, **self.of_all_clients),
             clock=machine.clock,
             network=machine.network,
             storage=machine.storage,

@@ -141,8 +141,8 @@ class _Keeper:
 
     def _refused(self, name: str, error: BrokerError | ClientError) -> Finding:
         done = "made" if self._creates else "looked at"
-        mode = "check" if self._creates else "ignore"
-        fix = f"let this user do it, or have somebody create it and let {self._prefix}.topics-mode be {mode}"
+        mode = f"{self._prefix}.topics-mode be {'check' if self._creates else 'ignore'}"
+        fix = f"correct the key or let this user do it; or have somebody create it, and let {mode}"
         if isinstance(error, ClientError):
             fix = f"see that its brokers run and are known; {self._key(name)}.cluster names their cluster"
         return Finding(f"{self._key(name)}: topic {name} cannot be {done}: {error}", self._where(name), fix)

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from rocketbox.client import Admin, ClientOptions, ConsumerOptions, Credentials, Producer, PushConsumer
-from rocketbox.errors import AccessDeniedError
+from rocketbox.errors import AccessDeniedError, ConfigurationError
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt
 from tests.conformance.apache import EACH_VERSION, apache_servers, home
 from tests.services import ServiceMaker, service_maker
@@ -181,3 +181,19 @@ async def test_a_service_publishes_as_one_user_and_subscribes_as_another(
         with anyio.fail_after(SECONDS):
             await module.app.template.send(topic, "from the service")
             await module.seen.wait()
+
+
+async def test_who_may_not_make_topics_is_told_so_and_may_look_at_those_that_are_there(
+    name_server: str, topic: str, service: ServiceMaker
+) -> None:
+    user = f"access-key: {PUBLISHER.access_key}\n  secret-key: {PUBLISHER.secret_key}\n"
+    settings = f"rocketmq:\n  name-server: {name_server}\n  producer.group: desk\n  {user}"
+    source = "from rocketbox import RocketBox\n\napp = RocketBox('desk', scan=[__name__])\n"
+    with pytest.raises(ConfigurationError) as caught:
+        async with service(source, settings + "  topics: {refunds: {queues: 3}}\n").app:
+            pass
+    (finding,) = caught.value.findings
+    assert finding.what.startswith("rocketmq.topics.refunds: topic refunds cannot be made: ")
+    assert "let this user do it; or have somebody create it, and let rocketmq.topics-mode be check" in str(finding.fix)
+    async with service(source, settings + f"  topics-mode: check\n  topics: {{{topic}: {{queues: 2}}}}\n").app as app:
+        await app.template.send(topic, "sent")

@@ -289,3 +289,10 @@ def test_a_time_that_is_none_is_told_with_what_to_write(service: ServiceMaker) -
     finding = refused(service(SERVICE.replace("OPTIONS", ""), settings))
     assert finding.what == "rocketmq.consumer.consume-timestamp is 'yesterday', and must be a point in time"
     assert finding.fix == "write 2026-01-31T12:00:00, 2026-01-31T12:00:00Z or 20260131120000"
+
+
+def test_what_all_clients_have_alike_reaches_each_of_them(service: ServiceMaker) -> None:
+    settings = "rocketmq.name-server: embedded\nrocketbox.client.max-cached-bytes: 1MB\n"
+    look = service(SERVICE.replace("OPTIONS", ""), settings).app.look()
+    assert look.service.client("ns:9876", ClientOptions()).options == ClientOptions(max_cached_bytes=1 << 20)
+    assert look.service.cached_bytes.limit == 1 << 20
