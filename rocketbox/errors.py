@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rocketbox.durations import parse_time
 
@@ -402,6 +402,9 @@ class RetryLater(Exception):  # noqa: N818 - a signal
             )
         super().__init__(f"retry after {self.delay}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.args, vars(self))
+
 
 class BatchFailed(Exception):  # noqa: N818 - a signal
     """In a batch: the messages before ``index`` are consumed, that one and those after it come back."""
@@ -414,3 +417,13 @@ class BatchFailed(Exception):  # noqa: N818 - a signal
         self.index = index
         self.reason = reason
         super().__init__(f"the batch failed at message {index}" + (f": {reason}" if reason else ""))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.args, vars(self))
+
+
+def _again(kind: type[Exception], args: tuple[Any, ...], values: dict[str, Any]) -> Exception:
+    """A signal that comes from another process, where a handler may compute: as it was, whatever its class asks for."""
+    signal = kind.__new__(kind, *args)
+    vars(signal).update(values)
+    return signal

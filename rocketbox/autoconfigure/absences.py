@@ -9,12 +9,12 @@ from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProp
 from rocketbox.autoconfigure.service import Service, of_cluster
 from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.wanted import Wanted
-from rocketbox.client import MQClientInstance
+from rocketbox.client import ConsumeMiddleware, MQClientInstance, SendMiddleware
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.local_servers import LocalServers
 from rocketbox.template import RocketMQTemplate
 
-__all__ = ["absences", "embedded_elsewhere", "embedded_settings"]
+__all__ = ["absences", "embedded_elsewhere", "embedded_settings", "idle_middleware"]
 
 
 def embedded_settings(properties: RocketMQProperties, own: RocketBoxProperties, service: Service) -> Sequence[Finding]:
@@ -40,6 +40,19 @@ def embedded_elsewhere(properties: RocketMQProperties, container: BeanContainer,
             others = "set rocketmq.name-server to embedded" if bean.cluster_name else "do not exclude embedded_servers"
             what = f"{key} is embedded, and the embedded servers do not run"
             yield Finding(what, service.where(key), f"{others}, or write an address")
+
+
+def idle_middleware(container: BeanContainer) -> Iterator[Finding]:
+    """Middleware beans wrap what our client instances do; one of the user's own has to take them by itself."""
+    planned = container.planned
+    middlewares = [bean for kind in (SendMiddleware, ConsumeMiddleware) for bean in planned.candidates(Wanted(kind))]
+    for bean in planned.candidates(Wanted(MQClientInstance, every=True)):
+        given = [each for argument in planned.arguments.get(bean, ()) for each in argument.beans]
+        if bean.target is not rocketmq.client_instance and not any(each in given for each in middlewares):
+            for middleware in middlewares:
+                what = f"middleware {middleware.label} wraps nothing of {bean.label}, a client instance of your own"
+                options = "ClientOptions(send_middleware=..., consume_middleware=...)"
+                yield Finding(what, f"{middleware.where} and {bean.where}", f"make {bean.label} with {options}")
 
 
 def absences(properties: RocketMQProperties, container: BeanContainer, *, listens: bool) -> Iterator[Finding]:

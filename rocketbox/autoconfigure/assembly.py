@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rocketbox.autoconfigure.absences import absences, embedded_elsewhere, embedded_settings
+from rocketbox.autoconfigure.absences import absences, embedded_elsewhere, embedded_settings, idle_middleware
 from rocketbox.autoconfigure.asked_profiles import embedded_by_oversight, unknown_profiles
 from rocketbox.autoconfigure.hooks import Hook, HookPlans, plan_hooks
 from rocketbox.autoconfigure.inventory import Inventory, unreached
@@ -223,6 +223,7 @@ def assemble(
             assembly.warnings += absences(properties, container, listens=bool(assembly.plans))
         if properties.off_by is None:
             assembly.warnings += embedded_by_oversight(settings)
+            assembly.warnings += idle_middleware(container)
     assembly.took = clock.monotonic() - since
     return assembly
 

@@ -1,15 +1,21 @@
-"""The times that a handler may ask for by RetryLater."""
+"""The times that a handler may ask for by RetryLater, and how its signals travel."""
 
 from __future__ import annotations
 
+import pickle
 import re
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from rocketbox.errors import LONGEST_RETRY, RetryLater
+from rocketbox.errors import LONGEST_RETRY, BatchFailed, Reject, RetryLater
 from rocketbox.message import DELAY_LEVEL_SECONDS
+
+
+class PatientError(RetryLater):
+    def __init__(self) -> None:
+        self.delay = timedelta(hours=3)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +36,14 @@ def test_a_time_that_no_delay_level_reaches_is_refused_where_it_is_made(delay: A
 def test_what_is_no_time_is_refused_with_what_to_write(delay: Any) -> None:
     with pytest.raises(ValueError, match=re.escape(f"RetryLater({delay!r}): ") + ".*a timedelta, or a number of sec"):
         RetryLater(delay)
+
+
+@pytest.mark.parametrize("signal", [RetryLater("30s"), Reject("why"), BatchFailed(3, "why"), PatientError()])
+def test_a_signal_comes_through_from_another_process(signal: Exception) -> None:
+    again = pickle.loads(pickle.dumps(signal))
+    assert type(again) is type(signal)
+    assert vars(again) == vars(signal)
+    assert str(again) == str(signal)
 
 
 def test_the_longest_retry_is_the_longest_delay_level() -> None:
