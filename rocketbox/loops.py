@@ -32,6 +32,7 @@ __all__ = [
     "in_event_loop",
     "loop_name",
     "loop_options",
+    "is_coroutine_function",
     "mark_coroutine_function",
     "never_closed",
     "outside_of_loops",
@@ -130,6 +131,13 @@ def mark_coroutine_function(function: Callable[..., Any]) -> None:
         inspect.markcoroutinefunction(function)
     else:
         function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+
+
+def is_coroutine_function(function: object) -> bool:
+    """Whether calls of it are coroutines: of an ``async def``, or of one that is marked as such."""
+    return (
+        inspect.iscoroutinefunction(function) if sys.version_info >= (3, 12) else asyncio.iscoroutinefunction(function)
+    )
 
 
 def call_soon_from_thread() -> Callable[[Callable[[], object]], object]:

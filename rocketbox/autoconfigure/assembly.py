@@ -22,8 +22,9 @@ from rocketbox.autoconfigure.listener_plans import KindPlans, ListenerPlanner, c
 from rocketbox.autoconfigure.loading import Launch, find_others, load, settings_models
 from rocketbox.autoconfigure.own_beans import own_autoconfigurations
 from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties, cluster_prefix
-from rocketbox.autoconfigure.scan import Marked, listeners_in, load_modules, marked_in
+from rocketbox.autoconfigure.scan import Marked, class_of, listeners_in, load_modules, marked_in
 from rocketbox.autoconfigure.service import ProducerLookup, Service
+from rocketbox.autoconfigure.unawaited import Suspect, forgotten_awaits
 from rocketbox.autoconfigure.users import PlannedClients
 from rocketbox.background_work import BackgroundWork
 from rocketbox.boot.beans import BeanContainer, Bundle, Replacement
@@ -36,7 +37,7 @@ from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import place_of
 from rocketbox.listeners import Beans
-from rocketbox.marks import MARKS
+from rocketbox.marks import MARKS, marks_of
 from rocketbox.watchdog import LoopWatchdog
 
 __all__ = ["Assembly", "AssemblyError", "RunParts", "assemble"]
@@ -213,6 +214,7 @@ def assemble(
     assembly.findings += planner.findings
     assembly.warnings += planner.warnings
     assembly.warnings += unreached(name, home, modules, scan, len(listeners))
+    assembly.findings += forgotten_awaits(_suspects(listeners, hooks, users))
     assembly.off += planner.off
     if not wrong_settings:
         assembly.findings += embedded_elsewhere(properties, container, service)
@@ -226,6 +228,22 @@ def assemble(
             assembly.warnings += idle_middleware(container)
     assembly.took = clock.monotonic() - since
     return assembly
+
+
+def _suspects(listeners: Iterable[Marked], hooks: Iterable[Hook], beans: Iterable[Any]) -> Iterator[Suspect]:
+    """The functions of the user's that are called by us, and the methods of classes that are beans."""
+    for marked in listeners:
+        name = getattr(marked.target, "__qualname__", str(marked.target))
+        yield Suspect(f"listener {name}", marked.target, class_of(marked.owner), returns_to_us=True)
+    for hook in hooks:
+        yield Suspect(hook.label, hook.function, returns_to_us=True)
+    for each in beans:
+        if not isinstance(each, type):
+            yield Suspect(f"bean {each.__name__}", each)
+            continue
+        for member in vars(each).values():
+            if callable(member) and not isinstance(member, type) and not marks_of(member):
+                yield Suspect(f"{getattr(member, '__qualname__', member)} of a bean", member, each)
 
 
 def _bean_in_class(marked: Marked) -> Finding:

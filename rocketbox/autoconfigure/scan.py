@@ -21,7 +21,7 @@ from typing import Any
 
 from rocketbox.errors import ConfigurationError, Finding
 
-__all__ = ["Marked", "home_of", "import_finding", "listeners_in", "load_modules", "marked_in"]
+__all__ = ["Marked", "class_of", "home_of", "import_finding", "listeners_in", "load_modules", "marked_in"]
 
 SPARK_LIBRARIES = ("pyspark", "pyarrow", "pandas")
 
@@ -33,6 +33,14 @@ class Marked:
     target: Any
     marks: tuple[object, ...]
     owner: Any = None
+
+
+def class_of(hint: Any) -> type | None:
+    """The class that the hint of a bean means."""
+    if typing.get_origin(hint) is typing.Annotated:
+        return class_of(typing.get_args(hint)[0])
+    kind = typing.get_origin(hint) or hint
+    return kind if isinstance(kind, type) else None
 
 
 def home_of(name: str) -> str:

@@ -51,8 +51,8 @@ LADDER: dict[str, str] = {
     "spark.discovery": "spark.source",
     "spark": "errors clock tasks hints blocking message marks protocol remoting client template listeners spark",
     "boot": "durations errors clock tasks frames hints loops",
-    "autoconfigure": "declarations durations errors clock tasks hints blocking message marks protocol remoting client "
-    "template listeners spark boot storage local_servers embedded background_work management watchdog",
+    "autoconfigure": "declarations durations errors clock tasks hints blocking loops message marks protocol remoting "
+    "client template listeners spark boot storage local_servers embedded background_work management watchdog",
     "management": "safe_repr",
     "background": "errors loops",
     "watchdog": "errors clock frames loops",
