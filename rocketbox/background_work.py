@@ -165,9 +165,11 @@ class BackgroundWork:
 
 
 async def _heard(call: Call) -> None:
-    """Call; a cancellation that nobody outside has asked for is its failure, and not its end."""
+    """Call; what would end the task or the process is a failure: a cancellation of its own, ``sys.exit``."""
     try:
         await call()
+    except SystemExit as error:
+        raise RuntimeError(f"it raised {safe_repr(error)}, and app.shutdown() is what ends the application") from error
     except anyio.get_cancelled_exc_class() as error:
         if anyio.current_effective_deadline() == -math.inf:
             raise

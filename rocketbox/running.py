@@ -20,6 +20,7 @@ from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.hooks import HookRole
 from rocketbox.autoconfigure.kinds import Starting
 from rocketbox.autoconfigure.service import of_cluster
+from rocketbox.blocking import WorkerPool
 from rocketbox.boot.failures import failure_findings, without_secrets
 from rocketbox.boot.lifecycle import Lifecycle
 from rocketbox.boot.log_masking import mask_handlers, mask_records
@@ -192,10 +193,12 @@ class Run:
                 )
 
     async def _run_startup_hooks(self, stack: AsyncExitStack) -> None:
+        pool = WorkerPool(self.assembly.hooks.blocking or 1, f"{self.assembly.service.name}-hooks")
+        self._hook_threads = await stack.enter_async_context(pool)
         for each in self.assembly.hooks.of(HookRole.STARTUP):
             try:
                 with self.slow_start.at(f"{each.hook.label} ({each.hook.where})"):
-                    await each.call(self.assembly.container.resolve)
+                    await each.call(self.assembly.container.resolve, self._hook_threads)
             except ConfigurationError:
                 raise
             except Exception as error:
@@ -206,7 +209,7 @@ class Run:
     async def _run_shutdown_hooks(self) -> None:
         for each in reversed(self.assembly.hooks.of(HookRole.SHUTDOWN)):
             try:
-                await each.call(self.assembly.container.resolve, abandon=True)
+                await each.call(self.assembly.container.resolve, self._hook_threads)
             except Exception:
                 _log.exception("%s (%s) failed; the stop goes on", each.hook.label, each.hook.where)
 
@@ -214,9 +217,9 @@ class Run:
         hooks, resolve = self.assembly.hooks, self.assembly.container.resolve
         work = await stack.enter_async_context(self.assembly.parts.work)
         for each in hooks.of(HookRole.BACKGROUND):
-            work.start(f"{each.hook.label} ({each.hook.where})", partial(each.call, resolve))
+            work.start(f"{each.hook.label} ({each.hook.where})", partial(each.call, resolve, self._hook_threads))
         for each in hooks.of(HookRole.EVERY):
-            call = partial(each.call, resolve, abandon=True)
+            call = partial(each.call, resolve, self._hook_threads)
             work.repeat(f"{each.hook.label} ({each.hook.where})", each.interval, call)
 
     async def _start_listeners(self, stack: AsyncExitStack) -> None:

@@ -17,10 +17,10 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar, overload
 
-import anyio.to_thread
-
+from rocketbox.blocking import WorkerPool
 from rocketbox.boot.beans import BeanContainer
-from rocketbox.boot.conditions import Condition
+from rocketbox.boot.conditions import Condition, Verdict
+from rocketbox.boot.failures import failure_findings
 from rocketbox.durations import parse_duration
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import makes_coroutine, name_of, parameters_of, place_of, resolve_hint
@@ -167,20 +167,14 @@ class PlannedHook:
     arguments: tuple[tuple[str, Any, bool], ...] = ()  # parameter, hint, whether it goes by its position only
     interval: float = 0.0
 
-    async def call(self, resolve: Callable[[Any], Any], *, abandon: bool = False) -> None:
-        """Call it; a ``def`` in a thread, which a cancellation leaves to itself where ``abandon`` is said."""
+    async def call(self, resolve: Callable[[Any], Any], threads: WorkerPool) -> None:
+        """Call it; a ``def`` in a thread, which a cancellation leaves to itself."""
         positional = [resolve(hint) for _, hint, by_position in self.arguments if by_position]
         named = {name: resolve(hint) for name, hint, by_position in self.arguments if not by_position}
         call = partial(self.hook.function, *positional, **named)
-        if self.hook.is_async:
-            returned_at_once = call()
-            if isinstance(returned_at_once, Awaitable):  # a decorator may have awaited it by its own means
-                await returned_at_once
-            return
-        returned: list[Any] = []  # trio takes no coroutine from a thread by itself
-        await anyio.to_thread.run_sync(lambda: returned.append(call()), abandon_on_cancel=abandon)
-        if isinstance(returned[0], Awaitable):  # a def may return what is to be awaited, too
-            await returned[0]
+        returned: Any = call() if self.hook.is_async else await threads.run(call)
+        if isinstance(returned, Awaitable):  # of a def, too; and what a decorator returns may be awaited already
+            await returned
 
 
 @dataclass
@@ -191,6 +185,11 @@ class HookPlans:
     off: list[Finding] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
+    @property
+    def blocking(self) -> int:
+        """How many of them need a thread."""
+        return sum(not each.hook.is_async for each in self.planned)
+
     def of(self, role: HookRole) -> list[PlannedHook]:
         return [each for each in self.planned if each.hook.role is role]
 
@@ -199,7 +198,12 @@ def plan_hooks(hooks: Sequence[Hook], container: BeanContainer, resolve_text: Re
     """Decide which hooks are called and with what; everything that is wrong is among the findings."""
     plans = HookPlans()
     for hook in hooks:
-        if hook.when is not None and not (verdict := container.evaluate(hook.when)).matched:
+        try:
+            verdict = Verdict(True, "") if hook.when is None else container.evaluate(hook.when)
+        except Exception as error:  # a condition of the user's own
+            plans.findings += failure_findings(f"the condition of {hook.label} failed", hook.where, error)
+            continue
+        if not verdict.matched:
             plans.off.append(Finding(f"{hook.label} is off: {verdict.reason}", hook.where, verdict.fix))
             continue
         findings: list[Finding] = []

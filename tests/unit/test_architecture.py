@@ -58,10 +58,10 @@ LADDER: dict[str, str] = {
     "watchdog": "errors clock frames loops",
     "stop_guard": "clock frames loops watchdog",
     "background_work": "clock safe_repr tasks",
-    "running": "errors clock tasks hints loops message marks protocol remoting client template listeners spark "
-    "boot autoconfigure management stop_guard",
-    "application": "errors clock tasks hints loops message marks protocol remoting client template listeners spark "
-    "boot autoconfigure background management running stop_guard",
+    "running": "errors clock tasks hints blocking loops message marks protocol remoting client template listeners "
+    "spark boot autoconfigure management stop_guard",
+    "application": "errors clock tasks hints blocking loops message marks protocol remoting client template listeners "
+    "spark boot autoconfigure background management running stop_guard",
     "cli": "errors clock tasks loops stop_guard message storage marks protocol remoting client template listeners "
     "spark boot embedded autoconfigure application broker nameserver",
     "__main__": "cli",

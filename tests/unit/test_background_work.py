@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import anyio
 import pytest
 
@@ -68,19 +70,27 @@ async def test_background_tasks_are_cancelled_one_after_the_other_the_last_one_f
     assert ended == ["second is told", "second ends", "first is told", "first ends"]
 
 
-async def test_a_cancellation_from_within_is_a_failure_and_no_end() -> None:
+async def test_a_cancellation_from_within_and_an_exit_are_failures_and_no_end() -> None:
     clock, began = VirtualClock(), []
 
-    async def cancelled() -> None:
+    async def ends() -> None:
         began.append(clock.now)
         if len(began) == 1:
             raise anyio.get_cancelled_exc_class()
+        if len(began) == 2:
+            sys.exit(7)
         await clock.sleep(1e9)
 
     async with BackgroundWork("desk", clock) as work:
-        work.start("cancelled", cancelled)
-        await clock.advance(1)
-        assert len(began) == 2
+        work.start("ends", ends)
+        work.repeat("exits", 1, sys.exit)  # what a def may do in its thread
+        await clock.advance(2.5)
+        assert len(began) == 3
+        assert (
+            work.tasks[0].error
+            == "RuntimeError('it raised SystemExit(7), and app.shutdown() is what ends the application')"
+        )
+        assert [schedule.failures for schedule in work.schedules] == [2]
 
 
 async def test_a_scheduled_function_runs_once_an_interval_and_goes_on_after_failures(

@@ -222,6 +222,43 @@ async def ends(thread: threading.Thread) -> None: ...
     ]
 
 
+def test_a_condition_that_fails_is_told_with_its_hook(service: ServiceMaker) -> None:
+    source = """
+class Broken:
+    def evaluate(self, context):
+        raise ValueError("no idea")
+
+@app.on_startup(when=Broken())
+async def begin() -> None: ...
+"""
+    module = service(SOURCE + source, "")
+    (finding,) = module.app.look().findings
+    assert finding.what == "the condition of startup hook begin failed: ValueError: no idea"
+    assert finding.where == f"{module.__name__}.py:23, raised at {module.__name__}.py:21"
+
+
+@pytest.mark.anyio
+async def test_a_def_that_never_returns_keeps_neither_the_stop_nor_the_process(
+    service: ServiceMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = """
+release = threading.Event()
+
+@app.every("5ms")
+def hangs() -> None:
+    events.append(threading.current_thread())
+    release.wait(60)
+"""
+    module = service(SOURCE + source, "rocketbox.shutdown.timeout: 100ms\n")
+    try:
+        async with module.app:
+            await until(lambda: len(module.events) == 2)
+        assert module.events[1].daemon
+        assert "still running after 0.075 s, and cancelled: scheduled function hangs" in caplog.text
+    finally:
+        module.release.set()
+
+
 def test_decorators_written_wrong_say_what_to_write() -> None:
     app = RocketBox("desk")
     with pytest.raises(TypeError, match=r"a condition is written @app\.on_startup\(when=\.\.\.\)"):
