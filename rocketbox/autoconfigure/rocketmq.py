@@ -113,7 +113,7 @@ async def client_instance(
         yield instance
 
 
-@bean(on_bean(MQClientInstance), on_missing_bean(ClientInstances), per_cluster=True, phase=Phase.CLIENT)
+@bean(SWITCHED_ON, on_bean(MQClientInstance), on_missing_bean(ClientInstances), per_cluster=True, phase=Phase.CLIENT)
 async def client_instances(
     properties: RocketMQProperties,
     cluster: Cluster,

@@ -90,7 +90,7 @@ class BeanContainer:
         self._overriding: dict[BeanDefinition, tuple[providers.Provider[Any], ...]] = {}
         self._providers: dict[BeanDefinition, providers.Provider[Any]] = {}
         self._started: set[BeanDefinition] = set()
-        self._entered: set[int] = set()
+        self._entered: dict[int, object] = {}  # with the objects: an id that is free again may be that of another
         self._failures: list[tuple[BeanDefinition, Exception, bool]] = []
         """Beans that raised when they were closed, with what; whether nothing but their end was the reason."""
 
@@ -187,6 +187,11 @@ class BeanContainer:
         )
 
     def _take_place(self, hint: Any, value: Any) -> Iterator[Finding]:
+        if isinstance(hint, str):
+            what = f"an override is for the text {hint!r}, and beans are found by their types"
+            fix = f'write the type, or to mean one by its name Annotated[TheType, Qualifier("{hint}")]'
+            yield Finding(what, None, fix)
+            return
         asked, plan = wanted(hint), self.planned
         found = plan.candidates(replace(asked, every=False))
         if len(found) > 1:
@@ -410,7 +415,7 @@ class BeanContainer:
     async def _start_bean(self, bean: BeanDefinition, stack: AsyncExitStack) -> None:
         provider: Any = self._providers[bean]
         if bean.style is Style.GIVEN or _is_overridden(provider):
-            self._entered.add(id(provider()))  # whoever gave it looks after it
+            self._note(provider())  # whoever gave it looks after it
             return
         if bean.style is Style.PLAIN:
             await self._enter(bean, self._filled(bean)(), stack)
@@ -432,14 +437,17 @@ class BeanContainer:
                 made = await stack.enter_async_context(manager)
             else:
                 made = stack.enter_context(manager)
-        self._entered.add(id(made))  # another bean may be the same object
+        self._note(made)  # another bean may be the same object
         provider.set_provides(lambda: made)
+
+    def _note(self, value: Any) -> None:
+        self._entered[id(value)] = value
 
     async def _enter(self, bean: BeanDefinition, value: Any, stack: AsyncExitStack) -> None:
         """See that what its function has made is closed at the stop; each object once."""
         if id(value) in self._entered:
             return
-        self._entered.add(id(value))
+        self._note(value)
         kind = type(value)
         if not bean.mark.close:
             _log.debug("bean %s says close=False: nothing is closed at the stop", bean.label)

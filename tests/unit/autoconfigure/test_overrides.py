@@ -13,6 +13,7 @@ from dependency_injector import providers
 
 from rocketbox import ClientStateError, ConfigurationError, NotStartedError, RocketMQTemplate
 from rocketbox.autoconfigure.assembly import AssemblyError
+from rocketbox.client import MQClientInstance, Producer
 from tests.services import service_maker
 
 SOURCE = """
@@ -95,6 +96,19 @@ async def test_a_type_that_nobody_provides_is_a_bean_by_its_override(
         beans = {RocketMQTemplate: FakeTemplate(), module.Book: (book := module.Book())}
         async with module.app.started(settings=settings, beans=beans) as app:
             assert app.get(module.Book) is book
+
+
+async def test_a_client_and_a_producer_are_replaced_where_nothing_of_rocketmq_runs(module: Any) -> None:
+    producer, instance = object(), object()
+    async with module.app.started(settings=OFF, beans={Producer: producer, MQClientInstance: instance}) as app:
+        assert app.get(MQClientInstance) is instance
+        assert app.template.producer is producer  # the real template, around it
+
+
+async def test_an_override_by_a_text_is_refused(module: Any) -> None:
+    with pytest.raises(AssemblyError, match="an override is for the text 'pager', and beans are found by their types"):
+        async with module.app.started(settings=OFF, beans={"pager": object(), RocketMQTemplate: FakeTemplate()}):
+            raise AssertionError("it has started")
 
 
 # --- in the application's container ----------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Beans: found by type, built in order, started and closed; and errors that say what would mend them."""
 
 import asyncio
+import functools
 import logging
 import re
 import sys
@@ -11,6 +12,7 @@ from typing import Annotated, Any, Protocol, Self, TextIO
 
 import anyio
 import pytest
+from dependency_injector import providers
 
 from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.conditions import on_bean, on_missing_bean, on_profile, on_property
@@ -576,6 +578,28 @@ async def test_an_object_is_closed_once_and_not_at_all_by_who_only_hands_it_on()
         beans = await start_all(container(alias, handed_on, kept, auto=(primary(own),)), stack)
         own_, kept_ = beans.resolve(Annotated[Closeable, Qualifier("own")]), beans.get(AsyncCloseable)
     assert (own_.calls, kept_.calls) == (["close"], [])
+
+
+async def test_what_an_override_makes_and_drops_keeps_nobody_from_being_closed() -> None:
+    def replaced() -> Engine:
+        raise AssertionError("it is built")
+
+    def closeable() -> Closeable:
+        return Closeable()
+
+    made = BeanContainer(Written(), RealClock())
+    for number in range(50):
+        for function in (replaced, closeable):
+            wrapper = functools.wraps(function)(functools.partial(function))
+            made.add(bean(name=f"{function.__name__}{number}")(wrapper))
+    assert made.plan() == []
+    for number in range(50):  # what these make is gone at once, and its id free for the next object
+        getattr(made.container, f"replaced{number}").override(providers.Factory(Closeable))
+    async with AsyncExitStack() as stack:
+        for phase in Phase:
+            await made.start(phase, stack)
+        all_ = made.resolve(list[Closeable])
+    assert [each.calls for each in all_] == [["close"]] * 50
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
