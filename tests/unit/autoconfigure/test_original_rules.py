@@ -169,11 +169,13 @@ LISTENER = """
 async def on_departure(departure: str) -> None: ...
 """
 
+SENDER = LISTENER.replace("async def", '@send_to("alerts")\nasync def').replace("-> None", "-> str")
+
 NEEDS = {
     "listener": LISTENER,
     "listener of a cluster": LISTENER.replace('group="desk"', 'group="desk", cluster="audit"'),
-    "send_to": LISTENER.replace("async def", '@send_to("alerts")\nasync def'),
-    "send_to of a cluster": LISTENER.replace("async def", '@send_to("alerts", cluster="audit")\nasync def'),
+    "send_to": SENDER,
+    "send_to of a cluster": SENDER.replace('"alerts"', '"alerts", cluster="audit"'),
     "handler": LISTENER.replace("departure: str", "departure: str, template: RocketMQTemplate"),
     "handler of a cluster": LISTENER.replace(
         "departure: str", 'departure: str, template: Annotated[RocketMQTemplate, Qualifier("audit")]'
