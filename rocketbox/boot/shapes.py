@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import typing_extensions
 from pydantic import BaseModel, RootModel, Secret, SecretBytes, SecretStr
 
 __all__ = [
@@ -193,7 +194,15 @@ class Section:
 
     def of(self, value: Any) -> Section:
         """The one of its members that a value belongs to; itself when it has none."""
-        return next((each.of(value) for each in self.members if each.model and isinstance(value, each.model)), self)
+        return next((each.of(value) for each in self.members if each.has(value)), self)
+
+    def has(self, value: Any) -> bool:
+        """Whether it describes a value: an object of its class, or a mapping with no other keys than its own."""
+        if isinstance(value, Mapping):
+            return typing_extensions.is_typeddict(self.model) and value.keys() <= {each.attribute for each in self.own}
+        return (
+            self.model is not None and not typing_extensions.is_typeddict(self.model) and isinstance(value, self.model)
+        )
 
     def get(self, value: Any, known: Field) -> Any:
         """What a value that this section describes has for one of its keys; MISSING for nothing."""

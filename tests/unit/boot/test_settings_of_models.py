@@ -96,6 +96,10 @@ class Window(TypedDict):
     closes: NotRequired[int]
 
 
+class Night(TypedDict):
+    lamp: int
+
+
 class Names(RootModel[list[str]]):
     pass
 
@@ -151,6 +155,7 @@ class Desk(BaseModel):
     hosts: str | list[str] = ""
     one_or_more: FileStore | list[FileStore] | None = None
     one_or_text: dict[str, FileStore | str] = {}
+    hours: Window | Night | None = None
     colour: Colour = Colour.BLUE
     point: Point | None = None
     free: dict[str, Any] = {}
@@ -175,6 +180,7 @@ MODELS: dict[str, type[BaseModel]] = {"desk": Desk}
         {"tree": {"name": "a", "named": {"x": {"name": "b", "named": {"y": {"name": "c"}}}}}},
         {"limits": {"low": 3, "names": ["a"]}},
         {"window": {"opens": 8}},
+        {"hours": {"lamp": 3}},
         {"names": ["UA", "LH"]},
         {"rates": {"eur": 1.5}},
         {"either": {"bucket": "b"}},
@@ -262,7 +268,9 @@ def test_every_page_about_keys_knows_these_models() -> None:
         "region",
     }
     assert '"$ref"' in json.dumps(schema["properties"]["desk"]["properties"]["tree"])
-    settings = load("desk: {tree: {name: a, left: {name: b}}, limits: {low: 1}, names: [a]}\n", models=MODELS)
+    text = "desk: {tree: {name: a, left: {name: b}}, limits: {low: 1}, names: [a], hours: {lamp: 3}}\n"
+    settings = load(text, models=MODELS)
+    assert settings.value("desk.hours.lamp") == 3
     tree = render_tree(settings)
     assert "      name: b " in tree
     assert "    high: 10 " in tree
