@@ -72,7 +72,7 @@ class GroupOptions(ConsumerOptions, UserOptions):
     """What belongs to a consumer group as a whole: what its consumer takes, and what its container does.
 
     Keys and namespace are None where they are the cluster's. ``await_termination_when_shutdown`` None: as long as the
-    application's stop allows. ``invalid_limit``: so many payloads a minute that cannot be read are tolerated.
+    application's stop allows. ``invalid_limit``: so many payloads a minute that cannot be read are dead-lettered.
     ``reply_timeout`` is for sending what the listener of a request returns.
     """
 
@@ -80,7 +80,7 @@ class GroupOptions(ConsumerOptions, UserOptions):
         float | None, SECONDS, Ge(0), Words("how long running handlers may take at the stop")
     ] = None
     invalid_limit: Annotated[
-        int, Ge(1), Le(2**31 - 1), Words("payloads a minute that cannot be read before the listener pauses")
+        int, Ge(1), Le(2**31 - 1), Words("unreadable payloads a minute that are dead-lettered before the group pauses")
     ] = 100
     reply_timeout: Annotated[float, SECONDS, Ge(0.001), Words("for sending what the listener of a request returns")] = (
         3.0
