@@ -26,7 +26,7 @@ from rocketbox.boot.marks import Cluster, Phase, bean
 from rocketbox.client import Admin
 from rocketbox.client.needed_topics import TopicState, find_topic, make_topic, until_in_route
 from rocketbox.client.options import TopicOptions
-from rocketbox.errors import BrokerError, ClientError, ConfigurationError, Finding, RemotingError
+from rocketbox.errors import BrokerError, ClientError, ConfigurationError, Finding, RemotingError, RocketBoxError
 from rocketbox.tasks import Supervisor
 
 __all__ = ["NeededTopics", "needed_topics"]
@@ -63,7 +63,7 @@ async def needed_topics(
         keeper = _Keeper(admin, needed, own, cluster.prefix, service)
         try:
             await keeper.look_after_all()
-        except RemotingError as error:
+        except (RemotingError, ClientError) as error:
             if own.startup != "retry":
                 raise ConfigurationError(keeper.unanswered(error)) from error
             _log.warning("topics below %s.topics are looked after when the servers answer: %s", cluster.prefix, error)
@@ -80,17 +80,23 @@ class _Keeper:
         self._admin = admin
         self._needed = needed
         self._creates = own.topics_mode == "create"
+        self._waits = own.startup == "retry"
         self._prefix = prefix
         self._service = service
         self._findings: list[Finding] = []
 
     async def look_after_all(self) -> None:
-        """Raises RemotingError when no server answers, ConfigurationError with everything else that is wrong."""
+        """Raises RemotingError when no server answers, ConfigurationError with everything else that is wrong.
+
+        ClientError where it may wait and brokers are not known yet.
+        """
         self._findings.clear()
         for name, topic in self._needed.topics.items():
             try:
                 await self._look_after(name, topic)
             except (BrokerError, ClientError) as error:
+                if self._waits and isinstance(error, ClientError):
+                    raise
                 self._findings.append(self._refused(name, error))
         if self._findings:
             raise ConfigurationError(self._findings)
@@ -102,7 +108,7 @@ class _Keeper:
             await self._service.clock.sleep(RETRY_PAUSE)
             try:
                 await self.look_after_all()
-            except RemotingError as error:
+            except (RemotingError, ClientError) as error:
                 _log.debug("topics below %s.topics: %s", self._prefix, error)
             except ConfigurationError as error:
                 for finding in error.findings:
@@ -147,7 +153,7 @@ class _Keeper:
             fix = f"see that its brokers run and are known; {self._key(name)}.cluster names their cluster"
         return Finding(f"{self._key(name)}: topic {name} cannot be {done}: {error}", self._where(name), fix)
 
-    def unanswered(self, error: RemotingError) -> Finding:
+    def unanswered(self, error: RocketBoxError) -> Finding:
         """The finding that a server did not answer."""
         fix = f"see that its brokers run, or let {self._prefix}.startup be retry"
         return Finding(f"topics below {self._prefix}.topics cannot be looked at: {error}", None, fix)

@@ -185,6 +185,25 @@ async def test_with_retry_they_are_made_when_the_servers_answer(
                 assert len(await admin.queues("payments")) == 3
 
 
+@pytest.mark.parametrize("startup", ["fail", "retry"])
+async def test_brokers_that_are_not_known_end_the_start_or_are_waited_for(
+    service: ServiceMaker, caplog: pytest.LogCaptureFixture, startup: str
+) -> None:
+    settings = SETTINGS + f"rocketmq.startup: {startup}\nrocketmq.topics.payments.cluster: elsewhere\n"
+    app = service(SERVICE, settings).app
+    if startup == "retry":
+        async with app:
+            pass
+        assert "are looked after when the servers answer: there is no cluster 'elsewhere'" in caplog.text
+        return
+    with pytest.raises(ConfigurationError) as caught:
+        async with app:
+            pass
+    (finding,) = caught.value.findings
+    assert finding.what.startswith("rocketmq.topics.payments: topic payments cannot be made: there is no cluster")
+    assert finding.fix == "see that its brokers run and are known; rocketmq.topics.payments.cluster names their cluster"
+
+
 async def test_a_name_that_is_none_is_told_before_the_start(service: ServiceMaker) -> None:
     settings = SETTINGS + "rocketmq.topics: {bad topic: {}, SCHEDULE_TOPIC_XXXX: {}}\n"
     found = service(SERVICE, settings).app.look().findings
