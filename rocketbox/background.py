@@ -40,6 +40,9 @@ class Service(Protocol):
         """Return when the service itself wants the end."""
 
 
+HOW_TO_START = "call its start(), or use it inside 'with'"
+
+
 class Background:
     """``with Background(...) as background:`` is started inside; any thread may :meth:`call` into its loop.
 
@@ -108,14 +111,14 @@ class Background:
     def submit(self, function: Callable[P, Awaitable[ResultT]], *args: P.args, **kwargs: P.kwargs) -> Future[ResultT]:
         """As :meth:`call`, without waiting. Cancelling the future cancels the call."""
         if self._thread is None:
-            raise NotStartedError(f"the background of {self.name}")
+            raise NotStartedError(f"the background of {self.name}", HOW_TO_START)
         if self._thread.process != os.getpid():
             raise ForkedError(self.name, self._thread.process)
         self._refuse_in_loop("call")
         try:
             return self._thread.portal.start_task_soon(partial(function, *args, **kwargs))
         except RuntimeError as error:  # it has ended by itself
-            raise NotStartedError(f"the background of {self.name}") from error
+            raise NotStartedError(f"the background of {self.name}", HOW_TO_START) from error
 
     def _refuse_in_loop(self, verb: str) -> None:
         if in_event_loop():

@@ -233,9 +233,9 @@ class ClientStateError(ClientError):
 class NotStartedError(ClientStateError):
     """A client object was used outside its ``async with``."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, fix: str = "use it inside 'async with'") -> None:
         self.what = what
-        super().__init__(f"{what} is not started; use it inside 'async with'")
+        super().__init__(f"{what} is not started; {fix}")
 
 
 class ForkedError(ClientStateError):

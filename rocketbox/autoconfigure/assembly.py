@@ -37,6 +37,7 @@ from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import place_of
 from rocketbox.listeners import Beans
+from rocketbox.listeners.registrar import unknown_cluster
 from rocketbox.marks import MARKS, marks_of
 from rocketbox.watchdog import LoopWatchdog
 
@@ -121,8 +122,7 @@ class Assembly:
     def check(self) -> None:
         """Raise AssemblyError with all findings, if there are any."""
         if self.findings:
-            missed = any("needs a bean" in finding.what or "no such bean" in finding.what for finding in self.findings)
-            report = self.container.report.render() if missed else None
+            report = self.container.report.render() if self.container.planned.puzzling else None
             raise AssemblyError(self.findings, report, self.settings.secrets)
 
 
@@ -169,7 +169,13 @@ def assemble(
     clients = PlannedClients()
     prefixes = {cluster: cluster_prefix(cluster) for cluster in properties.clusters}
     container = BeanContainer(settings, clock, prefix="rocketmq", clusters=prefixes)
-    producers = ProducerLookup(lambda cluster: container.get(Producer, cluster))
+
+    def producer_of(cluster: str) -> Producer:
+        if cluster not in properties.clusters:
+            raise ConfigurationError(unknown_cluster("a send", cluster, properties.clusters, "cluster= of the send"))
+        return container.get(Producer, cluster)
+
+    producers = ProducerLookup(producer_of)
     parts = RunParts(Listeners(), BackgroundWork(f"{name} in the background", clock), LoopWatchdog(clock))
     for instance in (*instances, service, producers, clients, parts.listeners, parts.work, parts.watchdog):
         container.add_instance(instance)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import typing
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from enum import Enum
 from typing import Any
 
 from pydantic import ValidationError
@@ -144,23 +146,36 @@ def _wrong_value(problem: Any, name: str, given: Mapping[str, Any], mark: rocket
     fix = "correct the decorator"
     if problem["type"] == "string_too_short":
         what = f"{option} of listener {name} is empty"
+        fix = f"write {option}='...', or leave it out where the settings say it"
     elif problem["type"] in _PLAIN_TYPES:
-        what += f", and must be {_PLAIN_TYPES[problem['type']]}"
+        right, example = _PLAIN_TYPES[problem["type"]]
+        what += f", and must be {right}"
+        fix = f"write {option}={example}"
     elif problem["msg"].startswith("must "):
         what += f", and {problem['msg']}"
         right = problem["msg"].removeprefix("must be ")
         fix = f"choose a value {right}" if right.startswith("from ") else f"choose {right}"
     else:
         what += f": {problem['msg'].removeprefix('Value error, ')}"
+        fix = _right_value(option) or fix
     if written != value:
         return Finding(what, here, f"correct what {written} stands for, or the decorator")
     return Finding(what, here, fix)
 
 
+def _right_value(option: str) -> str | None:
+    """What to write for an option whose value is of no use: a member of its enum, or a time."""
+    hints = typing.get_args(typing.get_type_hints(rocketmq_listener)[option])
+    for kind in hints:
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return f"write {option}={' or '.join(str(member) for member in kind)}"
+    return f"write {option}='30s', or timedelta(seconds=30)" if timedelta in hints else None
+
+
 _PLAIN_TYPES = {
-    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "a whole number"),
-    **dict.fromkeys(("bool_parsing", "bool_type"), "True or False"),
-    "string_type": "text",
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), ("a whole number", "3")),
+    **dict.fromkeys(("bool_parsing", "bool_type"), ("True or False", "True")),
+    "string_type": ("text", "'...'"),
 }
 
 

@@ -88,12 +88,13 @@ class PushListeners(ListenerKind[Candidate, ContainerPlan]):
         known = {None, *self._properties.clusters}
         for function in plan.functions:
             name, where = f"listener {function.signature.name}", function.signature.where
-            if need(MQClientInstance, plan.cluster, name, where):
+            has_client = need(MQClientInstance, plan.cluster, name, where)
+            if has_client:
                 need(ClientInstances, plan.cluster, name, where)
             need(MessageConverter, None, name, where)
             for reply in function.replies:
                 cluster = reply.cluster or plan.cluster
-                if cluster in known:  # else it is told already
+                if cluster in known and (has_client or cluster != plan.cluster):  # else it is told already
                     need(RocketMQTemplate, cluster, f"@send_to({reply.destination!r}) of {name}", where)
 
     def clashes(self, plan: ContainerPlan, processes: int, has_name: Callable[[str | None], bool]) -> Iterator[Finding]:

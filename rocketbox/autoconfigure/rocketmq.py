@@ -24,6 +24,7 @@ from rocketbox.client import (
 )
 from rocketbox.errors import (
     AccessDeniedError,
+    BrokerError,
     ConfigurationError,
     ConnectError,
     Finding,
@@ -32,7 +33,7 @@ from rocketbox.errors import (
     RequestTimeoutError,
 )
 from rocketbox.local_servers import LocalServers
-from rocketbox.protocol.codes import TBW102
+from rocketbox.protocol.codes import TBW102, ResponseCode
 from rocketbox.template import JsonMessageConverter, MessageConverter, RocketMQTemplate
 
 __all__ = [
@@ -144,6 +145,12 @@ async def _expect_an_answer(instance: MQClientInstance, key: str, service: Servi
         await instance.find_route(TBW102)  # any topic would do: whoever answers is there
     except AccessDeniedError as error:
         raise ConfigurationError(Finding(str(error), service.where(key))) from error
+    except BrokerError as error:
+        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+        what = f"{key} is {error.address}, and who answers there is no name server: it knows no routes"
+        fix = "write the address of a name server; they listen on 9876 by default, and brokers on 10911"
+        raise ConfigurationError(Finding(what, service.where(key), fix)) from error
     except RemotingError as error:
         prefix = key.removesuffix(".name-server")
         failures = error.failures if isinstance(error, NoNameServerError) else {instance.name_servers[0]: error}

@@ -55,7 +55,10 @@ class Argument:
 
 @dataclass
 class Plan:
-    """The result; ``taken`` in the order of registration, ``order`` in the order of starting."""
+    """The result; ``taken`` in the order of registration, ``order`` in the order of starting.
+
+    ``puzzling``: somebody misses a bean that no setting brings back, so that the whole report helps.
+    """
 
     taken: list[BeanDefinition] = field(default_factory=list)
     left_out: list[tuple[BeanDefinition, Verdict]] = field(default_factory=list)
@@ -64,6 +67,7 @@ class Plan:
     phases: dict[BeanDefinition, Phase] = field(default_factory=dict)
     report: ConditionsReport = field(default_factory=ConditionsReport)
     per_cluster_types: list[Any] = field(default_factory=list)
+    puzzling: bool = False
 
     # --- finding beans -------------------------------------------------------------------------------------------
 
@@ -118,6 +122,7 @@ class Plan:
         what = f"{who} needs a bean of type {wanted}, and there is none"
         verdict = self.why_missing(wanted.type_, cluster, wanted.qualifier)
         if verdict is not None:
+            self.puzzling |= verdict.key is None
             return Finding(f"{what}: {verdict.reason}", where, verdict.fix or _write_one(wanted))
         others = [bean for bean in self.taken if fits(bean.provides, wanted.type_)]
         if not others:

@@ -127,6 +127,16 @@ def test_a_store_in_use(service: ServiceMaker, capsys: pytest.CaptureFixture[str
     assert text == golden("store_in_use", text)
 
 
+def test_a_broker_in_the_place_of_a_name_server(
+    service: ServiceMaker, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    servers = EmbeddedServers.in_thread(EmbeddedOptions(data_dir=tmp_path / "store", port=0, name_server_port=0))
+    with servers:
+        settings = f"rocketmq: {{name-server: '{servers.broker_address}'}}\n"
+        text = run(service(HEAD + LISTENER, settings), capsys)
+    assert text == golden("broker_in_the_place_of_a_name_server", text)
+
+
 def test_a_module_with_a_wrong_line(service: ServiceMaker, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     write(
         tmp_path,

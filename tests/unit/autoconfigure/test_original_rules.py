@@ -296,6 +296,15 @@ def test_what_somebody_needs_is_refused_with_condition_and_key(
     assert without_lines(look.findings, module) == [expected]
     with pytest.raises(AssemblyError) as caught:
         look.check()
+    assert caught.value.report is None  # the one line that mends it says more
+
+
+def test_the_report_stands_behind_what_no_setting_mends(service: ServiceMaker) -> None:
+    settings = (
+        "rocketmq: {name-server: ns:9876, producer.group: desk}\nrocketbox.autoconfigure.exclude: rocketmq_template\n"
+    )
+    with pytest.raises(AssemblyError) as caught:
+        service(HEAD + NEEDS["hook"], settings).app.look().check()
     assert "CONDITIONS REPORT" in str(caught.value.report)
 
 
