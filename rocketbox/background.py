@@ -9,7 +9,6 @@ import atexit
 import logging
 import os
 import threading
-import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
@@ -30,7 +29,7 @@ _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 P = ParamSpec("P")
 
-_running: weakref.WeakSet[Background] = weakref.WeakSet()
+_running: set[Background] = set()  # those that nobody keeps, too: the end of the process stops them
 
 
 class Service(Protocol):
