@@ -7,32 +7,45 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterable
 
 from rocketbox.autoconfigure.properties import LoggingProperties
 from rocketbox.boot.log_masking import extra_of, mask_handlers, mask_records
+from rocketbox.client.middleware import ConsumeContext
+from rocketbox.template.unawaited import current_call
 
-__all__ = ["JsonFormatter", "TextFormatter", "set_up_logging"]
+__all__ = ["JsonFormatter", "TextFormatter", "handled_message", "set_up_logging"]
 
 TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+COLOURS = {logging.DEBUG: 2, logging.WARNING: 33, logging.ERROR: 31, logging.CRITICAL: 31}  # as terminals have them
 TEXT_OF_PROCESS = "%(asctime)s %(levelname)-7s [%(processName)s] %(name)s: %(message)s"
 
 
 class TextFormatter(logging.Formatter):
-    """One line of text, with the name of the process where it is not the main one, such as ``worker 2``."""
+    """One line of text, with the name of the process where it is not the main one, such as ``worker 2``.
 
-    def __init__(self) -> None:
+    What the code of a handler logs ends with the message that it handles. ``colour``: levels have one.
+    """
+
+    def __init__(self, *, colour: bool = False) -> None:
         super().__init__(TEXT)
         self._of_process = logging.Formatter(TEXT_OF_PROCESS)
+        self._colour = colour
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        return self._of_process.formatMessage(record) if _process_of(record) else super().formatMessage(record)
+        line = self._of_process.formatMessage(record) if _process_of(record) else super().formatMessage(record)
+        if self._colour and (code := COLOURS.get(record.levelno)):
+            line = line.replace(record.levelname, f"\x1b[{code}m{record.levelname}\x1b[0m", 1)
+        handled = None if record.name.startswith("rocketbox.") else handled_message()
+        return f"{line} [{', '.join(f'{name} {value}' for name, value in handled.items())}]" if handled else line
 
 
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, process if it has a name, logger, message, the traceback if there is one.
 
+    In a handler ``group``, ``topic``, ``msg_id`` and ``keys`` say which message it handles (``messages``, of a batch).
     Fields of ``extra=`` follow, as they are where JSON can say them, else as ``repr``; one that has the name of another
     is left out.
     """
@@ -44,6 +57,7 @@ class JsonFormatter(logging.Formatter):
             **({"process": process} if (process := _process_of(record)) else {}),
             "logger": record.name,
             "message": record.getMessage(),
+            **(handled_message() or {}),
         }
         if record.exc_info and not record.exc_text:
             record.exc_text = self.formatException(record.exc_info)
@@ -51,6 +65,21 @@ class JsonFormatter(logging.Formatter):
             line["error"] = record.exc_text
         extra = {name: value for name, value in extra_of(record).items() if name not in line}
         return json.dumps({**line, **extra}, ensure_ascii=False, default=repr)
+
+
+def handled_message() -> dict[str, object] | None:
+    """Which message is handled by the code that runs here, a handler's; None elsewhere."""
+    context = getattr(current_call.get(), "about", None)
+    if not isinstance(context, ConsumeContext) or not context.messages:
+        return None
+    first = context.messages[0]
+    handled: dict[str, object] = {"group": context.consumer_group, "topic": first.topic}
+    if len(context.messages) > 1:
+        return {**handled, "messages": len(context.messages)}
+    handled["msg_id"] = first.msg_id
+    if first.keys:
+        handled["keys"] = " ".join(first.keys)
+    return handled
 
 
 def _process_of(record: logging.LogRecord) -> str | None:
@@ -65,7 +94,8 @@ def set_up_logging(properties: LoggingProperties, *, debug: bool = False, secret
     root = logging.getLogger()
     if not root.handlers:
         own = logging.StreamHandler(sys.stderr)
-        own.setFormatter(JsonFormatter() if properties.format == "json" else TextFormatter())
+        colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        own.setFormatter(JsonFormatter() if properties.format == "json" else TextFormatter(colour=colour))
         root.addHandler(own)
         root.setLevel(logging.INFO)
     mask_records("", secrets, everywhere=True)

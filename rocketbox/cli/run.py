@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,6 +39,9 @@ def run(
     workers: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Run N processes that share the consumer groups.")
     ] = None,
+    log_level: Annotated[
+        LogLevel | None, typer.Option(help="What is logged at least: as rocketbox.logging.level.root.")
+    ] = None,
     debug: Debug = False,
     child: Annotated[str | None, typer.Option(hidden=True, help="Set by --reload and --workers.")] = None,
 ) -> None:
@@ -55,6 +59,8 @@ def run(
 
     parent = Parent(child) if child else None
     target, arguments = sort_out(context, target)
+    if log_level is not None:
+        arguments = (*arguments, f"--rocketbox.logging.level.root={log_level.value}")
     told = _Command(target, config, tuple(profile or ()), arguments, debug)
     if reload:
         with failures_told(debug):
@@ -75,6 +81,15 @@ def run(
 
 def _tell_ready(parent: Parent, settings: Settings) -> None:
     parent.tell_ready(settings.files, settings.get("rocketbox").shutdown.timeout.total_seconds())
+
+
+class LogLevel(Enum):
+    """Of ``--log-level``."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
 @dataclass(frozen=True)

@@ -229,7 +229,16 @@ class QueueAssignment:
 
     def _decide(self, topic: str, share: Share) -> None:
         """The event of a round: this is the member's share of topic."""
+        before = self._shares.get(topic, frozenset())
         mine = self._shares[topic] = frozenset(share.mine)
+        if mine != before:
+            _log.info(
+                "group %s: %d of the %d queues of %s are this member's",
+                self._group,
+                len(mine),
+                len(share.queues),
+                topic,
+            )
         others = [
             owned for queue, owned in self._table.items()
             if queue.topic == topic and queue not in mine and owned.state not in (Ownership.DRAINING, Ownership.DROPPED)
@@ -352,7 +361,7 @@ class QueueAssignment:
             return True
         owned.state = Ownership.PULLED
         messages = self._open(owned, start)
-        _log.info(
+        _log.debug(
             "group %s: takes %s from offset %d%s", self._group, queue, start, "" if stored else " (new to the group)"
         )
         self._start_pull(owned)
@@ -414,7 +423,7 @@ class QueueAssignment:
         else:
             self._out(owned, Ownership.HANDED_ON)
             self._unlock_what_went([owned])
-            _log.info("group %s: gave up %s at offset %d", self._group, queue, messages.commit_offset)
+            _log.debug("group %s: gave up %s at offset %d", self._group, queue, messages.commit_offset)
         finally:
             del self._hand_ons[queue]
             if owned.state is Ownership.HANDED_ON and queue in self._shares.get(queue.topic, ()):

@@ -9,6 +9,7 @@ import logging
 
 from rocketbox.clock import Clock
 from rocketbox.errors import Reject, RetryLater
+from rocketbox.frames import users_traceback
 from rocketbox.message import MessageExt
 from rocketbox.safe_repr import safe_repr, safe_str
 from rocketbox.tasks import Supervisor
@@ -47,10 +48,13 @@ class FailureLog:
     def tell(self, message: MessageExt, error: Exception, attempts: int | None, what_now: str, *, end: bool) -> None:
         """message has failed with error; ``attempts`` is how many it has in all (None: no limit).
 
-        ``end``: they are used up. That is told of each message, whatever was told of others.
+        ``end``: they are used up. That is told of each message, whatever was told of others. The traceback has the
+        lines of the handler's own code only; at level debug it has all.
         """
         expected = isinstance(error, Reject | RetryLater)
         of = "" if attempts is None else f" of {attempts}"
+        if end and attempts != 1:
+            what_now = f"its retries are used up, {what_now}"
         text = (
             f"group {self._group}: {describe_message(message)} failed, attempt {message.reconsume_times + 1}{of}: "
             f"{safe_str(error) if expected else safe_repr(error)}; {what_now}"
@@ -60,7 +64,9 @@ class FailureLog:
         if kind is None:
             self._kinds[key] = kind = _Kind()
             self._tasks.start(f"failures of {message.topic}", self._count, key, kind, restart=False)
-            _log.log(logging.ERROR if end else logging.WARNING, "%s", text, exc_info=None if expected else error)
+            trace = error.__traceback__ if _log.isEnabledFor(logging.DEBUG) else users_traceback(error)
+            exc_info = None if expected else (type(error), error, trace)
+            _log.log(logging.ERROR if end else logging.WARNING, "%s", text, exc_info=exc_info)
         elif end:
             _log.error("%s", text)
         else:

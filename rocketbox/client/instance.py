@@ -376,7 +376,7 @@ class MQClientInstance:
             return
         route = self.routes.get(topic)
         assert route is not None
-        _log.info("route of %s: %d queues on %s", topic, len(route.subscribe_queues), ", ".join(route.broker_names))
+        _log.debug("route of %s: %d queues on %s", topic, len(route.subscribe_queues), ", ".join(route.broker_names))
         for member in list(self._consumers.values()):
             if topic in member.topics():
                 member.on_route_changed(topic, route)

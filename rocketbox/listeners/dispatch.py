@@ -92,21 +92,17 @@ class HandlerDispatch:
         """What becomes of a message that cannot be read."""
         if self.on_invalid is OnInvalid.DEAD_LETTER:
             await self.limit.pass_one()
-        _log.warning(
-            "%s: message %s of topic %s cannot be read (%s): %s",
-            self.binding.signature.name,
-            message.msg_id,
-            message.topic,
-            self.on_invalid.value,
-            error,
-        )
         match self.on_invalid:
             case OnInvalid.SKIP:
+                _log.warning(
+                    "%s: message %s of topic %s cannot be read (skip): %s",
+                    self.binding.signature.name, message.msg_id, message.topic, error,
+                )  # fmt: skip
                 return None
-            case OnInvalid.RETRY:
+            case OnInvalid.RETRY:  # the consumer logs what fails, once
                 return error
             case OnInvalid.DEAD_LETTER:
-                return Reject(str(error))
+                return Reject(f"{self.binding.signature.name}: it cannot be read (dead-letter): {error}")
 
 
 class Invocation(ConsumeContext):
@@ -160,6 +156,7 @@ class Invocation(ConsumeContext):
         if made.unbegun is None:
             made.unbegun = {}  # it is called again
         current_call.set(made)  # in the context of this call alone
+        made.about = self
         try:
             if binding.is_batch:
                 return _unless_consumed(await self._run_batch(messages))
@@ -178,7 +175,7 @@ class Invocation(ConsumeContext):
                 result = await result
             return None if result is None and not made.unbegun else _unless_consumed([await self._outcome(result)])
         finally:
-            made.unbegun = None
+            made.unbegun = made.about = None
 
     async def _run_one(self, message: MessageExt) -> Outcome:
         try:
@@ -195,13 +192,14 @@ class Invocation(ConsumeContext):
         arguments, binding = self.arguments, self._dispatch.binding
         assert arguments is not None
         handler = binding.positional
+        self.made.about = self
         try:
             result = handler(*arguments) if handler is not None else binding.call(arguments)
         except BaseException:
-            self.made.unbegun = None
+            self.made.unbegun = self.made.about = None
             raise
         if not self.made.unbegun and (result is None or self._is_dropped(result)):
-            self.made.unbegun = None
+            self.made.unbegun = self.made.about = None
             return None
         return self._end(result)
 
@@ -220,7 +218,7 @@ class Invocation(ConsumeContext):
                 return _unless_consumed(await self._outcomes(result, len(self.messages)))
             return _unless_consumed([await self._outcome(result)])
         finally:
-            self.made.unbegun = None
+            self.made.unbegun = self.made.about = None
 
     # --- batches ------------------------------------------------------------------------------------------------------
 

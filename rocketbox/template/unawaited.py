@@ -51,11 +51,15 @@ class Made:
 class Call:
     """A call of users' code, as far as the coroutines matter that are made in it.
 
-    It knows nothing else of the call: what the call has begun, such as a connection of a pool, keeps the context and
-    with it this for as long as it lives. There is one for each message, so ``unbegun`` is set without an ``__init__``.
+    It knows nothing else of the call when that has ended: what the call has begun, such as a connection of a pool,
+    keeps the context and with it this for as long as it lives. There is one for each message, so both are set without
+    an ``__init__``.
     """
 
-    __slots__ = ("unbegun",)
+    __slots__ = ("about", "unbegun")
+
+    about: Any
+    """The call itself, for logs, while it runs; else None, or not set."""
 
     unbegun: dict[Made, Coroutine[Any, Any, Any]] | None
     """Those that were made and have not begun; None: the call has ended, and what tasks of it make is their own."""

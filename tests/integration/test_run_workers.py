@@ -87,7 +87,8 @@ def pid(service: Service, worker: int) -> int:
 
 
 def test_workers_share_the_group_and_the_embedded_servers(folder: Path) -> None:
-    service = Service(folder, "run", "desk:app", "--workers", "2")
+    level = "--rocketbox.logging.level.rocketbox.client.assignment=debug"
+    service = Service(folder, "run", "desk:app", "--workers", "2", level)
     service.wait_for("2 workers are ready")
     send(service, "UA1")  # the topic is new: who gets which of its queues is known a moment later
     service.wait_for("handled by worker")
