@@ -39,7 +39,7 @@ $(STAMP): pyproject.toml
 	@echo "setting up $(VENV) (once; PySpark is large)"
 	@rm -f $(VENV)/.stamp-*
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --editable '.[$(EXTRAS)]'
 	@touch $@
 
 demo: $(STAMP) ## run the flight desk on the embedded broker (ARGS="--help")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 import anyio
@@ -32,6 +34,8 @@ def main(
     Keys of rocketbox.yaml can be given as well: --rocketmq.name-server=127.0.0.1:9876 runs the same service on Apache
     RocketMQ. Exit code 0: all counts are right; 1: they are not, or nothing moved for a minute; 130: stopped by Ctrl-C.
     """
+    if lake:
+        quiet_children()
     logging.basicConfig(level=logging.ERROR)  # rejected messages are warnings, and here they are expected
     console = Console()
     departures = read_departures(rows)
@@ -52,6 +56,15 @@ def main(
         sys.exit(130)
     report.print(console, time.monotonic() - started)
     sys.exit(1 if report.problems else 0)
+
+
+def quiet_children() -> None:
+    """Leave standard error to this process alone: what Spark's Java says at its start goes to spark.log."""
+    log = Path(".rocketbox", "flight-desk", "spark.log")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
+    with log.open("w") as file:
+        os.dup2(file.fileno(), 2)
 
 
 if __name__ == "__main__":

@@ -171,7 +171,8 @@ def test_a_worker_whose_loop_is_blocked_is_ended(folder: Path) -> None:
     service.wait_for("handled by")
     service.process.send_signal(signal.SIGTERM)
     assert service.finish() == 3, service.output
-    assert "worker 1 has not stopped within 0.5 s and is ended" in service.output
+    assert "the stop has not ended within 0.5 s, and the process ends" in service.output
+    assert "in on_departure holds it up" in service.output
     assert not (folder / "store" / "abort").exists()
 
 
@@ -181,7 +182,7 @@ def test_a_reload_waits_until_blocked_workers_are_ended_and_the_servers_are_clos
     service.wait_for("handled by")
     source = (folder / "desk.py").read_text()
     (folder / "desk.py").write_text(source.replace('departure == "block"', 'departure == "never"'))
-    service.wait_for("has not stopped within 0.5 s and is ended")
+    service.wait_for("the stop has not ended within 0.5 s, and the process ends")
     service.wait_for("2 workers are ready", times=2)
     service.process.send_signal(signal.SIGTERM)
     assert service.finish() == 0, service.output
