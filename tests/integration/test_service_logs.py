@@ -60,7 +60,7 @@ def finished(service: Service, *texts: str) -> str:
 
 
 def test_lines_of_a_handler_carry_its_message_and_fields_of_its_own(tmp_path: Path) -> None:
-    output = finished(desk(tmp_path, form="json"), '"found"', '"landed"')
+    output = finished(desk(tmp_path, form="json"), '"found"', '"landed"', "desk is ready")
     lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     (looking,) = [line for line in lines if line["message"] == "looking up UA1"]
     assert (looking["group"], looking["topic"], looking["keys"]) == ("desk", "departures", "UA1")
