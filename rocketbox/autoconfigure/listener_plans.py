@@ -19,6 +19,7 @@ from rocketbox.autoconfigure.scan import Marked
 from rocketbox.autoconfigure.service import Service, of_cluster
 from rocketbox.autoconfigure.users import PlannedClients, plan_clients
 from rocketbox.boot.beans import BeanContainer
+from rocketbox.boot.failures import failure_findings
 from rocketbox.boot.settings import Settings
 from rocketbox.boot.shapes import uniform
 from rocketbox.boot.wanted import Wanted
@@ -82,7 +83,8 @@ class ListenerPlanner:
             off_by = self.properties.off_by
             self.off.append(Finding(f"{off_by} is false: nothing of RocketMQ starts", self.service.where(off_by)))
             declared = [(kind, of_kind) for kind, of_kind in declared if not kind.needs_rocketmq]
-        self.planned = [KindPlans(kind, kind.plan(of_kind, planning)) for kind, of_kind in declared]
+        for kind, of_kind in declared:
+            self.planned.append(KindPlans(kind, self._asked(kind, "plan", of_kind, planning)))
         plans = [plan for each in self.planned for plan in each.plans]
         self._check_groups()
         if self.properties.off_by is not None:
@@ -108,7 +110,16 @@ class ListenerPlanner:
 
     def _read(self, kind: AnyKind, planning: Planning) -> list[DeclaredListener]:
         of_kind = [each for each in self.marked if any(isinstance(mark, kind.mark) for mark in each.marks)]
-        return list(kind.read(of_kind, planning)) if of_kind else []
+        return self._asked(kind, "read", of_kind, planning) if of_kind else []
+
+    def _asked(self, kind: AnyKind, step: str, given: Sequence[Any], planning: Planning) -> list[Any]:
+        """What a step of a kind gives; what it raises is told with the kind, which may be of another distribution."""
+        try:
+            return list(getattr(kind, step)(given, planning))
+        except Exception as error:
+            what = f"{type(kind).__qualname__}.{step} of the listeners of @{kind.mark.__name__} failed"
+            self.findings += failure_findings(what, place_of(type(kind)), error)
+            return []
 
     def _check_marks(self, kinds: Sequence[AnyKind]) -> None:
         """Tell of marks that do nothing: a modifier alone, and one of a kind that nobody brings."""

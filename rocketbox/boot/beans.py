@@ -237,11 +237,15 @@ class BeanContainer:
 
         They may need settings and what was handed in, and other plain functions that need no more.
         """
-        made, findings = [], []
+        made: list[Any] = []
+        findings: list[Finding] = []
         for bean in self.planned.candidates(Wanted(kind, every=True)):
             late = self._starts_late(bean, ())
             if late is None:
-                made.append(self._made(bean))
+                try:
+                    made.append(self._made(bean))
+                except Exception as error:
+                    findings += failure_findings(f"bean {bean.label} failed", bean.where, error)
                 continue
             what = "starts" if late is bean else f"needs {late.label}, which starts"
             findings.append(

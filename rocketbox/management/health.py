@@ -20,6 +20,9 @@ from rocketbox.safe_repr import safe_repr
 __all__ = ["ApplicationHealth", "Health", "HealthIndicator", "HealthStatus"]
 
 
+TRIES = 3
+
+
 class HealthStatus(Enum):
     UP = "UP"
     DOWN = "DOWN"
@@ -130,10 +133,14 @@ def _free_name(name: str, is_taken: Callable[[str], bool]) -> str:
 
 def _ask(indicator: HealthIndicator, name: str) -> Health:
     """What an indicator says; one that raises, or says something else than a Health, is down."""
-    try:
-        told: object = indicator.health()
-    except Exception as error:
-        return Health.down(f"{name}: its health cannot be told: {safe_repr(error)}")
+    for left in reversed(range(TRIES)):
+        try:
+            told: object = indicator.health()
+            break
+        except Exception as error:
+            # Of a service in the background other threads ask, and a table may change while one of them reads it.
+            if not (left and isinstance(error, RuntimeError)):
+                return Health.down(f"{name}: its health cannot be told: {safe_repr(error)}")
     if isinstance(told, Health):
         return told
     if hasattr(told, "close"):  # a coroutine, which would complain that nobody awaits it

@@ -150,11 +150,14 @@ async def test_a_kind_of_another_distribution_is_started_shown_and_drained_like_
         container = app.listeners["clock"]
         assert container.describe() == ["tick listener on_tick: group clock"]
         assert app.is_ready
+        shown = app.health().components["listeners"].components["clock"]
+        assert shown.details == {"group": "clock", "status": "running", "ticks": 7}
         container.stall()
         assert app.not_ready_because == ["the listeners of group clock: it stalls"]
         assert tick_kit.events == ["enter"]
     assert tick_kit.events == ["enter", "drain within 6", "leave", "shared things close"]
     assert "tick listener on_tick: group clock" in caplog.text
+    assert "found 1 listener, 0 hooks, 1 bean" in caplog.text
 
 
 def test_a_kind_of_another_distribution_is_checked_and_counted_like_ours(
@@ -236,6 +239,20 @@ async def late() -> Late:
     (finding,) = service(desk(source=DESK + more), "").app.look().findings
     assert finding.what == f"bean mine is a ListenerKind, which is needed before the start, and {reason}"
     assert "plain function of settings" in str(finding.fix)
+
+
+@pytest.mark.parametrize("step", ["read", "plan"])
+def test_a_kind_that_fails_is_told_as_what_it_is(install: Install, service: ServiceMaker, step: str) -> None:
+    module = service(desk(), "")
+    import tick_kit
+
+    def broken(self: object, given: object, planning: object) -> None:
+        raise ValueError("no bell")
+
+    setattr(tick_kit.TickListeners, step, broken)
+    (finding,) = module.app.look().findings
+    assert finding.what == f"TickListeners.{step} of the listeners of @tick_listener failed: ValueError: no bell"
+    assert str(finding.where).startswith("tick_kit.py:")
 
 
 def test_beans_in_a_circle_are_told_alone(install: Install, service: ServiceMaker) -> None:

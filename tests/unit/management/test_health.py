@@ -87,6 +87,22 @@ def test_indicators_of_one_name_are_all_shown() -> None:
     assert health.reasons == ("no disk",)
 
 
+def test_an_indicator_whose_tables_change_while_another_thread_reads_them_is_asked_again() -> None:
+    table = dict.fromkeys(range(3))
+
+    class Reads(HealthIndicator):
+        name = "reads"
+
+        def health(self) -> Health:
+            for each in table:
+                if len(table) < 5:
+                    table[each + 10] = None
+            return Health.up(size=len(table))
+
+    health = ApplicationHealth.of([Reads()])
+    assert health.components["reads"].details == {"size": 5}
+
+
 def test_an_indicator_that_cannot_tell_is_down() -> None:
     health = ApplicationHealth.of([Raises(), Waits()])
     assert health.reasons == (
