@@ -228,10 +228,9 @@ class Run:
         for each in assembly.listeners:
             if not each.plans:
                 continue
-            for plan in each.plans:
-                for line in plan.describe():
-                    _log.info("%s", mask(line, assembly.settings.secrets))
             for container in await each.kind.start(each.plans, starting):
+                for line in container.describe():
+                    _log.info("%s", mask(line, assembly.settings.secrets))
                 with self.slow_start.at(f"the listeners of group {container.group}"):
                     await stack.enter_async_context(container)
                 self.listeners.add(container)
