@@ -8,6 +8,7 @@ ones, whoever wrote the class or a base of it.
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import pkgutil
 import sys
@@ -198,7 +199,10 @@ def _defined_in(modules: Iterable[ModuleType]) -> Iterator[Any]:
     seen: set[int] = set()
     for module in modules:
         for target in list(vars(module).values()):
-            if getattr(target, "__module__", None) == module.__name__ and id(target) not in seen:
+            # Of an object, such as a partial, it only says where its class stands: what was marked here counts here.
+            elsewhere = isinstance(target, type) or inspect.isroutine(target)
+            here = not elsewhere or getattr(target, "__module__", None) == module.__name__
+            if here and id(target) not in seen:
                 seen.add(id(target))
                 yield target
 

@@ -12,6 +12,7 @@ Source: own design. Nothing is set up in the interpreter, and outside of a call 
 from __future__ import annotations
 
 import inspect
+import os
 import weakref
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
@@ -45,7 +46,8 @@ class Made:
         if self._code is None:
             return ""
         position = next(islice(self._code.co_positions(), self._instruction // 2, None), (None,))
-        return f"{self._code.co_filename}:{position[0] or self._code.co_firstlineno}"
+        path = self._code.co_filename.removeprefix(os.getcwd() + os.sep)
+        return f"{path}:{position[0] or self._code.co_firstlineno}"
 
 
 class Call:

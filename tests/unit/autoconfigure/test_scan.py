@@ -70,6 +70,23 @@ def test_methods_are_found_with_their_class(tmp_path: Path, monkeypatch: pytest.
     assert marked.marks == (rocketmq_listener(topic="a"),)
 
 
+def test_marked_partials_and_objects_of_other_modules_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "library_of_handlers.py").write_text(
+        "class Handler:\n    async def __call__(self, body: bytes): ...\ndef handle(tag, body: bytes): ...\n"
+    )
+    (tmp_path / "marks_objects.py").write_text(
+        "from functools import partial\nfrom rocketbox import rocketmq_listener\n"
+        "from library_of_handlers import Handler, handle\n"
+        "one = rocketmq_listener(topic='one')(Handler())\n"
+        "two = rocketmq_listener(topic='two')(partial(handle, 'tag'))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("marks_objects")
+    assert [each.target for each in marked_in([module], MARKS)] == [module.one, module.two]
+
+
 @pytest.mark.parametrize(
     ("source", "what", "line", "fix"),
     [

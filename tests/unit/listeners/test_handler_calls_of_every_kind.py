@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, create_autospec
 
@@ -209,7 +210,8 @@ async def test_what_a_def_returns_to_be_awaited_is_awaited_before_it_is_sent_on(
 
 def line_of(function: Callable[..., Any], text: str) -> str:
     lines, first = inspect.getsourcelines(function)
-    return f"{__file__}:{first + next(number for number, line in enumerate(lines) if text in line)}"
+    number = first + next(number for number, line in enumerate(lines) if text in line)
+    return f"{Path(__file__).relative_to(Path.cwd())}:{number}"
 
 
 async def test_a_send_that_nobody_awaits_fails_its_message_with_the_place(template: RocketMQTemplate) -> None:
