@@ -14,7 +14,7 @@ With ``startup: retry`` and no server that answers, it is done as soon as they d
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rocketbox.autoconfigure.properties import ClusterProperties, RocketMQProperties
@@ -27,9 +27,10 @@ from rocketbox.client import Admin
 from rocketbox.client.needed_topics import TopicState, find_topic, make_topic, until_in_route
 from rocketbox.client.options import TopicOptions
 from rocketbox.errors import BrokerError, ClientError, ConfigurationError, Finding, RemotingError, RocketBoxError
+from rocketbox.management.health import Health, HealthIndicator
 from rocketbox.tasks import Supervisor
 
-__all__ = ["NeededTopics", "needed_topics"]
+__all__ = ["NeededTopics", "NeededTopicsHealth", "needed_topics", "needed_topics_health"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,11 +39,15 @@ RETRY_PAUSE = 1.0  # seconds between two tries while no server answers
 
 @dataclass
 class NeededTopics:
-    """The topics that the settings of a cluster name: a bean. ``done`` when they have been looked after."""
+    """The topics that the settings of a cluster name: a bean. ``done`` when they have been looked after.
+
+    ``problem`` says why they have not.
+    """
 
     topics: Mapping[str, TopicOptions]
     made: list[str] = field(default_factory=list)
     done: bool = False
+    problem: str = ""
 
 
 @bean(SWITCHED_ON, NAME_SERVER, on_bean(ClientInstances), per_cluster=True, phase=Phase.CLIENT)
@@ -67,8 +72,29 @@ async def needed_topics(
             if own.startup != "retry":
                 raise ConfigurationError(keeper.unanswered(error)) from error
             _log.warning("topics below %s.topics are looked after when the servers answer: %s", cluster.prefix, error)
+            needed.problem = f"topics below {cluster.prefix}.topics wait for the servers: {error}"
             tasks.start("waiting for servers", keeper.go_on_trying, restart=False)
         yield needed
+
+
+class NeededTopicsHealth(HealthIndicator):
+    """Down while topics have not been looked after, or could not be, in a service that starts without them."""
+
+    name = "topics"
+
+    def __init__(self, needed: Sequence[NeededTopics]) -> None:
+        self._needed = needed
+
+    def health(self) -> Health:
+        problems = [each.problem for each in self._needed if not each.done]
+        made = [name for each in self._needed for name in each.made]
+        return Health.down(*problems) if problems else Health.up(made=made)
+
+
+@bean(on_bean(NeededTopics))
+def needed_topics_health(needed: list[NeededTopics]) -> NeededTopicsHealth:
+    """The topics of all clusters."""
+    return NeededTopicsHealth(needed)
 
 
 class _Keeper:
@@ -113,6 +139,7 @@ class _Keeper:
             except ConfigurationError as error:
                 for finding in error.findings:
                     _log.error("%s (%s)", finding.what, finding.fix)
+                self._needed.problem = "; ".join(finding.what for finding in error.findings)
                 return
 
     async def _look_after(self, name: str, topic: TopicOptions) -> None:

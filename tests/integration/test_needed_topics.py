@@ -183,6 +183,7 @@ async def test_with_retry_they_are_made_when_the_servers_answer(
             await until(lambda: app.is_ready)
             async with Admin(name_server=address) as admin:
                 assert len(await admin.queues("payments")) == 3
+            assert app.health().components["topics"].details == {"made": ["payments"]}
 
 
 @pytest.mark.parametrize("startup", ["fail", "retry"])
@@ -193,7 +194,9 @@ async def test_brokers_that_are_not_known_end_the_start_or_are_waited_for(
     app = service(SERVICE, settings).app
     if startup == "retry":
         async with app:
-            pass
+            health = app.health().components["topics"]
+            assert (health.works, app.is_ready) == (False, False)
+            assert "topics below rocketmq.topics wait for the servers: there is no cluster" in health.reasons[0]
         assert "are looked after when the servers answer: there is no cluster 'elsewhere'" in caplog.text
         return
     with pytest.raises(ConfigurationError) as caught:
