@@ -24,7 +24,14 @@ from dataclasses import dataclass, field
 
 from rocketbox.broker.store.files import NO_ROOM, FileRun, OpenFiles, SyncFailedError
 from rocketbox.broker.store.options import BLANK_BYTES, StoreOptions
-from rocketbox.broker.store.records import BLANK_MAGIC, MAGICS, MIN_RECORD_BYTES, check_record
+from rocketbox.broker.store.records import (
+    BLANK_MAGIC,
+    MAGICS,
+    MIN_RECORD_BYTES,
+    SoundRecord,
+    check_record,
+    sound_records,
+)
 from rocketbox.errors import InvalidMessageError, StoreCorruptError, StoreError
 from rocketbox.storage.file_system import StorageFile
 
@@ -258,40 +265,45 @@ class CommitLog:
                 return b""
             raise
 
+    def read_run(self, offset: int, end: int, size: int, most: int) -> tuple[list[SoundRecord], int]:
+        """Up to ``most`` records below ``end`` that one read of ``size`` bytes finds whole, and where the next begins.
+
+        From ``offset`` on; the next may be behind a blank. Each is checked: none comes behind one
+        that is not sound.
+        """
+        data = self.read(offset, min(size, end - offset))
+        found, behind = sound_records(data, offset, most)
+        space = self.run.file_start(behind) + self.run.file_size - behind
+        if data[behind - offset : behind - offset + BLANK_BYTES] == _BLANK.pack(space, BLANK_MAGIC):
+            behind += space
+        return found, behind
+
     def read_records(self, offset: int, end: int) -> tuple[list[tuple[int, bytes]], int]:
         """Records from ``offset`` on, each with its offset, up to ``end`` or some of them; and where the next begins.
 
-        Each is checked. Raises StoreCorruptError for one that is not whole.
+        Each is checked. Raises StoreCorruptError when the first is not whole.
         """
-        run = self.run
-        found: list[tuple[int, bytes]] = []
-        data, base = b"", offset
         while offset < end:
-            if offset + _HEAD.size > base + len(data):
-                if found:
-                    break
-                data, base = self.read(offset, READ_BYTES), offset
-            space = run.file_start(offset) + run.file_size - offset
-            size, magic = (
-                _HEAD.unpack_from(data, offset - base) if len(data) - (offset - base) >= _HEAD.size else (0, 0)
-            )
-            if magic == BLANK_MAGIC and size == space:
-                offset += size
-                data, base = b"", offset
-                continue
-            if magic not in MAGICS or not MIN_RECORD_BYTES <= size <= min(space, end - offset):
-                raise self._damaged(offset, "no record begins there")
-            if offset + size > base + len(data):
-                if found:
-                    break
-                data, base = self.read(offset, max(size, READ_BYTES)), offset
-            record = data[offset - base : offset - base + size]
-            wrong = "the file ends within it" if len(record) < size else check_record(record, offset)
-            if wrong is not None:
-                raise self._damaged(offset, wrong)
-            found.append((offset, record))
-            offset += size
-        return found, offset
+            found, behind = self.read_run(offset, end, READ_BYTES, READ_BYTES)
+            if found:
+                return [(place[0], record) for _, _, place, record in found], behind
+            if behind == offset:
+                return [(offset, record := self._read_record(offset, end))], offset + len(record)
+            offset = behind
+        return [], offset
+
+    def _read_record(self, offset: int, end: int) -> bytes:
+        """The record there, whatever its size; raises StoreCorruptError if there is none."""
+        head = self.read(offset, _HEAD.size)
+        size, magic = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0)
+        space = self.run.file_start(offset) + self.run.file_size - offset
+        if magic not in MAGICS or not MIN_RECORD_BYTES <= size <= min(space, end - offset):
+            raise self._damaged(offset, "no record begins there")
+        record = self.read(offset, size)
+        wrong = "the file ends within it" if len(record) < size else check_record(record, offset)
+        if wrong is not None:
+            raise self._damaged(offset, wrong)
+        return record
 
     def _damaged(self, offset: int, reason: str) -> StoreCorruptError:
         start = self.run.file_start(offset)

@@ -65,7 +65,7 @@ class StoreOptions:
     max_waiting_bytes: int = 128 << 20
     """Bytes of messages that may wait for the disk; then sends are refused with SYSTEM_BUSY until it has caught up."""
     read_cache_size: int = 16 << 20
-    """Bytes of the newest records that are kept in memory for reading."""
+    """Bytes of the newest records that are kept in memory for reading; up to a quarter more are read ahead."""
     max_transfer_bytes_on_message_in_memory: int = 256 << 10
     max_transfer_count_on_message_in_memory: int = 32
     max_transfer_bytes_on_message_in_disk: int = 64 << 10

@@ -1,9 +1,10 @@
 """What is read from the store: a queue's messages from an offset on, records by offset, key or time.
 
-The newest records are in memory too, where consumers that keep up read: :meth:`StoreReader.get_from_memory` never
-touches a file, so the loop may call it. What may touch files runs in a few threads (:meth:`StoreReader.fetch` and the
-other coroutines); the plain methods block and may be called in any thread. Files may be removed meanwhile: what was in
-them is gone then. Of an entry that does not lead to its message ``upkeep`` hears.
+The newest records are in memory too, where consumers that keep up read, and some of what lies before consumers that
+catch up (``read_ahead``): :meth:`StoreReader.get_from_memory` never touches a file, so the loop may call it. What may
+touch files runs in a few threads (:meth:`StoreReader.fetch` and the other coroutines); the plain methods block and may
+be called in any thread. Files may be removed meanwhile: what was in them is gone then. Of an entry that does not lead
+to its message ``upkeep`` hears.
 
 Puts are left to ``message_store``, the layout of files to their modules, reading and checking records to
 ``record_reading``, queries by key to ``key_search``.
@@ -16,21 +17,24 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
 from rocketbox.blocking import WorkerPool
 from rocketbox.broker.store.commit_log import CommitLog
-from rocketbox.broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
+from rocketbox.broker.store.consume_queue import FILLER_SIZE, ConsumeQueue, iter_units, unit_columns
 from rocketbox.broker.store.dispatch import Derived
 from rocketbox.broker.store.index_feed import IndexFeed
 from rocketbox.broker.store.key_search import KeySearch
 from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.broker.store.options import CONSUME_QUEUE_UNIT, StoreOptions
+from rocketbox.broker.store.read_ahead import ReadAhead, ReadOn
 from rocketbox.broker.store.record_cache import RecordCache
-from rocketbox.broker.store.record_reading import NeedsDiskError, RecordReader, TakenEntry, WrongEntryError
-from rocketbox.errors import StoreError
+from rocketbox.broker.store.record_reading import NeedsDiskError, RecordReader, WrongEntryError
+from rocketbox.broker.store.records import Place
+from rocketbox.errors import NotStartedError, StoreError
 
 __all__ = ["GetMessageStatus", "GetResult", "StoreReader"]
 
@@ -38,6 +42,8 @@ _log = logging.getLogger(__name__)
 
 FILTERED_BYTES = 4 << 20  # of records that a filter refused, in one read
 READ_THREADS = 4
+READ_AHEAD_SHARE = 4  # of the read cache: so much beside it is for what is read ahead
+MATCHED_AHEAD = 8  # units that are looked at for each message, in the loop, of those that were read ahead
 
 
 class GetMessageStatus(Enum):
@@ -96,7 +102,8 @@ class StoreReader:
         self._feed = feed
         self._refusal = None
         self.cache = RecordCache(self.options.read_cache_size)
-        self._records = RecordReader(log, self.cache, lambda queue, number: self.is_damaged(queue, number))
+        self._ahead = ReadAhead(log, self.cache, self.options.read_cache_size // READ_AHEAD_SHARE)
+        self._records = RecordReader(log, self.cache, self._ahead, lambda queue, number: self.is_damaged(queue, number))
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first message of a queue; where it will begin for a queue that is not there."""
@@ -125,10 +132,13 @@ class StoreReader:
         max_bytes: int | None = None,
         filter: MessageFilter | None = None,  # noqa: A002 - what it is called everywhere else
     ) -> GetResult:
-        """As :meth:`get`: from memory if all of it is there, else by a thread."""
+        """As :meth:`get`: from memory if all of it is there, else by a thread, which reads on for who comes next."""
         found = self.get_from_memory(topic, queue_id, offset, max_messages, max_bytes, filter)
         if found is None:
-            found = await self.pool.run(self.get, topic, queue_id, offset, max_messages, max_bytes, filter)
+            found = await self.pool.run(
+                lambda: self._get(topic, queue_id, offset, max_messages, max_bytes, filter, disk=True, ahead=True)
+            )
+            self._read_on()
         return found
 
     def get_from_memory(
@@ -142,9 +152,18 @@ class StoreReader:
     ) -> GetResult | None:
         """As :meth:`get`, without a look into a file: None when one is needed. Called in the loop."""
         try:
-            return self._get(topic, queue_id, offset, max_messages, max_bytes, filter, disk=False)
+            found = self._get(topic, queue_id, offset, max_messages, max_bytes, filter, disk=False, ahead=True)
         except NeedsDiskError:
             return None
+        self._read_on()
+        return found
+
+    def _read_on(self) -> None:
+        """Have a thread read ahead what is due."""
+        due, self._ahead.due = self._ahead.due, None
+        if due is not None:
+            with suppress(NotStartedError):  # who leaves the store asks for nothing more
+                self.pool.put((ReadOn(self._ahead, due),))
 
     def get(
         self,
@@ -161,7 +180,7 @@ class StoreReader:
         search is bounded, by ``max_filter_message_size`` in units and by FILTERED_BYTES in records that the filter has
         refused: NO_MATCHED_MESSAGE says where to go on. Raises WrongEntryError, OSError.
         """
-        return self._get(topic, queue_id, offset, max_messages, max_bytes, filter, disk=True)
+        return self._get(topic, queue_id, offset, max_messages, max_bytes, filter, disk=True, ahead=False)
 
     def _get(
         self,
@@ -173,6 +192,7 @@ class StoreReader:
         filter: MessageFilter | None,  # noqa: A002 - as above
         *,
         disk: bool,
+        ahead: bool,
     ) -> GetResult:
         if self._refusal is not None:
             raise StoreError(self._refusal)
@@ -192,7 +212,9 @@ class StoreReader:
             return GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, end, least, end)
         assert queue is not None  # which has no message
         try:
-            records, next_offset, removed = self._search(queue, offset, max_messages, max_bytes, filter, disk)
+            records, next_offset, removed = self._search(
+                queue, offset, max_messages, max_bytes, filter, disk=disk, ahead=ahead
+            )
         except (StoreError, FileNotFoundError) as error:
             if offset < queue.min_offset:  # its file was removed meanwhile
                 return GetResult(GetMessageStatus.OFFSET_TOO_SMALL, queue.min_offset, queue.min_offset, end)
@@ -213,23 +235,24 @@ class StoreReader:
         max_messages: int,
         max_bytes: int | None,
         filter: MessageFilter | None,  # noqa: A002 - what it is called everywhere else
+        *,
         disk: bool,
+        ahead: bool,
     ) -> tuple[list[bytes], int, bool]:
         """The records, the offset behind what was searched, and whether entries stood for messages that are gone."""
-        options = self.options
-        most_bytes = options.max_transfer_bytes_on_message_in_memory
-        most = options.max_transfer_count_on_message_in_memory
-        log_end, log_start = self._log.written, self._log.start
-        limits_known = False
+        log_start = self._log.start
+        units, is_ahead = self._units(queue, offset, max_messages, filter, disk=disk, ahead=ahead)
+        if filter is None and (row := self._in_a_row(units, offset, max_messages, max_bytes, log_start)):
+            found = self._records.of_entries(queue, row, disk=disk, ahead=ahead)
+            return found, offset + len(row), not found
+        most = most_bytes = -1  # not known yet
         records: list[bytes] = []
-        taken: list[TakenEntry] = []  # they passed by their unit, and fit if they pass by their record too
+        taken: list[Place] = []  # they passed by their unit, and fit if they pass by their record too
         total, refused, next_offset, removed = 0, 0, offset, False
-        if not disk and not queue.is_in_memory(offset):
-            raise NeedsDiskError
-        for physical, size, code in self._units(
-            queue, offset, max(options.max_filter_message_size // CONSUME_QUEUE_UNIT, max_messages)
-        ):
+        for physical, size, code in iter_units(units):
             if size == FILLER_SIZE or physical < log_start:
+                if is_ahead:
+                    raise NeedsDiskError
                 if size != FILLER_SIZE:
                     self._check_removed(queue, next_offset, physical, size)
                     removed = True
@@ -238,32 +261,54 @@ class StoreReader:
             if filter is not None and not filter.matches_unit(code):
                 next_offset += 1
                 continue
-            if not limits_known:
-                limits_known = True
-                if log_end - physical > self._memory:
-                    most_bytes = options.max_transfer_bytes_on_message_in_disk
-                    most = options.max_transfer_count_on_message_in_disk
-                most = min(most, max_messages)
-                if max_bytes is not None:
-                    most_bytes = min(most_bytes, max_bytes)
+            if most < 0:
+                most, most_bytes = self._limits(physical, max_messages, max_bytes)
             if taken and (len(records) + len(taken) >= most or total + size > most_bytes):
                 if filter is None:
                     break
-                records += _wanted(self._records.of_entries(queue, taken, disk=disk), filter)
+                records += _wanted(self._records.of_entries(queue, taken, disk=disk, ahead=ahead), filter)
                 taken, before, total = [], total, sum(map(len, records))
                 refused += before - total
                 if refused >= FILTERED_BYTES:
                     break
             if records and (len(records) >= most or total + size > most_bytes):
                 break
-            taken.append(TakenEntry(physical, size, next_offset))
+            taken.append((physical, size, next_offset))
             total += size
             next_offset += 1
         if taken:
-            read = self._records.of_entries(queue, taken, disk=disk)
+            read = self._records.of_entries(queue, taken, disk=disk, ahead=ahead)
             removed = removed or not read
             records += _wanted(read, filter)
+        if is_ahead and not records:  # a thread is to look through more of them
+            raise NeedsDiskError
         return records, next_offset, removed
+
+    def _in_a_row(
+        self, units: bytes, offset: int, max_messages: int, max_bytes: int | None, log_start: int
+    ) -> list[Place]:
+        """The entries that come next and are read at once, if none of them needs a closer look; else none.
+
+        Fast path: 5 us for 32 entries instead of 20, one by one (benchmark "java client: push consume").
+        """
+        if not units or max_messages < 1:
+            return []
+        most, most_bytes = self._limits(int.from_bytes(units[:8], "big", signed=True), max_messages, max_bytes)
+        physical, sizes = unit_columns(units[: most * CONSUME_QUEUE_UNIT])
+        if min(physical) < log_start or max(sizes) == FILLER_SIZE or sum(sizes) > most_bytes:
+            return []
+        return list(zip(physical, sizes, range(offset, offset + len(sizes)), strict=True))
+
+    def _limits(self, physical: int, max_messages: int, max_bytes: int | None) -> tuple[int, int]:
+        """How many messages one read takes that begins at an offset of the log, and how many bytes."""
+        options = self.options
+        if self._log.written - physical > self._memory:
+            most = options.max_transfer_count_on_message_in_disk
+            most_bytes = options.max_transfer_bytes_on_message_in_disk
+        else:
+            most = options.max_transfer_count_on_message_in_memory
+            most_bytes = options.max_transfer_bytes_on_message_in_memory
+        return min(most, max_messages), most_bytes if max_bytes is None else min(most_bytes, max_bytes)
 
     def _check_removed(self, queue: ConsumeQueue, number: int, physical: int, size: int) -> None:
         """Raise WrongEntryError for an entry that only says that its message is gone, with the log's beginning.
@@ -277,13 +322,36 @@ class StoreReader:
             if before_size != FILLER_SIZE and before >= self._log.start:
                 raise WrongEntryError(queue, number, f"it says {physical}, and the entry before says {before}")
 
-    def _units(self, queue: ConsumeQueue, offset: int, count: int) -> Iterator[tuple[int, int, int]]:
+    def _units(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_messages: int,
+        filter: MessageFilter | None,  # noqa: A002 - as above
+        *,
+        disk: bool,
+        ahead: bool,
+    ) -> tuple[bytes, bool]:
+        """Units of a queue from ``offset`` on, and whether they are some that were read ahead.
+
+        Raises NeedsDiskError when none are in memory, without ``disk``.
+        """
+        if not disk and not queue.is_in_memory(offset):
+            count = max_messages if filter is None else max_messages * MATCHED_AHEAD
+            if (units := self._ahead.units(queue, offset, count)) is None:
+                raise NeedsDiskError
+            return units, True
+        count = max(self.options.max_filter_message_size // CONSUME_QUEUE_UNIT, max_messages)
+        changes, is_in_files = queue.changes, not queue.is_in_memory(offset)
         try:
-            return queue.units(offset, count)
+            units = queue.unit_bytes(offset, count)
         except (FileNotFoundError, StoreError):
             if offset < queue.first_offset:  # its file was removed meanwhile
-                return iter(())
+                return b"", False
             raise
+        if ahead and is_in_files:
+            self._ahead.keep_units(queue, changes, offset, units)
+        return units, False
 
     def read_from_memory(self, commit_log_offset: int) -> bytes | None:
         """The record that begins at a commit-log offset, if it is in memory."""

@@ -55,7 +55,10 @@ class Mending:
         with queue.files_guard:
             if queue.is_deleted or queue.has_misfits or lacks_file(finding, queue):
                 return False
-            self.write(finding, queue.run.file_size)
+            try:
+                self.write(finding, queue.run.file_size)
+            finally:
+                queue.changes += 1
         return True
 
     def write_first_entry(self, finding: StoreFinding, queue: ConsumeQueue, log_start: Callable[[], int]) -> bool:
@@ -73,6 +76,7 @@ class Mending:
                 if queue.is_deleted or queue.has_misfits or not queue.run.starts or _physical(finding) < log_start():
                     return False
                 queue.run.add_before(FILLER_UNIT * (queue.run.file_size // CONSUME_QUEUE_UNIT))
+                queue.changes += 1
         return self.write_entry(finding, queue)
 
     def sync(self) -> None:

@@ -4,6 +4,9 @@ Whether they are whole, and whether they are what a queue's entry says. Where th
 :class:`WrongEntryError` says so. When ``upkeep`` has found that the entry is right, and the record itself is damaged,
 the record is skipped: one bad sector does not stop a queue.
 
+What is in memory is served for an entry only if it agrees with it in topic, queue id, queue offset, place and size.
+Where it does not, it is as if it were not there, and what the disk has decides.
+
 Which entries are read, and in which thread, is left to ``reading``.
 
 Source: Apache RocketMQ 5.5 ``CommitLog.getMessage``, which checks nothing.
@@ -13,15 +16,26 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import NamedTuple
+from itertools import repeat
 
 from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.consume_queue import ConsumeQueue
+from rocketbox.broker.store.read_ahead import ReadAhead
 from rocketbox.broker.store.record_cache import RecordCache
-from rocketbox.broker.store.records import MAGICS, MIN_RECORD_BYTES, check_record, parse_record, store_timestamp_of
+from rocketbox.broker.store.records import (
+    BEGIN_V4,
+    MAGICS,
+    MIN_RECORD_BYTES,
+    V6_HOSTS,
+    Place,
+    check_record,
+    has_topic,
+    store_timestamp_of,
+    topic_fields,
+)
 from rocketbox.errors import StoreError
 
-__all__ = ["NeedsDiskError", "RecordReader", "TakenEntry", "WrongEntryError"]
+__all__ = ["NeedsDiskError", "RecordReader", "WrongEntryError"]
 
 READ_GAP = 4 << 10  # records of one queue nearer than this are read together with what is between
 LARGE = 256 << 10  # an entry that says more is only believed when the record's head says so too
@@ -48,20 +62,15 @@ class NeedsDiskError(Exception):
     """It is not in memory."""
 
 
-class TakenEntry(NamedTuple):
-    """An entry whose record is to be read."""
-
-    physical: int
-    size: int
-    number: int
-
-
 class RecordReader:
-    """Reads records of a log; ``cache`` has the newest. Any thread may."""
+    """Reads records of a log; ``cache`` has the newest, ``ahead`` what was read ahead. Any thread may."""
 
-    def __init__(self, log: CommitLog, cache: RecordCache, is_damaged: Callable[[ConsumeQueue, int], bool]) -> None:
+    def __init__(
+        self, log: CommitLog, cache: RecordCache, ahead: ReadAhead, is_damaged: Callable[[ConsumeQueue, int], bool]
+    ) -> None:
         self._log = log
         self._cache = cache
+        self._ahead = ahead
         self._is_damaged = is_damaged
 
     def from_memory(self, commit_log_offset: int) -> bytes | None:
@@ -106,40 +115,91 @@ class RecordReader:
 
     # --- of a queue ---
 
-    def of_entries(self, queue: ConsumeQueue, places: list[TakenEntry], *, disk: bool) -> list[bytes]:
+    def of_entries(self, queue: ConsumeQueue, places: list[Place], *, disk: bool, ahead: bool) -> list[bytes]:
         """Their records, from memory or else with one read for those that lie near each other; not what is gone.
 
-        Raises WrongEntryError; NeedsDiskError when one is not in memory, without ``disk``.
+        With ``ahead`` what was read ahead is served too, and more is read ahead. Raises WrongEntryError;
+        NeedsDiskError when one is not in memory, without ``disk``.
         """
-        cache = self._cache
+        found = self._in_memory(queue, places, ahead=ahead)
+        if None in found:
+            if not disk:
+                raise NeedsDiskError
+            if ahead:
+                found = self._read_ahead(queue, places, found)
+        if ahead and (kept := self._ahead.of_queue(queue)) and (served := [place for place in places if place in kept]):
+            self._ahead.served(sum([place[1] for place in served]), served[-1][0])
+        records = [record for record in found if record is not None]
+        return records if len(records) == len(places) else self._from_disk(queue, places, found)
+
+    def _read_ahead(self, queue: ConsumeQueue, places: list[Place], found: list[bytes | None]) -> list[bytes | None]:
+        """As :meth:`_in_memory`, when what was not ``found`` there has been read, and more, where that is worth it."""
+        size, span = sum([place[1] for place in places]), places[-1][0] + places[-1][1] - places[0][0]
+        missing = -1
+        while None in found and missing < found.index(None):  # others may be reading what follows
+            missing = found.index(None)
+            self._ahead.read_for(places[missing][0], len(places), size, span)
+            found = self._in_memory(queue, places, ahead=True)
+        return found
+
+    def _in_memory(self, queue: ConsumeQueue, places: list[Place], *, ahead: bool) -> list[bytes | None]:
+        """The records in memory that agree with those entries in all."""
+        found: list[bytes | None] = []
+        if ahead and (records := self._ahead.of_queue(queue)):
+            found = list(map(records.get, places))
+            if None not in found:
+                return found
+        return self._in_cache(queue, places, found)
+
+    def _in_cache(self, queue: ConsumeQueue, places: list[Place], known: list[bytes | None]) -> list[bytes | None]:
+        """As :meth:`_in_memory`, of the newest records; but what is ``known``."""
+        get, unpack = self._cache.get, BEGIN_V4.unpack_from
+        queue_id, topic = queue.queue_id, topic_fields(queue.topic)
+        found: list[bytes | None] = []
+        for place, record in zip(places, known, strict=True) if known else zip(places, repeat(None)):
+            if record is None and (record := get(place[0])) is not None:
+                size, magic, its_queue, number, physical, flag, length = unpack(record)
+                if (
+                    (physical, size, number) != place
+                    or its_queue != queue_id
+                    or len(record) != size
+                    or magic not in topic
+                    or not (
+                        has_topic(record, topic)
+                        if flag & V6_HOSTS
+                        else record.startswith(topic[magic], BEGIN_V4.size + length)
+                    )
+                ):
+                    record = None
+            found.append(record)
+        return found
+
+    def _from_disk(self, queue: ConsumeQueue, places: list[Place], found: list[bytes | None]) -> list[bytes]:
+        """The records of all; those that are not found in memory are read."""
         records: list[bytes] = []
         count = 0
         while count < len(places):
-            place = places[count]
-            record = cache.get(place.physical)
+            place, record = places[count], found[count]
             count += 1
             if record is not None:
-                _check_place(record, queue, place)
                 records.append(record)
                 continue
-            if not disk:
-                raise NeedsDiskError
             near = [place]
-            end = place.physical + place.size
+            end = place[0] + place[1]
             while (
                 count < len(places)
-                and 0 <= places[count].physical - end <= READ_GAP
-                and places[count].size >= MIN_RECORD_BYTES  # else its entry is damaged, which is told of it alone
-                and cache.get(places[count].physical) is None
+                and 0 <= places[count][0] - end <= READ_GAP
+                and places[count][1] >= MIN_RECORD_BYTES  # else its entry is damaged, which is told of it alone
+                and found[count] is None
             ):
                 near.append(places[count])
-                end = places[count].physical + places[count].size
+                end = places[count][0] + places[count][1]
                 count += 1
             records += self._read_near(queue, near, end)
         return records
 
-    def _read_near(self, queue: ConsumeQueue, places: list[TakenEntry], end: int) -> list[bytes]:
-        start = places[0].physical
+    def _read_near(self, queue: ConsumeQueue, places: list[Place], end: int) -> list[bytes]:
+        start = places[0][0]
         records = []
         data = b""
         try:
@@ -148,31 +208,32 @@ class RecordReader:
                     if place is places[0]:
                         self._check_size(queue, place)
                         data = self._log.read(start, min(end, self._log.written) - start)
-                    distance = place.physical - start
-                    records.append(self._checked(queue, place, data[distance : distance + place.size]))
+                    distance = place[0] - start
+                    records.append(self._checked(queue, place, data[distance : distance + place[1]]))
                 except WrongEntryError:
-                    if not self._is_damaged(queue, place.number):
+                    if not self._is_damaged(queue, place[2]):
                         raise
         except (WrongEntryError, FileNotFoundError, StoreError):
-            if places[-1].physical < self._log.start:  # the file was removed meanwhile
+            if places[-1][0] < self._log.start:  # the file was removed meanwhile
                 return records
             raise
         return records
 
-    def _checked(self, queue: ConsumeQueue, place: TakenEntry, record: bytes) -> bytes:
+    def _checked(self, queue: ConsumeQueue, place: Place, record: bytes) -> bytes:
         """The record of an entry, of which ``record`` is what was read; raises WrongEntryError unless it is sound."""
-        if len(record) < place.size:  # a read ends where its file does: the next one's is read by itself
+        physical, size, number = place
+        if len(record) < size:  # a read ends where its file does: the next one's is read by itself
             self._check_size(queue, place)
-            record = self._log.read(place.physical, place.size)
+            record = self._log.read(physical, size)
         _check_place(record, queue, place)
-        wrong = check_record(record, place.physical)
-        if wrong is None and (named := parse_record(record).topic) != queue.topic:
-            wrong = f"the record at {place.physical} is of topic {named}"
+        wrong = check_record(record, physical)
+        if wrong is None:
+            wrong = None if has_topic(record, topic_fields(queue.topic)) else "the record is of another topic"
         if wrong is not None:
-            raise WrongEntryError(queue, place.number, wrong)
+            raise WrongEntryError(queue, number, wrong)
         return record
 
-    def _check_size(self, queue: ConsumeQueue, place: TakenEntry) -> None:
+    def _check_size(self, queue: ConsumeQueue, place: Place) -> None:
         """Have a large record not read, nor room made for it, because a damaged entry says that it is large."""
         physical, size, number = place
         if not MIN_RECORD_BYTES <= size <= self._log.written - physical:
@@ -181,17 +242,16 @@ class RecordReader:
             _check_place(self._log.read(physical, _PLACE.size), queue, place, whole=False)
 
 
-def _check_place(record: bytes, queue: ConsumeQueue, place: TakenEntry, *, whole: bool = True) -> None:
-    """Raise WrongEntryError unless the record is the one that the entry speaks of; 0.4 us for each that is served."""
+def _is_at(record: bytes, queue_id: int, place: Place) -> bool:
+    """Whether a record, or its head, is the one that an entry of a queue with this id speaks of."""
+    size, magic, its_queue, number, physical = _PLACE.unpack_from(record)
+    return magic in MAGICS and its_queue == queue_id and (physical, size, number) == place
+
+
+def _check_place(record: bytes, queue: ConsumeQueue, place: Place, *, whole: bool = True) -> None:
+    """Raise WrongEntryError unless the record is the one that the entry speaks of."""
     physical, size, number = place
     if len(record) < _PLACE.size or (whole and len(record) != size):
         raise WrongEntryError(queue, number, f"the log has {len(record)} of its {size} bytes at {physical}")
-    found = _PLACE.unpack_from(record)
-    if (
-        found[0] != size
-        or found[1] not in MAGICS
-        or found[2] != queue.queue_id
-        or found[3] != number
-        or found[4] != physical
-    ):
+    if not _is_at(record, queue.queue_id, place):
         raise WrongEntryError(queue, number, f"at {physical} there is another record, or none")

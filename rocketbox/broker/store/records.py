@@ -13,20 +13,27 @@ import zlib
 from typing import NamedTuple
 
 __all__ = [
+    "BEGIN_V4",
     "BLANK_MAGIC",
     "MAGICS",
     "MIN_RECORD_BYTES",
     "NO_CHECKSUM",
     "ParsedRecord",
+    "Place",
     "RecordKeys",
+    "SoundRecord",
+    "V6_HOSTS",
     "check_record",
     "find_keys",
     "find_property",
+    "has_topic",
     "has_whole_properties",
     "length_mismatch",
     "parse_record",
     "seems_damaged",
+    "sound_records",
     "store_timestamp_of",
+    "topic_fields",
 ]
 
 MAGIC_V1 = 0xDAA320A7
@@ -36,6 +43,7 @@ BLANK_MAGIC = 0xCBD43194
 MIN_RECORD_BYTES = 91  # with IPv4 hosts, and no body, topic or properties
 BORNHOST_V6 = 0x10
 STOREHOST_V6 = 0x20
+V6_HOSTS = BORNHOST_V6 | STOREHOST_V6
 MAX_BEHIND_BODY = 2 + 32_767 + 2 + 32_767  # topic and properties
 CHECKSUM_NAME = b"__CRC32#\x01"
 CHECKSUM_BYTES = len(CHECKSUM_NAME) + 10 + 1
@@ -45,9 +53,15 @@ NO_CHECKSUM = "the record is whole, but has no checksum, which those before it h
 _NEAR = 3  # so many wrong bytes in the text around a checksum still mean that there is one, damaged
 
 _HEAD = struct.Struct(">IIIiiqqiq")  # up to and including the born time
+BEGIN_V4 = struct.Struct(">II4xi4xqqi44xi")
+"""Size, magic, queue id, queue offset, physical offset, sysFlag, and the length of the body if both hosts are IPv4."""
 _TIME = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
+
+
+Place = tuple[int, int, int]
+"""What an entry of a queue says of its record: physical offset, size, and its own number."""
 
 
 class ParsedRecord(NamedTuple):
@@ -86,6 +100,25 @@ def parse_record(record: bytes) -> ParsedRecord:
     return ParsedRecord(topic.decode(), queue_id, queue_offset, sys_flag, store_timestamp, record[position:])
 
 
+def has_topic(record: bytes, fields: dict[int, bytes]) -> bool:
+    """Whether a whole record is of the topic that :func:`topic_fields` was asked for."""
+    _, magic, _, _, _, flag, length = BEGIN_V4.unpack_from(record)
+    position = BEGIN_V4.size
+    if flag & V6_HOSTS:
+        position = body_position(record)
+        if position > len(record) - _LENGTH.size:
+            return False
+        (length,) = _LENGTH.unpack_from(record, position)
+        position += _LENGTH.size
+    return length >= 0 and record.startswith(fields[magic], position + length)
+
+
+def topic_fields(topic: str) -> dict[int, bytes]:
+    """How a topic stands in records with its length, by their magic number."""
+    text = topic.encode()
+    return {MAGIC_V1: (b"%c" % (len(text) & 0xFF)) + text, MAGIC_V2: _SHORT.pack(len(text)) + text}
+
+
 def store_timestamp_of(record: bytes) -> int:
     """Store time (epoch ms) of a record, of which the first 76 bytes are enough."""
     sys_flag = _HEAD.unpack_from(record)[7]
@@ -110,14 +143,14 @@ def check_record(record: bytes, offset: int, *, needs_checksum: bool = False) ->
     (own_offset,) = _TIME.unpack_from(record, 28)
     if own_offset != offset:
         return f"the record there says that it belongs at offset {own_offset}"
-    trailer = record[-CHECKSUM_BYTES:]
-    if trailer.startswith(CHECKSUM_NAME):
-        digits = trailer[len(CHECKSUM_NAME) : -1]
+    if record.startswith(CHECKSUM_NAME, len(record) - CHECKSUM_BYTES):
         checksum = zlib.crc32(memoryview(record)[:-CHECKSUM_BYTES]) & 0x7FFFFFFF
-        if trailer[-1] != 2 or not digits.isdigit() or int(digits[::-1]) != checksum:
+        if not record.endswith((b"\x02%010d" % checksum)[::-1]):
             return "the checksum of the record is not that of its bytes"
         return None
-    if _is_near(trailer):  # without this, a flipped bit in the name would make the record one without a checksum
+    if _is_near(
+        record[-CHECKSUM_BYTES:]
+    ):  # without this, a flipped bit in the name would make the record one without a checksum
         return "the checksum of the record is damaged"
     try:
         properties = parse_record(record).properties
@@ -136,6 +169,47 @@ def check_record(record: bytes, offset: int, *, needs_checksum: bool = False) ->
         if _lacks_a_sector(record, start, end, offset):
             return f"the {name} are cut off" if name == "properties" else f"the {name} is cut off"
     return NO_CHECKSUM if needs_checksum else None
+
+
+SoundRecord = tuple[bytes, int, Place, bytes]
+"""Topic, queue id, what an entry must say of it, and the record itself, which :func:`check_record` finds sound."""
+
+
+def sound_records(data: bytes, offset: int, most: int) -> tuple[list[SoundRecord], int]:
+    """The records with which the bytes from a physical offset on begin, and where the next begins.
+
+    Up to ``most``, and the first that is damaged, or not whole in ``data``. Each is checked as by :func:`check_record`.
+    """
+    # Written out: 1.9 us a record of 1.2 KB instead of 2.4 by calls; its checksum takes 0.4.
+    found: list[SoundRecord] = []
+    view, unpack, startswith = memoryview(data), BEGIN_V4.unpack_from, data.startswith
+    position, end, last = 0, len(data), len(data) - MIN_RECORD_BYTES
+    while position <= last and len(found) < most:
+        size, magic, queue_id, queue_offset, physical, flag, length = unpack(data, position)
+        behind = position + size
+        if magic not in MAGICS or size < MIN_RECORD_BYTES or behind > end or physical != offset + position:
+            break
+        record, trailer = data[position:behind], behind - CHECKSUM_BYTES
+        if startswith(CHECKSUM_NAME, trailer):
+            checksum = zlib.crc32(view[position:trailer]) & 0x7FFFFFFF
+            is_sound = record.endswith((b"\x02%010d" % checksum)[::-1])
+        else:
+            is_sound = check_record(record, physical) is None
+        if not is_sound:
+            break
+        if magic == MAGIC_V1 and not flag & V6_HOSTS and 0 <= length < size - BEGIN_V4.size:
+            start = BEGIN_V4.size + length + 1
+            topic = record[start : start + record[start - 1]]
+            if len(topic) != record[start - 1]:
+                break
+        else:
+            try:
+                topic = parse_record(record).topic.encode()
+            except (ValueError, struct.error, IndexError):
+                break
+        found.append((topic, queue_id, (physical, size, queue_offset), record))
+        position = behind
+    return found, offset + position
 
 
 def _is_near(trailer: bytes) -> bool:
