@@ -75,7 +75,7 @@ def run_until(command: str, wanted: list[str], folder: Path, expected: int = 0) 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    is_service = command.startswith("rocketbox run")
+    is_service = command.startswith("rocketbox run") and not expected  # else it ends by itself
     assert process.stdout is not None
     watchdog = threading.Timer(SECONDS, process.kill)
     watchdog.start()
