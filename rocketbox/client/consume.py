@@ -28,6 +28,8 @@ from rocketbox.client.outcomes import (
     DEAD_LETTER,
     Failures,
     MessageHandler,
+    NobodyError,
+    NotTriedError,
     Outcomes,
     delay_level_for,
     failures_of_error,
@@ -50,13 +52,6 @@ _log = logging.getLogger(__name__)
 RESUBMIT_AFTER = 5.0  # seconds until messages that could not be sent back are handled again here
 WAITED = 16  # batches that are awaited after one whose handler waited, before it is hoped again that none does
 EXPIRED_DELAY_LEVEL = 3  # of a message whose handler took longer than consume_timeout
-
-
-class _NobodyError(HandlerError):
-    """A message of the retry topic comes from a topic that the group has no handler for."""
-
-    def __init__(self, group: str, topic: str) -> None:
-        super().__init__(f"group {group} does not subscribe to {topic} any more")
 
 
 class HandlerEndedError(HandlerError):
@@ -133,7 +128,8 @@ class _Consumer(ABC):
     async def _call(self, handler: MessageHandler | None, batch: list[MessageExt]) -> Failures:
         """The messages of batch that failed."""
         if handler is None:
-            return failures_of_error(batch, _NobodyError(self._group, batch[0].topic))
+            gone = NobodyError(f"group {self._group} does not subscribe to {batch[0].topic} any more")
+            return failures_of_error(batch, gone)
         try:
             result = await _apart(handler, batch[:])  # a copy, for handlers may change their list
             return failures_of_result(batch, result) if result is not None else []
@@ -510,13 +506,14 @@ class OrderlyConsumer(_Consumer):
         """Give what failed back to its queue, in order, or to the dead-letter queue; the seconds to pause, if any."""
         again: list[MessageExt] = []
         pause = 0.0
-        before: Exception | None = None
+        told: list[Exception] = []
         for message, error in failures:
-            untried = isinstance(error, BatchFailed) and error is before  # it stands behind the one that failed
-            before = error
-            if untried:
+            # Of those with the same BatchFailed the first one failed, and the others stand behind it.
+            if isinstance(error, NotTriedError) or any(error is each for each in told):
                 again.append(message)
                 continue
+            if isinstance(error, BatchFailed):
+                told.append(error)
             if isinstance(error, Reject) or self._tried_enough(message, error):
                 self._tell(message, error, self._options.max_reconsume_times, self._dead_letters)
                 if await self._bury(message):
@@ -538,7 +535,7 @@ class OrderlyConsumer(_Consumer):
 
     def _tried_enough(self, message: MessageExt, error: Exception) -> bool:
         limit = self._options.max_reconsume_times
-        if limit < 0 and isinstance(error, _NobodyError):
+        if limit < 0 and isinstance(error, NobodyError):
             limit = DEFAULT_MAX_RECONSUME_TIMES  # or it would hold up the retries of all other topics for ever
         return self._send_back is not None and limit >= 0 and message.reconsume_times >= limit
 

@@ -21,6 +21,8 @@ __all__ = [
     "DEAD_LETTER",
     "Failures",
     "MessageHandler",
+    "NobodyError",
+    "NotTriedError",
     "Outcome",
     "Outcomes",
     "Preparation",
@@ -55,6 +57,17 @@ Failures = list[tuple[MessageExt, Exception]]
 
 BROKER_DECIDES = 0  # the delay level with which a broker takes 3 + the number of earlier retries
 DEAD_LETTER = -1  # the delay level that means the dead-letter queue
+
+
+class NobodyError(HandlerError):
+    """Nobody of the group takes a message any more: what was subscribed has changed since it was sent back."""
+
+
+class NotTriedError(HandlerError):
+    """In an orderly batch: no handler saw this message, for one before it in its queue comes back or was rejected."""
+
+    def __init__(self) -> None:
+        super().__init__("it was not tried, for it stands behind a message of its queue that failed")
 
 
 def delay_level_for(delay: timedelta) -> int:

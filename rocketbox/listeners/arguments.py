@@ -66,14 +66,17 @@ class HandlerBinding:
             arguments[index] = make(message)
         return arguments
 
-    def batch_arguments(self, messages: Sequence[MessageExt]) -> tuple[list[Any], dict[int, PayloadError]]:
-        """The arguments for a batch, and by their index the messages that cannot be read and are not in it."""
+    def batch_arguments(self, messages: Sequence[MessageExt]) -> tuple[list[Any], dict[int, Exception]]:
+        """The arguments for a batch, and by their index the messages that cannot be read and are not in it.
+
+        PayloadError is what is wrong with one; any other is what a validator or a converter of the user's raised.
+        """
         rows: list[list[Any]] = []
-        invalid: dict[int, PayloadError] = {}
+        invalid: dict[int, Exception] = {}
         for index, message in enumerate(messages):
             try:
                 rows.append([make(message) for _, make in self._makers])
-            except PayloadError as error:
+            except Exception as error:
                 invalid[index] = error
         arguments = self._constants.copy()
         for index, bean in self._beans:

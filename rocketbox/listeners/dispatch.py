@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from rocketbox.client.handler_threads import HandlerThreads
 from rocketbox.client.middleware import ConsumeContext
-from rocketbox.client.outcomes import MessageHandler, Outcome, Outcomes, PreparedCall
+from rocketbox.client.outcomes import MessageHandler, NotTriedError, Outcome, Outcomes, PreparedCall
 from rocketbox.errors import BatchFailed, HandlerError, Reject
 from rocketbox.hints import name_of
 from rocketbox.listeners.arguments import HandlerBinding
@@ -88,8 +88,14 @@ class HandlerDispatch:
             result = await self.threads.run(self.binding.call, arguments)
         return await result if _can_be_awaited(result) else result
 
-    async def invalid(self, message: MessageExt, error: PayloadError) -> Outcome:
+    def comes_back(self, error: Exception) -> bool:
+        """Whether a message that cannot be read holds up those behind it, where there is an order."""
+        return not isinstance(error, PayloadError) or self.on_invalid is OnInvalid.RETRY
+
+    async def invalid(self, message: MessageExt, error: Exception) -> Outcome:
         """What becomes of a message that cannot be read."""
+        if not isinstance(error, PayloadError):
+            return error  # a validator of the user's raised it: that is an outcome as if the handler had
         if self.on_invalid is OnInvalid.DEAD_LETTER:
             await self.limit.pass_one()
         match self.on_invalid:
@@ -225,12 +231,16 @@ class Invocation(ConsumeContext):
     async def _run_batch(self, messages: Sequence[MessageExt]) -> list[Outcome]:
         dispatch = self._dispatch
         arguments, invalid = dispatch.binding.batch_arguments(messages)
-        if invalid and dispatch.on_invalid is OnInvalid.RETRY and dispatch.consume_mode is ConsumeMode.ORDERLY:
-            # What follows an invalid message of the queue must not overtake it: only those before it are handled now.
-            first = min(invalid)
+        back = [index for index, error in invalid.items() if dispatch.comes_back(error)]
+        if back and dispatch.consume_mode is ConsumeMode.ORDERLY:
+            # What follows such a message of the queue must not overtake it: only those before it are handled now.
+            first = min(back)
             unreadable = await dispatch.invalid(messages[first], invalid[first])
-            before = await self._run_batch(messages[:first]) if first else []
-            return [*before, *([unreadable] * (len(messages) - first))]
+            try:
+                before = await self._run_batch(messages[:first]) if first else []
+            except Exception as failure:
+                before = [failure] * first
+            return [*before, unreadable, *(NotTriedError() for _ in messages[first + 1 :])]
         outcomes: list[Outcome] = [None] * len(messages)
         for index, error in invalid.items():
             outcomes[index] = await dispatch.invalid(messages[index], error)

@@ -11,8 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from rocketbox.client.middleware import ConsumeContext
-from rocketbox.client.outcomes import Failures, Outcome, Outcomes, PreparedCall, failures_of_error
-from rocketbox.errors import HandlerError, InvalidMessageError
+from rocketbox.client.outcomes import (
+    Failures,
+    NobodyError,
+    NotTriedError,
+    Outcome,
+    Outcomes,
+    PreparedCall,
+    failures_of_error,
+)
+from rocketbox.errors import InvalidMessageError
 from rocketbox.listeners.dispatch import HandlerDispatch
 from rocketbox.listeners.plans import ListenerFunction
 from rocketbox.message import ConsumeMode, MessageExt, SelectorType
@@ -78,17 +86,17 @@ class TagRouter:
             failed = await self._handle_part([messages[index] for index in part])
             for index, outcome in zip(part, failed, strict=True):
                 outcomes[index] = outcome
-            error = next((each for each in failed if each is not None), None)
-            if error is not None and self._orderly:  # what follows in the queue must not overtake it
+            if self._orderly and any(each is not None for each in failed):
+                # What follows in the queue must not overtake it.
                 for index in range(part[-1] + 1, len(messages)):
-                    outcomes[index] = error
+                    outcomes[index] = NotTriedError()
                 break
         return outcomes if any(outcome is not None for outcome in outcomes) else None
 
     async def _handle_part(self, messages: list[MessageExt]) -> Sequence[Outcome]:
         dispatch = self._by_tag.get(messages[0].tag)
         if dispatch is None:
-            return [HandlerError(f"no function of group {self._group} takes tag {each.tag!r}") for each in messages]
+            return [NobodyError(f"no function of group {self._group} takes tag {each.tag!r}") for each in messages]
         try:
             return await dispatch.handle(messages) or [None] * len(messages)
         except Exception as error:

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 
 from rocketbox.client.handler_threads import HandlerThreads
 from rocketbox.clock import RealClock
@@ -44,6 +44,18 @@ class SteppedClock(RealClock):
 def message(body: bytes) -> MessageExt:
     fields = (0, 0, 0, 0, 0, 0, 0, 0, 0, b"\x7f\0\0\1", 1, 0, b"\x7f\0\0\1", 1, 0, 0, len(body))
     return MessageExt(fields, body, "departures", b"", "broker-a")
+
+
+class Checked(BaseModel):
+    raises: ClassVar[Exception]
+    row: int
+
+    @field_validator("row")
+    @classmethod
+    def check(cls, row: int) -> int:
+        if row == 13:
+            raise cls.raises
+        return row
 
 
 def rows(*numbers: int | None) -> list[MessageExt]:
@@ -153,10 +165,35 @@ async def test_nothing_overtakes_an_invalid_message_of_an_orderly_queue_that_is_
         seen.extend(departure.row for departure in departures)
 
     orderly = dispatch(batch, on_invalid=OnInvalid.RETRY, consume_mode=ConsumeMode.ORDERLY)
-    assert kinds(await orderly.handle(rows(1, 2, None, 4))) == ["NoneType", "NoneType", "PayloadError", "PayloadError"]
+    outcomes = await orderly.handle(rows(1, 2, None, 4))
+    assert kinds(outcomes) == ["NoneType", "NoneType", "PayloadError", "NotTriedError"]
     assert seen == [1, 2]
-    assert kinds(await orderly.handle(rows(None, 4))) == ["PayloadError", "PayloadError"]
+    assert kinds(await orderly.handle(rows(None, 4))) == ["PayloadError", "NotTriedError"]
     assert seen == [1, 2]
+
+
+async def test_what_an_orderly_batch_that_fails_did_not_get_counts_as_not_tried() -> None:
+    async def batch(departures: list[Departure]) -> None:
+        raise ValueError("no seat is free")
+
+    orderly = dispatch(batch, on_invalid=OnInvalid.RETRY, consume_mode=ConsumeMode.ORDERLY)
+    assert kinds(await orderly.handle(rows(1, None, 4))) == ["ValueError", "PayloadError", "NotTriedError"]
+
+
+@pytest.mark.parametrize("error", [KeyError("gates"), Reject("row 13")])
+async def test_what_a_validator_raises_concerns_its_message_alone(error: Exception) -> None:
+    Checked.raises = error
+    seen: list[int] = []
+
+    async def batch(checked: list[Checked]) -> None:
+        seen.extend(each.row for each in checked)
+
+    kind = type(error).__name__
+    assert kinds(await dispatch(batch).handle(rows(12, 13, 14))) == ["NoneType", kind, "NoneType"]
+    assert seen == [12, 14]
+    orderly = dispatch(batch, consume_mode=ConsumeMode.ORDERLY)
+    assert kinds(await orderly.handle(rows(12, 13, 14))) == ["NoneType", kind, "NotTriedError"]
+    assert seen == [12, 14, 12]
 
 
 async def test_a_failed_batch_counts_the_messages_that_the_handler_saw() -> None:

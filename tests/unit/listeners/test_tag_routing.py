@@ -10,7 +10,8 @@ import pytest
 
 from rocketbox.client import ClientOptions, MQClientInstance
 from rocketbox.client.handler_threads import HandlerThreads
-from rocketbox.errors import HandlerError
+from rocketbox.client.outcomes import NobodyError, NotTriedError
+from rocketbox.errors import Reject
 from rocketbox.listeners import ListenerContainer
 from rocketbox.listeners.arguments import HandlerBinding
 from rocketbox.listeners.binding import Beans
@@ -161,6 +162,27 @@ async def test_functions_that_block_get_their_messages_in_threads(mixed: bool) -
     assert seen == ({**expected, 2: ("third", True)} if mixed else expected)
 
 
+async def test_what_stands_behind_a_rejected_message_of_an_orderly_queue_is_handled() -> None:
+    seen: list[int] = []
+
+    async def rejects(body: dict[str, int]) -> None:
+        raise Reject("no seat is free")
+
+    async def works(bodies: list[dict[str, int]]) -> None:
+        seen.extend(body["number"] for body in bodies)
+
+    clock = VirtualClock()
+    async with broker_with(clock, "A", "B", "A", "B") as broker:
+        await consumed(
+            broker,
+            clock,
+            (rejects, {"selector_expression": "A"}),
+            (works, {"selector_expression": "B", "consume_message_batch_max_size": 8}),
+            consume_mode=ConsumeMode.ORDERLY,
+        )
+    assert seen == [1, 3]
+
+
 async def test_a_failure_concerns_the_messages_of_its_function_alone() -> None:
     seen: list[int] = []
 
@@ -192,10 +214,15 @@ async def test_a_failure_concerns_the_messages_of_its_function_alone() -> None:
         assert seen == expected
         assert outcomes is not None
         kept = [index for index, outcome in enumerate(outcomes) if outcome is None]
+        assert [type(each) for each in outcomes if each] == (
+            [ValueError, NotTriedError, NotTriedError, NotTriedError]
+            if mode is ConsumeMode.ORDERLY
+            else [ValueError, ValueError]
+        )
         assert kept == expected  # what follows a failure in an orderly queue comes back with it
         unknown = await router.handle([message(9, "Z")])
         assert unknown is not None
-        assert isinstance(unknown[0], HandlerError), "a tag that nobody takes any more is not lost"
+        assert isinstance(unknown[0], NobodyError), "a tag that nobody takes any more is not lost"
         assert router.prepare([message(9, "Z")]) is None
 
 
