@@ -12,6 +12,7 @@ import typing
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from rocketbox.cli.app import app
 from rocketbox.client.unbuilt import UNBUILT
 from rocketbox.listeners.options import FUNCTION_OPTIONS, GROUP_OPTIONS, LISTENER_OPTIONS
 from rocketbox.marks import rocketmq_listener
+from tests.docs.api_reference import api_reference
 
 __all__ = ["generated", "parts", "pages_with_parts"]
 
@@ -138,6 +140,9 @@ parts: Mapping[str, Callable[[], str]] = {
     "broker-settings": _broker_settings,
     "unbuilt": _unbuilt,
     "commands": _commands,
+    "api-rocketbox": partial(api_reference, "rocketbox"),
+    "api-client": partial(api_reference, "rocketbox.client"),
+    "api-embedded": partial(api_reference, "rocketbox.embedded"),
 }
 
 
