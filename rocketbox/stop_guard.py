@@ -37,6 +37,7 @@ _log = logging.getLogger(__name__)
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STOP_CUT_SHORT = 3  # the exit code of a stop that took longer than it may; 128 + n is a second signal n
 GRACE = 1.0  # seconds beyond the limit: until then what was cancelled at the limit may end by itself
+ECHO = 0.2  # seconds in which a signal is the first one once more: `timeout` and wrappers send it to process and group
 LAST_WORDS = 0.5  # seconds that a log record may take: somebody may hold the lock of its handler for ever
 DEBUGGED = 1.0  # seconds until a stop that somebody looks at in a debugger is looked at again
 
@@ -45,9 +46,9 @@ class StopGuard:
     """``with StopGuard("desk") as guard:`` around the loop, in the main thread; ``guard.attach(stop)`` inside of it.
 
     From then on the first signal calls ``stop`` in the loop, and the second ends the process with 128 + its number;
-    before, the first does. ``patient`` takes a second signal for the first one once more: in a process whose parent
-    kills it when it shall end at once. ``before_end`` is called before a second signal ends the process, and must be
-    quick.
+    before, the first does. One that comes within 0.2 s of the first is its echo, and no second one. ``patient`` takes a
+    second signal for the first one once more: in a process whose parent kills it when it shall end at once.
+    ``before_end`` is called before a second signal ends the process, and must be quick.
 
     :meth:`limit` says how long the stop may take, from a signal or :meth:`begin` on. The limit holds to the end of the
     process if what is around the block does nothing else: threads that are no daemons have no more time.
@@ -67,7 +68,7 @@ class StopGuard:
         self._outside = 0
         self._limit: float | None = None
         self._lock = threading.Lock()
-        self._asked = False
+        self._asked_at: float | None = None
         self._left = False
         self._others: dict[int, socket.socket] = {}  # what else wants to hear of signals, by its descriptor
 
@@ -101,7 +102,7 @@ class StopGuard:
         self._loop_thread = threading.get_ident()
         self._outside = frames_outside(sys._getframe(1))
         self._take_wakeup_fd()  # loops put their own there when they begin to run
-        if self._asked:
+        if self._asked_at is not None:
             stop()
 
     def limit(self, seconds: float) -> None:
@@ -160,15 +161,16 @@ class StopGuard:
                     self._came(signal.Signals(number))
 
     def _came(self, number: signal.Signals) -> None:
-        if self._left or (self._asked and self._patient):
+        now = self._clock.monotonic()
+        if self._left or (self._asked_at is not None and (self._patient or now < self._asked_at + ECHO)):
             return
-        if self._stop is None and not self._patient and not self._asked:
+        if self._stop is None and not self._patient and self._asked_at is None:
             self._end(128 + number, f"{number.name}: {self.name} ends")  # there is nothing to be stopped yet
-        if self._asked:
+        if self._asked_at is not None:
             if self._before_end is not None:
                 self._before_end()
             self._end(128 + number, f"{number.name} again: {self.name} ends at once, without a stop in order")
-        self._asked = True
+        self._asked_at = now
         _say(logging.INFO, f"{number.name}: {self.name} stops; once more ends it at once")
         self.begin()
         stop, call_soon = self._stop, self._call_soon

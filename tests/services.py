@@ -6,11 +6,13 @@ from __future__ import annotations
 import importlib
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +23,7 @@ from rocketbox.autoconfigure import properties
 from rocketbox.client import ClientOptions
 from tests.canary import look
 
-__all__ = ["SETTINGS", "Service", "ServiceMaker", "service_maker"]
+__all__ = ["SETTINGS", "Service", "ServiceMaker", "send_until_it_ends", "service_maker"]
 
 SETTINGS = """
 rocketmq:
@@ -97,3 +99,12 @@ class Service:
             self._watchdog.cancel()
         look(self.output, "the output of a service")
         return self.process.returncode
+
+
+def send_until_it_ends(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    """What comes within 0.2 s of the first signal is its echo, so it is sent as somebody does who loses patience."""
+    for _ in range(100):
+        process.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)
+            return

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +18,7 @@ from rocketbox.cli.full_collections import tables_out_of_collections
 from rocketbox.clock import RealClock
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import ConfigurationError, Finding, RocketBoxError
-from rocketbox.loops import call_soon_from_thread
+from rocketbox.stop_guard import StopGuard
 from rocketbox.tasks import Supervisor
 
 __all__ = ["CONTEXT_SETTINGS", "broker", "read_arguments"]
@@ -28,7 +27,6 @@ _log = logging.getLogger(__name__)
 
 CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """What the command must be registered with: Apache's settings are options it does not know by name."""
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def broker(
@@ -63,7 +61,8 @@ def broker(
             broker=read_arguments(context.args),
             prefix="--",
         )
-        failure = anyio.run(_serve, options, exit_on_failure)
+        with StopGuard("rocketbox broker") as guard:
+            failure = anyio.run(_serve, options, exit_on_failure, guard)
     except RocketBoxError as error:
         print(f"rocketbox broker cannot start:\n{error}", file=sys.stderr)  # noqa: T201
         raise typer.Exit(1) from error
@@ -84,55 +83,25 @@ def read_arguments(arguments: list[str]) -> dict[str, object]:
     return settings
 
 
-async def _serve(options: EmbeddedOptions, exit_on_failure: bool) -> str | None:
+async def _serve(options: EmbeddedOptions, exit_on_failure: bool, guard: StopGuard) -> str | None:
     """Serve until a signal comes, or with ``exit_on_failure`` the store fails; why the store failed, if it has."""
-    stop = _Stop()
-    with stop.scope:
+    with anyio.CancelScope() as starting:
+        serving: list[anyio.CancelScope] = []
+        guard.attach(lambda: (serving or [starting])[0].cancel())
         async with EmbeddedServers(options) as servers:
             broker, clock = servers.broker, RealClock()
             with tables_out_of_collections(lambda: broker.table_entries, clock) as tables:
                 async with Supervisor("process", clock) as tasks:
                     tasks.start("keep tables out of collections", tables.run)
                     _say_ready(servers)
-                    with anyio.CancelScope() as stop.scope:
+                    with anyio.CancelScope() as scope:
+                        serving.append(scope)
                         if not exit_on_failure:
                             await anyio.Event().wait()  # until the scope is cancelled
                         await servers.failed()
                         _log.error("the store has failed: stopping")
             return servers.health.failure
     return None
-
-
-class _Stop:
-    """What signals do: the first cancels ``scope`` (the start, later the serving), the second ends the process.
-
-    The second must also be heard when the loop, or a thread that the interpreter waits for at its end, hangs on a disk:
-    so they are plain handlers of this process, and stay when the loop is gone.
-    """
-
-    def __init__(self) -> None:
-        self.scope = anyio.CancelScope()
-        self._call_soon = call_soon_from_thread()
-        for number in STOP_SIGNALS:
-            signal.signal(number, self._first)
-
-    def _first(self, number: int, frame: object) -> None:
-        for each in STOP_SIGNALS:
-            signal.signal(each, self._second)
-        self._call_soon(lambda: self._begin(signal.Signals(number).name))
-
-    def _begin(self, name: str) -> None:
-        _log.info("%s: stopping; once more ends it at once", name)
-        self.scope.cancel()
-
-    @staticmethod
-    def _second(number: int, frame: object) -> None:
-        name = signal.Signals(number).name
-        text = (
-            f"rocketbox broker: {name} again, ends at once without a stop in order; the next start recovers the store\n"
-        )
-        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode())  # a log might wait for its lock
-        os._exit(128 + number)
 
 
 def _say_ready(servers: EmbeddedServers) -> None:

@@ -18,6 +18,7 @@ from rocketbox.clock import RealClock
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
+from tests.services import send_until_it_ends
 from tests.waiting import PATIENCE
 
 READY = re.compile(r"ready name-server=(127\.0\.0\.1:\d+) broker=(127\.0\.0\.1:\d+)\n")
@@ -63,7 +64,7 @@ def test_it_says_that_it_is_ready_and_stops_on_a_signal(tmp_path: Path, number: 
             process.kill()
     assert process.returncode == 0, errors
     assert rest == ""
-    assert "stopping" in errors
+    assert "rocketbox broker stops" in errors
     assert not (tmp_path / "abort").exists()
     assert (tmp_path / "commitlog" / f"{0:020}").stat().st_size == 1048576
 
@@ -137,7 +138,7 @@ def test_a_second_signal_ends_a_broker_whose_disk_hangs(tmp_path: Path, when: st
                 while "once more ends it at once" not in (line := process.stderr.readline()):
                     assert line, "it ended at the first signal"
             assert process.poll() is None
-            process.send_signal(number)
+            send_until_it_ends(process, number)
             _, errors = process.communicate(timeout=PATIENCE)
         finally:
             killer.cancel()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.services import Service
+from tests.services import Service, send_until_it_ends
 
 HEAD = """
 import ctypes, logging, threading, time
@@ -119,6 +119,22 @@ def service(folder: Path, source: str, *, timeout: str, loop: str = "uvloop") ->
     return Service(folder, "run", "desk:app")
 
 
+def test_a_signal_that_comes_to_the_process_and_to_its_group_is_one(tmp_path: Path) -> None:
+    takes_its_time = """
+@app.on_shutdown
+async def last():
+    await anyio.sleep(0.3)
+"""
+    desk = service(tmp_path, takes_its_time, timeout="5s")
+    desk.wait_for("is ready")
+    for _ in range(3):  # as coreutils' timeout does, and wrappers that pass on what a terminal has sent already
+        desk.process.send_signal(signal.SIGTERM)
+        time.sleep(0.01)
+    assert desk.finish() == 0, desk.output
+    assert "desk has stopped" in desk.output
+    assert "again" not in desk.output
+
+
 @pytest.mark.parametrize(
     ("why", "loop"),
     [
@@ -133,7 +149,7 @@ def test_a_second_signal_ends_a_service_whose_loop_is_blocked(tmp_path: Path, wh
     desk.wait_for("BLOCKED")
     desk.process.send_signal(signal.SIGINT)
     desk.wait_for("SIGINT: desk stops; once more ends it at once")
-    desk.process.send_signal(signal.SIGINT)
+    send_until_it_ends(desk.process, signal.SIGINT)
     assert desk.finish() == 128 + signal.SIGINT, desk.output
     assert "SIGINT again: desk ends at once" in desk.output
 
@@ -147,7 +163,7 @@ def test_a_second_signal_ends_a_service_that_hangs_in_its_stop(tmp_path: Path, w
     if why == "a thread that is no daemon":
         desk.wait_for("has stopped")
         time.sleep(0.3)  # Python's own end has begun
-    desk.process.send_signal(signal.SIGTERM)
+    send_until_it_ends(desk.process, signal.SIGTERM)
     assert desk.finish() in (128 + signal.SIGTERM, -signal.SIGTERM), desk.output
 
 
