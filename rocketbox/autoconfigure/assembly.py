@@ -245,7 +245,7 @@ def _suspects(listeners: Iterable[Marked], hooks: Iterable[Hook], beans: Iterabl
         yield Suspect(hook.label, hook.function, returns_to_us=True)
     for each in beans:
         if not isinstance(each, type):
-            yield Suspect(f"bean {each.__name__}", each)
+            yield Suspect(f"bean {getattr(each, '__name__', type(each).__name__)}", each)
             continue
         for member in vars(each).values():
             if callable(member) and not isinstance(member, type) and not marks_of(member):

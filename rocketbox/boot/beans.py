@@ -11,6 +11,7 @@ neither built, started nor closed. What overrides a provider later counts for wh
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import (
@@ -193,7 +194,12 @@ class BeanContainer:
             yield Finding(what, None, fix)
             return
         asked, plan = wanted(hint), self.planned
-        found = plan.candidates(replace(asked, every=False))
+        if asked.every:
+            name = hint_name(asked.type_)
+            what = f"an override is for list[{name}], which asks for all of them, and one object takes the place of one"
+            yield Finding(what, None, f'write {name}, or Annotated[{name}, Qualifier("the name")] for each of several')
+            return
+        found = plan.candidates(asked)
         if len(found) > 1:
             yield plan.ambiguous(asked, found, "an override", None)
             return
@@ -429,19 +435,21 @@ class BeanContainer:
         arguments, keywords = [each() for each in positional], {name: each() for name, each in named.items()}
         made: Any
         if bean.style is Style.ASYNC:
-            made = await bean.target(*arguments, **keywords)
-            await self._enter(bean, made, stack)
+            made = bean.target(*arguments, **keywords)
+            if inspect.isawaitable(made):  # what a decorator around it returns may be the bean already
+                made = await made
+            await self._enter(bean, _checked(bean, made), stack)
         elif bean.style is Style.ASYNC_GENERATOR:
             made = await stack.enter_async_context(asynccontextmanager(bean.target)(*arguments, **keywords))
         elif bean.style is Style.GENERATOR:
             made = stack.enter_context(contextmanager(bean.target)(*arguments, **keywords))
         else:
-            manager = bean.target(*arguments, **keywords)
+            manager = _as_manager(bean.target(*arguments, **keywords))
             if isinstance(manager, AbstractAsyncContextManager):
                 made = await stack.enter_async_context(manager)
             else:
                 made = stack.enter_context(manager)
-        self._note(made)  # another bean may be the same object
+        self._note(_checked(bean, made))  # another bean may be the same object
         provider.set_provides(lambda: made)
 
     def _note(self, value: Any) -> None:
@@ -480,15 +488,12 @@ class BeanContainer:
         provider: Any = self._providers[bean]
         if bean.style is Style.PLAIN:
             assert bean.target is not None
-            positional, named = self._injections(bean)
-            provider.set_provides(bean.target)
-            provider.set_args(*positional)
-            provider.set_kwargs(**named)
+            provider.set_provides(partial(_build, bean, *self._injections(bean)))
         return cast("providers.Provider[Any]", provider)
 
-    def _injections(self, bean: BeanDefinition) -> tuple[list[Any], dict[str, Any]]:
-        positional: list[Any] = []
-        named: dict[str, Any] = {}
+    def _injections(self, bean: BeanDefinition) -> tuple[list[Callable[[], Any]], dict[str, Callable[[], Any]]]:
+        positional: list[Callable[[], Any]] = []
+        named: dict[str, Callable[[], Any]] = {}
         for argument in self.planned.arguments[bean]:
             if argument.use_default:
                 continue
@@ -499,9 +504,9 @@ class BeanContainer:
                 named[argument.parameter.name] = injection
         return positional, named
 
-    def _injection(self, argument: Argument) -> providers.Provider[Any]:
+    def _injection(self, argument: Argument) -> Callable[[], Any]:
         if argument.every:
-            return providers.List(*(self._providers[bean] for bean in argument.beans))
+            return partial(_all_of, [self._providers[bean] for bean in argument.beans])
         if argument.beans:
             return self._providers[argument.beans[0]]
         return providers.Object(argument.constant)
@@ -539,7 +544,7 @@ class BeanContainer:
         asked = wanted(hint)
         found = self.planned.candidates(asked)
         if asked.every:
-            return providers.List(*(self._started_provider(bean) for bean in found))
+            return partial(_all_of, [self._started_provider(bean) for bean in found])
         if asked.optional and not found:
             return providers.Object(None)
         return self._started_provider(self._only(asked, found, "somebody"))
@@ -566,6 +571,45 @@ class BeanContainer:
 
 def _is_overridden(provider: Any) -> bool:  # Any: its own type says that there is always one that overrides
     return bool(provider.overridden)
+
+
+def _build(
+    bean: BeanDefinition, positional: Sequence[Callable[[], Any]], named: Mapping[str, Callable[[], Any]]
+) -> Any:
+    """Call a plain bean function; what it is given is fetched here, for a provider that has a future among its own
+    arguments becomes one itself."""
+    assert bean.target is not None
+    return _checked(
+        bean, bean.target(*(each() for each in positional), **{name: each() for name, each in named.items()})
+    )
+
+
+def _all_of(found: Sequence[Callable[[], Any]]) -> list[Any]:
+    return [each() for each in found]
+
+
+def _checked(bean: BeanDefinition, made: Any) -> Any:
+    """What a bean function has returned, unless that can be no bean."""
+    if made is not None and not inspect.iscoroutine(made):
+        return made
+    what, fix = (
+        "None",
+        "return one, or give the bean a condition, such as @bean(on_property(...)), and return it always",
+    )
+    if made is not None:
+        what, fix = "a coroutine that nobody awaits", f"write async def {bean.name}(...), and await it there"
+        made.close()
+    name = hint_name(bean.provides)
+    raise ConfigurationError(
+        Finding(f"bean {bean.label} returned {what}, and says that it provides a {name}", bean.where, fix)
+    )
+
+
+def _as_manager(made: Any) -> Any:
+    """A context manager of what a decorated function has returned, which may be its bare generator."""
+    if inspect.isasyncgen(made):
+        return asynccontextmanager(lambda: made)()
+    return contextmanager(lambda: made)() if inspect.isgenerator(made) else made
 
 
 def _not_started(label: str) -> Any:

@@ -151,7 +151,10 @@ class BeanDefinition:
         """What is wrong with the definition itself."""
         if not self.problem:
             return None
-        return Finding(f"bean {self.name} {self.problem}", self.where, f"write def {self.name}(...) -> TheType")
+        fix = f"write def {self.name}(...) -> TheType"
+        if self.provides is not None and (asked := wanted(self.provides)).every:
+            fix = f"return a tuple[{hint_name(asked.type_)}, ...], or a class that has the list"
+        return Finding(f"bean {self.name} {self.problem}", self.where, fix)
 
 
 def define(
@@ -191,6 +194,9 @@ def define(
             name = mark.name or provided_name(hint) or name
             if provides in (None, type(None), Any, object) or typing.get_origin(provides) in _UNIONS:
                 problem = f"does not say what it provides: its return type is {hint_name(provides)}"
+            elif wanted(provides).every:
+                every = hint_name(wanted(provides).type_)
+                problem = f"is a list[{every}], which asks for all beans of type {every}, so that nobody could have it"
     return BeanDefinition(
         name, provides, style, source, where, target,
         mark=mark, problem=problem, origin=origin, bundle=bundle, primary=is_primary(target),
@@ -204,8 +210,8 @@ def _style(target: Callable[..., Any]) -> tuple[Style, bool]:
     if inspect.isgeneratorfunction(target):
         return Style.GENERATOR, True
     if plain is not target and (inspect.isasyncgenfunction(plain) or inspect.isgeneratorfunction(plain)):
-        return Style.CONTEXT, True  # @contextmanager or @asynccontextmanager stands around it
-    if inspect.iscoroutinefunction(target):
+        return Style.CONTEXT, True  # @contextmanager or @asynccontextmanager stands around it, or another decorator
+    if inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(plain):
         return Style.ASYNC, False
     return Style.PLAIN, False
 

@@ -339,7 +339,7 @@ class _Planner:
         if wanted.type_ is Cluster and bean.cluster is not None:
             return Argument(parameter, constant=bean.cluster)
         found = self.plan.candidates(wanted, bean.cluster_name, asking=bean)
-        if wanted.every:
+        if wanted.every and (found or not parameter.has_default):
             return Argument(parameter, tuple(found), every=True)
         if len(found) == 1:
             return Argument(parameter, (found[0],))

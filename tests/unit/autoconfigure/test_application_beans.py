@@ -90,6 +90,33 @@ async def test_the_container_of_dependency_injector_is_there_and_can_be_overridd
 
 
 @pytest.mark.anyio
+async def test_a_bean_may_be_made_by_an_object_that_can_be_called(service: ServiceMaker) -> None:
+    source = """
+    import functools
+    from rocketbox import RocketBox, bean
+
+    app = RocketBox("flight-desk", scan=[__name__])
+
+    class Book: ...
+    class Desk: ...
+
+    class Maker:
+        def __call__(self) -> Book:
+            return Book()
+
+    def make(kind) -> Desk:
+        return kind()
+
+    book = bean(Maker())
+    desk = bean(name="desk")(functools.partial(make, Desk))
+    """
+    module = service(source, "")
+    async with module.app as app:
+        assert type(app.get(module.Book)) is module.Book
+        assert type(app.get(module.Desk, "desk")) is module.Desk
+
+
+@pytest.mark.anyio
 async def test_a_bean_that_fails_closes_those_before_it(service: ServiceMaker) -> None:
     module = service(SOURCE.replace("assert other is None", "raise ValueError('no desk')"), "")
     with pytest.raises(ConfigurationError, match="bean desk failed to start: ValueError: no desk"):

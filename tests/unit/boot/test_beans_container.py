@@ -646,6 +646,102 @@ async def test_a_bean_that_can_be_awaited_is_not_taken_for_a_future() -> None:
         assert type(beans.get(Awaitable)) is Awaitable
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_who_needs_a_future_is_built_from_it_and_becomes_none_himself() -> None:
+    @dataclass
+    class Waiter:
+        job: asyncio.Future[int]
+        jobs: list[asyncio.Future[int]]
+
+    @bean
+    async def job() -> asyncio.Future[int]:
+        return asyncio.get_running_loop().create_future()
+
+    @bean
+    def waiter(job: asyncio.Future[int], jobs: list[asyncio.Future[int]]) -> Waiter:
+        return Waiter(job, jobs)
+
+    async with AsyncExitStack() as stack:
+        beans = await start_all(container(waiter, job), stack)
+        made = beans.get(Waiter)
+        assert type(made) is Waiter
+        assert made.jobs == [made.job]
+
+
+async def test_an_async_bean_function_is_run_also_behind_a_decorator() -> None:
+    def plain(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def inner(*args: Any, **named: Any) -> Any:
+            return function(*args, **named)
+
+        return inner
+
+    @bean
+    @plain
+    async def engine() -> Engine:
+        return Engine("awaited")
+
+    @bean
+    @plain
+    async def car(engine: Engine) -> AsyncIterator[Car]:
+        yield Car(engine)
+
+    @bean
+    @plain
+    def horn(car: Car) -> Iterator[Horn]:
+        yield Horn()
+
+    async with AsyncExitStack() as stack:
+        beans = await start_all(container(horn, car, engine), stack)
+        assert beans.get(Car).engine.name == "awaited"
+        assert type(beans.get(Horn)) is Horn
+
+
+async def test_a_list_of_which_there_is_none_is_an_empty_list_or_the_default() -> None:
+    @dataclass
+    class Shop:
+        engines: list[Engine]
+        names: list[str] = field(default_factory=lambda: ["UA"])
+
+    async with AsyncExitStack() as stack:
+        beans = await start_all(container(bean(Shop)), stack)
+        assert beans.get(Shop) == Shop([], ["UA"])
+
+
+@pytest.mark.parametrize("style", ["plain", "async"])
+async def test_a_bean_that_is_none_is_told(style: str) -> None:
+    @bean
+    def plain() -> Engine:
+        Engine()  # and no return
+        return None  # type: ignore[return-value]  # that is the fault
+
+    @bean
+    async def waiting() -> Engine:
+        return None  # type: ignore[return-value]
+
+    with pytest.raises(ConfigurationError, match="returned None, and says that it provides a Engine"):
+        async with AsyncExitStack() as stack:
+            await start_all(container(plain if style == "plain" else waiting), stack)
+
+
+def test_a_bean_that_is_a_list_is_refused_for_a_list_asks_for_all_beans() -> None:
+    @bean
+    def hosts() -> list[str]:
+        return ["ua", "lh"]
+
+    assert one_finding(container(hosts)) == (
+        "bean hosts is a list[str], which asks for all beans of type str, so that nobody could have it\n"
+        "    where: HERE\n"
+        "    fix:   return a tuple[str, ...], or a class that has the list"
+    )
+
+
+def test_an_override_for_a_list_is_refused() -> None:
+    made = container(engine)
+    made.override(list[Engine], [Engine(), Engine()])
+    assert "an override is for list[Engine], which asks for all of them" in str(made.plan()[0])
+
+
 async def test_a_bean_that_fails_names_itself_and_what_was_started_is_closed() -> None:
     events: list[str] = []
 
