@@ -47,8 +47,7 @@ from rocketbox.hints import (
     resolve_hint,
     return_annotation,
 )
-from rocketbox.listeners.header_types import unreadable_header
-from rocketbox.marks import Header
+from rocketbox.listeners.header_types import header_in, misplaced_header, unreadable_header
 from rocketbox.message import Message, MessageExt
 from rocketbox.template import MessageConverter, PayloadError, RocketMQTemplate
 
@@ -182,9 +181,14 @@ def _may_be_list(hint: Any) -> bool:
     if origin in (Union, types.UnionType):
         return all(_may_be_list(member) for member in get_args(hint))
     kind = origin or hint
-    if not isinstance(kind, type) or kind is type(None):
+    if kind is Any or not isinstance(kind, type) or kind is type(None):
         return True  # a name for a type, a type variable: nothing is known
-    return issubclass(kind, list | tuple) or issubclass(list, kind)
+    if typing.is_typeddict(kind):
+        return False
+    try:
+        return issubclass(kind, list | tuple) or issubclass(list, kind)
+    except TypeError:  # a protocol that cannot be asked
+        return True
 
 
 def unreadable_payload(signature: HandlerSignature, converter: MessageConverter) -> Finding | None:
@@ -266,6 +270,8 @@ class _SignatureReader:
                 f"import or define {error.annotation} at the top of the module, not under TYPE_CHECKING",
             )
             return None
+        if self.misplaces_header(raw, hint):
+            return None
         if hint is inspect.Parameter.empty:
             if has_default:
                 return found(Role.DEFAULT)
@@ -274,7 +280,7 @@ class _SignatureReader:
                 f"annotate it: {PAYLOAD_TYPES}; MessageExt; Annotated[str, Header(...)]; or the type of a bean",
             )
             return None
-        if header := _header_in(hint):
+        if header := header_in(hint):
             return found(Role.HEADER, hint, header=header) if self.check_header(raw.name, hint, header) else None
         required = _without_none(hint)
         item = _item_of_list(required)
@@ -376,6 +382,12 @@ class _SignatureReader:
                 "take str, int, float, bool, datetime, timedelta or an Enum",
             )
         return problem is None
+
+    def misplaces_header(self, raw: inspect.Parameter, hint: Any) -> bool:
+        wrong = misplaced_header(raw, hint, "str" if hint is raw.empty else type_name(_without_none(hint)))
+        if wrong is not None:
+            self.wrong(f"has a Header {wrong[0]} in parameter {raw.name!r}", wrong[1])
+        return wrong is not None
 
     def check_batch(self, name: str, item: Any, may_be_absent: bool) -> bool:
         if may_be_absent:
@@ -489,12 +501,6 @@ def _mentions_payload(hint: Any) -> bool:
 def type_name(hint: Any) -> str:
     """A type as a user writes it."""
     return hint.__qualname__ if isinstance(hint, type) and not get_args(hint) else str(hint).replace("typing.", "")
-
-
-def _header_in(hint: Any) -> str | None:
-    if get_origin(hint) is Annotated:
-        return next((extra.name for extra in get_args(hint)[1:] if isinstance(extra, Header)), None)
-    return None
 
 
 def _may_be_none(hint: Any) -> bool:

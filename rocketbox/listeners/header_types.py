@@ -1,4 +1,4 @@
-"""Which types a header may have: those that some text becomes.
+"""Headers among the parameters of a handler: where a ``Header`` stands, and which types one may have.
 
 A property of a message is text, and ``listeners.arguments`` reads it by pydantic. A type that refuses every text would
 dead-letter each message that has the header; that is found here, by trying some text before anything starts.
@@ -7,6 +7,7 @@ dead-letter each message that has the header; that is found here, by trying some
 from __future__ import annotations
 
 import enum
+import inspect
 import types
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -14,7 +15,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
-__all__ = ["unreadable_header"]
+from rocketbox.marks import Header
+
+__all__ = ["header_in", "misplaced_header", "unreadable_header"]
 
 REFUSES_TEXT = frozenset(
     {
@@ -24,6 +27,42 @@ REFUSES_TEXT = frozenset(
     }
 )  # fmt: skip
 """Pydantic's errors that are about text as such; others are about this one text, and another may do."""
+
+
+def header_in(hint: Any) -> str | None:
+    """The header that a parameter of this type is given: of ``Annotated[T, Header(...)]``, also beside None."""
+    if get_origin(hint) is Annotated:
+        return next((extra.name for extra in get_args(hint)[1:] if isinstance(extra, Header)), None)
+    members = [each for each in get_args(hint) if each is not type(None)]
+    may_be_none = get_origin(hint) in (Union, types.UnionType) and len(members) == 1
+    return header_in(members[0]) if may_be_none else None
+
+
+def misplaced_header(parameter: inspect.Parameter, hint: Any, name: str) -> tuple[str, str] | None:
+    """What is wrong with a Header that stands where none is looked for, and what to write; None when all is well.
+
+    The parameter would be given the body instead. ``name`` is that of the type.
+    """
+    if isinstance(parameter.default, Header):
+        return "as its default", f"write {parameter.name}: Annotated[{name}, Header({parameter.default.name!r})]"
+    if _names_header_class(hint):
+        return "without its name", f'write {parameter.name}: Annotated[..., Header("name")]'
+    if header_in(hint) is None and (header := _header_within(hint)) is not None:
+        if get_origin(hint) is list:
+            return "inside of its type", "take list[MessageExt] and read each message's properties"
+        return "inside of its type", f"write {parameter.name}: Annotated[..., Header({header!r})]"
+    return None
+
+
+def _names_header_class(hint: Any) -> bool:
+    if get_origin(hint) is Annotated and any(each is Header for each in get_args(hint)[1:]):
+        return True
+    return any(_names_header_class(each) for each in get_args(hint))
+
+
+def _header_within(hint: Any) -> str | None:
+    """The name of a Header anywhere in a hint."""
+    return header_in(hint) or next(filter(None, map(_header_within, get_args(hint))), None)
 
 
 def unreadable_header(hint: Any) -> str | None:

@@ -8,16 +8,17 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, Protocol, TypedDict
 
 import pytest
 from pydantic import BaseModel, BeforeValidator, Json
 
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.listeners.binding import Beans, read_signature
+from rocketbox.listeners.binding import Beans, Role, read_signature
 from rocketbox.listeners.options import Said
 from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_containers
 from rocketbox.marks import Header, send_to
+from rocketbox.message import MessageExt
 from rocketbox.template import JsonMessageConverter
 
 NO_BEANS = Beans(has=lambda hint: False, provider=lambda hint: lambda: None)
@@ -122,6 +123,52 @@ async def outcomes(orders: list[Order]) -> Sequence[Exception | None]:
 async def silent_batch(orders: list[Order]) -> None: ...
 
 
+def optional(message: MessageExt, gate: Annotated[str, Header("gate")] | None) -> None: ...
+
+
+def as_default(message: MessageExt, gate: str = Header("gate")) -> None: ...  # type: ignore[assignment]
+
+
+def untyped_default(message: MessageExt, gate=Header("gate")) -> None: ...  # type: ignore[no-untyped-def] # noqa: B008
+
+
+def without_name(message: MessageExt, gate: Annotated[str, Header] = "A1") -> None: ...
+
+
+def of_a_batch(messages: list[MessageExt], gates: list[Annotated[str, Header("gate")]]) -> None: ...
+
+
+def in_a_union(message: MessageExt, gate: str | Annotated[int, Header("gate")]) -> None: ...
+
+
+def test_a_header_that_may_be_absent_is_a_header_wherever_none_stands() -> None:
+    signature = read_signature(optional, beans=NO_BEANS, converter=JsonMessageConverter())
+    assert [(each.role, each.header) for each in signature.parameters[1:]] == [(Role.HEADER, "gate")]
+
+
+@pytest.mark.parametrize(
+    ("function", "what", "fix"),
+    [
+        (as_default, "a Header as its default in parameter 'gate'", "write gate: Annotated[str, Header('gate')]"),
+        (untyped_default, "a Header as its default in parameter 'gate'", "write gate: Annotated[str, Header('gate')]"),
+        (without_name, "a Header without its name in parameter 'gate'", 'write gate: Annotated[..., Header("name")]'),
+        (in_a_union, "a Header inside of its type in parameter 'gate'", "write gate: Annotated[..., Header('gate')]"),
+        (
+            of_a_batch,
+            "a Header inside of its type in parameter 'gates'",
+            "take list[MessageExt] and read each message's properties",
+        ),
+    ],
+)
+def test_a_header_in_the_wrong_place_is_refused_and_not_given_the_body(
+    function: Callable[..., Any], what: str, fix: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read_signature(function, beans=NO_BEANS, converter=JsonMessageConverter())
+    (finding,) = caught.value.findings
+    assert (finding.what, finding.fix) == (f"listener {function.__name__} has {what}", fix)
+
+
 def later(order: Order) -> Awaitable[Order]: ...  # type: ignore[empty-body]
 
 
@@ -129,6 +176,24 @@ def later_nothing(order: Order) -> Coroutine[Any, Any, None]: ...  # type: ignor
 
 
 def iterable(orders: list[Order]) -> Iterable[Order]: ...  # type: ignore[empty-body]
+
+
+class Asked(Protocol):
+    """One that isinstance cannot ask for."""
+
+    number: int
+
+
+def batch_of_row(orders: list[Order]) -> Row: ...  # type: ignore[empty-body]
+
+
+def batch_of_asked(orders: list[Order]) -> Asked: ...  # type: ignore[empty-body]
+
+
+def batch_of_any(orders: list[Order]) -> Any: ...
+
+
+def batch_of_any_later(orders: list[Order]) -> Awaitable[Any]: ...  # type: ignore[empty-body]
 
 
 def findings(function: Callable[..., Any], *, sends_on: bool) -> list[Finding]:
@@ -147,7 +212,8 @@ def findings(function: Callable[..., Any], *, sends_on: bool) -> list[Finding]:
         (batch_of_one, "takes a batch and returns one Order", "takes a batch and returns one Order"),
         (batch_of_one_or_none, "takes a batch and returns one Order", "takes a batch and returns one Order"),
         *((each, None, None) for each in (one, perhaps, unsaid, unresolvable, anything, batch, batch_or_none)),
-        *((each, None, None) for each in (outcomes, later, iterable)),
+        *((each, None, None) for each in (outcomes, later, iterable, batch_of_asked, batch_of_any, batch_of_any_later)),
+        (batch_of_row, "takes a batch and returns one Row", "takes a batch and returns one Row"),
     ],
 )
 def test_a_return_type_that_cannot_be_meant_is_refused(
