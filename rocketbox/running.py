@@ -23,14 +23,14 @@ from rocketbox.autoconfigure.service import of_cluster
 from rocketbox.blocking import WorkerPool
 from rocketbox.boot.failures import failure_findings, without_secrets
 from rocketbox.boot.lifecycle import Lifecycle
-from rocketbox.boot.log_masking import mask_handlers, mask_records
+from rocketbox.boot.log_masking import forget_with_the_next, mask_handlers, mask_records
 from rocketbox.boot.marks import Phase
 from rocketbox.boot.masking import mask
 from rocketbox.boot.slow_start import SlowStart
 from rocketbox.client import Producer
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.loops import call_soon_from_thread, loop_name
-from rocketbox.management.health import ApplicationHealth, HealthIndicator
+from rocketbox.management.health import ApplicationHealth, HealthIndicator, masked_health
 from rocketbox.tasks import Supervisor
 from rocketbox.template import RocketMQTemplate
 
@@ -62,6 +62,7 @@ class Run:
         self.masks_all_logs = False
         """Whether all loggers of the process are kept from showing this run's secrets, not only rocketbox's own."""
         self._waiting = 0
+        self._masked_for = object()
         self.call_soon = call_soon_from_thread()
         self.drain_timeout = assembly.rocketbox.shutdown.drain_timeout.total_seconds()
         self.lifecycle = Lifecycle(
@@ -95,12 +96,10 @@ class Run:
             where, fix = (f" ({text})" if text else "" for text in (warning.where, warning.fix))
             _log.warning("%s%s%s", warning.what, where, fix)
         try:
-            await self.lifecycle.__aenter__()
-        except ConfigurationError as error:  # what beans and hooks raise may quote a secret
-            findings = without_secrets(error.findings, settings.secrets)
-            if findings == list(error.findings):
-                raise
-            raise ConfigurationError(findings) from error.__cause__
+            await self._start()
+        except BaseException:
+            forget_with_the_next(self._masked_for)
+            raise
         self._slow_start_task.cancel()
         self._indicators = self.assembly.container.resolve(list[HealthIndicator])
         self.is_started = True
@@ -110,6 +109,16 @@ class Run:
         _log.info("%s is ready after %.2f s: %s", service.name, self.lifecycle.start_took, counted)
         return self
 
+    async def _start(self) -> None:
+        secrets = self.assembly.settings.secrets
+        try:
+            await self.lifecycle.__aenter__()
+        except ConfigurationError as error:  # what beans and hooks raise may quote a secret
+            findings = without_secrets(error.findings, secrets)
+            if findings == list(error.findings):
+                raise
+            raise ConfigurationError(findings) from error.__cause__
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
@@ -117,12 +126,15 @@ class Run:
         if self.guard is not None:
             self.guard.begin()
             self.lifecycle.stop_asked_at = self.guard.began
-        return await self.lifecycle.__aexit__(kind, error, trace)
+        try:
+            return await self.lifecycle.__aexit__(kind, error, trace)
+        finally:
+            forget_with_the_next(self._masked_for)
 
     def mask_logs(self) -> None:
         """Take this run's secrets out of what is logged from now on."""
         secrets = self.assembly.settings.secrets
-        mask_records(self.assembly.service.name, secrets, everywhere=self.masks_all_logs)
+        mask_records(self.assembly.service.name, secrets, everywhere=self.masks_all_logs, owner=self._masked_for)
         if self.masks_all_logs:
             mask_handlers(secrets)
 
@@ -157,7 +169,7 @@ class Run:
             return ApplicationHealth.not_ready("it has not started yet")
         if self.stopping:
             return ApplicationHealth.not_ready("it is stopping")
-        return ApplicationHealth.of(self._indicators)
+        return masked_health(ApplicationHealth.of(self._indicators), self.assembly.settings.secrets)
 
     def why_it_ended(self, error: BaseException) -> Sequence[Finding]:
         """What a failure that ended this run is to a user: which bean failed, with what, and at which line."""

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from rocketbox.autoconfigure.properties import LoggingProperties
 from rocketbox.boot.log_masking import extra_of, mask_handlers, mask_records
 from rocketbox.client.middleware import ConsumeContext
+from rocketbox.safe_repr import safe_repr
 from rocketbox.template.unawaited import current_call
 
 __all__ = ["JsonFormatter", "TextFormatter", "handled_message", "set_up_logging"]
@@ -63,8 +64,28 @@ class JsonFormatter(logging.Formatter):
             record.exc_text = self.formatException(record.exc_info)
         if record.exc_text:
             line["error"] = record.exc_text
+        if record.stack_info:
+            line["stack"] = record.stack_info
         extra = {name: value for name, value in extra_of(record).items() if name not in line}
-        return json.dumps({**line, **extra}, ensure_ascii=False, default=repr)
+        try:
+            return _as_json({**line, **extra})
+        except _NO_JSON:
+            return _as_json({**line, **{name: _sayable(value) for name, value in extra.items()}})
+
+
+_NO_JSON = (TypeError, ValueError, RecursionError)  # keys that are no text, NaN, a list that holds itself
+
+
+def _as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=safe_repr)
+
+
+def _sayable(value: object) -> object:
+    try:
+        _as_json(value)
+    except _NO_JSON:
+        return safe_repr(value)
+    return value
 
 
 def handled_message() -> dict[str, object] | None:

@@ -14,37 +14,53 @@ from dataclasses import dataclass
 from typing import Any
 
 from rocketbox.boot.masking import mask
+from rocketbox.safe_repr import safe_repr
 
-__all__ = ["MaskingFilter", "mask_handlers", "mask_records"]
+__all__ = ["MaskingFilter", "forget_with_the_next", "mask_handlers", "mask_records"]
 
 OWN = "rocketbox"
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Known:
+    service: str
     secrets: frozenset[str]
     everywhere: bool
+    ended: bool = False
 
 
-_known: dict[str, _Known] = {}  # by the name of the service; what is logged after its end may still quote them
+_known: dict[object, _Known] = {}  # by their owner; what is logged after its end may still quote them
 _make_record: Any = None
 
 
-def mask_records(service: str, secrets: Iterable[str], *, everywhere: bool = False) -> None:
+def mask_records(
+    service: str, secrets: Iterable[str], *, everywhere: bool = False, owner: object | None = None
+) -> None:
     """Mask these secrets in all records of rocketbox's loggers from now on; ``everywhere``: in those of all loggers.
 
-    They take the place of those that were named for the service before.
+    They take the place of those that were named before by the same ``owner`` (the service, where none is given), and by
+    owners of a service of that name which have ended: several of one name may run at the same time.
     """
     global _make_record
-    _known[service] = _Known(frozenset(secrets), everywhere)
+    _known[service if owner is None else owner] = _Known(service, frozenset(secrets), everywhere)
+    for other, known in list(_known.items()):
+        if known.ended and known.service == service:
+            _known.pop(other, None)
     if _make_record is None:
         _make_record = logging.getLogRecordFactory()
         logging.setLogRecordFactory(_make_masked)
 
 
+def forget_with_the_next(owner: object) -> None:
+    """Mask an owner's secrets no longer than until the next one of its service comes."""
+    if owner in _known:
+        _known[owner].ended = True
+
+
 def mask_handlers(secrets: Iterable[str]) -> None:
-    """Mask these secrets in all that the handlers of the root logger get."""
-    masking = MaskingFilter(secrets)
+    """Mask these secrets, and all that are masked everywhere, in all that the handlers of the root logger get."""
+    everywhere = [each.secrets for each in tuple(_known.values()) if each.everywhere]
+    masking = MaskingFilter(frozenset(secrets).union(*everywhere))
     for handler in logging.getLogger().handlers:
         masking.install(handler)
 
@@ -98,7 +114,7 @@ class MaskingFilter(logging.Filter):
         if self.secrets:
             _scrub(record, self.secrets)
             for name, value in extra_of(record).items():
-                text = value if isinstance(value, str) else repr(value)
+                text = value if isinstance(value, str) else safe_repr(value)
                 if (masked := mask(text, self.secrets)) != text:
                     setattr(record, name, masked)
         return True

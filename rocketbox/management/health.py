@@ -10,14 +10,15 @@ Source: Spring Boot 3 Actuator ``HealthIndicator``, ``Health``, ``Status`` (name
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Self
 
+from rocketbox.boot.masking import mask
 from rocketbox.safe_repr import safe_repr
 
-__all__ = ["ApplicationHealth", "Health", "HealthIndicator", "HealthStatus"]
+__all__ = ["ApplicationHealth", "Health", "HealthIndicator", "HealthStatus", "masked_health"]
 
 
 TRIES = 3
@@ -121,6 +122,40 @@ class ApplicationHealth:
         """The same as plain values, for JSON: ``{"ready": ..., "reasons": [...], "components": {...}}``."""
         components = {name: health.as_dict() for name, health in self.components.items()}
         return {"ready": self.ready, "reasons": list(self.reasons), "components": components}
+
+
+def masked_health(health: ApplicationHealth, secrets: Collection[str]) -> ApplicationHealth:
+    """The same as it may be shown: errors in it may quote what a user's own code said."""
+    if not secrets:
+        return health
+    components = {name: _masked_part(each, secrets) for name, each in health.components.items()}
+    return replace(health, reasons=tuple(mask(each, secrets) for each in health.reasons), components=components)
+
+
+def _masked_part(part: Health, secrets: Collection[str]) -> Health:
+    return replace(
+        part,
+        reasons=tuple(mask(each, secrets) for each in part.reasons),
+        details={name: _masked(value, secrets) for name, value in part.details.items()},
+        components={name: _masked_part(each, secrets) for name, each in part.components.items()},
+    )
+
+
+def _masked(value: object, secrets: Collection[str]) -> object:
+    if isinstance(value, bool | int | float | None):
+        return value
+    if isinstance(value, str):
+        return mask(value, secrets)
+    if isinstance(value, Mapping):
+        return {
+            mask(key, secrets) if isinstance(key, str) else key: _masked(each, secrets) for key, each in value.items()
+        }
+    if isinstance(value, list | tuple):
+        inner = [_masked(each, secrets) for each in value]
+        return inner if isinstance(value, list) else tuple(inner)
+    text = safe_repr(value)
+    masked = mask(text, secrets)
+    return value if masked == text else masked
 
 
 def _free_name(name: str, is_taken: Callable[[str], bool]) -> str:

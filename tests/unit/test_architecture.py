@@ -50,10 +50,10 @@ LADDER: dict[str, str] = {
     "spark.source": "spark.options spark.readers",
     "spark.discovery": "spark.source",
     "spark": "errors clock tasks hints blocking message marks protocol remoting client template listeners spark",
-    "boot": "durations errors clock tasks frames hints loops",
-    "autoconfigure": "declarations durations errors clock tasks hints blocking loops message marks protocol remoting "
-    "client template listeners spark boot storage local_servers embedded background_work management watchdog",
-    "management": "safe_repr",
+    "boot": "durations errors clock tasks frames hints loops safe_repr",
+    "autoconfigure": "declarations durations errors clock tasks hints safe_repr blocking loops message marks protocol "
+    "remoting client template listeners spark boot storage local_servers embedded background_work management watchdog",
+    "management": "safe_repr boot",
     "background": "errors loops",
     "watchdog": "errors clock frames loops",
     "stop_guard": "clock frames loops watchdog",

@@ -164,3 +164,55 @@ async def on_departure(text: str) -> None: ...
     (reason,) = lost.reasons
     assert reason.startswith(f"the client has no connection to any broker ({broker.address}: ")
     assert back.ready, back.reasons
+
+
+async def test_the_health_of_an_application_shows_no_secret(service: ServiceMaker) -> None:
+    source = """
+from pydantic import BaseModel, SecretStr
+from rocketbox import configuration_properties
+
+@configuration_properties("desk")
+class DeskProperties(BaseModel):
+    password: SecretStr
+
+    def refused(self):
+        return ValueError(f"no access with {self.password.get_secret_value()}")
+
+class Database(HealthIndicator):
+    name = "database"
+
+    def __init__(self, props):
+        self.props = props
+
+    def health(self):
+        error = self.props.refused()
+        return Health.down(str(error), last=error, tries=[{"said": str(error)}, ("twice", 2)], seats=2)
+
+class Cache(Database):
+    name = "cache"
+
+    def health(self):
+        raise self.props.refused()
+
+@bean
+def database(props: DeskProperties) -> Database:
+    return Database(props)
+
+@bean
+def cache(props: DeskProperties) -> Cache:
+    return Cache(props)
+
+@app.background_task
+async def refresh(props: DeskProperties) -> None:
+    raise props.refused()
+"""
+    module = service(SOURCE + source, "desk: {password: hunter2-hunter2}")
+    async with module.app:
+        await until(lambda: any("refresh" in reason for reason in module.app.not_ready_because))
+        health = module.app.health()
+    assert "hunter2" not in repr(health.as_dict())
+    assert "no access with ******" in health.reasons
+    details = health.components["database"].details
+    assert details["last"] == "ValueError('no access with ******')"
+    assert details["tries"] == [{"said": "no access with ******"}, ("twice", 2)]
+    assert details["seats"] == 2

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, SecretBytes, TypeAdapter, ValidationError
 
 from rocketbox.boot import masking
-from rocketbox.boot.log_masking import MaskingFilter, mask_records
+from rocketbox.boot.log_masking import MaskingFilter, forget_with_the_next, mask_handlers, mask_records
 from rocketbox.boot.masking import MASK, mask, masked_traceback
 from rocketbox.boot.secrets import credentials_in, has_secret_name, secret_values
 
@@ -251,3 +251,49 @@ def test_a_handler_gets_fields_without_secrets(caplog: pytest.LogCaptureFixture)
     finally:
         MaskingFilter([]).install(caplog.handler)
     assert (vars(caplog.records[0])["key"], vars(caplog.records[0])["more"]) == (MASK, f"['{MASK}', 7]")
+
+
+def test_services_of_one_name_that_run_at_once_are_all_masked(caplog: pytest.LogCaptureFixture) -> None:
+    first, second, third = object(), object(), object()
+    log = logging.getLogger("rocketbox.some")
+    try:
+        mask_records("tests", {"fifth-secret"}, owner=first)
+        mask_records("tests", {"sixth-secret"}, owner=second)
+        log.warning("%s", "fifth-secret sixth-secret")
+        forget_with_the_next(first)
+        log.warning("%s", "fifth-secret")
+        mask_records("tests", {"seventh-secret"}, owner=third)
+        log.warning("%s", "fifth-secret sixth-secret seventh-secret")
+    finally:
+        for owner in (first, second, third):
+            mask_records("tests", (), owner=owner)
+            forget_with_the_next(owner)
+    assert caplog.messages == [f"{MASK} {MASK}", MASK, f"fifth-secret {MASK} {MASK}"]
+
+
+def test_a_handler_masks_fields_of_all_services_that_ask_for_it(caplog: pytest.LogCaptureFixture) -> None:
+    owners = {object(): "eighth-secret", object(): "ninth-secret"}
+    try:
+        for owner, secret in owners.items():
+            mask_records("tests", {secret}, everywhere=True, owner=owner)
+            mask_handlers({secret})
+        logging.getLogger("tests.masking").warning("it is", extra={"key": "eighth-secret", "more": "ninth-secret"})
+    finally:
+        for owner in owners:
+            mask_records("tests", (), owner=owner)
+            forget_with_the_next(owner)
+        mask_handlers(())
+    assert (vars(caplog.records[0])["key"], vars(caplog.records[0])["more"]) == (MASK, MASK)
+
+
+def test_a_field_that_cannot_be_written_out_fails_no_call_of_a_logger(caplog: pytest.LogCaptureFixture) -> None:
+    class Detached:
+        def __repr__(self) -> str:
+            raise ValueError("the session is closed")
+
+    MaskingFilter(["tenth-secret"]).install(caplog.handler)
+    try:
+        logging.getLogger("tests.masking").warning("it is", extra={"row": Detached()})
+    finally:
+        MaskingFilter([]).install(caplog.handler)
+    assert caplog.messages == ["it is"]
