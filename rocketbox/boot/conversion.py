@@ -6,6 +6,7 @@ values, enums and times are read here or left to pydantic, which refuses them wi
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -134,6 +135,9 @@ class Converter:
             value = self._leaf(shape.scalar, replace(raw, text=text, open_=False), key)
             if value != text or _takes_text(shape.scalar):
                 return value
+        if _is_json_list(text):
+            what = f"{key} is a list in JSON, and would be taken apart at its commas"
+            return self.wrong(what, raw, "write the entries with commas between them and nothing around")
         parts = [part.strip() for part in text.split(",") if part.strip()]
         return [
             self.value(shape.item_at(index), replace(raw, text=part, open_=False), key)
@@ -214,6 +218,15 @@ class Converter:
 
 def _takes_text(leaf: Leaf) -> bool:
     return any(is_class(kind, _TEXT_KINDS) for kind in leaf.kinds)
+
+
+def _is_json_list(text: str) -> bool:
+    if not text.lstrip().startswith("["):
+        return False
+    try:
+        return isinstance(json.loads(text), list)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _breadth(kind: Any) -> int:

@@ -17,9 +17,9 @@ from dotenv.parser import parse_stream
 
 from rocketbox.boot.imports import imports_in
 from rocketbox.boot.origins import Group, Item, Listing, Origin, Raw, Ready, Scalar, file_label, split_key
-from rocketbox.boot.schema import Schema
+from rocketbox.boot.schema import Located, Schema
 from rocketbox.boot.secrets import is_secret
-from rocketbox.boot.shapes import Leaf, Section, Shape, Table, key_text
+from rocketbox.boot.shapes import UNDECLARED, Leaf, Section, Shape, Table, key_text
 from rocketbox.boot.wording import single_value_fix, unknown_key
 from rocketbox.boot.yaml_documents import Document, read_documents
 from rocketbox.errors import Finding
@@ -146,6 +146,9 @@ def place_items(layer: Layer, items: Iterable[Item], placement: Placement, *, mu
         if _looks_like_a_prefix(item, placement, must_be_known):
             continue
         path, shape = located.path, located.shape
+        if must_be_known and (wrong := _sets_nothing(item, located, placement.schema)) is not None:
+            placement.findings.append(wrong)
+            continue
         if located.rest:
             if not (isinstance(shape, Leaf) and shape.is_any):
                 finding = _too_deep(path, shape, item.places[-1 - len(located.rest)])
@@ -168,6 +171,27 @@ def place_items(layer: Layer, items: Iterable[Item], placement: Placement, *, mu
 
 def _is_empty(raw: Raw) -> bool:
     return (isinstance(raw, Scalar) and raw.text is None) or (isinstance(raw, Group) and not raw.entries)
+
+
+def _sets_nothing(item: Item, located: Located, schema: Schema) -> Finding | None:
+    """What is wrong with an argument or override that reaches no model: a variable's name, an object for a group."""
+    raw, place, shape = item.raw, str(item.raw.origin), located.shape
+    if shape is UNDECLARED and len(item.parts) == 1:
+        variable = schema.locate_variable(item.parts[0], lambda _: ())
+        if variable is not None:
+            what = f"{item.parts[0]} is how a variable of the environment is named"
+            return Finding(what, place, f"write {key_text(variable)}")
+    if (
+        isinstance(shape, Section)
+        and isinstance(raw, Ready)
+        and raw.value is not None
+        and key_text(located.path) in schema.sections
+    ):
+        key = key_text(located.path)
+        names = [known.key for known in shape.own if known.feed is not None]
+        fix = f"write its keys: '{key}.{names[0]}': ..." if names else f"leave {key} out, it has no keys"
+        return Finding(f"{key} is a group of keys, and not a {type(raw.value).__name__}", place, fix)
+    return None
 
 
 def _too_deep(path: Sequence[str], shape: Shape, place: Origin) -> Finding:
@@ -323,13 +347,17 @@ def argument_items(arguments: Sequence[str] | Mapping[str, str], findings: list[
     return [_item(name, Scalar(text, Origin(f"argument --{name}"))) for name, text in texts.items()]
 
 
-def override_items(overrides: Mapping[str, Any], above: str = "") -> list[Item]:
+def override_items(overrides: Mapping[Any, Any], findings: list[Finding], above: str = "") -> list[Item]:
     """Python values by dotted keys, or by nested mappings."""
     items: list[Item] = []
     for name, value in overrides.items():
+        if not above and not isinstance(name, str):
+            what = f"the key {name!r} of an override is no text"
+            findings.append(Finding(what, "the overrides", "write a key such as 'desk.threshold-minutes'"))
+            continue
         key = f"{above}.{name}" if above else name
         if isinstance(value, Mapping):
-            items += override_items(value, key)
+            items += override_items(value, findings, key)
         elif isinstance(value, str):
             items.append(_item(key, Scalar(value, Origin(f"override {key}"))))
         else:

@@ -84,7 +84,7 @@ class Sources:
             name: Scalar(value, Origin(f"environment variable {name}"), open_=False) for name, value in environ.items()
         }
         self._arguments = argument_items(arguments, self.findings)
-        self._overrides = override_items(overrides)
+        self._overrides = override_items(overrides, self.findings)
 
     def read(self, file: Path | None) -> list[ConditionalDocument]:
         return [] if file is None else conditional_documents(file, self.findings)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, SecretStr
 from rocketbox.boot import yaml_documents
 from rocketbox.boot.root_settings import load_settings
 from rocketbox.errors import ConfigurationError
-from tests.unit.boot.settings_models import MODELS, RocketMQ, load, refused
+from tests.unit.boot.settings_models import MODELS, Desk, RocketMQ, load, refused
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +46,32 @@ def test_an_unknown_argument_is_refused(argument: str) -> None:
     assert text.startswith("unknown key ")
     assert f"where: argument {argument.partition('=')[0]}\n" in text
     assert "did you mean" in text
+
+
+def test_an_override_that_would_set_nothing_is_refused() -> None:
+    assert refused(overrides={"desk": Desk(threshold_minutes=5)}) == [
+        "desk is a group of keys, and not a Desk\n"
+        "    where: override desk\n"
+        "    fix:   write its keys: 'desk.threshold-minutes': ..."
+    ]
+    assert refused(overrides={"DESK_THRESHOLD_MINUTES": 5}) == [
+        "DESK_THRESHOLD_MINUTES is how a variable of the environment is named\n"
+        "    where: override DESK_THRESHOLD_MINUTES\n"
+        "    fix:   write desk.threshold-minutes"
+    ]
+    (finding,) = refused(arguments=["--DESK_THRESHOLD_MINUTES=5"])
+    assert finding.endswith("fix:   write desk.threshold-minutes")
+    (finding,) = refused(overrides={5: 1})
+    assert finding.startswith("the key 5 of an override is no text\n")
+
+
+def test_a_list_in_json_is_refused_where_it_would_be_taken_apart_at_its_commas() -> None:
+    assert refused(environ={"DESK_CARRIERS": '["UA", "LH"]'}) == [
+        "desk.carriers is a list in JSON, and would be taken apart at its commas\n"
+        "    where: environment variable DESK_CARRIERS\n"
+        "    fix:   write the entries with commas between them and nothing around"
+    ]
+    assert load(environ={"DESK_CARRIERS": "[UA],[LH]"}).get("desk").carriers == ["[UA]", "[LH]"]
 
 
 def test_an_argument_that_is_no_setting_is_refused() -> None:
