@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rocketbox.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from rocketbox.application import RocketBox
     from rocketbox.boot.conditions import (

@@ -33,6 +33,7 @@ from rocketbox.loops import call_soon_from_thread, loop_name
 from rocketbox.management.health import ApplicationHealth, HealthIndicator, masked_health
 from rocketbox.tasks import Supervisor
 from rocketbox.template import RocketMQTemplate
+from rocketbox.version import __version__
 
 if TYPE_CHECKING:
     from rocketbox.stop_guard import StopGuard
@@ -88,7 +89,10 @@ class Run:
         self.mask_logs()
         files = ", ".join(map(str, settings.files)) or "none"
         profiles = ", ".join(settings.profiles) or "none"
-        _log.info("%s is starting on %s; settings: %s; profiles: %s", service.name, loop_name(), files, profiles)
+        _log.info(
+            "%s is starting with rocketbox %s on %s; settings: %s; profiles: %s",
+            service.name, __version__, loop_name(), files, profiles,
+        )  # fmt: skip
         _log.info("%s", self.assembly.describe_found())
         for off in without_secrets(self.assembly.off, settings.secrets):
             _log.info("%s%s", off.what, f" ({off.where})" if off.where else "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from rocketbox.cli import service, settings
@@ -9,6 +11,7 @@ from rocketbox.cli.broker import CONTEXT_SETTINGS, broker
 from rocketbox.cli.new import new
 from rocketbox.cli.run import run
 from rocketbox.cli.store import store
+from rocketbox.version import __version__
 
 __all__ = ["app", "main"]
 
@@ -20,8 +23,18 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rocketbox {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
+def root(
+    version: Annotated[  # typer calls what prints it
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """Declarative Python services over Apache RocketMQ."""
 
 

@@ -11,7 +11,6 @@ import keyword
 import re
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Annotated
 import typer
 
 from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.version import __version__
 
 __all__ = ["make_service", "new", "package_name"]
 
@@ -96,7 +96,7 @@ def make_service(name: str, directory: Path | None = None) -> tuple[Path, list[P
         raise ConfigurationError(
             Finding(f"the folder {folder} exists", None, "choose another name, or name a folder by --directory")
         )
-    texts = {file: text.substitute(name=name, package=package, version=version("rocketbox")) for file, text in _texts()}
+    texts = {file: text.substitute(name=name, package=package, version=__version__) for file, text in _texts()}
     texts = {Path(*(package if part == "package" else part for part in file.parts)): texts[file] for file in texts}
     existing = [str(file) for file in texts if (folder / file).exists()]
     if existing:

@@ -77,6 +77,7 @@ from rocketbox.client.shares import Share, Shares
 from rocketbox.client.start_offsets import StartOffsets
 from rocketbox.errors import RemotingError, RocketBoxError
 from rocketbox.message import MessageQueue
+from rocketbox.protocol.codes import RETRY_PREFIX
 from rocketbox.rare_log import RareLog
 from rocketbox.tasks import SupervisedTask, TaskState, ended_most
 
@@ -232,7 +233,8 @@ class QueueAssignment:
         before = self._shares.get(topic, frozenset())
         mine = self._shares[topic] = frozenset(share.mine)
         if mine != before:
-            _log.info(
+            _log.log(
+                logging.DEBUG if topic.startswith(RETRY_PREFIX) else logging.INFO,
                 "group %s: %d of the %d queues of %s are this member's",
                 self._group,
                 len(mine),

@@ -215,7 +215,7 @@ class RouteInfoManager:
             changed = old is None or known_version is None or known_version.version != wrapper.data_version
             self._put_queues(name, topics, changed=changed)
         if known_version is None:
-            _log.info("broker %s registered at %s", name, address)
+            _log.debug("broker %s registered at %s", name, address)
         expiry = header.heartbeat_timeout_millis
         self._live[header.cluster_name, address] = _LiveBroker(
             connection,

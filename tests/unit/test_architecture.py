@@ -18,6 +18,7 @@ PACKAGE = ROOT / "rocketbox"
 # A part may import the parts named here, and itself. Names are modules or packages below rocketbox.
 LADDER: dict[str, str] = {
     "declarations": "errors",
+    "version": "",
     "durations": "",
     "errors": "durations message",  # message: for the type of NotDurableError.result alone, under TYPE_CHECKING
     "clock": "",
@@ -59,14 +60,14 @@ LADDER: dict[str, str] = {
     "stop_guard": "clock frames loops watchdog",
     "background_work": "clock safe_repr tasks",
     "running": "errors clock tasks hints blocking loops message marks protocol remoting client template listeners "
-    "spark boot autoconfigure management stop_guard",
+    "spark boot autoconfigure management stop_guard version",
     "application": "errors clock tasks hints blocking loops message marks protocol remoting client template listeners "
     "spark boot autoconfigure background management running stop_guard",
     "cli": "errors clock tasks loops stop_guard message storage marks protocol remoting client template listeners "
-    "spark boot embedded autoconfigure application broker nameserver",
+    "spark boot embedded autoconfigure application broker nameserver version",
     "__main__": "cli",
     # rocketbox/__init__.py
-    "": "errors clock tasks message marks client template listeners spark boot management application",
+    "": "errors clock tasks message marks client template listeners spark boot management application version",
 }
 
 # Inside the client: a module may import those of lower rungs, and no other.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from rocketbox import __version__
 from rocketbox.cli.app import app
 
 COMMANDS = ("run", "check", "config", "conditions", "schema", "broker", "new")
@@ -32,6 +34,12 @@ def test_an_option_that_is_misspelt_is_not_taken_for_a_setting(arguments: list[s
     result = CliRunner().invoke(app, arguments, prog_name="rocketbox")
     assert result.exit_code == 1
     assert says in result.output
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    result = CliRunner().invoke(app, ["--version"], prog_name="rocketbox")
+    assert (result.exit_code, result.output) == (0, f"rocketbox {__version__}\n")
+    assert __version__ == version("rocketbox")
 
 
 def test_all_options_that_are_misspelt_are_told_together() -> None:
