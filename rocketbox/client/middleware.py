@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from rocketbox.client.outcomes import MessageHandler, Outcomes
-from rocketbox.errors import ClientError
+from rocketbox.errors import ClientError, HandlerError
 from rocketbox.message import Message, MessageExt, MessageQueue, SendResult
 
 __all__ = [
@@ -120,15 +120,42 @@ def result_of(result: SendResult | None) -> SendResult:
     return result
 
 
+def _that_returns(middleware: ConsumeMiddleware) -> ConsumeMiddleware:
+    """A middleware whose None does not pass for "all consumed" where it was told that messages failed."""
+
+    name = getattr(middleware, "__qualname__", type(middleware).__qualname__)
+
+    async def checked(context: ConsumeContext, call_next: ConsumeNext) -> Outcomes:
+        told: Outcomes = None
+
+        async def tell(context: ConsumeContext) -> Outcomes:
+            nonlocal told
+            told = await call_next(context)
+            return told
+
+        outcomes = await middleware(context, tell)
+        if outcomes is None and told is not None:
+            raise HandlerError(
+                f"middleware {name} returned None, and {len(told)} messages had outcomes that are lost "
+                "so: write return await call_next(context); to have them consumed all the same, return a list of None"
+            )
+        return outcomes
+
+    return checked
+
+
 def wrap_handler(
     group: str, middlewares: Sequence[ConsumeMiddleware], handler: MessageHandler, context_of: ContextOf | None = None
 ) -> MessageHandler:
     """The handler with the middlewares around it; itself when there are none.
 
+    A middleware that drops what ``call_next`` returned would have failed messages consumed: that is an error.
+
     ``context_of`` makes the contexts, of who has calls of its own: they are what is called then, not the handler.
     """
     if not middlewares:
         return handler
-    around = chain(middlewares, lambda context: context.pass_to(handler))
+    checked = [_that_returns(middleware) for middleware in middlewares]
+    around = chain(checked, lambda context: context.pass_to(handler))
     make: ContextOf = context_of or partial(ConsumeContext, group)
     return lambda messages: around(make(messages))

@@ -20,7 +20,7 @@ from rocketbox.client import (
     SendRequest,
 )
 from rocketbox.client.middleware import wrap_handler
-from rocketbox.errors import ClientError, InvalidMessageError, Reject, SendManyError
+from rocketbox.errors import ClientError, HandlerError, InvalidMessageError, Reject, SendManyError
 from rocketbox.message import Message, MessageExt, SendResult, decode_properties
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand, encode_ext_fields
@@ -141,6 +141,29 @@ async def test_middleware_wraps_handlers_and_sees_their_outcome() -> None:
         await wrapped([])
     assert told == ["G: 0", "rejected: no delay reported"]
     assert wrap_handler("G", [], handler) is handler, "none costs nothing"
+
+
+async def test_a_middleware_that_forgets_to_return_loses_no_failure() -> None:
+    async def forgets(context: ConsumeContext, call_next: ConsumeNext) -> None:
+        await call_next(context)
+
+    async def has_them_consumed(context: ConsumeContext, call_next: ConsumeNext) -> Any:
+        return [None for _ in await call_next(context) or ()]
+
+    async def again(context: ConsumeContext, call_next: ConsumeNext) -> Any:
+        return await call_next(context) and await call_next(context)
+
+    outcomes: list[Any] = [[None, Reject("no delay reported")], None]
+
+    async def handler(messages: list[MessageExt]) -> Any:
+        return outcomes.pop(0)
+
+    with pytest.raises(HandlerError, match=r"forgets returned None.*write return await call_next\(context\)"):
+        await wrap_handler("G", [forgets], handler)([])
+    assert await wrap_handler("G", [forgets], handler)([]) is None, "there was nothing to lose"
+    outcomes += [[Reject("no delay reported")], [Reject("no delay reported")], None]
+    assert await wrap_handler("G", [has_them_consumed], handler)([]) == [None]
+    assert await wrap_handler("G", [again], handler)([]) is None, "what counts is the last answer"
 
 
 # --- hooks --------------------------------------------------------------------------------------------------------
