@@ -7,7 +7,9 @@ ones, whoever wrote the class or a base of it.
 
 from __future__ import annotations
 
+import ast
 import importlib
+import importlib.util
 import inspect
 import os
 import pkgutil
@@ -198,13 +200,43 @@ def _marked_methods(
 def _defined_in(modules: Iterable[ModuleType]) -> Iterator[Any]:
     seen: set[int] = set()
     for module in modules:
-        for target in list(vars(module).values()):
+        for name, target in list(vars(module).items()):
             # Of an object, such as a partial, it only says where its class stands: what was marked here counts here.
             elsewhere = isinstance(target, type) or inspect.isroutine(target)
-            here = not elsewhere or getattr(target, "__module__", None) == module.__name__
+            here = (
+                not elsewhere
+                or getattr(target, "__module__", None) == module.__name__
+                or _is_made(target, name, module)
+            )
             if here and id(target) not in seen:
                 seen.add(id(target))
                 yield target
+
+
+def _is_made(target: Any, name: str, module: ModuleType) -> bool:
+    """Whether a marked function was made by a call in the module: of a factory, or a decorator without ``wraps``.
+
+    It says that it is of the module of who made it, where no name leads to it. What the source imports by ``name`` was
+    made elsewhere.
+    """
+    file = getattr(module, "__file__", None)
+    if not inspect.isfunction(target) or "<locals>" not in target.__qualname__ or not vars(target) or file is None:
+        return False
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):  # no source: nothing is known
+        return False
+    imports = [(node, alias) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
+    return not any(
+        _gives(node, module, name, target) if alias.name == "*" else (alias.asname or alias.name) == name
+        for node, alias in imports
+    )
+
+
+def _gives(star: ast.ImportFrom, module: ModuleType, name: str, target: Any) -> bool:
+    """Whether it is what ``from ... import *`` gives a module by that name."""
+    base = importlib.util.resolve_name("." * star.level + (star.module or ""), module.__package__)
+    return vars(sys.modules[base]).get(name) is target if base in sys.modules else False
 
 
 def _own_marks(target: object, attribute: str) -> tuple[object, ...]:

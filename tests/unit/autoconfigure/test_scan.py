@@ -87,6 +87,28 @@ def test_marked_partials_and_objects_of_other_modules_are_found(
     assert [each.target for each in marked_in([module], MARKS)] == [module.one, module.two]
 
 
+def test_functions_that_code_of_another_module_made_are_found_where_they_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "library_of_makers.py").write_text(
+        "from rocketbox import rocketmq_listener\n"
+        "def timed(function):\n    async def inner(body: bytes): ...\n    return inner\n"
+        "def listener(topic):\n    @rocketmq_listener(topic=topic)\n    async def on_it(body: bytes): ...\n"
+        "    return on_it\n"
+    )
+    (tmp_path / "makes_listeners.py").write_text(
+        "from rocketbox import *\nfrom library_of_makers import listener, timed\n"
+        "one = listener('one')\n"
+        "@rocketmq_listener(topic='two')\n@timed\nasync def two(body: bytes): ...\n"
+    )
+    (tmp_path / "imports_listeners.py").write_text("from makes_listeners import one\nfrom makes_listeners import *\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("makes_listeners")
+    importing = importlib.import_module("imports_listeners")
+    assert [each.target for each in marked_in([module], MARKS)] == [module.one, module.two]
+    assert list(marked_in([importing], MARKS)) == []
+
+
 @pytest.mark.parametrize(
     ("source", "what", "line", "fix"),
     [
