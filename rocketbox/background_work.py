@@ -7,15 +7,13 @@ function that fails is called again when its time comes. What is called, and wit
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-import anyio
-
 from rocketbox.clock import Clock
+from rocketbox.own_failures import failures_only
 from rocketbox.safe_repr import safe_repr
 from rocketbox.tasks import SupervisedTask, Supervisor, TaskHealth, TaskState
 
@@ -166,11 +164,5 @@ class BackgroundWork:
 
 async def _heard(call: Call) -> None:
     """Call; what would end the task or the process is a failure: a cancellation of its own, ``sys.exit``."""
-    try:
+    with failures_only():
         await call()
-    except SystemExit as error:
-        raise RuntimeError(f"it raised {safe_repr(error)}, and app.shutdown() is what ends the application") from error
-    except anyio.get_cancelled_exc_class() as error:
-        if anyio.current_effective_deadline() == -math.inf:
-            raise
-        raise RuntimeError("it was cancelled from within") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import math
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ __all__ = [
     "callbacks_in_asyncio",
     "coroutines_from_thread",
     "in_event_loop",
+    "is_cancelled",
     "loop_name",
     "loop_options",
     "is_coroutine_function",
@@ -50,6 +52,17 @@ def in_event_loop() -> bool:
         trio = sys.modules.get("trio")
         return trio is not None and bool(trio.lowlevel.in_trio_run())
     return True
+
+
+def is_cancelled(*, as_task: bool = False) -> bool:
+    """Whether a scope around what runs here is cancelled; ``as_task``: or its task is (asyncio)."""
+    if anyio.current_effective_deadline() == -math.inf:
+        return True
+    try:
+        task = asyncio.current_task() if as_task else None
+    except RuntimeError:  # no loop of asyncio's
+        return False
+    return task is not None and task.cancelling() > 0
 
 
 def never_closed() -> tuple[type, ...]:

@@ -31,6 +31,7 @@ from rocketbox.client import Producer
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.loops import call_soon_from_thread, loop_name
 from rocketbox.management.health import ApplicationHealth, HealthIndicator, masked_health
+from rocketbox.own_failures import failures_only
 from rocketbox.tasks import Supervisor
 from rocketbox.template import RocketMQTemplate
 from rocketbox.version import __version__
@@ -105,12 +106,9 @@ class Run:
             forget_with_the_next(self._masked_for)
             raise
         self._slow_start_task.cancel()
-        self._indicators = self.assembly.container.resolve(list[HealthIndicator])
         self.is_started = True
         self.mask_logs()  # beans may have asked for more of them meanwhile
-        listeners = sum(len(plan.describe()) for plan in self.assembly.plans)
-        counted = f"{listeners} listener{'' if listeners == 1 else 's'}"
-        _log.info("%s is ready after %.2f s: %s", service.name, self.lifecycle.start_took, counted)
+        _log.info("%s is ready after %.2f s: %s", service.name, self.lifecycle.start_took, self._counted)
         return self
 
     async def _start(self) -> None:
@@ -213,7 +211,8 @@ class Run:
         self._hook_threads = await stack.enter_async_context(pool)
         for each in self.assembly.hooks.of(HookRole.STARTUP):
             try:
-                with self.slow_start.at(f"{each.hook.label} ({each.hook.where})"):
+                told = self.slow_start.at(f"{each.hook.label} ({each.hook.where})")
+                with told, failures_only(exits=True, hosted=True):
                     await each.call(self.assembly.container.resolve, self._hook_threads)
             except ConfigurationError:
                 raise
@@ -225,7 +224,8 @@ class Run:
     async def _run_shutdown_hooks(self) -> None:
         for each in reversed(self.assembly.hooks.of(HookRole.SHUTDOWN)):
             try:
-                await each.call(self.assembly.container.resolve, self._hook_threads)
+                with failures_only(hosted=True):
+                    await each.call(self.assembly.container.resolve, self._hook_threads)
             except Exception:
                 _log.exception("%s (%s) failed; the stop goes on", each.hook.label, each.hook.where)
 
@@ -240,16 +240,23 @@ class Run:
 
     async def _start_listeners(self, stack: AsyncExitStack) -> None:
         assembly = self.assembly
+        listeners = 0
         starting = Starting(assembly.container.resolve, assembly.beans, stack, self.drain_timeout)
         for each in assembly.listeners:
             if not each.plans:
                 continue
-            for container in await each.kind.start(each.plans, starting):
-                for line in container.describe():
-                    _log.info("%s", mask(line, assembly.settings.secrets))
-                with self.slow_start.at(f"the listeners of group {container.group}"):
+            with each.failing_in("start"):
+                listeners += sum(len(plan.describe()) for plan in each.plans)
+                containers = list(await each.kind.start(each.plans, starting))
+                self.listeners.check_names(containers)
+            for container in containers:
+                with each.failing_in("start"), self.slow_start.at(f"the listeners of group {container.group}"):
+                    for line in container.describe():
+                        _log.info("%s", mask(line, assembly.settings.secrets))
                     await stack.enter_async_context(container)
                 self.listeners.add(container)
+        self._counted = f"{listeners} listener{'' if listeners == 1 else 's'}"
+        self._indicators = assembly.container.resolve(list[HealthIndicator])
         stack.push_async_callback(self._drain)  # first of all at the stop: everybody drains at the same time
 
     async def _drain(self) -> None:

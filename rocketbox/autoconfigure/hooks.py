@@ -200,6 +200,8 @@ def plan_hooks(hooks: Sequence[Hook], container: BeanContainer, resolve_text: Re
     for hook in hooks:
         try:
             verdict = Verdict(True, "") if hook.when is None else container.evaluate(hook.when)
+            if not isinstance(verdict, Verdict):
+                raise TypeError(f"its evaluate() returned {type(verdict).__name__}, and must return a Verdict")
         except Exception as error:  # a condition of the user's own
             plans.findings += failure_findings(f"the condition of {hook.label} failed", hook.where, error)
             continue

@@ -189,8 +189,16 @@ class Listeners(Mapping["str | tuple[str, str]", Any]):
 
     def add(self, container: MessageListenerContainer) -> None:
         """Take a container that has started."""
-        key = (container.cluster, container.name) if container.cluster else container.name
-        self._containers[key] = container
+        self._containers[_key_of(container)] = container
+
+    def check_names(self, containers: Sequence[MessageListenerContainer]) -> None:
+        """Refuse those that have the name of another: only one of them would be drained, and seen in health."""
+        taken = dict(self._containers)
+        for container in containers:
+            if (other := taken.setdefault(_key_of(container), container)) is not container:
+                what = f"two containers of listeners are called {_key_of(container)!r}: of the groups"
+                fix = f"let the name of a {type(container).__qualname__} be one that no other has in its cluster"
+                raise ConfigurationError(Finding(f"{what} {other.group} and {container.group}", None, fix))
 
     def __getitem__(self, key: str | tuple[str, str]) -> Any:
         try:
@@ -204,3 +212,7 @@ class Listeners(Mapping["str | tuple[str, str]", Any]):
 
     def __len__(self) -> int:
         return len(self._containers)
+
+
+def _key_of(container: MessageListenerContainer) -> str | tuple[str, str]:
+    return (container.cluster, container.name) if container.cluster else container.name

@@ -6,7 +6,8 @@ looked at here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,10 +24,11 @@ from rocketbox.boot.failures import failure_findings
 from rocketbox.boot.settings import Settings
 from rocketbox.boot.shapes import uniform
 from rocketbox.boot.wanted import Wanted
-from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.errors import ConfigurationError, Finding, RocketBoxError
 from rocketbox.hints import name_of, place_of
 from rocketbox.listeners import Beans
 from rocketbox.listeners.registrar import ClusterSettings
+from rocketbox.own_failures import failures_only
 from rocketbox.template import JsonMessageConverter, MessageConverter
 
 __all__ = ["KindPlans", "ListenerPlanner", "clusters_by_name"]
@@ -40,6 +42,19 @@ class KindPlans:
 
     kind: AnyKind
     plans: Sequence[ListenerPlan]
+
+    @contextmanager
+    def failing_in(self, step: str) -> Iterator[None]:
+        """What is raised inside is told with the kind, which may be of another distribution."""
+        try:
+            with failures_only(exits=True, hosted=True):
+                yield
+        except RocketBoxError:
+            raise
+        except Exception as error:
+            kind = type(self.kind)
+            what = f"{kind.__qualname__}.{step} of the listeners of @{kind.mark.__name__} failed"
+            raise ConfigurationError(failure_findings(what, place_of(kind), error)) from error
 
 
 @dataclass
@@ -171,7 +186,11 @@ class ListenerPlanner:
         """Tell of beans that listeners need and that are not there."""
         for each in self.planned:
             for plan in each.plans:
-                each.kind.needs(plan, self._need)
+                try:
+                    with each.failing_in("needs"):
+                        each.kind.needs(plan, self._need)
+                except ConfigurationError as error:
+                    self.findings += error.findings
 
     def _need(self, type_: Any, cluster: str | None, who: str, where: str) -> bool:
         finding = self.container.finding(of_cluster(type_, cluster), who, where)

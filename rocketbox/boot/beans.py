@@ -38,6 +38,7 @@ from rocketbox.boot.report import ConditionsReport
 from rocketbox.boot.wanted import Wanted, fits, hint_name, wanted
 from rocketbox.clock import Clock
 from rocketbox.errors import ClientStateError, ConfigurationError, Finding, NotStartedError
+from rocketbox.own_failures import as_failure, failures_only
 
 __all__ = ["BeanContainer", "Bundle", "DynamicContainer", "Replacement", "SettingsView"]
 
@@ -379,7 +380,8 @@ class BeanContainer:
                 continue
             since = self._clock.monotonic()
             try:
-                with at(f"bean {bean.label} ({bean.where})"), self._watched(bean, stack):
+                told = at(f"bean {bean.label} ({bean.where})")
+                with told, self._watched(bean, stack), failures_only(exits=True, hosted=True):
                     await self._start_bean(bean, stack)
             except ConfigurationError:
                 raise
@@ -399,8 +401,13 @@ class BeanContainer:
         before: list[BaseException | None] = [None]
 
         def around(kind: object, error: BaseException | None, trace: object) -> None:
-            if isinstance(error, Exception) and error is not before[0]:
-                self._failures.append((bean, error, before[0] is None))
+            if error is None or error is before[0]:
+                return
+            failure = as_failure(error, exits=True, hosted=True)
+            if isinstance(failure, Exception):
+                self._failures.append((bean, failure, before[0] is None))
+            if failure is not error:
+                raise failure from error
 
         def within(kind: object, error: BaseException | None, trace: object) -> None:
             before[0] = error

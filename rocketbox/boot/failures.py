@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from rocketbox.boot.masking import mask
 from rocketbox.errors import ConfigurationError, Finding, RocketBoxError
 from rocketbox.frames import raised_at
+from rocketbox.safe_repr import safe_str
 
 __all__ = ["failure_findings", "findings_of", "render_failure", "without_secrets"]
 
@@ -17,7 +18,7 @@ def findings_of(error: BaseException) -> list[Finding]:
         return list(error.findings)
     if isinstance(error, BaseExceptionGroup):
         return [finding for inner in error.exceptions for finding in findings_of(inner)]
-    text = str(error).strip()
+    text = safe_str(error).strip()
     if isinstance(error, RocketBoxError):
         return [Finding(text)]
     name = type(error).__name__
@@ -30,7 +31,7 @@ def failure_findings(what: str, where: str | None, error: BaseException) -> list
         return list(error.findings)
     if isinstance(error, BaseExceptionGroup):  # which code with tasks of its own raises in place of one
         return [finding for inner in error.exceptions for finding in failure_findings(what, where, inner)]
-    text = str(error).strip()
+    text = safe_str(error).strip()
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__
     raised = raised_at(error)
     places = [where, raised and (f"raised at {raised}" if where else raised)]

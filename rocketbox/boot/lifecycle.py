@@ -19,6 +19,7 @@ import anyio
 
 from rocketbox.boot.marks import Phase
 from rocketbox.clock import Clock
+from rocketbox.own_failures import as_failure
 from rocketbox.tasks import Supervisor
 
 __all__ = ["DEFAULT_STOP_TIMEOUT", "Lifecycle", "Phase", "PhaseTimes", "Step"]
@@ -140,7 +141,9 @@ class Lifecycle:
         try:
             swallowed = bool(await self._stack.__aexit__(*_triple(told)))
         except BaseException as closing:
-            failed = closing
+            failed = closing if closing is error else as_failure(closing, exits=True, hosted=True)
+            if failed is not closing:
+                failed.__cause__ = closing
         if self._scope.__exit__(*_triple(failed)):  # it came from the timer
             failed = None
         self._timer.cancel()

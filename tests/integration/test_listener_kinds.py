@@ -255,6 +255,64 @@ def test_a_kind_that_fails_is_told_as_what_it_is(install: Install, service: Serv
     assert str(finding.where).startswith("tick_kit.py:")
 
 
+def test_a_kind_that_fails_to_say_what_it_needs_is_told_as_what_it_is(
+    install: Install, service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = service(desk(), "")
+    import tick_kit
+
+    monkeypatch.setattr(tick_kit.TickListeners, "needs", _broken)
+    (finding,) = module.app.look().findings
+    assert finding.what == "TickListeners.needs of the listeners of @tick_listener failed: ValueError: no bell"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("broken", ["TickListeners.start", "Ticks.describe", "TickPlan.describe", "Ticks.__aenter__"])
+async def test_a_kind_that_fails_to_start_is_told_as_what_it_is_and_all_else_is_closed(
+    install: Install, service: ServiceMaker, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    module = service(
+        desk(
+            source=DESK.replace("-> Bell", "-> Iterator[Bell]")
+            .replace("from rocketbox", "from collections.abc import Iterator\nfrom rocketbox", 1)
+            .replace("return Bell()", "yield Bell()\n    events.append('bell closes')")
+        ),
+        "",
+    )
+    import tick_kit
+
+    vars(module)["events"] = tick_kit.events
+    owner, step = broken.split(".")
+    monkeypatch.setattr(getattr(tick_kit, owner), step, _broken)
+    with pytest.raises(ConfigurationError) as told:
+        async with module.app:
+            pass
+    (finding,) = told.value.findings
+    assert finding.what == "TickListeners.start of the listeners of @tick_listener failed: ValueError: no bell"
+    assert str(finding.where).startswith("tick_kit.py:")
+    assert tick_kit.events[-1] == "bell closes"
+
+
+@pytest.mark.anyio
+async def test_two_containers_of_one_name_are_refused(install: Install, service: ServiceMaker) -> None:
+    more = """
+@tick_listener("alarm")
+def on_alarm(): ...
+"""
+    module = service(desk(source=DESK + more), "")
+    import tick_kit
+
+    tick_kit.Ticks.name = property(lambda self: "watch", lambda self, name: None)
+    with pytest.raises(ConfigurationError, match="are called 'watch': of the groups clock and alarm"):
+        async with module.app:
+            pass
+    assert "enter" not in tick_kit.events
+
+
+def _broken(*given: object) -> None:
+    raise ValueError("no bell")
+
+
 def test_beans_in_a_circle_are_told_alone(install: Install, service: ServiceMaker) -> None:
     more = """
 class A: ...

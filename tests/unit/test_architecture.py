@@ -29,6 +29,7 @@ LADDER: dict[str, str] = {
     "tasks": "errors clock safe_repr",
     "waiters": "",
     "loops": "",
+    "own_failures": "loops safe_repr",
     "blocking": "errors loops waiters",
     "message": "errors",
     "storage": "errors",
@@ -51,16 +52,17 @@ LADDER: dict[str, str] = {
     "spark.source": "spark.options spark.readers",
     "spark.discovery": "spark.source",
     "spark": "errors clock tasks hints blocking message marks protocol remoting client template listeners spark",
-    "boot": "durations errors clock tasks frames hints loops safe_repr",
-    "autoconfigure": "declarations durations errors clock tasks hints safe_repr blocking loops message marks protocol "
-    "remoting client template listeners spark boot storage local_servers embedded background_work management watchdog",
+    "boot": "durations errors clock tasks frames hints loops own_failures safe_repr",
+    "autoconfigure": "declarations durations errors clock tasks hints safe_repr own_failures blocking loops message "
+    "marks protocol remoting client template listeners spark boot storage local_servers embedded background_work "
+    "management watchdog",
     "management": "safe_repr boot",
     "background": "errors loops",
     "watchdog": "errors clock frames loops",
     "stop_guard": "clock frames loops watchdog",
-    "background_work": "clock safe_repr tasks",
-    "running": "errors clock tasks hints blocking loops message marks protocol remoting client template listeners "
-    "spark boot autoconfigure management stop_guard version",
+    "background_work": "clock own_failures safe_repr tasks",
+    "running": "errors clock tasks hints blocking loops own_failures message marks protocol remoting client template "
+    "listeners spark boot autoconfigure management stop_guard version",
     "application": "errors clock tasks hints blocking loops message marks protocol remoting client template listeners "
     "spark boot autoconfigure background management running stop_guard",
     "cli": "errors clock tasks loops stop_guard message storage marks protocol remoting client template listeners "

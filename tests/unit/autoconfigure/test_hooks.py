@@ -284,3 +284,38 @@ def test_decorators_return_the_function_as_it_was() -> None:
     assert app.background_task(work) is work
     assert app.every(timedelta(minutes=5))(tick) is tick
     assert app.every("5m")(functools.partial(tick)) is not tick
+
+
+@pytest.mark.anyio
+async def test_an_error_that_cannot_be_written_out_is_told_with_its_hook(service: ServiceMaker) -> None:
+    source = """
+class Wordless(Exception):
+    def __str__(self):
+        raise ValueError("the session is closed")
+
+@app.on_startup
+async def load() -> None:
+    raise Wordless
+"""
+    module = service(SOURCE + source, "")
+    with pytest.raises(
+        ConfigurationError, match="startup hook load failed: Wordless: <Wordless that cannot be"
+    ) as told:
+        async with module.app:
+            pass
+    assert told.value.findings[0].where is not None
+
+
+def test_a_condition_that_returns_no_verdict_is_named(service: ServiceMaker) -> None:
+    source = """
+class Always:
+    def evaluate(self, context):
+        return True
+
+@app.on_startup(when=Always())
+def load() -> None: ...
+"""
+    (finding,) = service(SOURCE + source, "").app.look().findings
+    assert finding.what == (
+        "the condition of startup hook load failed: TypeError: its evaluate() returned bool, and must return a Verdict"
+    )
