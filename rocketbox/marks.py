@@ -39,7 +39,12 @@ def add_mark(handler: HandlerT, mark: object) -> HandlerT:
         raise _refused(
             f"@{name} marks functions, and {handler.__name__} is a class", "write it above a method of it", 2
         )
-    setattr(handler, MARKS, (*marks_of(handler), mark))
+    try:
+        setattr(handler, MARKS, (*marks_of(handler), mark))
+    except AttributeError:  # a bound method, a builtin
+        what = f"@{name} cannot mark {getattr(handler, '__qualname__', handler)}, a {type(handler).__name__}"
+        fix = "write it above the def, of a method in the class of a @bean"
+        raise _refused(what, fix, 2) from None
     return handler
 
 

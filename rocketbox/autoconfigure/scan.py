@@ -160,7 +160,8 @@ def listeners_in(modules: Iterable[ModuleType], beans: Mapping[Any, Any], attrib
     """Marked functions of the modules, and marked methods of ``beans``: hints to ask by, and the classes they are of.
 
     A method counts for each bean whose class has or inherits it; one that takes the place of a marked one is marked as
-    that is. A static or class method needs no bean. A plain method of a class that no bean is of has that class as its
+    that is. A static or class method needs no bean,
+    nor does an object that is called as it is. A plain method of a class that no bean is of has that class as its
     owner, which the listener then misses.
     """
     classes = [(hint, typing.get_origin(provided) or provided) for hint, provided in beans.items()]
@@ -188,7 +189,7 @@ def _marked_methods(
         marks = next((marks for each in found if (marks := _own_marks(each, attribute))), ())
         if not marks or not (callable(member) or hasattr(member, "__func__")):  # on = None switches it off
             continue
-        if not isinstance(member, staticmethod | classmethod):
+        if not isinstance(member, staticmethod | classmethod) and hasattr(type(member), "__get__"):
             yield Marked(member, marks, owner)
             continue
         bound_to = class_ if isinstance(member, classmethod) else None
@@ -211,6 +212,15 @@ def _defined_in(modules: Iterable[ModuleType]) -> Iterator[Any]:
             if here and id(target) not in seen:
                 seen.add(id(target))
                 yield target
+                if isinstance(target, type):
+                    yield from _classes_inside(target)
+
+
+def _classes_inside(class_: type) -> Iterator[type]:
+    for name, member in vars(class_).items():
+        if isinstance(member, type) and member.__qualname__ == f"{class_.__qualname__}.{name}":
+            yield member
+            yield from _classes_inside(member)
 
 
 def _is_made(target: Any, name: str, module: ModuleType) -> bool:

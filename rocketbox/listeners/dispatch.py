@@ -212,7 +212,7 @@ class Invocation(ConsumeContext):
     def _is_dropped(self, result: Any) -> bool:
         """Whether nobody looks at what a ``def`` handler returned: nothing is left to do then."""
         dropped = self._dispatch.reply is None and not self._dispatch.binding.is_batch
-        return dropped and not isinstance(result, Exception) and not _can_be_awaited(result)
+        return dropped and not isinstance(result, Exception | type) and not _can_be_awaited(result)
 
     async def _end(self, result: Any) -> Outcomes:
         """What is left to do in the loop after a call in a thread."""
@@ -275,6 +275,8 @@ class Invocation(ConsumeContext):
         self.result = result
         if isinstance(result, Exception):  # an outcome that was returned instead of raised
             return result
+        if isinstance(result, type) and issubclass(result, BaseException):
+            raise HandlerError(f"{self.listener} returned the class {result.__name__}: write {result.__name__}(...)")
         if result is not None and self._dispatch.reply is not None:
             await self._dispatch.reply(self, [result])
         return None

@@ -79,6 +79,19 @@ def test_a_class_cannot_be_marked_as_a_listener() -> None:
     assert refused(lambda: rocketmq_listener()(Desk)).what == "@rocketmq_listener marks functions, and Desk is a class"
 
 
+def test_what_cannot_be_marked_is_named() -> None:
+    class Desk:
+        async def on_order(self, body: bytes) -> None: ...
+
+    for target, what in ((Desk().on_order, "Desk.on_order, a method"), (print, "print, a builtin_function_or_method")):
+        with pytest.raises(ConfigurationError) as caught:
+            rocketmq_listener(topic="orders")(target)
+        (finding,) = caught.value.findings
+        assert what in finding.what
+        assert "test_marks.py" in (finding.where or "")
+        assert finding.fix == "write it above the def, of a method in the class of a @bean"
+
+
 def test_a_mark_stays_a_plain_value() -> None:
     one = rocketmq_listener(topic="departures", consumer_group="desk")
     assert copy.copy(one) == pickle.loads(pickle.dumps(one)) == dataclasses.replace(one) == one

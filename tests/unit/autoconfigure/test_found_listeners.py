@@ -177,6 +177,30 @@ class Desk:
     ]
 
 
+def test_marked_methods_of_a_class_inside_of_another_are_refused(service: ServiceMaker) -> None:
+    source = """
+class Desk:
+    class Night:
+        @rocketmq_listener(topic="night", consumer_group="night")
+        async def on_order(self, order: Order) -> None: ...
+"""
+    assert refused(service(HEAD + source, SETTINGS)) == [
+        "listener Desk.Night.on_order is a method of Desk.Night, and there is no such bean"
+    ]
+
+
+def test_an_object_in_a_class_is_called_as_it_is(service: ServiceMaker) -> None:
+    source = """
+class Handler:
+    async def __call__(self, order: Order) -> None: ...
+@bean
+class Desk:
+    on_order = rocketmq_listener(topic="orders", consumer_group="orders")(Handler())
+"""
+    module = service(HEAD + source, SETTINGS)
+    assert planned(module) == [("orders", "Handler", module.Order, False)]
+
+
 # --- what the start says -------------------------------------------------------------------------------------------
 
 LISTENERS = """

@@ -15,7 +15,7 @@ from pydantic import BaseModel, field_validator
 
 from rocketbox.client.handler_threads import HandlerThreads
 from rocketbox.clock import RealClock
-from rocketbox.errors import BatchFailed, Reject, RetryLater
+from rocketbox.errors import BatchFailed, HandlerError, Reject, RetryLater
 from rocketbox.listeners.arguments import HandlerBinding
 from rocketbox.listeners.binding import Beans, read_signature
 from rocketbox.listeners.dispatch import HandlerDispatch, Invocation
@@ -125,6 +125,26 @@ async def test_an_outcome_may_be_returned_instead_of_raised() -> None:
 
     assert kinds(await dispatch(handler).handle(rows(1))) == ["Reject"]
     assert await dispatch(handler).handle(rows(0)) is None
+
+
+@pytest.mark.parametrize("way", ["async", "def", "prepared"])
+async def test_the_class_of_an_outcome_is_none(way: str) -> None:
+    async def handler(departure: Departure) -> type[Reject]:
+        return Reject
+
+    def blocking(departure: Departure) -> type[Reject]:
+        return Reject
+
+    async with HandlerThreads(1, "desk", RealClock()) as pool:
+        of = dispatch(handler if way == "async" else blocking, threads=pool)
+        outcomes: Any = of.handle(rows(1))
+        if way == "prepared":
+            outcomes.close()
+            prepared = of.prepare(rows(1))
+            assert prepared is not None
+            outcomes = prepared()
+        with pytest.raises(HandlerError, match=r"returned the class Reject: write Reject\(\.\.\.\)"):
+            await outcomes
 
 
 async def test_a_def_handler_runs_in_a_thread_of_the_pool() -> None:
