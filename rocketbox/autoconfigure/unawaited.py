@@ -139,7 +139,7 @@ class _Reader:
 def _statements(node: AnyFunction, known: dict[str, Any]) -> Iterator[tuple[ast.stmt, dict[str, Any]]]:
     """The statements of a function and of those inside of it that are not behind a name of their own.
 
-    What is assigned somewhere in a function is not known in it.
+    What is assigned somewhere in a function is not known in it, nor is what its class is looked at.
     """
     names = {**known, **dict.fromkeys(_assigned(node))}
     waiting: list[ast.AST] = list(node.body)
@@ -171,6 +171,9 @@ def _assigned(node: AnyFunction) -> Iterator[str]:
             yield each.name or ""
         elif isinstance(each, ast.MatchMapping):
             yield each.rest or ""
+        elif isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id == "isinstance":
+            # A subclass may do by a def what its base does by an async def.
+            yield from (argument.id for argument in each.args[:1] if isinstance(argument, ast.Name))
 
 
 def _is_static(node: AnyFunction) -> bool:
@@ -198,8 +201,20 @@ def _attribute(of: Any, name: str) -> Any:
     if isinstance(found, staticmethod | classmethod):
         return found.__func__
     if isinstance(found, FunctionType):
-        return found
+        return None if isinstance(of, _Instance) and _is_replaced(of.class_, name) else found
     return None if of is None or isinstance(of, type) else _annotated(class_, name)
+
+
+def _is_replaced(class_: type, method: str) -> bool:
+    """Whether a constructor gives each object something else in the place of a method."""
+    constructors = [vars(base).get("__init__") for base in class_.__mro__]
+    nodes = [_source_of(each, {}) for each in constructors if isinstance(each, FunctionType)]
+    return any(
+        isinstance(each, ast.Attribute) and each.attr == method and isinstance(each.ctx, ast.Store)
+        for node in nodes
+        if node is not None
+        for each in ast.walk(node)
+    )
 
 
 def _made_by(function: Any) -> _Instance | None:

@@ -146,6 +146,24 @@ def test_what_is_awaited_or_not_known_is_not_told(service: ServiceMaker, body: s
     assert told(service, f"{source}{LISTENER}async def on_order({PARAMETERS}) -> Any:\n    {body}\n") == []
 
 
+def test_a_method_that_an_object_may_have_otherwise_is_not_told(service: ServiceMaker) -> None:
+    source = f"""
+class Quick(Desk):
+    def notify(self, order: dict[str, Any]) -> None: ...
+class Replaced:
+    def __init__(self) -> None:
+        self.notify = plain
+    async def notify(self, order: dict[str, Any]) -> None: ...
+@bean
+def replaced() -> Replaced: return Replaced()
+{LISTENER}async def on_order(order: dict[str, Any], desk: Desk, replaced: Replaced) -> None:
+    replaced.notify(order)
+    if isinstance(desk, Quick):
+        desk.notify(order)
+"""
+    assert told(service, source) == []
+
+
 def test_what_a_method_of_a_bean_returns_to_others_is_not_told(service: ServiceMaker) -> None:
     source = """
 @bean
