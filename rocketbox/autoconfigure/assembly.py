@@ -219,7 +219,7 @@ def assemble(
         planner.check_needs()
     assembly.findings += planner.findings
     assembly.warnings += planner.warnings
-    assembly.warnings += unreached(name, home, modules, scan, len(listeners))
+    assembly.warnings += unreached(name, home, modules, scan, len(listeners), {each.module for each in others})
     assembly.findings += forgotten_awaits(_suspects(listeners, hooks, users))
     assembly.off += planner.off
     if not wrong_settings:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from rocketbox.autoconfigure.scan import Marked, marked_in
+from rocketbox.autoconfigure.source_trees import source_tree
 from rocketbox.boot.marks import BEAN, PROPERTIES
 from rocketbox.errors import Finding
 from rocketbox.hints import place_of
@@ -51,17 +52,25 @@ class Inventory:
 
 
 def unreached(
-    name: str, home: str, modules: Sequence[ModuleType], scan: Sequence[str] | None, listeners: int
+    name: str,
+    home: str,
+    modules: Sequence[ModuleType],
+    scan: Sequence[str] | None,
+    listeners: int,
+    automatic: Collection[str] = (),
 ) -> Iterator[Finding]:
     """A warning for marked functions in modules of the application's own folder that it imports and does not scan.
 
-    Who says ``scan`` has chosen; it is told only where no listener at all was found.
+    Who says ``scan`` has chosen; it is told only where no listener at all was found. ``automatic`` are the modules of
+    auto-configurations, which come by themselves.
     """
     if scan is not None and listeners:
         return
     scanned = {id(module) for module in modules}
     marked = {
-        other: found for other in _modules_beside(home) if id(other) not in scanned and (found := _marked_names(other))
+        other: found
+        for other in _modules_beside(home)
+        if id(other) not in scanned and other.__name__ not in automatic and (found := _marked_names(other))
     }
     if not marked:
         return
@@ -128,9 +137,8 @@ def _imported_by(modules: Iterable[ModuleType], known: dict[str, ModuleType]) ->
 
 def _imports(module: ModuleType) -> Iterator[str]:
     file = _file_of(module)
-    try:
-        tree = ast.parse(file.read_bytes()) if file is not None else ast.Module([], [])
-    except (OSError, SyntaxError, ValueError):  # no source: nothing is known
+    tree = source_tree(file) if file is not None else None
+    if tree is None:
         return
     package = module.__name__ if hasattr(module, "__path__") else module.__name__.rpartition(".")[0]
     if module.__spec__ is not None and module.__name__ == "__main__":

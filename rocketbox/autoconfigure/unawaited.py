@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import Any
 
+from rocketbox.autoconfigure.source_trees import source_tree
 from rocketbox.errors import Finding
 from rocketbox.hints import hint_of, parameters_of, plain_function, resolve_hint, return_annotation
 from rocketbox.loops import is_coroutine_function
@@ -64,11 +65,7 @@ def forgotten_awaits(suspects: Iterable[Suspect]) -> list[Finding]:
 def _source_of(function: FunctionType, sources: dict[str, ast.Module | None]) -> AnyFunction | None:
     file = function.__code__.co_filename
     if file not in sources:
-        try:
-            with open(file, "rb") as source:
-                sources[file] = ast.parse(source.read())
-        except (OSError, SyntaxError, ValueError):  # no source, or no longer that which was imported
-            sources[file] = None
+        sources[file] = source_tree(file)  # it may no longer be that which was imported
     tree = sources[file]
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, AnyFunction) and node.name == function.__code__.co_name:

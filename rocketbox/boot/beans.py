@@ -405,7 +405,8 @@ class BeanContainer:
                 return
             failure = as_failure(error, exits=True, hosted=True)
             if isinstance(failure, Exception):
-                self._failures.append((bean, failure, before[0] is None))
+                of_another = isinstance(before[0], Exception)  # one that was closed before
+                self._failures.append((bean, failure, before[0] is None or of_another))
             if failure is not error:
                 raise failure from error
 
@@ -419,14 +420,16 @@ class BeanContainer:
     def failures_of(self, error: BaseException) -> list[Finding]:
         """What an error that ended the run is to a user: which bean it came from, and the line that raised it."""
         findings: list[Finding] = []
+        told: set[int] = set()
+        for bean, failure, closing in self._failures:  # one that is closed later takes the place of the errors before
+            what = f"bean {bean.label} failed {'when it was closed' if closing else 'while it ran'}"
+            for leaf in _leaves(failure):
+                if id(leaf) not in told:
+                    told.add(id(leaf))
+                    findings += failure_findings(what, bean.where, leaf)
         for leaf in _leaves(error):
-            blamed = next((each for each in self._failures if leaf in _leaves(each[1])), None)
-            if blamed is None:
+            if id(leaf) not in told:
                 findings += failure_findings("it failed while it ran", None, leaf)
-            else:
-                bean, _, closing = blamed
-                what = f"bean {bean.label} failed {'when it was closed' if closing else 'while it ran'}"
-                findings += failure_findings(what, bean.where, leaf)
         return findings
 
     async def _start_bean(self, bean: BeanDefinition, stack: AsyncExitStack) -> None:

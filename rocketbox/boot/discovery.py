@@ -57,9 +57,14 @@ class AutoconfigurationModule:
         return f"{self.origin}, entry point {self.name} = {self.target}"
 
     @property
+    def module(self) -> str:
+        """The module that the entry point names, or of what it names."""
+        return self.target.partition(":")[0].strip()
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names by which it is excluded as a whole: those of the entry point, the module, the distribution."""
-        names = (self.name, self.target.partition(":")[0].strip(), self.target, self.distribution)
+        names = (self.name, self.module, self.target, self.distribution)
         return tuple(dict.fromkeys(name for name in names if name))
 
 

@@ -86,6 +86,17 @@ def test_its_settings_are_bound_and_its_beans_are_built_by_their_conditions(
     assert "RocketMQTemplate is provided by rocketmq_template" in text
 
 
+def test_one_that_lies_beside_the_service_and_is_imported_by_it_is_not_missed_in_its_scan(
+    install: Install, service: ServiceMaker
+) -> None:
+    install("audit-kit", "audit_kit", KIT, name="audit")
+    uses = (
+        SERVICE.replace("EXCLUDE", "()").replace("import sys", "import audit_kit") + "\n@bean\ndef one() -> int: ...\n"
+    )
+    look = service(uses, SENDS + "audit.target: there\n").app.look()
+    assert (look.findings, look.warnings) == ([], [])
+
+
 def test_what_the_user_has_wins(install: Install, service: ServiceMaker) -> None:
     install("audit-kit", "audit_kit", KIT, name="audit")
     more = "from audit_kit import Auditor\n@bean\ndef mine() -> Auditor:\n    return Auditor('mine')\n"

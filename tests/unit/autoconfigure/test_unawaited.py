@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -174,6 +178,32 @@ class Office:
         return self.desk.notify(order)
 """
     assert told(service, source) == []
+
+
+def test_services_may_be_looked_at_in_several_threads(service: ServiceMaker) -> None:
+    module = service(
+        HEAD + "".join(f"async def f{each}() -> list[int]: return [{each}]\n" for each in range(150)), SETTINGS
+    )
+    together = threading.Barrier(8)
+
+    def look(depth: int) -> list[Finding]:
+        if depth:  # each from another, which is what the parser would confuse
+            return look(depth - 1)
+        together.wait()
+        return [each for _ in range(2) for each in findings(module)]
+
+    def give_way(phase: str, info: dict[str, int]) -> None:
+        os.sched_yield()  # in the middle of whatever makes objects
+
+    gc.callbacks.append(give_way)
+    threshold = gc.get_threshold()
+    gc.set_threshold(100)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            assert [one.result() for one in [threads.submit(look, each * 5) for each in range(8)]] == [[]] * 8
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(give_way)
 
 
 def test_a_start_refuses_it_as_check_does(service: ServiceMaker) -> None:

@@ -766,6 +766,30 @@ async def test_a_bean_that_fails_names_itself_and_what_was_started_is_closed() -
     assert events == ["closed"]
 
 
+async def test_all_that_fail_when_they_are_closed_are_told() -> None:
+    class Closing(Engine):
+        async def aclose(self) -> None:
+            raise ValueError(f"{self.name} is stuck")
+
+    @bean
+    def first() -> Closing:
+        return Closing("first")
+
+    @bean
+    async def second(first: Closing) -> AsyncIterator[Horn]:
+        yield Horn()
+        raise OSError("the second as well")
+
+    made = container(first, second)
+    with pytest.raises(ValueError, match="first is stuck") as caught:
+        async with AsyncExitStack() as stack:
+            await start_all(made, stack)
+    assert [finding.what for finding in made.failures_of(caught.value)] == [
+        "bean second failed when it was closed: OSError: the second as well",
+        "bean first failed when it was closed: ValueError: first is stuck",
+    ]
+
+
 async def test_a_start_that_fails_closes_beans_of_every_style_in_reverse() -> None:
     events: list[str] = []
 
