@@ -285,6 +285,8 @@ class _SignatureReader:
         required = _without_none(hint)
         item = _item_of_list(required)
         taken = required if item is None else item
+        if get_origin(taken) is Annotated and get_args(taken)[0] in (MessageExt, Message):
+            taken = get_args(taken)[0]  # what else it says is for others
         optional = has_default or required is not hint
         if taken in (MessageExt, Message):
             if not self.check_batch(raw.name, taken, item is not None and optional):

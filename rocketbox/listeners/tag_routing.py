@@ -36,7 +36,8 @@ def tags_of(function: ListenerFunction) -> frozenset[str] | None:
     """
     if function.selector_type is not SelectorType.TAG:
         return None
-    return frozenset(parse_subscription(function.topic, function.selector_expression).tags_set) or None
+    tags = frozenset(parse_subscription(function.topic, function.selector_expression).tags_set)
+    return None if "*" in tags else tags or None
 
 
 def overlap(one: ListenerFunction, other: ListenerFunction) -> str | None:

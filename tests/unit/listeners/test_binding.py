@@ -147,6 +147,18 @@ def test_a_handler_may_take_the_message_only() -> None:
     assert read(handler).payload is None
 
 
+def test_a_message_with_words_about_it_is_a_message() -> None:
+    def one(ext: Annotated[MessageExt, "as it came"]) -> MessageExt:
+        return ext
+
+    def batch(messages: list[Annotated[Message, "without what the broker says"]]) -> list[Message]:
+        return messages
+
+    first = message()
+    assert call(one, first) is first
+    assert [type(each) for each in call(batch, first, message())] == [Message, Message]
+
+
 def test_a_batch_leaves_out_what_cannot_be_read_and_says_which() -> None:
     def handler(departures: list[Departure], messages: list[MessageExt], desk: Desk) -> None: ...
 

@@ -53,6 +53,7 @@ async def other(body: dict[str, Any]) -> None: ...
     [
         ({}, {"selector_expression": "A"}, "and one takes all tags"),
         ({"selector_expression": "A || B"}, {}, "and other takes all tags"),
+        ({"selector_expression": "A || *"}, {"selector_expression": "B"}, "and one takes all tags"),
         ({"selector_expression": "A || B || C"}, {"selector_expression": "C||B"}, "and both take B, C"),
         (
             {"selector_expression": "A"},
