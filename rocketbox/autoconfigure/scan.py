@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.hints import place_of
 
 __all__ = ["Marked", "class_of", "home_of", "import_finding", "listeners_in", "load_modules", "marked_in"]
 
@@ -187,7 +188,11 @@ def _marked_methods(
         found = [vars(base)[name] for base in class_.__mro__ if name in vars(base)]
         member = found[0]
         marks = next((marks for each in found if (marks := _own_marks(each, attribute))), ())
-        if not marks or not (callable(member) or hasattr(member, "__func__")):  # on = None switches it off
+        if not marks or member is None:  # on = None switches it off
+            continue
+        if not (callable(member) or hasattr(member, "__func__")):
+            if _own_marks(member, attribute):
+                raise ConfigurationError(_no_method(class_, name, member))
             continue
         if not isinstance(member, staticmethod | classmethod) and hasattr(type(member), "__get__"):
             yield Marked(member, marks, owner)
@@ -196,6 +201,14 @@ def _marked_methods(
         if (id(member), bound_to) not in told:  # once, however many beans there are
             told.add((id(member), bound_to))
             yield Marked(getattr(class_, name), marks)
+
+
+def _no_method(class_: type, name: str, member: object) -> Finding:
+    return Finding(
+        f"{class_.__qualname__}.{name} is marked as a listener, and is a {type(member).__name__}",
+        place_of(class_),
+        "write the mark above a def of the class, which may call it",
+    )
 
 
 def _defined_in(modules: Iterable[ModuleType]) -> Iterator[Any]:

@@ -189,6 +189,19 @@ class Desk:
     ]
 
 
+def test_what_is_marked_in_a_class_and_cannot_be_called_is_refused(service: ServiceMaker) -> None:
+    source = """
+from functools import partialmethod
+@bean
+class Desk:
+    async def handle(self, order: Order, times: int) -> None: ...
+    on_order = rocketmq_listener(topic="orders", consumer_group="orders")(partialmethod(handle, times=2))
+"""
+    assert refused(service(HEAD + source, SETTINGS)) == [
+        "Desk.on_order is marked as a listener, and is a partialmethod"
+    ]
+
+
 def test_an_object_in_a_class_is_called_as_it_is(service: ServiceMaker) -> None:
     source = """
 class Handler:
