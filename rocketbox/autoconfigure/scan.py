@@ -171,7 +171,7 @@ def listeners_in(modules: Iterable[ModuleType], beans: Mapping[Any, Any], attrib
         if not isinstance(target, type):
             if marks := _own_marks(target, attribute):
                 yield Marked(target, marks)
-        elif not any(isinstance(class_, type) and issubclass(class_, target) for _, class_ in classes):
+        elif not any(target in getattr(class_, "__mro__", ()) for _, class_ in classes):
             yield from _marked_methods(target, target, attribute, told, inherited=False)
     for hint, class_ in classes:
         if isinstance(class_, type):

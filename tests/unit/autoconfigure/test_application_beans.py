@@ -90,6 +90,30 @@ async def test_the_container_of_dependency_injector_is_there_and_can_be_overridd
 
 
 @pytest.mark.anyio
+async def test_a_service_may_have_protocols_that_nobody_can_check(service: ServiceMaker) -> None:
+    source = """
+    from typing import Protocol
+    from rocketbox import RocketBox, bean
+
+    app = RocketBox("flight-desk", scan=[__name__])
+
+    class Loud(Protocol):
+        def sound(self) -> str: ...
+
+    class Horn(Loud):
+        def sound(self) -> str:
+            return "honk"
+
+    @bean
+    def horn() -> Horn:
+        return Horn()
+    """
+    module = service(source, "")
+    async with module.app as app:
+        assert app.get(module.Loud).sound() == "honk"
+
+
+@pytest.mark.anyio
 async def test_a_bean_may_be_made_by_an_object_that_can_be_called(service: ServiceMaker) -> None:
     source = """
     import functools
