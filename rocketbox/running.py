@@ -146,11 +146,11 @@ class Run:
             self.guard.begin()
         if self.ask_host is not None:
             self.ask_host()
-        self.call_soon(self._wanted)
+        self.call_soon(partial(self._wanted, self.is_started))
 
-    def _wanted(self) -> None:
+    def _wanted(self, was_started: bool) -> None:
         self.wanted.set()
-        if not self._waiting and self.ask_host is None and not self.stopping:
+        if was_started and not self._waiting and self.ask_host is None and not self.stopping:
             _log.warning(
                 "%s: app.shutdown() was called, and nobody waits for it: write 'await app.wait_for_shutdown()' in the "
                 "block of 'async with app:', which stops when it is left",

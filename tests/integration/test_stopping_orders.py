@@ -59,6 +59,16 @@ async def test_shutdown_in_a_block_lets_who_waits_for_it_go_on(
 
 
 @pytest.mark.anyio
+async def test_shutdown_in_a_startup_hook_is_there_for_who_waits_later(
+    service: ServiceMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with service(DESK.replace('steps.append("started")', "app.shutdown(); await anyio.sleep(0)")).app as app:
+        with anyio.fail_after(PATIENCE):
+            await app.wait_for_shutdown()
+    assert "nobody waits for it" not in caplog.text
+
+
+@pytest.mark.anyio
 async def test_shutdown_that_nobody_waits_for_is_told(service: ServiceMaker, caplog: pytest.LogCaptureFixture) -> None:
     async with service(DESK).app as app:
         app.shutdown()
