@@ -31,13 +31,15 @@ from rocketbox.autoconfigure.log_setup import set_up_logging
 from rocketbox.autoconfigure.scan import home_of, load_modules
 from rocketbox.boot.beans import BeanContainer, DynamicContainer
 from rocketbox.boot.failures import render_failure
-from rocketbox.boot.masking import masked_traceback
+from rocketbox.boot.log_masking import thread_failures_logged
+from rocketbox.boot.masking import mask, masked_traceback
 from rocketbox.boot.report import ConditionsReport
 from rocketbox.boot.secrets import secrets_of
 from rocketbox.errors import ClientStateError, ConfigurationError, ForkedError, NotStartedError
 from rocketbox.loops import loop_options
 from rocketbox.management.health import ApplicationHealth
 from rocketbox.running import Run
+from rocketbox.safe_repr import safe_str
 from rocketbox.stop_guard import STOP_CUT_SHORT, StopGuard
 from rocketbox.template import RocketMQTemplate
 
@@ -395,7 +397,7 @@ class RocketBox(HookDecorators):
         # What the program has loaded stays: each full collection would look through it for 30 ms, in the start, in the
         # loop and at the end of the process (benchmark "start, with its store").
         gc.freeze()
-        with StopGuard(self.name, patient=patient) as guard:
+        with StopGuard(self.name, patient=patient) as guard, thread_failures_logged():
             try:
                 assembly = self._assemble(Launch(config, profiles, arguments))
             except Exception as error:
@@ -403,7 +405,13 @@ class RocketBox(HookDecorators):
                 raise SystemExit(FAILED) from None
             set_up_logging(assembly.rocketbox.logging, debug=debug, secrets=assembly.settings.secrets)
             guard.limit(assembly.rocketbox.shutdown.timeout.total_seconds())
-            code = anyio.run(self._serve, assembly, debug, on_ready, guard, backend_options=loop_options())
+            try:
+                code = anyio.run(self._serve, assembly, debug, on_ready, guard, backend_options=loop_options())
+            except SystemExit as wish:  # of a startup hook, or a bean
+                if wish.code is None or isinstance(wish.code, int):
+                    raise
+                print(mask(safe_str(wish.code), assembly.settings.secrets), file=sys.stderr)  # noqa: T201
+                raise SystemExit(FAILED) from None
         if code:
             raise SystemExit(code)
 

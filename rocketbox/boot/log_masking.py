@@ -8,15 +8,19 @@ by ``extra=`` come after that: they are masked in handlers that have a :class:`M
 from __future__ import annotations
 
 import logging
+import threading
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from rocketbox.boot.masking import mask
 from rocketbox.safe_repr import safe_repr
 
-__all__ = ["MaskingFilter", "forget_with_the_next", "mask_handlers", "mask_records"]
+__all__ = ["MaskingFilter", "forget_with_the_next", "mask_handlers", "mask_records", "thread_failures_logged"]
+
+_log = logging.getLogger(__name__)
 
 OWN = "rocketbox"
 
@@ -63,6 +67,27 @@ def mask_handlers(secrets: Iterable[str]) -> None:
     masking = MaskingFilter(frozenset(secrets).union(*everywhere))
     for handler in logging.getLogger().handlers:
         masking.install(handler)
+
+
+@contextmanager
+def thread_failures_logged() -> Iterator[None]:
+    """What ends a thread inside is logged, so that secrets in it are masked; Python itself would write it to stderr.
+
+    A ``threading.excepthook`` of somebody's stays.
+    """
+    if threading.excepthook is threading.__excepthook__:
+        threading.excepthook = _log_failure
+    try:
+        yield
+    finally:
+        if threading.excepthook is _log_failure:
+            threading.excepthook = threading.__excepthook__
+
+
+def _log_failure(failure: threading.ExceptHookArgs) -> None:
+    if failure.exc_value is not None and not isinstance(failure.exc_value, SystemExit):  # as Python does
+        name = failure.thread.name if failure.thread is not None else "that has ended"
+        _log.error("thread %s failed", name, exc_info=failure.exc_value)
 
 
 def _make_masked(*args: Any, **kwargs: Any) -> logging.LogRecord:

@@ -408,3 +408,37 @@ def test_a_module_that_fails_with_a_secret_of_the_environment_does_not_show_it(t
     assert service.finish() == 1
     assert f"cannot log in with {MASK}" in service.output
     assert "hunter2" not in service.output
+
+
+def test_what_ends_a_thread_or_asks_for_the_end_shows_no_secret(service: ServiceMaker, tmp_path: Path) -> None:
+    source = """
+import sys
+import threading
+
+from rocketbox import RocketBox, configuration_properties
+from pydantic import BaseModel, SecretStr
+
+app = RocketBox("bank", scan=[__name__])
+
+@configuration_properties("bank")
+class BankProperties(BaseModel):
+    key: SecretStr
+
+@app.on_startup
+async def log_in(properties: BankProperties) -> None:
+    refused = f"cannot log in with {properties.key.get_secret_value()}"
+
+    def look() -> None:
+        raise ValueError(refused)
+
+    thread = threading.Thread(target=look, name="look")
+    thread.start()
+    thread.join()
+    sys.exit(refused)
+"""
+    module = service(source, f'bank.key: "{SECRET}"\n'.replace("%", "%%"))
+    bank = Service(tmp_path, "run", f"{module.__name__}:app")
+    assert bank.finish() == 1
+    assert SECRET not in bank.output
+    assert "thread look failed" in bank.output
+    assert bank.output.count(f"cannot log in with {MASK}") == 2

@@ -63,8 +63,8 @@ LADDER: dict[str, str] = {
     "background_work": "clock own_failures safe_repr tasks",
     "running": "errors clock tasks hints blocking loops own_failures message marks protocol remoting client template "
     "listeners spark boot autoconfigure management stop_guard version",
-    "application": "errors clock tasks hints blocking loops message marks protocol remoting client template listeners "
-    "spark boot autoconfigure background management running stop_guard",
+    "application": "errors clock tasks hints safe_repr blocking loops message marks protocol remoting client template "
+    "listeners spark boot autoconfigure background management running stop_guard",
     "cli": "errors clock tasks loops stop_guard message storage marks protocol remoting client template listeners "
     "spark boot embedded autoconfigure application broker nameserver version",
     "__main__": "cli",
