@@ -26,7 +26,7 @@ from pydantic import BaseModel
 from rocketbox.autoconfigure.assembly import Assembly, AssemblyError, assemble
 from rocketbox.autoconfigure.hooks import HookDecorators
 from rocketbox.autoconfigure.kinds import Listeners
-from rocketbox.autoconfigure.loading import Launch, find_others, settings_models
+from rocketbox.autoconfigure.loading import Launch, find_others, refuse_text, settings_models
 from rocketbox.autoconfigure.log_setup import set_up_logging
 from rocketbox.autoconfigure.scan import home_of, load_modules
 from rocketbox.boot.beans import BeanContainer, DynamicContainer
@@ -99,6 +99,7 @@ class RocketBox(HookDecorators):
         exclude: Sequence[str] = (),
     ) -> None:
         super().__init__()
+        refuse_text(scan=scan, exclude=exclude)
         self.name = name
         self._home = home_of(str(sys._getframe(1).f_globals.get("__name__", "__main__")))
         self._scan = scan

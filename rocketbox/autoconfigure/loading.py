@@ -27,7 +27,7 @@ from rocketbox.boot.settings_file import find_settings_file
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import place_of
 
-__all__ = ["Launch", "find_others", "load", "settings_models"]
+__all__ = ["Launch", "find_others", "load", "refuse_text", "settings_models"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,23 @@ class Launch:
     settings: Mapping[str, object] = field(default_factory=dict, repr=False)
     beans: Mapping[Any, object] = field(default_factory=dict)
     machine: Machine = field(default_factory=Machine)
+
+    def __post_init__(self) -> None:
+        refuse_text(profiles=self.profiles, arguments=self.arguments)
+        for name, example in (("settings", '{"desk.limit": 3}'), ("beans", "{Desk: FakeDesk()}")):
+            given = getattr(self, name)
+            if not isinstance(given, Mapping):
+                raise TypeError(f"{name}= takes a mapping, not a {type(given).__name__}: write {name}={example}")
+
+
+def refuse_text(**options: object) -> None:
+    """Raise TypeError for an option that takes several texts and was given one, which would be its letters.
+
+    What it holds may be a secret and is not shown.
+    """
+    for name, value in options.items():
+        if isinstance(value, str | bytes):
+            raise TypeError(f"{name}= takes a list of texts, and was given one text: write {name}=[...] around it")
 
 
 def load(

@@ -48,6 +48,13 @@ class Health:
     details: Mapping[str, object] = field(default_factory=dict)
     components: Mapping[str, Health] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.status, HealthStatus):
+            raise TypeError(f"status takes a HealthStatus, not {self.status!r}: write Health.down(...), or Health.up()")
+        given: object = self.reasons
+        if isinstance(given, str):
+            raise TypeError("reasons takes a tuple of sentences, and was given one text: write (text,), or Health.down")
+
     @classmethod
     def up(cls, **details: object) -> Self:
         """All is well."""

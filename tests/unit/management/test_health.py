@@ -109,3 +109,10 @@ def test_an_indicator_that_cannot_tell_is_down() -> None:
         "raises: its health cannot be told: ValueError('no idea')",
         "waits: its health() returned coroutine, and must return a Health without waiting",
     )
+
+
+def test_a_health_of_texts_is_refused_with_what_to_write() -> None:
+    with pytest.raises(TypeError, match=r"status takes a HealthStatus, not 'DOWN': write Health.down\(\.\.\.\)"):
+        Health("DOWN")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"reasons takes a tuple of sentences, and was given one text: write \(text,\)"):
+        Health(HealthStatus.DOWN, "no disk")  # type: ignore[arg-type]
