@@ -12,6 +12,8 @@ import typing
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from typing_extensions import TypeAliasType
+
 from rocketbox.boot.marks import Qualifier
 
 __all__ = ["Wanted", "fits", "hint_name", "provided_name", "provided_type", "wanted"]
@@ -38,7 +40,9 @@ def wanted(hint: Any) -> Wanted:
     while True:
         origin = typing.get_origin(hint)
         arguments = typing.get_args(hint)
-        if origin is Annotated:
+        if isinstance(hint, TypeAliasType):
+            hint = hint.__value__
+        elif origin is Annotated:
             qualifier = next((extra.name for extra in arguments[1:] if isinstance(extra, Qualifier)), qualifier)
             hint = arguments[0]
         elif type(None) in arguments and len(arguments) == 2 and not every:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Protocol, Self, TextIO
 import anyio
 import pytest
 from dependency_injector import providers
+from typing_extensions import TypeAliasType
 
 from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.conditions import on_bean, on_missing_bean, on_profile, on_property
@@ -695,6 +696,12 @@ async def test_an_async_bean_function_is_run_also_behind_a_decorator() -> None:
         beans = await start_all(container(horn, car, engine), stack)
         assert beans.get(Car).engine.name == "awaited"
         assert type(beans.get(Horn)) is Horn
+
+
+async def test_a_named_alias_asks_for_what_it_stands_for() -> None:
+    async with AsyncExitStack() as stack:
+        beans = await start_all(container(engine), stack)
+        assert beans.resolve(TypeAliasType("Motor", Engine)) is beans.get(Engine)
 
 
 async def test_a_list_of_which_there_is_none_is_an_empty_list_or_the_default() -> None:
