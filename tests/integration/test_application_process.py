@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.services import SETTINGS, Service
+from tests.services import SETTINGS, Service, send_until_it_ends
 
 SERVICE = """
 from __future__ import annotations
@@ -126,7 +126,7 @@ def test_a_second_signal_ends_the_process_at_once(folder: Path) -> None:
     service.wait_for("desk is ready")
     service.process.send_signal(signal.SIGTERM)
     service.wait_for("once more ends it at once")
-    service.process.send_signal(signal.SIGTERM)
+    send_until_it_ends(service.process, signal.SIGTERM)
     assert service.finish() == 128 + signal.SIGTERM
     assert "ends at once" in service.output
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.services import SETTINGS, Service
+from tests.services import SETTINGS, Service, send_until_it_ends
 
 SERVICE = """
 import anyio
@@ -156,7 +156,7 @@ def test_a_second_signal_ends_parent_and_service_at_once(folder: Path) -> None:
     service.wait_for("desk is ready")
     service.process.send_signal(signal.SIGINT)
     service.wait_for("closing")
-    service.process.send_signal(signal.SIGINT)
+    send_until_it_ends(service.process, signal.SIGINT)
     assert service.finish() == 128 + signal.SIGINT, service.output
     assert "the service ends at once" in service.output
 

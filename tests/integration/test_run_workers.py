@@ -13,7 +13,7 @@ import pytest
 
 from rocketbox.client import Producer
 from rocketbox.message import Message
-from tests.services import SETTINGS, Service
+from tests.services import SETTINGS, Service, send_until_it_ends
 
 SERVICE = """
 import multiprocessing
@@ -194,7 +194,7 @@ def test_a_second_signal_ends_all_at_once(folder: Path) -> None:
     service = started(folder)
     service.process.send_signal(signal.SIGTERM)
     service.wait_for("closing", times=2)
-    service.process.send_signal(signal.SIGTERM)
+    send_until_it_ends(service.process, signal.SIGTERM)
     assert service.finish() == 128 + signal.SIGTERM, service.output
     assert "desk ends at once" in service.output
 
