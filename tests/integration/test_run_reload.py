@@ -74,7 +74,7 @@ def test_every_file_that_the_service_reads_restarts_it(folder: Path) -> None:
     (folder / "etc").mkdir()
     (folder / "rocketbox.yaml").rename(folder / "etc" / "desk.yaml")
     with (folder / "etc" / "desk.yaml").open("a") as file:
-        file.write("  config: {import: 'configtree:../secrets/'}\n")
+        file.write("  config: {import: 'configtree:../secrets/'}\n  profiles: {group: {late: []}}\n")
     (folder / "secrets").mkdir()
     (folder / "secrets" / "desk.token").write_text("one")
     (folder / "lib" / "deep").mkdir(parents=True)
