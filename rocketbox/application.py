@@ -143,11 +143,9 @@ class RocketBox(HookDecorators):
         """
         return self.launched(Launch(config, profiles, arguments, settings or {}, beans or {}))
 
-    @asynccontextmanager
-    async def launched(self, launch: Launch) -> AsyncIterator[Self]:
+    def launched(self, launch: Launch) -> AbstractAsyncContextManager[Self]:
         """As :meth:`started`, with all that a launch carries, such as the machine to run on: for tools of tests."""
-        async with self._launched(launch):
-            yield self
+        return self._launched(launch)
 
     @asynccontextmanager
     async def _launched(self, launch: Launch, ask_host: Callable[[], object] | None = None) -> AsyncIterator[Self]:

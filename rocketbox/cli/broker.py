@@ -86,8 +86,8 @@ def read_arguments(arguments: list[str]) -> dict[str, object]:
 async def _serve(options: EmbeddedOptions, exit_on_failure: bool, guard: StopGuard) -> str | None:
     """Serve until a signal comes, or with ``exit_on_failure`` the store fails; why the store failed, if it has."""
     with anyio.CancelScope() as starting:
-        serving: list[anyio.CancelScope] = []
-        guard.attach(lambda: (serving or [starting])[0].cancel())
+        scopes = [starting]
+        guard.attach(lambda: scopes[-1].cancel())
         async with EmbeddedServers(options) as servers:
             broker, clock = servers.broker, RealClock()
             with tables_out_of_collections(lambda: broker.table_entries, clock) as tables:
@@ -95,7 +95,7 @@ async def _serve(options: EmbeddedOptions, exit_on_failure: bool, guard: StopGua
                     tasks.start("keep tables out of collections", tables.run)
                     _say_ready(servers)
                     with anyio.CancelScope() as scope:
-                        serving.append(scope)
+                        scopes.append(scope)
                         if not exit_on_failure:
                             await anyio.Event().wait()  # until the scope is cancelled
                         await servers.failed()
