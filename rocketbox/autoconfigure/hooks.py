@@ -17,6 +17,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar, overload
 
+from rocketbox.autoconfigure.listening import ResolveText
 from rocketbox.blocking import WorkerPool
 from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.conditions import Condition, Verdict
@@ -28,9 +29,6 @@ from rocketbox.hints import makes_coroutine, name_of, parameters_of, place_of, r
 __all__ = ["Hook", "HookDecorators", "HookPlans", "HookRole", "PlannedHook", "plan_hooks"]
 
 HookT = TypeVar("HookT", bound=Callable[..., Any])
-
-ResolveText = Callable[[str, str, str], str]
-"""(text, whose text, where) -> the text with its ``${...}`` replaced; ConfigurationError for one that cannot be."""
 
 
 class HookRole(Enum):
