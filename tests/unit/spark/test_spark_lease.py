@@ -1,0 +1,331 @@
+"""The lease of a query, on virtual time: drivers on clients of their own, and brokers with the real table of locks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Self, TypeVar
+
+import anyio
+import pytest
+
+from rocketbox.broker.locks import QueueLocks
+from rocketbox.client import ClientOptions, MQClientInstance
+from rocketbox.errors import NoRouteError
+from rocketbox.message import MessageQueue
+from rocketbox.protocol.bodies import decode_lock_batch_request, encode_lock_batch_response
+from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.remoting.connection import Connection
+from rocketbox.spark.lease import Lease, LeaseLostError, lease_group
+from tests.clocks import VirtualClock, idle
+from tests.scripted_cluster import Answer, ScriptedBroker, ScriptedCluster
+
+pytestmark = pytest.mark.anyio
+ResultT = TypeVar("ResultT")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Locks:
+    """The table of locks of one broker, as the embedded one has it."""
+
+    def __init__(self, clock: VirtualClock, broker: ScriptedBroker) -> None:
+        self._clock = clock
+        self.broker = broker
+        self.silent = False
+        self.forget()
+        broker.scripts[RequestCode.LOCK_BATCH_MQ] = self._lock
+        broker.scripts[RequestCode.UNLOCK_BATCH_MQ] = self._unlock
+
+    def forget(self) -> None:
+        """What a restart of the broker does."""
+        self._table = QueueLocks(self._clock)
+
+    def holds_any(self, group: str) -> bool:
+        return self._table.is_locked(group)
+
+    async def _never(self) -> RemotingCommand | None:
+        await self._clock.sleep(3600)
+        return None
+
+    def _lock(self, _: Connection, request: RemotingCommand) -> Answer:
+        if self.silent:
+            return self._never()
+        body = decode_lock_batch_request(request.body)
+        given = self._table.lock(body.consumer_group, body.client_id, body.mq_set)
+        return RemotingCommand.response(body=encode_lock_batch_response(given))
+
+    def _unlock(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        body = decode_lock_batch_request(request.body)
+        self._table.unlock(body.consumer_group, body.client_id, body.mq_set)
+        return RemotingCommand.response()
+
+
+class World:
+    """A cluster with the topic T, and drivers that want to read it for the group g."""
+
+    def __init__(self, brokers: tuple[str, ...]) -> None:
+        self.clock = VirtualClock(settle=idle)
+        self.cluster = ScriptedCluster(self.clock, brokers)
+        self.locks = {name: Locks(self.clock, broker) for name, broker in self.cluster.brokers.items()}
+        self.cluster.add_topic("T")
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self.cluster)
+        self.tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.tasks.cancel_scope.cancel()
+        await self._stack.__aexit__(kind, error, trace)
+
+    @asynccontextmanager
+    async def driver(self, name: str, topic: str = "T") -> AsyncIterator[Lease]:
+        instance = MQClientInstance(
+            self.cluster.name_server.address,
+            options=ClientOptions(client_ip="10.0.0.9", instance_name=name),
+            clock=self.clock,
+            network=self.cluster.network,
+        )
+        async with anyio.create_task_group() as tasks:
+            async with instance:
+                try:
+                    yield Lease(instance, "g", topic, holder=name)
+                finally:
+                    tasks.start_soon(self._let_time_pass)  # the end of a client takes some, and nobody else moves it
+            tasks.cancel_scope.cancel()
+
+    async def _let_time_pass(self) -> None:
+        while True:
+            await self.clock.advance(0.1)
+
+    async def run(self, function: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """The result of what needs time to pass; what it raises, as it is."""
+        results: list[ResultT] = []
+        errors: list[Exception] = []
+
+        async def call() -> None:
+            try:
+                results.append(await function())
+            except Exception as error:
+                errors.append(error)
+
+        await self.clock.run(call)
+        if errors:
+            raise errors[0]
+        return results[0]
+
+
+@asynccontextmanager
+async def world(*brokers: str) -> AsyncIterator[World]:
+    async with World(brokers or ("a",)) as made:
+        yield made
+
+
+def keeping(made: World, lease: Lease) -> list[float]:
+    """The time at which its keeper has found it lost; none while it is held."""
+    ended: list[float] = []
+
+    async def keep() -> None:
+        await lease.keep()
+        ended.append(made.clock.now)
+
+    made.tasks.start_soon(keep)
+    return ended
+
+
+def test_the_group_of_a_lease_is_its_own_and_legal() -> None:
+    assert lease_group("etl") == "SPARK_LEASE_etl"
+    long = "g" * 120
+    assert len(lease_group(long)) < 60
+    assert lease_group(long) != lease_group(long[:-1] + "h")
+
+
+async def test_one_driver_has_it_and_a_second_one_hears_who_stands_in_its_way() -> None:
+    async with world("a", "b") as made, made.driver("one") as one, made.driver("two") as two:
+        assert (await one.take()).held
+        assert one.held
+        answer = await two.take()
+        assert (answer.held, answer.by_another) == (False, True)
+        assert answer.why == "another driver holds its lock at broker a"
+        assert not two.held
+
+
+async def test_the_group_itself_has_no_lock() -> None:
+    async with world() as made, made.driver("one") as one:
+        await one.take()
+        (request,) = made.cluster.broker.requested(RequestCode.LOCK_BATCH_MQ)
+        body = decode_lock_batch_request(request.body)
+        assert (body.consumer_group, body.client_id) == ("SPARK_LEASE_g", "one")
+        assert body.mq_set == (MessageQueue("T", "a", 0),)
+
+
+async def test_it_is_kept_for_as_long_as_it_is_wanted() -> None:
+    async with world("a", "b") as made, made.driver("one") as one, made.driver("two") as two:
+        await one.take()
+        lost = keeping(made, one)
+        for _ in range(20):
+            await made.clock.advance(30)
+            assert not (await two.take()).held
+        assert one.held
+        assert lost == []
+        asked = len(made.cluster.brokers["b"].requested(RequestCode.LOCK_BATCH_MQ))
+        assert asked == 1 + 600 // 20  # of the second driver, whom a has refused, b hears nothing
+
+
+async def test_what_is_given_back_is_free_at_once() -> None:
+    async with world("a", "b") as made, made.driver("one") as one, made.driver("two") as two:
+        await one.take()
+        await one.release()
+        assert not one.held
+        assert (await two.take()).held
+
+
+async def test_after_a_driver_that_has_died_it_is_free_within_60_s() -> None:
+    async with world() as made, made.driver("one") as one, made.driver("two") as two:
+        await one.take()
+        await made.clock.advance(59.9)
+        assert not (await two.take()).held
+        assert not one.held  # it stops before another one begins
+        await made.clock.advance(0.2)
+        assert (await two.take()).held
+
+
+async def test_a_driver_that_was_paused_hears_that_another_has_it() -> None:
+    async with world() as made, made.driver("one") as one, made.driver("two") as two:
+        await one.take()
+        await made.clock.advance(61)  # nobody keeps it
+        assert (await two.take()).held
+        with pytest.raises(LeaseLostError, match="of topic T for group g is lost: another driver has it"):
+            await one.confirm()
+        await two.confirm()
+
+
+async def test_a_pause_during_which_nobody_came_costs_nothing() -> None:
+    async with world() as made, made.driver("one") as one:
+        await one.take()
+        await made.clock.advance(300)
+        assert not one.held
+        await one.confirm()
+        assert one.held
+
+
+async def test_one_broker_that_is_away_does_not_take_it_from_its_holder() -> None:
+    async with world("a", "b") as made, made.driver("one") as one, made.driver("two") as two:
+        await one.take()
+        lost = keeping(made, one)
+        made.locks["a"].silent = True
+        await made.clock.advance(200)
+        assert one.held
+        assert lost == []
+        await made.run(one.confirm)
+        answer = await made.run(two.take)  # a has forgotten by now, and does not answer
+        assert not answer.held
+        made.locks["a"].silent = False
+        answer = await made.run(two.take)
+        assert not answer.held
+        assert lost == []
+
+
+async def test_when_no_broker_answers_it_ends_before_the_brokers_give_it_to_another() -> None:
+    async with world("a", "b") as made, made.driver("one") as one:
+        await one.take()
+        lost = keeping(made, one)
+        await made.clock.advance(41)  # confirmed twice
+        for locks in made.locks.values():
+            locks.silent = True
+        await made.clock.advance(40)
+        assert one.held
+        await made.clock.advance(15)
+        assert not one.held
+        (at,) = lost
+        assert 90 <= at <= 96
+        with pytest.raises(LeaseLostError, match="no broker has confirmed it for too long"):
+            await made.run(one.confirm)
+
+
+async def test_a_broker_that_has_forgotten_its_locks_is_asked_again_at_once() -> None:
+    async with world() as made, made.driver("one") as one, made.driver("two") as two:
+        await one.take()
+        lost = keeping(made, one)
+        await made.clock.advance(1)
+        broker = made.cluster.broker
+        await broker.stop()
+        made.locks["a"].forget()
+        await made.cluster.restart(broker)
+        await made.clock.advance(5)
+        answer = await two.take()
+        assert answer.by_another
+        assert one.held
+        assert lost == []
+
+
+async def test_who_comes_first_after_a_broker_has_forgotten_waits_until_the_holder_knows() -> None:
+    async with world() as made, made.driver("one") as one, made.driver("two") as two:
+        await one.take()
+        lost = keeping(made, one)
+        assert (await two.take()).by_another
+        await made.clock.advance(1)
+        made.locks["a"].forget()
+        assert (await two.take()).held
+        began = made.clock.now
+        answer = await made.run(two.settle)
+        assert answer.held
+        assert lost
+        assert lost[0] < made.clock.now
+        assert made.clock.now - began >= 20
+        assert not one.held
+
+
+async def test_of_two_candidates_at_once_one_gets_it() -> None:
+    async with world("a", "b", "c") as made, made.driver("one") as one, made.driver("two") as two:
+        answers = {}
+
+        async def take(lease: Lease) -> None:
+            answers[lease.holder] = await lease.take()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take, one)
+            tasks.start_soon(take, two)
+        assert sorted(answer.held for answer in answers.values()) == [False, True]
+        assert sorted([one.held, two.held]) == [False, True]
+
+
+async def test_a_candidate_that_is_refused_at_one_broker_keeps_no_lock_at_another() -> None:
+    async with world("a", "b") as made, made.driver("one") as one, made.driver("two") as two:
+        await one.take()
+        made.locks["a"].forget()
+        assert (await two.take()).why == "another driver holds its lock at broker b"
+        assert not made.locks["a"].holds_any("SPARK_LEASE_g")
+
+
+async def test_a_broker_that_gets_the_topic_later_is_among_them() -> None:
+    async with world("a", "b") as made, made.driver("one") as one, made.driver("two") as two:
+        made.cluster.add_topic("T", brokers=["a"])
+        await one.take()
+        keeping(made, one)
+        made.cluster.add_topic("T")
+        await made.clock.advance(21)
+        made.locks["a"].forget()
+        assert (await two.take()).why == "another driver holds its lock at broker b"
+
+
+async def test_without_a_topic_there_is_nothing_to_hold() -> None:
+    async with world() as made, made.driver("one", topic="U") as one:
+        with pytest.raises(NoRouteError):
+            await one.take()
+
+
+async def test_topics_and_groups_do_not_stand_in_each_others_way() -> None:
+    async with world() as made, made.driver("one") as one, made.driver("two", topic="U") as two:
+        made.cluster.add_topic("U")
+        assert (await one.take()).held
+        assert (await two.take()).held
