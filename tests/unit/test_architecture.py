@@ -51,8 +51,8 @@ LADDER: dict[str, str] = {
     "spark.readers": "errors message client spark.offsets spark.options spark.rows spark.worker_client",
     "spark.source": "spark.options spark.readers",
     "spark.discovery": "spark.source",
-    "spark": "errors clock tasks frames rare_log hints blocking message marks protocol remoting client template listeners "
-    "spark spark.offsets",
+    "spark": "errors clock tasks frames rare_log hints blocking message marks protocol remoting client template "
+    "listeners spark spark.offsets",
     "boot": "durations errors clock tasks frames hints loops own_failures safe_repr",
     "autoconfigure": "declarations durations errors clock tasks hints safe_repr own_failures blocking loops message "
     "marks protocol remoting client template listeners spark boot storage local_servers embedded background_work "
