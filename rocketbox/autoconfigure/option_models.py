@@ -92,6 +92,7 @@ class Properties(BaseModel):
         extra="forbid",
         frozen=True,
         coerce_numbers_to_str=True,
+        defer_build=True,  # each is built as a part of the root of all settings, or when it is used alone
     )
 
     declared: ClassVar[Mapping[str, Option]] = MappingProxyType({})

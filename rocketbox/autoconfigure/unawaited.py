@@ -14,7 +14,7 @@ import os
 import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from rocketbox.autoconfigure.source_trees import source_tree
@@ -205,13 +205,23 @@ def _attribute(of: Any, name: str) -> Any:
 def _is_replaced(class_: type, method: str) -> bool:
     """Whether a constructor gives each object something else in the place of a method."""
     constructors = [vars(base).get("__init__") for base in class_.__mro__]
-    nodes = [_source_of(each, {}) for each in constructors if isinstance(each, FunctionType)]
+    nodes = [
+        _source_of(each, {})
+        for each in constructors
+        if isinstance(each, FunctionType) and method in _names_in(each.__code__)  # else no source need be read
+    ]
     return any(
         isinstance(each, ast.Attribute) and each.attr == method and isinstance(each.ctx, ast.Store)
         for node in nodes
         if node is not None
         for each in ast.walk(node)
     )
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """The names of attributes and globals that a function uses, and those inside of it."""
+    inner = [_names_in(each) for each in code.co_consts if isinstance(each, CodeType)]
+    return {*code.co_names}.union(*inner)
 
 
 def _made_by(function: Any) -> _Instance | None:

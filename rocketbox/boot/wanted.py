@@ -103,6 +103,8 @@ def hint_name(hint: Any) -> str:
 
 def fits(provided: Any, asked: Any) -> bool:
     """Whether a bean that provides one type can be given where the other is asked for."""
+    if type(provided) is type and type(asked) is type:  # plain classes, which most are
+        return issubclass(provided, asked) and (asked is not object or provided is object)
     if provided == asked:
         return True
     if typing.get_args(asked):
