@@ -1,4 +1,4 @@
-"""The Spark data source ``rocketmq``: batch and streaming read of a topic, as Arrow record batches.
+"""The Spark data source ``rocketmq``: a topic read and written in batches and streams, as Arrow record batches.
 
 ``spark.read.format("rocketmq")`` and ``spark.readStream.format("rocketmq")`` with these options (names in any case):
 
@@ -17,6 +17,22 @@
 - ``rowsPerPartition``: about how many rows one task reads (20,000).
 - ``maxPartitions``: tasks of one batch at most (twice the processors).
 
+``frame.write.format("rocketmq").mode("append")`` and ``frame.writeStream.format("rocketmq")`` send a message for each
+row. Columns: ``body`` (binary or string) or ``value`` (a struct, map or array, written as JSON), ``topic``, ``tag``,
+``keys`` (string or array), ``properties`` (map), ``delay_level``, ``hash_key``; a null means that the message has none
+(no body and no topic is an error). Options:
+
+- ``nameServer``: as above. Needed.
+- ``topic``, ``tag``, ``hashKey``, ``delayLevel``: the same for all rows, where there is no such column.
+- ``jsonColumns``: columns that become the fields of a JSON body, with commas; ``*``: all that are no part of a message.
+- ``ignoreColumns``: columns that are left out; a column that is neither a part of a message nor named is refused.
+- ``reservedProperties``: ``fail`` (default) or ``drop``: what becomes of properties with RocketMQ's own names.
+- ``writeId``: goes into the messages' property ``DEDUP_KEY``: gives a job that runs again the same keys, and tells two
+  writes of one micro-batch apart.
+- ``sendTimeout``: of one message over all its tries (``3s``).
+- ``maxInFlight``, ``maxInFlightBytes``: rows and bytes of a task that are on their way at most (1,000; 8 MiB).
+- ``producerGroup``: the producer group (``spark-writer``).
+
 What counts is Spark's checkpoint; the group's offsets on the broker are a mirror for tools, at most one batch behind.
 A task asks a broker that does not answer for a minute, and a stream waits for one as long as it is away.
 
@@ -28,7 +44,13 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from rocketbox.spark.options import SourceOptions
@@ -70,6 +92,16 @@ class RocketMQDataSource(DataSource):
         options = self._checked(schema)
         options.check_stream()
         return RocketMQStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from rocketbox.spark.writing import RocketMQWriter, plan_write
+
+        return RocketMQWriter(plan_write(self._options, schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        from rocketbox.spark.writing import RocketMQStreamWriter, plan_write
+
+        return RocketMQStreamWriter(plan_write(self._options, schema, overwrite))
 
     def _checked(self, schema: StructType) -> SourceOptions:
         columns = [column.split(" ")[0] for column in SCHEMA.split(", ")]

@@ -1,6 +1,7 @@
 """A client for code that has no event loop: one for each process of Spark, in a thread of its own.
 
 Spark calls its sources from plain functions, and its Python processes live on from batch to batch: so does the client.
+It owns the process' one client instance, over which its admin asks and its producers send.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
+from contextlib import AsyncExitStack
 from typing import TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from rocketbox.client import Admin
+from rocketbox.client import Admin, MQClientInstance, Producer
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import BrokerError, ClientError, RemotingError
 
@@ -33,12 +35,17 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds
 
 
 class ClientThread:
-    """An :class:`Admin` in an event loop of its own. Raises what its start raises."""
+    """A client instance in an event loop of its own, with an :class:`Admin` and a :class:`Producer` for each group.
+
+    Raises what its start raises.
+    """
 
     def __init__(self, name_server: str) -> None:
         self.clock: Clock = RealClock()
         self._name_server = name_server
         self._started: Future[tuple[BlockingPortal, Admin]] = Future()
+        self._producers: dict[str, Producer] = {}
+        self._entered = AsyncExitStack()
         # A daemon: a worker of Spark ends without asking anybody.
         self._thread = threading.Thread(target=self._work, name=f"rocketmq {name_server}", daemon=True)
         self._thread.start()
@@ -46,7 +53,13 @@ class ClientThread:
 
     def _work(self) -> None:
         async def main() -> None:
-            async with BlockingPortal() as portal, Admin(name_server=self._name_server, clock=self.clock) as admin:
+            async with (
+                BlockingPortal() as portal,
+                MQClientInstance(self._name_server, clock=self.clock) as instance,
+                Admin(instance=instance) as admin,
+                self._entered,
+            ):
+                self._instance = instance
                 self._started.set_result((portal, admin))
                 await portal.sleep_until_stopped()
 
@@ -69,6 +82,18 @@ class ClientThread:
     def start(self, function: Callable[[Admin], Awaitable[ResultT]]) -> Future[ResultT]:
         """The same, while the caller does something else."""
         return self._portal.start_task_soon(function, self._admin)
+
+    def send(self, group: str, function: Callable[[Producer], Awaitable[ResultT]]) -> Future[ResultT]:
+        """``function(producer)`` with the process' producer of ``group``, while the caller does something else."""
+
+        async def run() -> ResultT:
+            producer = self._producers.get(group)
+            if producer is None:  # nothing waits until it is in the table: two that ask at once get one producer
+                producer = await self._entered.enter_async_context(Producer(group, instance=self._instance))
+                self._producers[group] = producer
+            return await function(producer)
+
+        return self._portal.start_task_soon(run)
 
     def pause(self, seconds: float) -> None:
         self._portal.call(self.clock.sleep, seconds)

@@ -49,7 +49,11 @@ LADDER: dict[str, str] = {
     "spark.worker_client": "errors clock client",
     "spark.rows": "errors clock message client spark.offsets spark.options spark.worker_client",
     "spark.readers": "errors message client spark.offsets spark.options spark.rows spark.worker_client",
-    "spark.source": "spark.options spark.readers",
+    "spark.write_options": "durations",
+    "spark.json_values": "",
+    "spark.outgoing": "message spark.json_values spark.write_options",
+    "spark.writing": "errors clock message client spark.outgoing spark.worker_client spark.write_options",
+    "spark.source": "spark.options spark.readers spark.writing",
     "spark.discovery": "spark.source",
     "spark": "errors clock tasks frames rare_log hints blocking message marks protocol remoting client template "
     "listeners spark spark.offsets",

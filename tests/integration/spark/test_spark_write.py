@@ -1,0 +1,200 @@
+"""``frame.write`` and ``frame.writeStream`` with ``format("rocketmq")`` on the embedded broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import functions as f
+
+from rocketbox.spark.outgoing import DEDUP_KEY
+from rocketbox.spark.worker_client import ClientThread
+from tests.integration.spark.topics import Broker, rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def write(frame: DataFrame, broker: Broker, mode: str = "append", **options: Any) -> None:
+    frame.write.format("rocketmq").mode(mode).options(nameServer=broker.name_server, **options).save()
+
+
+def read(spark: SparkSession, broker: Broker, topic: str) -> list[Row]:
+    rows = spark.read.format("rocketmq").options(nameServer=broker.name_server, topic=topic).load().collect()
+    return sorted(rows, key=lambda row: bytes(row.body))
+
+
+def test_one_client_of_a_process_asks_and_sends(broker: Broker) -> None:
+    thread = ClientThread(broker.name_server)
+    try:
+
+        async def instance(producer: Any) -> Any:
+            return producer.instance
+
+        first, second = thread.send("one", instance).result(), thread.send("two", instance).result()
+        assert first is second
+        assert thread.send("one", instance).result() is first
+    finally:
+        thread.close()
+    assert not first.running
+
+
+def test_each_row_is_a_message_with_a_key_of_its_own(spark: SparkSession, broker: Broker, topic: str) -> None:
+    frame = (
+        spark.range(300)
+        .repartition(3)
+        .selectExpr(
+            "format_string('%03d', id) AS body",
+            "if(id % 2 = 0, 'even', null) AS tag",
+            "array('k', cast(id AS string)) AS keys",
+            "map('number', cast(id AS string)) AS properties",
+        )
+    )
+    write(frame, broker, topic=topic, maxInFlight=40)
+    rows = read(spark, broker, topic)
+    assert [bytes(row.body).decode() for row in rows] == [f"{number:03d}" for number in range(300)]
+    for number, row in enumerate(rows):
+        assert row.tag == (None if number % 2 else "even")
+        assert row["keys"] == ["k", str(number)]
+        assert row.properties["number"] == str(number)
+    keys = [row.properties[DEDUP_KEY].split("/") for row in rows]
+    assert len({tuple(key) for key in keys}) == 300
+    assert {key[2] for key in keys} == {"0", "1", "2"}
+    assert len({(key[0], key[1]) for key in keys}) == 1
+
+
+def test_a_copied_topic_and_json_columns(spark: SparkSession, broker: Broker, topic: str) -> None:
+    write(spark.range(5).selectExpr("id AS row", "'x' AS name"), broker, topic=topic, jsonColumns="*")
+    rows = read(spark, broker, topic)
+    assert [json.loads(bytes(row.body)) for row in rows] == [{"row": number, "name": "x"} for number in range(5)]
+    source = spark.read.format("rocketmq").options(nameServer=broker.name_server, topic=topic).load()
+    kept = source.select("body", "tag", "keys", "properties")
+    write(kept, broker, topic=f"{topic}-copy", reservedProperties="drop")
+    assert [row.body for row in read(spark, broker, f"{topic}-copy")] == [row.body for row in rows]
+
+
+def test_rows_of_one_hash_key_keep_their_order_in_one_queue(spark: SparkSession, broker: Broker, topic: str) -> None:
+    frame = spark.range(0, 200, 1, 1).selectExpr(
+        "format_string('%03d', id) AS body", "concat('key', id % 5) AS hash_key"
+    )
+    write(frame, broker, topic=topic, maxInFlight=30)
+    rows = read(spark, broker, topic)
+    for key in range(5):
+        mine = [row for row in rows if int(bytes(row.body)) % 5 == key]
+        assert len({row.queue_id for row in mine}) == 1
+        offsets = [row.queue_offset for row in mine]
+        assert offsets == sorted(offsets)
+        assert len(offsets) == 40
+
+
+@pytest.mark.parametrize(
+    ("mode", "columns", "options", "text"),
+    [
+        ("overwrite", "'b' AS body", {}, "a topic can only be appended to"),
+        ("append", "id", {}, "column 'id' is no part of a message"),
+        ("append", "'b' AS body", {"acks": "all"}, "has no option 'acks'"),
+    ],
+)
+def test_a_wrong_write_is_refused_before_a_row_is_sent(
+    spark: SparkSession, broker: Broker, topic: str, mode: str, columns: str, options: dict[str, str], text: str
+) -> None:
+    with pytest.raises(PySparkException, match=text):
+        write(spark.range(3).selectExpr(columns), broker, mode, topic=topic, **options)
+
+
+def test_the_mode_must_be_said(spark: SparkSession, broker: Broker, topic: str) -> None:
+    with pytest.raises(AnalysisException, match="Append"):
+        write(spark.range(3).selectExpr("'b' AS body"), broker, "error", topic=topic)
+
+
+def test_a_row_that_cannot_be_sent_is_named_with_its_place(spark: SparkSession, broker: Broker, topic: str) -> None:
+    frame = spark.range(0, 20, 1, 2).selectExpr("if(id = 17, null, 'b') AS body")
+    with pytest.raises(
+        PySparkException, match=r"row 7 of partition 1 \([^)]*/0/1/7\) was not written: its body is null"
+    ):
+        write(frame, broker, topic=topic)
+    frame = spark.range(0, 20, 1, 2).selectExpr("'b' AS body", "if(id = 3, 'a|b', 'c') AS tag")
+    with pytest.raises(PySparkException, match=r"row 3 of partition 0 .* tag 'a\|b' holds"):
+        write(frame, broker, topic=topic)
+
+
+def test_a_broker_that_is_away_is_named(spark: SparkSession) -> None:
+    frame = spark.range(0, 1, 1, 1).selectExpr("'b' AS body")
+    with pytest.raises(PySparkException, match=r"row 0 of partition 0 .*127\.0\.0\.1:1\b"):
+        frame.write.format("rocketmq").mode("append").options(
+            nameServer="127.0.0.1:1", topic="t", sendTimeout="200ms"
+        ).save()
+
+
+def test_another_attempt_sends_the_same_rows_under_the_same_keys(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    mark = tmp_path / "failed"
+
+    def last_row_fails_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            bodies = batch.column(0).to_pylist()
+            if not mark.exists():
+                mark.touch()
+                bodies[-1] = None
+            yield pa.RecordBatch.from_pydict({"body": pa.array(bodies, pa.string())})
+
+    frame = spark.range(0, 100, 1, 1).selectExpr("format_string('%03d', id) AS body")
+    frame = frame.mapInArrow(last_row_fails_once, "body string")
+    write(frame, broker, topic=topic, maxInFlight=10)
+    rows = read(spark, broker, topic)
+    assert len(rows) > 100  # those of the first attempt, and all
+    by_key = {row.properties[DEDUP_KEY]: bytes(row.body) for row in rows}
+    assert sorted(by_key.values()) == [b"%03d" % number for number in range(100)]
+
+
+def test_a_stream_is_written_with_its_query_and_batch_in_the_keys(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    broker.send(topic, rows_of(0, 30))
+    source = (
+        spark.readStream.format("rocketmq")
+        .options(nameServer=broker.name_server, topic=topic, maxOffsetsPerTrigger=10)
+        .load()
+        .select("body", f.lit("copied").alias("tag"))
+    )
+    query = (
+        source.writeStream.format("rocketmq")
+        .options(nameServer=broker.name_server, topic=f"{topic}-copy")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    rows = read(spark, broker, f"{topic}-copy")
+    assert sorted(json.loads(bytes(row.body))["row"] for row in rows) == list(range(30))
+    keys = [row.properties[DEDUP_KEY].split("/") for row in rows]
+    assert {key[0] for key in keys} == {query.id}
+    assert {key[1] for key in keys} == {"0", "1", "2"}
+    assert len({tuple(key) for key in keys}) == 30
+
+
+def test_a_stream_of_whole_results_is_refused(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> None:
+    broker.send(topic, rows_of(0, 3))
+    source = spark.readStream.format("rocketmq").options(nameServer=broker.name_server, topic=topic).load()
+    counted = source.groupBy("queue_id").count().selectExpr("cast(count AS string) AS body")
+    query = (
+        counted.writeStream.format("rocketmq")
+        .options(nameServer=broker.name_server, topic=f"{topic}-copy")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .outputMode("complete")
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(PySparkException, match="can only be appended to"):
+        query.awaitTermination()
