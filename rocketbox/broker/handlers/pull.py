@@ -22,7 +22,8 @@ from rocketbox.message import MessageModel
 from rocketbox.protocol.codes import PermName, PullSysFlag, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
-from rocketbox.protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rocketbox.protocol.headers import PullMessageResponseHeader
+from rocketbox.protocol.pull_frames import PullHead, PullReader, PullReplyTemplate
 from rocketbox.protocol.tags import SubscriptionData, parse_subscription
 from rocketbox.rare_log import RareLog
 from rocketbox.remoting.connection import Connection, RequestHandler
@@ -38,6 +39,7 @@ _FORBIDDEN_BROADCAST = 4
 
 MAX_EXPRESSION = 65_536  # characters of a subscription, as of one in a heartbeat
 SHORT_TEXT = 256  # characters that a pull on hold may keep
+WRITTEN_AT_ONCE = 1 << 20  # bytes of records; whether an answer with more fits into a frame is looked at
 _HELD_FIELDS = (
     "consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset", "suspendTimeoutMillis",
     "subVersion",
@@ -63,7 +65,8 @@ class _Pull:
     """A pull that passed the checks."""
 
     request: RemotingCommand
-    header: PullMessageRequestHeader
+    head: PullHead
+    offset: int
     filter: MessageFilter | None
     filter_bytes: int
 
@@ -73,9 +76,8 @@ class _Pull:
         The fields that are kept are numbers, and names of what there is.
         """
         self.request.keep_fields(_HELD_FIELDS)
-        header = self.header
-        if len(header.subscription or "") > SHORT_TEXT or len(header.bname or "") > SHORT_TEXT:
-            self.header = dataclasses.replace(header, subscription=None, bname=None)
+        if len(self.head.subscription or "") > SHORT_TEXT:
+            self.head = dataclasses.replace(self.head, subscription=None)
 
 
 class PullHandler:
@@ -96,6 +98,8 @@ class PullHandler:
             options.store.max_transfer_count_on_message_in_memory, options.store.max_transfer_count_on_message_in_disk
         )
         self._hold = context.held_pulls
+        self._reader = PullReader()
+        self._found = PullReplyTemplate(GetMessageStatus.FOUND.name)
 
     def codes(self) -> Mapping[int, RequestHandler]:
         return {RequestCode.PULL_MESSAGE: self.handle}
@@ -103,16 +107,16 @@ class PullHandler:
     def handle(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
-        """The messages, or why there are none; None while the pull waits for a message."""
-        header = PullMessageRequestHeader.decode(request.ext_fields)
+        """Why there are no messages; None where there are, which are answered, or while the pull waits for one."""
+        head, offset, commit_offset = self._reader.read(request)
         try:
-            pull = self._check(request, header, connection.remote_address)
+            pull = self._check(request, head, offset, connection.remote_address)
         except Refused as refused:
             return refused.response()
         except LimitError as error:
             return RemotingCommand.response(error.code, str(error))
-        if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
-            self._commit(header, connection.remote_address)
+        if head.sys_flag & PullSysFlag.COMMIT_OFFSET:
+            self._commit(head, commit_offset, connection.remote_address)
         try:
             found = self._store.get_from_memory(*self._wanted(pull))
         except StoreError as error:
@@ -121,15 +125,15 @@ class PullHandler:
             return self._handle_from_disk(connection, pull)
         return self._answer_or_hold(connection, pull, found)
 
-    def _commit(self, header: PullMessageRequestHeader, client: str) -> None:
+    def _commit(self, head: PullHead, offset: int, client: str) -> None:
         """Keep the offset that came along. Where none more is kept the messages are for the group all the same."""
         try:
-            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset, client)
+            self._offsets.commit(head.consumer_group, head.topic, head.queue_id, offset, client)
         except LimitError as error:
             self._log.tell(
                 logging.WARNING, self._clock.monotonic(), error.setting,
                 "the offset of %s in %s/%d, which came with a pull of %s, is not kept: %s",
-                header.consumer_group, header.topic, header.queue_id, client, error,
+                head.consumer_group, head.topic, head.queue_id, client, error,
             )  # fmt: skip
 
     async def _handle_from_disk(self, connection: Connection, pull: _Pull) -> RemotingCommand | None:
@@ -140,9 +144,8 @@ class PullHandler:
         return self._answer_or_hold(connection, pull, found)
 
     def _answer_or_hold(self, connection: Connection, pull: _Pull, found: GetResult) -> RemotingCommand | None:
-        header = pull.header
-        code = _code(found, header.queue_offset)
-        if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PullSysFlag.SUSPEND:
+        code, head = _code(found, pull.offset), pull.head
+        if code == ResponseCode.PULL_NOT_FOUND and head.sys_flag & PullSysFlag.SUSPEND:
             refusal = self._hold.refusal(connection, HELD_PULL_BYTES + pull.filter_bytes)
             if refusal is not None:
                 return RemotingCommand.response(ResponseCode.SYSTEM_BUSY, f"[PULL_HOLD_FULL]{refusal}")
@@ -150,17 +153,29 @@ class PullHandler:
             held = HeldPull(
                 connection,
                 pull,
-                header.topic,
-                header.queue_id,
-                header.consumer_group,
-                header.queue_offset,
+                head.topic,
+                head.queue_id,
+                head.consumer_group,
+                pull.offset,
                 pull.filter,
                 self._resume,
                 HELD_PULL_BYTES + pull.filter_bytes,
             )
-            self._hold.hold(held, self._suspend_seconds(header))
+            self._hold.hold(held, self._suspend_seconds(head))
             return None
-        return _answer(code, found)
+        return self._answer(connection, pull.request, code, found)
+
+    def _answer(
+        self, connection: Connection, request: RemotingCommand, code: ResponseCode, found: GetResult
+    ) -> RemotingCommand | None:
+        """The answer to a pull; None for messages, with which it is answered."""
+        if code != ResponseCode.SUCCESS or (size := sum(map(len, found.records))) > WRITTEN_AT_ONCE:
+            return _answer(code, found)
+        frame = self._found.encode(
+            request, found.next_begin_offset, found.min_offset, found.max_offset, found.records, size
+        )
+        connection.reply_frame(request, frame)
+        return None
 
     def _resume(self, held: HeldPull) -> Awaitable[None] | None:
         """Answer a pull that was on hold, with whatever there is now.
@@ -170,6 +185,7 @@ class PullHandler:
         """
         pull: _Pull = held.request
         connection: Connection = held.connection
+        answer: RemotingCommand | None
         if connection.closed:
             return None
         try:
@@ -187,70 +203,72 @@ class PullHandler:
                 found = self._store.get_from_memory(*self._wanted(pull))
                 if found is None:
                     return self._resume_from_disk(connection, pull)
-                answer = _answer(_code(found, held.offset), found)
+                answer = self._answer(connection, pull.request, _code(found, held.offset), found)
         except StoreError as error:
             answer = _unreadable(error)
-        connection.reply(pull.request, answer)
+        if answer is not None:
+            connection.reply(pull.request, answer)
         return None
 
     async def _resume_from_disk(self, connection: Connection, pull: _Pull) -> None:
         try:
             found = await self._store.fetch(*self._wanted(pull))
-            answer = _answer(_code(found, pull.header.queue_offset), found)
+            answer = self._answer(connection, pull.request, _code(found, pull.offset), found)
         except (OSError, StoreError) as error:
             answer = _unreadable(error)
-        connection.reply(pull.request, answer)
+        if answer is not None:
+            connection.reply(pull.request, answer)
 
     def _nothing(self, held: HeldPull) -> GetResult:
         least = self._store.min_offset(held.topic, held.queue_id)
         end = self._store.max_offset(held.topic, held.queue_id)
         return GetResult(GetMessageStatus.OFFSET_FOUND_NULL, held.offset, least, end)
 
-    def _suspend_seconds(self, header: PullMessageRequestHeader) -> float:
+    def _suspend_seconds(self, head: PullHead) -> float:
         if self._options.long_polling_enable:
             # Nobody waits for longer than a client may be silent, whatever it asks for.
-            return min(header.suspend_timeout_millis, self._options.channel_expired_timeout) / 1000
+            return min(head.suspend_timeout_millis, self._options.channel_expired_timeout) / 1000
         return self._options.short_polling_time_mills / 1000
 
     def _wanted(self, pull: _Pull) -> tuple[str, int, int, int, None, MessageFilter | None]:
         """What the store is asked."""
-        header = pull.header
+        head = pull.head
         # More would not be answered, but so much more of the queue searched.
-        most = min(header.max_msg_nums, self._most_messages)
-        return header.topic, header.queue_id, header.queue_offset, most, None, pull.filter
+        most = min(head.max_msg_nums, self._most_messages)
+        return head.topic, head.queue_id, pull.offset, most, None, pull.filter
 
-    def _check(self, request: RemotingCommand, header: PullMessageRequestHeader, client: str) -> _Pull:
+    def _check(self, request: RemotingCommand, head: PullHead, offset: int, client: str) -> _Pull:
         if not self._options.broker_permission & PermName.READ:
             raise _forbidden(
                 f"the broker[{self._options.broker_name}] pulling message is forbidden",
                 _FORBIDDEN_BROKER,
             )
-        group = self._groups.find(header.consumer_group, client)
+        group = self._groups.find(head.consumer_group, client)
         if group is None:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{header.consumer_group}] does not exist",
+                f"subscription group [{head.consumer_group}] does not exist",
             )
         if not group.consume_enable:
             raise _forbidden(
-                f"subscription group no permission, {header.consumer_group}",
+                f"subscription group no permission, {head.consumer_group}",
                 _FORBIDDEN_GROUP,
             )
-        topic = self._topics.get(header.topic)
+        topic = self._topics.get(head.topic)
         if topic is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!")
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{head.topic}] not exist, apply first please!")
         if not topic.perm & PermName.READ:
             raise _forbidden(
-                f"the topic[{header.topic}] pulling message is forbidden",
+                f"the topic[{head.topic}] pulling message is forbidden",
                 _FORBIDDEN_TOPIC,
             )
-        if not 0 <= header.queue_id < topic.read_queue_nums:
+        if not 0 <= head.queue_id < topic.read_queue_nums:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
-                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"queueId[{head.queue_id}] is illegal, topic:[{head.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
             )
-        subscription = self._subscription(header, group)
+        subscription = self._subscription(head, group)
         make_filter = self._filters.get(subscription.expression_type)
         if make_filter is None:
             raise Refused(
@@ -258,30 +276,30 @@ class PullHandler:
                 f"The broker does not support consumer to filter message by {subscription.expression_type}",
             )
         try:
-            return _Pull(request, header, make_filter(subscription), filter_bytes(subscription))
+            return _Pull(request, head, offset, make_filter(subscription), filter_bytes(subscription))
         except InvalidMessageError as error:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
             ) from error
 
-    def _subscription(self, header: PullMessageRequestHeader, group: SubscriptionGroupConfig) -> SubscriptionData:
+    def _subscription(self, head: PullHead, group: SubscriptionGroupConfig) -> SubscriptionData:
         """What the pull selects: its own expression, or what the group's heartbeats said."""
-        if header.sys_flag & PullSysFlag.SUBSCRIPTION:
-            kind = header.expression_type or "TAG"
-            if (size := len(header.subscription or "")) > MAX_EXPRESSION:
+        if head.sys_flag & PullSysFlag.SUBSCRIPTION:
+            kind = head.expression_type or "TAG"
+            if (size := len(head.subscription or "")) > MAX_EXPRESSION:
                 raise Refused(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                     f"the consumer's subscription has {size} characters; {MAX_EXPRESSION} is the most",
                 )
             if kind != "TAG":  # Apache takes any text here, without a look at it
-                return SubscriptionData(topic=header.topic, sub_string=header.subscription or "", expression_type=kind)
+                return SubscriptionData(topic=head.topic, sub_string=head.subscription or "", expression_type=kind)
             try:
-                return parse_subscription(header.topic, header.subscription or "*", kind)
+                return parse_subscription(head.topic, head.subscription or "*", kind)
             except InvalidMessageError as error:
                 raise Refused(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
                 ) from error
-        members = self._consumers.group(header.consumer_group)
+        members = self._consumers.group(head.consumer_group)
         if members is None:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -289,16 +307,16 @@ class PullHandler:
             )
         if not group.consume_broadcast_enable and members.message_model is MessageModel.BROADCASTING:
             raise _forbidden(
-                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
+                f"the consumer group[{head.consumer_group}] can not consume by broadcast way",
                 _FORBIDDEN_BROADCAST,
             )
-        subscription = members.subscriptions.get(header.topic)
+        subscription = members.subscriptions.get(head.topic)
         if subscription is None:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's subscription not exist: {header.consumer_group} has not subscribed {header.topic}",
+                f"the consumer's subscription not exist: {head.consumer_group} has not subscribed {head.topic}",
             )
-        if subscription.sub_version < header.sub_version:
+        if subscription.sub_version < head.sub_version:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST,
                 "the consumer's subscription not latest: a heartbeat with the newer one has not arrived",
