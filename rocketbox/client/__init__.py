@@ -8,7 +8,7 @@ Source: Apache RocketMQ 5.x ``client`` module (``DefaultMQProducer``, ``DefaultM
 from __future__ import annotations
 
 from rocketbox.client.admin import Admin, GroupDescription, TopicDescription
-from rocketbox.client.api.pull import PullResult, PullStatus
+from rocketbox.client.api.pull import PulledRecords, PullResult, PullStatus
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.member_requests import ConsumerMember
 from rocketbox.client.middleware import (
@@ -55,6 +55,7 @@ __all__ = [
     "Producer",
     "ProducerOptions",
     "PullResult",
+    "PulledRecords",
     "PullStatus",
     "PushConsumer",
     "RpcHook",

@@ -18,7 +18,7 @@ from rocketbox.client.api import admin as admin_api
 from rocketbox.client.api import group_configs as group_configs_api
 from rocketbox.client.api import offsets as offsets_api
 from rocketbox.client.api import topics as topics_api
-from rocketbox.client.api.pull import PullResult, pull_message
+from rocketbox.client.api.pull import PulledRecords, PullResult, pull_message, pull_records
 from rocketbox.client.instance import MQClientInstance, own_or_shared
 from rocketbox.client.options import ClientOptions
 from rocketbox.clock import Clock
@@ -26,12 +26,12 @@ from rocketbox.errors import ClientError
 from rocketbox.message import MessageExt, MessageQueue, SelectorType
 from rocketbox.protocol.admin_bodies import ClusterInfo
 from rocketbox.protocol.bodies import QueueData
-from rocketbox.protocol.codes import PermName, PullSysFlag
+from rocketbox.protocol.codes import MASTER_ID, PermName, PullSysFlag
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.headers import PullMessageRequestHeader
 from rocketbox.protocol.ids import parse_offset_msg_id
 from rocketbox.protocol.registration_bodies import TopicConfig
-from rocketbox.protocol.tags import parse_subscription
+from rocketbox.protocol.tags import SubscriptionData, parse_subscription
 from rocketbox.remoting.network import Network, format_address
 
 __all__ = ["Admin", "GroupDescription", "TopicDescription"]
@@ -125,28 +125,11 @@ class Admin:
 
         Returns at once, with nothing found when there is nothing. ``expression`` selects tags (``"UA || AA"``).
         """
-        if offset < 0 or max_messages < 1:
-            raise ClientError(f"pull(offset={offset}, max_messages={max_messages}): they must be 0 and 1, or more")
         subscription = parse_subscription(queue.topic, expression, SelectorType.TAG)
-        address = await self._address(queue)
         result = await pull_message(
             self._instance.remoting,
-            address,
-            PullMessageRequestHeader(
-                consumer_group=PULL_GROUP,
-                topic=queue.topic,
-                queue_id=queue.queue_id,
-                queue_offset=offset,
-                max_msg_nums=max_messages,
-                sys_flag=int(PullSysFlag.SUBSCRIPTION),
-                commit_offset=0,
-                suspend_timeout_millis=0,
-                subscription=subscription.sub_string,
-                sub_version=0,
-                expression_type=subscription.expression_type,
-                max_msg_bytes=MAX_PULL_BYTES,
-                bname=queue.broker_name,
-            ),
+            await self._address(queue),
+            _pull_header(queue, offset, max_messages, subscription),
             timeout=self.timeout,
         )
         if not subscription.tags_set:
@@ -156,6 +139,29 @@ class Admin:
             result.status, result.next_begin_offset, result.min_offset, result.max_offset, wanted,
             result.suggest_which_broker_id,
         )  # fmt: skip
+
+    async def pull_records(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_messages: int = 32,
+        expression: str = "*",
+        *,
+        broker_id: int = MASTER_ID,
+    ) -> PulledRecords:
+        """As :meth:`pull`, with the records as they came; ``decode_messages`` reads them.
+
+        Among them may be messages with other tags of the same hash. ``broker_id`` is the machine to ask, the
+        ``suggest_which_broker_id`` of the last answer; one that is not known is none: the master is asked, else any.
+        """
+        subscription = parse_subscription(queue.topic, expression, SelectorType.TAG)
+        await self._instance.route(queue.topic)
+        return await pull_records(
+            self._instance.remoting,
+            await self._instance.pull_address(queue, broker_id),
+            _pull_header(queue, offset, max_messages, subscription),
+            timeout=self.timeout,
+        )
 
     async def view(self, offset_msg_id: str) -> MessageExt:
         """The message of an offset id (``SendResult.offset_msg_id``), asked from the broker that is named in it.
@@ -297,3 +303,26 @@ class Admin:
     async def _address(self, queue: MessageQueue) -> str:
         await self._instance.route(queue.topic)
         return self._instance.broker_address(queue.broker_name)
+
+
+def _pull_header(
+    queue: MessageQueue, offset: int, max_messages: int, subscription: SubscriptionData
+) -> PullMessageRequestHeader:
+    """A pull that is answered at once, of nobody's group. Raises ClientError for numbers that are none."""
+    if offset < 0 or max_messages < 1:
+        raise ClientError(f"pull(offset={offset}, max_messages={max_messages}): they must be 0 and 1, or more")
+    return PullMessageRequestHeader(
+        consumer_group=PULL_GROUP,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=max_messages,
+        sys_flag=int(PullSysFlag.SUBSCRIPTION),
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        subscription=subscription.sub_string,
+        sub_version=0,
+        expression_type=subscription.expression_type,
+        max_msg_bytes=MAX_PULL_BYTES,
+        bname=queue.broker_name,
+    )

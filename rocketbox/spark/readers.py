@@ -30,7 +30,7 @@ from rocketbox.spark.offsets import (
 )
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.rows import data_loss, read_ranges
-from rocketbox.spark.worker_client import UNREACHABLE, client, gather, patiently
+from rocketbox.spark.worker_client import UNREACHABLE, client, gather, may_pass, patiently
 
 __all__ = ["RocketMQBatchReader", "RocketMQStreamReader"]
 
@@ -202,6 +202,8 @@ class RocketMQStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
                 client(self.options.name_server).pause(IDLE_PAUSE)
                 first, last = self.ask(lambda admin: self._backlog(admin, begin))
         except UNREACHABLE as error:
+            if not may_pass(error):
+                raise
             _log.warning("the end of topic %s is not known: %s", self.options.topic, error)
             client(self.options.name_server).pause(IDLE_PAUSE)
             return to_spark(begin)

@@ -20,16 +20,41 @@ from anyio.from_thread import BlockingPortal
 
 from rocketbox.client import Admin, MQClientInstance, Producer
 from rocketbox.clock import Clock, RealClock
-from rocketbox.errors import BrokerError, ClientError, RemotingError
+from rocketbox.errors import (
+    AccessDeniedError,
+    BrokerError,
+    ClientError,
+    ClientStateError,
+    HookFailedError,
+    InvalidGroupError,
+    InvalidMessageError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    RemotingError,
+)
+from rocketbox.protocol.codes import ResponseCode
 
-__all__ = ["UNREACHABLE", "ClientThread", "client", "gather", "patiently"]
+__all__ = ["UNREACHABLE", "ClientThread", "client", "gather", "may_pass", "patiently"]
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 KeyT = TypeVar("KeyT")
 
 UNREACHABLE = (RemotingError, BrokerError, ClientError)
-"""What the client raises when a broker is away, starts, or is not known to the name server (yet)."""
+"""What the client raises when a broker is away, starts, or is not known to the name server (yet); see may_pass."""
+_PERMANENT = (
+    AccessDeniedError, ClientStateError, HookFailedError, InvalidGroupError, InvalidMessageError, LocalProtocolError,
+    RemoteProtocolError,
+)  # fmt: skip
+_PERMANENT_CODES = frozenset(
+    {
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        ResponseCode.VERSION_NOT_SUPPORTED,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+        ResponseCode.INVALID_PARAMETER,
+    }
+)
 PATIENCE = 60.0  # seconds
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds
 
@@ -140,15 +165,22 @@ async def gather(function: Callable[[KeyT], Awaitable[ResultT]], keys: Iterable[
     return {key: results[key] for key in keys}
 
 
+def may_pass(error: BaseException) -> bool:
+    """Whether the same request may be answered later; not what is refused, and not what cannot be read."""
+    if isinstance(error, BrokerError) and error.code in _PERMANENT_CODES:
+        return False
+    return isinstance(error, UNREACHABLE) and not isinstance(error, _PERMANENT)
+
+
 async def patiently(clock: Clock, what: str, function: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    """The result of ``function()``, tried for a minute while the broker is not there."""
+    """The result of ``function()``, tried for a minute while the broker is not there. What stays is raised at once."""
     until = clock.monotonic() + PATIENCE
     pause = FIRST_PAUSE
     while True:
         try:
             return await function()
         except UNREACHABLE as error:
-            if clock.monotonic() + pause > until:
+            if not may_pass(error) or clock.monotonic() + pause > until:
                 raise
             _log.warning("%s: %s; again in %.1f s", what, error, pause)
         await clock.sleep(pause)

@@ -17,7 +17,7 @@ from rocketbox.protocol.headers import PullMessageRequestHeader, PullMessageResp
 from rocketbox.protocol.stored_message import decode_messages
 from rocketbox.remoting.client import RemotingClient
 
-__all__ = ["PullResult", "PullStatus", "pull_message"]
+__all__ = ["PullResult", "PullStatus", "PulledRecords", "pull_message", "pull_records"]
 
 
 class PullStatus(Enum):
@@ -45,14 +45,21 @@ class PullResult:
     suggest_which_broker_id: int = 0
 
 
-async def pull_message(
-    remoting: RemotingClient,
-    address: str,
-    header: PullMessageRequestHeader,
-    *,
-    timeout: float,
-    decompress: bool = True,
-) -> PullResult:
+@dataclass(frozen=True, slots=True)
+class PulledRecords:
+    """The same, with the messages as they are stored: their records back to back, as they came."""
+
+    status: PullStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    records: bytes = b""
+    suggest_which_broker_id: int = 0
+
+
+async def pull_records(
+    remoting: RemotingClient, address: str, header: PullMessageRequestHeader, *, timeout: float
+) -> PulledRecords:
     """Ask for messages; with the SUSPEND flag the broker waits ``suspend_timeout_millis`` for one to come.
 
     A tag expression is matched by hash on the broker: who pulls must compare the tags themselves.
@@ -61,11 +68,31 @@ async def pull_message(
     answer = await ask(remoting, address, command, timeout=timeout, also=_ALSO)
     found = PullMessageResponseHeader.decode(answer.ext_fields)
     status = _STATUS[answer.code]
-    return PullResult(
+    return PulledRecords(
         status,
         found.next_begin_offset,
         found.min_offset,
         found.max_offset,
-        decode_messages(answer.body, header.bname or "", decompress=decompress) if status is PullStatus.FOUND else (),
+        answer.body if status is PullStatus.FOUND else b"",
+        found.suggest_which_broker_id,
+    )
+
+
+async def pull_message(
+    remoting: RemotingClient,
+    address: str,
+    header: PullMessageRequestHeader,
+    *,
+    timeout: float,
+    decompress: bool = True,
+) -> PullResult:
+    """The same, decoded."""
+    found = await pull_records(remoting, address, header, timeout=timeout)
+    return PullResult(
+        found.status,
+        found.next_begin_offset,
+        found.min_offset,
+        found.max_offset,
+        decode_messages(found.records, header.bname or "", decompress=decompress),
         found.suggest_which_broker_id,
     )
