@@ -28,7 +28,7 @@ from rocketbox.autoconfigure.hooks import HookDecorators
 from rocketbox.autoconfigure.kinds import Listeners
 from rocketbox.autoconfigure.loading import Launch, find_others, refuse_text, settings_models
 from rocketbox.autoconfigure.log_setup import set_up_logging
-from rocketbox.autoconfigure.scan import home_of, load_modules
+from rocketbox.autoconfigure.scan import being_imported, home_of, load_modules
 from rocketbox.boot.beans import BeanContainer, DynamicContainer
 from rocketbox.boot.failures import render_failure
 from rocketbox.boot.log_masking import thread_failures_logged
@@ -51,6 +51,7 @@ __all__ = ["Lifespan", "RocketBox"]
 
 _log = logging.getLogger(__name__)
 
+AppT = TypeVar("AppT")
 BeanT = TypeVar("BeanT")
 
 _runs = itertools.count()
@@ -78,6 +79,25 @@ class Lifespan(AbstractAsyncContextManager[None]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         return await self._stack.__aexit__(kind, error, trace)
+
+
+class _Start(AbstractAsyncContextManager[AppT]):
+    """A start that may be made, and ended, more than once, one after the other."""
+
+    def __init__(self, start: Callable[[], AbstractAsyncContextManager[AppT]]) -> None:
+        self._start = start
+        self._entered: list[AbstractAsyncContextManager[AppT]] = []
+
+    async def __aenter__(self) -> AppT:
+        manager = self._start()
+        app = await manager.__aenter__()
+        self._entered.append(manager)
+        return app
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._entered.pop().__aexit__(kind, error, trace)
 
 
 class RocketBox(HookDecorators):
@@ -145,7 +165,7 @@ class RocketBox(HookDecorators):
 
     def launched(self, launch: Launch) -> AbstractAsyncContextManager[Self]:
         """As :meth:`started`, with all that a launch carries, such as the machine to run on: for tools of tests."""
-        return self._launched(launch)
+        return _Start(partial(self._launched, launch))
 
     @asynccontextmanager
     async def _launched(self, launch: Launch, ask_host: Callable[[], object] | None = None) -> AsyncIterator[Self]:
@@ -295,6 +315,11 @@ class RocketBox(HookDecorators):
         if self._run is not None and self._run.process == os.getpid():
             return self._run.assembly.container.container
         if self._planned is None:
+            if (module := being_imported(self._home, self._scan)) is not None:
+                raise ClientStateError(
+                    f"app.container of {self.name} was used while the module {module} is being imported, before all "
+                    "of its beans are known: use it in a function or a fixture, or below if __name__ == '__main__'"
+                )
             self._planned = self._look(Launch(), with_any_settings=True).container
             self._planned.add_left_out()
         return self._planned.container

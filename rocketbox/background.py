@@ -114,6 +114,10 @@ class Background:
         if self._thread.process != os.getpid():
             raise ForkedError(self.name, self._thread.process)
         self._refuse_in_loop("call")
+        if self._thread.is_starting:
+            raise NotStartedError(
+                f"the background of {self.name}", "it is about to: call it when its start() has returned"
+            )
         try:
             return self._thread.portal.start_task_soon(partial(function, *args, **kwargs))
         except RuntimeError as error:  # it has ended by itself
@@ -145,6 +149,11 @@ class _ServiceThread:
     def has_ended(self) -> bool:
         """Whether it has run, and does so no more."""
         return self._ended.done()
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether it is neither ready nor has failed to become so."""
+        return not self._ready.done()
 
     def start(self) -> None:
         self._thread.start()

@@ -57,6 +57,7 @@ __all__ = [
     "StoreLockedError",
     "StoreStalledError",
     "TooManyRequestsError",
+    "UnknownClusterError",
 ]
 
 
@@ -224,6 +225,15 @@ class NoRouteError(ClientError):
             f"no route for topic {topic!r} at name server {asked}"
             + (f": {detail}" if detail else "; create the topic, or let the broker create topics automatically")
         )
+
+
+class UnknownClusterError(ClientError):
+    """No broker of a cluster of that name is known to the name server; ``known`` are the clusters of others."""
+
+    def __init__(self, cluster: str, known: Sequence[str]) -> None:
+        self.cluster = cluster
+        self.known = tuple(known)
+        super().__init__(f"there is no cluster {cluster!r}; the name server knows {', '.join(known) or 'none'}")
 
 
 class ClientStateError(ClientError):

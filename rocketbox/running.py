@@ -18,7 +18,8 @@ import anyio
 
 from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.hooks import HookRole
-from rocketbox.autoconfigure.kinds import Starting
+from rocketbox.autoconfigure.kinds import MessageListenerContainer, Starting
+from rocketbox.autoconfigure.listener_plans import KindPlans
 from rocketbox.autoconfigure.service import of_cluster
 from rocketbox.blocking import WorkerPool
 from rocketbox.boot.failures import failure_findings, without_secrets
@@ -29,6 +30,7 @@ from rocketbox.boot.masking import mask
 from rocketbox.boot.slow_start import SlowStart
 from rocketbox.client import Producer
 from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.hints import place_of
 from rocketbox.loops import call_soon_from_thread, loop_name
 from rocketbox.management.health import ApplicationHealth, HealthIndicator, masked_health
 from rocketbox.own_failures import failures_only
@@ -74,11 +76,14 @@ class Run:
             prepared=assembly.took,
         )
         self._indicators: list[HealthIndicator] = []
+        self._failures: list[tuple[str, str | None, Exception]] = []
+        """Containers of listeners that raised when they were left: what to say of it, the kind's place, the error."""
         self.slow_start = SlowStart(assembly.service.name, assembly.service.clock)
         self.lifecycle.add(Phase.INFRASTRUCTURE, self._watch_loop)
         self.lifecycle.add(Phase.INFRASTRUCTURE, self._watch_start)
         for phase in Phase:
-            self.lifecycle.add(phase, partial(assembly.container.start, phase, at=self.slow_start.at))
+            start = partial(assembly.container.start, phase, at=self.slow_start.at, is_cut_short=self._is_cut_short)
+            self.lifecycle.add(phase, start)
         self.lifecycle.add(Phase.STARTUP, self._tell_clients)
         self.lifecycle.add(Phase.STARTUP, self._tell_templates)  # a template of the user's may start as late as this
         self.lifecycle.add(Phase.STARTUP, self._run_startup_hooks)
@@ -175,7 +180,10 @@ class Run:
 
     def why_it_ended(self, error: BaseException) -> Sequence[Finding]:
         """What a failure that ended this run is to a user: which bean failed, with what, and at which line."""
-        return self.assembly.container.failures_of(error)
+        return self.assembly.container.failures_of(error, self._failures)
+
+    def _is_cut_short(self) -> bool:
+        return self.lifecycle.is_cut_short
 
     async def _watch_loop(self, stack: AsyncExitStack) -> None:
         await stack.enter_async_context(self.assembly.parts.watchdog)
@@ -253,11 +261,31 @@ class Run:
                 with each.failing_in("start"), self.slow_start.at(f"the listeners of group {container.group}"):
                     for line in container.describe():
                         _log.info("%s", mask(line, assembly.settings.secrets))
-                    await stack.enter_async_context(container)
+                    await container.__aenter__()
+                    stack.push_async_exit(partial(self._leave, each, container))
                 self.listeners.add(container)
         self._counted = f"{listeners} listener{'' if listeners == 1 else 's'}"
         self._indicators = assembly.container.resolve(list[HealthIndicator])
         stack.push_async_callback(self._drain)  # first of all at the stop: everybody drains at the same time
+
+    async def _leave(
+        self,
+        planned: KindPlans,
+        listeners: MessageListenerContainer,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        """Leave a container of listeners, whose kind may be of another distribution: what it raises is told so."""
+        try:
+            with failures_only(hosted=True):
+                return await listeners.__aexit__(kind, error, trace)
+        except Exception as failure:
+            if failure is not error:
+                of = type(planned.kind)
+                what = f"the container of group {listeners.group}, of the listeners of @{of.mark.__name__}, failed"
+                self._failures.append((f"{what} when it was left", place_of(of), failure))
+            raise
 
     async def _drain(self) -> None:
         self.stopping = True

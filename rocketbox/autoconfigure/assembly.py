@@ -7,7 +7,7 @@ of listeners.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +23,7 @@ from rocketbox.autoconfigure.loading import Launch, find_others, load, settings_
 from rocketbox.autoconfigure.own_beans import own_autoconfigurations
 from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties, cluster_prefix
 from rocketbox.autoconfigure.scan import Marked, class_of, listeners_in, load_modules, marked_in
-from rocketbox.autoconfigure.service import ProducerLookup, Service
+from rocketbox.autoconfigure.service import ConverterLookup, ProducerLookup, Service
 from rocketbox.autoconfigure.unawaited import Suspect, forgotten_awaits
 from rocketbox.autoconfigure.users import PlannedClients
 from rocketbox.background_work import BackgroundWork
@@ -31,14 +31,15 @@ from rocketbox.boot.beans import BeanContainer, Bundle, Replacement
 from rocketbox.boot.failures import without_secrets
 from rocketbox.boot.marks import BEAN, PRIMARY, bean_mark
 from rocketbox.boot.settings import Settings, SettingsError
-from rocketbox.boot.wanted import wanted
+from rocketbox.boot.wanted import misplaced_qualifier, wanted
 from rocketbox.client import Producer
 from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.hints import place_of
+from rocketbox.hints import name_of, place_of
 from rocketbox.listeners import Beans
 from rocketbox.listeners.registrar import unknown_cluster
 from rocketbox.marks import MARKS, marks_of
+from rocketbox.template import MessageConverter
 from rocketbox.watchdog import LoopWatchdog
 
 __all__ = ["Assembly", "AssemblyError", "RunParts", "assemble"]
@@ -112,7 +113,10 @@ class Assembly:
     def beans(self) -> Beans:
         """The container as listeners see it."""
         container = self.container
-        return Beans(self._may_have, container.provider, container.left_out, container.ambiguous, _asks_by_name)
+        return Beans(
+            self._may_have, container.provider, container.left_out, container.ambiguous, _asks_by_name,
+            misplaced_qualifier,
+        )  # fmt: skip
 
     def _may_have(self, hint: Any) -> bool:
         if self.container.has(hint):
@@ -154,8 +158,10 @@ def assemble(
     modules = load_modules(home, scan)
     others = find_others(modules, home, launch, config, exclude)
     wrong_settings: Sequence[Finding] = ()
+    models = settings_models(modules, others)
+    replaced = _replaced_models(models, launch, replacements)
     try:
-        settings = load(settings_models(modules, others), modules, home, launch, config)
+        settings = load(models, modules, home, launch, config, replaced)
     except SettingsError as error:
         if error.settings is None and not with_any_settings:
             raise
@@ -177,9 +183,10 @@ def assemble(
 
     producers = ProducerLookup(producer_of)
     parts = RunParts(Listeners(), BackgroundWork(f"{name} in the background", clock), LoopWatchdog(clock))
-    for instance in (*instances, service, producers, clients, parts.listeners, parts.work, parts.watchdog):
+    converters = ConverterLookup(lambda: container.provider(MessageConverter))
+    for instance in (*instances, service, producers, converters, clients, parts.listeners, parts.work, parts.watchdog):
         container.add_instance(instance)
-    container.add_models(settings.models)
+    container.add_models({**dict.fromkeys(models), **settings.models}, models)
     marked_beans = list(marked_in(modules, BEAN))
     users = [marked.target for marked in marked_beans if marked.owner is None]
     for target in users:
@@ -236,6 +243,13 @@ def assemble(
     return assembly
 
 
+def _replaced_models(models: Mapping[str, Any], launch: Launch, replacements: Sequence[Replacement]) -> list[str]:
+    """The prefixes of those models of the settings whose places are taken, so that nothing is required of them."""
+    taken = [wanted(hint).type_ for hint in launch.beans] + [each.bean.provides for each in replacements]
+    own = (RocketMQProperties, RocketBoxProperties)  # of which more is made than beans
+    return [prefix for prefix, model in models.items() if model not in own and any(each is model for each in taken)]
+
+
 def _suspects(listeners: Iterable[Marked], hooks: Iterable[Hook], beans: Iterable[Any]) -> Iterator[Suspect]:
     """The functions of the user's that are called by us, and the methods of classes that are beans."""
     for marked in listeners:
@@ -254,10 +268,15 @@ def _suspects(listeners: Iterable[Marked], hooks: Iterable[Hook], beans: Iterabl
 
 def _bean_in_class(marked: Marked) -> Finding:
     return Finding(
-        f"{marked.target.__qualname__} is marked @bean, and stands in a class",
-        place_of(marked.target),
+        f"{_name_in_class(marked)} is marked @bean, and stands in a class",
+        place_of(marked.owner if isinstance(marked.target, property) else marked.target),
         "write it as a function of the module; what it needs are its parameters",
     )
+
+
+def _name_in_class(marked: Marked) -> str:
+    names = [name for name, member in vars(marked.owner).items() if member is marked.target]
+    return f"{marked.owner.__qualname__}.{names[0]}" if names else name_of(marked.target)
 
 
 def _primary_alone(modules: Sequence[ModuleType]) -> Iterator[Finding]:

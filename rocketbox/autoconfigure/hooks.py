@@ -22,6 +22,7 @@ from rocketbox.blocking import WorkerPool
 from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.conditions import Condition, Verdict
 from rocketbox.boot.failures import failure_findings
+from rocketbox.boot.wanted import misplaced_qualifier
 from rocketbox.durations import parse_duration
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import makes_coroutine, name_of, parameters_of, place_of, resolve_hint
@@ -228,7 +229,9 @@ def _arguments(hook: Hook, container: BeanContainer, findings: list[Finding]) ->
         who = f"parameter {parameter.name} of {hook.label}"
         optional = parameter.default is not parameter.empty
         if parameter.annotation is parameter.empty:
-            if not optional:
+            if (wrong := misplaced_qualifier(parameter.name, parameter.empty, parameter.default)) is not None:
+                findings.append(Finding(f"{who} {wrong[0]}", hook.where, wrong[1]))
+            elif not optional:
                 fix = f"give {parameter.name} the type of a bean, or a default"
                 findings.append(Finding(f"{who} has no type", hook.where, fix))
             continue
@@ -238,6 +241,9 @@ def _arguments(hook: Hook, container: BeanContainer, findings: list[Finding]) ->
             if not optional:
                 what = f"{who} has a type that is not known at run time: {error}"
                 findings.append(Finding(what, hook.where))
+            continue
+        if (wrong := misplaced_qualifier(parameter.name, hint, parameter.default)) is not None:
+            findings.append(Finding(f"{who} {wrong[0]}", hook.where, wrong[1]))
             continue
         if optional and not container.has(hint):
             continue

@@ -6,6 +6,7 @@ looked at here.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,7 @@ from rocketbox.template import JsonMessageConverter, MessageConverter
 __all__ = ["KindPlans", "ListenerPlanner", "clusters_by_name"]
 
 AnyKind = ListenerKind[Any, Any]
+PLAN_NAMES = ("cluster", "group", "where", "user", "describe")  # of a ListenerPlan
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,9 @@ class ListenerPlanner:
                 clusters[name or None] = cluster_settings(prefix, own, self.service.where)
             except ConfigurationError as error:
                 self.findings += error.findings
-        declared = [(kind, self._read(kind, planning)) for kind in kinds]
+        declared = [
+            (kind, self._usable(kind, "read", self._read(kind, planning), ("cluster", "group"))) for kind in kinds
+        ]
         self._check_marks(kinds)
         everything = [each for _, of_kind in declared for each in of_kind]
         for where, settings in clusters.items():
@@ -99,7 +103,8 @@ class ListenerPlanner:
             self.off.append(Finding(f"{off_by} is false: nothing of RocketMQ starts", self.service.where(off_by)))
             declared = [(kind, of_kind) for kind, of_kind in declared if not kind.needs_rocketmq]
         for kind, of_kind in declared:
-            self.planned.append(KindPlans(kind, self._asked(kind, "plan", of_kind, planning)))
+            given = self._asked(kind, "plan", of_kind, planning)
+            self.planned.append(KindPlans(kind, self._usable(kind, "plan", given, PLAN_NAMES)))
         plans = [plan for each in self.planned for plan in each.plans]
         self._check_groups()
         if self.properties.off_by is not None:
@@ -135,6 +140,23 @@ class ListenerPlanner:
             what = f"{type(kind).__qualname__}.{step} of the listeners of @{kind.mark.__name__} failed"
             self.findings += failure_findings(what, place_of(type(kind)), error)
             return []
+
+    def _usable(self, kind: AnyKind, step: str, given: Sequence[Any], names: Sequence[str]) -> list[Any]:
+        """What a step of a kind gave, without what lacks a name that everybody asks for; that is told."""
+        usable = []
+        lacking: dict[str, str] = {}
+        for each in given:
+            missing = [name for name in names if not _has(each, name)]
+            if missing:
+                lacking[type(each).__qualname__] = " and ".join(missing)
+            else:
+                usable.append(each)
+        for name, missing_names in lacking.items():
+            what = f"{type(kind).__qualname__}.{step} of the listeners of @{kind.mark.__name__} gave a {name} without "
+            protocol = "ListenerPlan" if step == "plan" else "DeclaredListener"
+            fix = f"give {name} all that {protocol} of rocketbox.autoconfigure.kinds has: {', '.join(names)}"
+            self.findings.append(Finding(what + missing_names, place_of(type(kind)), fix))
+        return usable
 
     def _check_marks(self, kinds: Sequence[AnyKind]) -> None:
         """Tell of marks that do nothing: a modifier alone, and one of a kind that nobody brings."""
@@ -197,6 +219,14 @@ class ListenerPlanner:
         if finding is not None:
             self.findings.append(finding)
         return finding is None
+
+
+def _has(value: object, name: str) -> bool:
+    try:
+        inspect.getattr_static(value, name)
+    except AttributeError:
+        return hasattr(value, name)  # of an object that answers for names of its own making
+    return True
 
 
 def clusters_by_name(properties: RocketMQProperties) -> dict[str, ClusterProperties]:

@@ -69,9 +69,13 @@ def load(
     home: str,
     launch: Launch,
     config: Path | str | None,
+    replaced: Collection[str] = (),
 ) -> Settings:
-    """The settings of the application that the module ``home`` makes; SettingsError with everything that is wrong."""
-    return load_settings(models, **_sources(modules, home, launch, config))
+    """The settings of the application that the module ``home`` makes; SettingsError with everything that is wrong.
+
+    The models of ``replaced`` prefixes are given by somebody else.
+    """
+    return load_settings(models, replaced=replaced, **_sources(modules, home, launch, config))
 
 
 def _sources(modules: Sequence[ModuleType], home: str, launch: Launch, config: Path | str | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from rocketbox.autoconfigure.kinds import ListenerKind, Need, Planning, Starting
 from rocketbox.autoconfigure.listening import candidate_of
 from rocketbox.autoconfigure.properties import DRAIN_SHARE, RocketBoxProperties, RocketMQProperties, cluster_prefix
 from rocketbox.autoconfigure.scan import Marked
-from rocketbox.autoconfigure.service import Service, of_cluster
+from rocketbox.autoconfigure.service import ConverterInUse, ConverterLookup, Service, of_cluster
 from rocketbox.autoconfigure.users import ClientInstances
 from rocketbox.boot.marks import bean
 from rocketbox.client import MQClientInstance
@@ -108,8 +108,8 @@ class PushListeners(ListenerKind[Candidate, ContainerPlan]):
             )
 
     async def start(self, plans: Sequence[ContainerPlan], starting: Starting) -> list[ListenerContainer]:
-        converter = starting.resolve(MessageConverter)
-        check_payloads(plans, converter)
+        check_payloads(plans, starting.resolve(MessageConverter))
+        converter = ConverterInUse(ConverterLookup(lambda: starting.beans.provider(MessageConverter)))
         containers = []
         for plan in plans:
             cluster = self._properties.cluster(plan.cluster or "")

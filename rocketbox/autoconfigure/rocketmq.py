@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from rocketbox.autoconfigure.properties import RocketMQProperties
-from rocketbox.autoconfigure.service import ProducerLookup, Service
+from rocketbox.autoconfigure.service import ConverterInUse, ConverterLookup, ProducerLookup, Service
 from rocketbox.autoconfigure.users import ClientInstances, PlannedClients
 from rocketbox.boot.conditions import Condition, ConditionContext, Verdict, on_bean, on_missing_bean, on_property
 from rocketbox.boot.marks import Cluster, Phase, bean
@@ -186,9 +186,14 @@ def producer(properties: RocketMQProperties, cluster: Cluster, clients: ClientIn
 
 
 @bean(on_bean(Producer), on_missing_bean(RocketMQTemplate), per_cluster=True, phase=Phase.TEMPLATE)
-def rocketmq_template(producer: Producer, converter: MessageConverter, producers: ProducerLookup) -> RocketMQTemplate:
+def rocketmq_template(
+    producer: Producer,
+    converter: MessageConverter,  # so that it is there
+    converters: ConverterLookup,
+    producers: ProducerLookup,
+) -> RocketMQTemplate:
     """The cluster's template; a user's own RocketMQTemplate bean takes its place."""
-    return RocketMQTemplate(producer, converter=converter, producer_of=producers.of)
+    return RocketMQTemplate(producer, converter=ConverterInUse(converters), producer_of=producers.of)
 
 
 @bean(

@@ -8,6 +8,7 @@ ones, whoever wrote the class or a base of it.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -25,7 +26,16 @@ from typing import Any
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import place_of
 
-__all__ = ["Marked", "class_of", "home_of", "import_finding", "listeners_in", "load_modules", "marked_in"]
+__all__ = [
+    "Marked",
+    "being_imported",
+    "class_of",
+    "home_of",
+    "import_finding",
+    "listeners_in",
+    "load_modules",
+    "marked_in",
+]
 
 SPARK_LIBRARIES = ("pyspark", "pyarrow", "pandas")
 
@@ -86,6 +96,16 @@ def _check_home(home: str) -> None:
         raise ConfigurationError(Finding(what, getattr(main, "__file__", None), fix))
 
 
+def being_imported(home: str, scan: Iterable[str] | None) -> str | None:
+    """The module, of those that :func:`load_modules` would look at, that Python is about to import; None for none."""
+    names = list(scan) if scan is not None else _home_package(home)
+    for name, module in list(sys.modules.items()):
+        is_importing = getattr(getattr(module, "__spec__", None), "_initializing", False)  # as importlib itself asks
+        if is_importing and any(name == each or name.startswith(f"{each}.") for each in names):
+            return name
+    return None
+
+
 def _home_package(home: str) -> list[str]:
     if home == "__main__":
         return [home]
@@ -112,11 +132,11 @@ def _load(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ConfigurationError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a module that ends the process would end it without a word
         raise ConfigurationError(import_finding(name, error)) from error
 
 
-def import_finding(name: str, error: Exception) -> Finding:
+def import_finding(name: str, error: BaseException) -> Finding:
     """What was wrong with importing a module: the line that failed, and what would mend it."""
     every = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in every if not _is_machinery(frame.filename)]
@@ -264,11 +284,23 @@ def _gives(star: ast.ImportFrom, module: ModuleType, name: str, target: Any) -> 
 
 def _own_marks(target: object, attribute: str) -> tuple[object, ...]:
     marks = _own_names(target).get(attribute)
-    if marks is None and isinstance(target, staticmethod | classmethod):
-        marks = _own_names(target.__func__).get(attribute)
+    if marks is None and (inner := _function_in(target)) is not None:
+        marks = _own_names(inner).get(attribute)
     if marks is None:
         return ()
     return marks if isinstance(marks, tuple) else (marks,)
+
+
+def _function_in(target: object) -> object:
+    """What stands inside of an object of a class that a decorator of Python's own makes of a function."""
+    match target:
+        case staticmethod() | classmethod():
+            return target.__func__
+        case property():
+            return target.fget
+        case functools.cached_property() | functools.partialmethod():
+            return target.func
+    return None
 
 
 def _own_names(target: object) -> Mapping[str, Any]:

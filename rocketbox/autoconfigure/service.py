@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +13,9 @@ from rocketbox.boot.marks import Qualifier
 from rocketbox.client import ClientOptions, MQClientInstance, Producer
 from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.clock import Clock
+from rocketbox.template import MessageConverter
 
-__all__ = ["ProducerLookup", "Service", "of_cluster"]
+__all__ = ["ConverterInUse", "ConverterLookup", "ProducerLookup", "Service", "of_cluster"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,33 @@ class ProducerLookup:
     """``of(cluster)`` is the producer of a further cluster; ConfigurationError, with what would mend it, for none."""
 
     of: Callable[[str], Producer]
+
+
+@dataclass(frozen=True)
+class ConverterLookup:
+    """``provider()`` is what gives the converter bean when it is called."""
+
+    provider: Callable[[], Callable[[], MessageConverter]]
+
+
+class ConverterInUse:
+    """The converter bean, asked for at each call: one that overrides it while the application runs counts at once."""
+
+    def __init__(self, lookup: ConverterLookup) -> None:
+        self._lookup = lookup
+
+    @cached_property
+    def _now(self) -> Callable[[], MessageConverter]:
+        return self._lookup.provider()
+
+    def to_body(self, payload: Any) -> bytes:
+        return self._now().to_body(payload)
+
+    def from_body(self, body: bytes, type_: Any) -> Any:
+        return self._now().from_body(body, type_)
+
+    def check(self, type_: Any) -> None:
+        self._now().check(type_)
 
 
 def of_cluster(type_: Any, cluster: str | None) -> Any:

@@ -13,7 +13,9 @@ With ``startup: retry`` and no server that answers, it is done as soon as they d
 
 from __future__ import annotations
 
+import difflib
 import logging
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,7 +28,16 @@ from rocketbox.boot.marks import Cluster, Phase, bean
 from rocketbox.client import Admin
 from rocketbox.client.needed_topics import TopicState, find_topic, make_topic, until_in_route
 from rocketbox.client.options import TopicOptions
-from rocketbox.errors import BrokerError, ClientError, ConfigurationError, Finding, RemotingError, RocketBoxError
+from rocketbox.errors import (
+    AccessDeniedError,
+    BrokerError,
+    ClientError,
+    ConfigurationError,
+    Finding,
+    RemotingError,
+    RocketBoxError,
+    UnknownClusterError,
+)
 from rocketbox.management.health import Health, HealthIndicator
 from rocketbox.tasks import Supervisor
 
@@ -71,8 +82,7 @@ async def needed_topics(
         except (RemotingError, ClientError) as error:
             if own.startup != "retry":
                 raise ConfigurationError(keeper.unanswered(error)) from error
-            _log.warning("topics below %s.topics are looked after when the servers answer: %s", cluster.prefix, error)
-            needed.problem = f"topics below {cluster.prefix}.topics wait for the servers: {error}"
+            keeper.tell_of_wait(error)
             tasks.start("waiting for servers", keeper.go_on_trying, restart=False)
         yield needed
 
@@ -97,6 +107,14 @@ def needed_topics_health(needed: list[NeededTopics]) -> NeededTopicsHealth:
     return NeededTopicsHealth(needed)
 
 
+_LIMIT = re.compile(r"(\d+) is the most \(([\w-]+)\)")
+
+
+def _meant(error: UnknownClusterError) -> str | None:
+    """The cluster that was probably meant, of those that there are."""
+    return next(iter(difflib.get_close_matches(error.cluster, error.known, 1)), None)
+
+
 class _Keeper:
     """Looks after the topics of one cluster."""
 
@@ -110,6 +128,7 @@ class _Keeper:
         self._prefix = prefix
         self._service = service
         self._findings: list[Finding] = []
+        self._told: type[RocketBoxError] | None = None
 
     async def look_after_all(self) -> None:
         """Raises RemotingError when no server answers, ConfigurationError with everything else that is wrong.
@@ -121,12 +140,20 @@ class _Keeper:
             try:
                 await self._look_after(name, topic)
             except (BrokerError, ClientError) as error:
-                if self._waits and isinstance(error, ClientError):
+                misspelt = isinstance(error, UnknownClusterError) and _meant(error) is not None
+                if self._waits and isinstance(error, ClientError) and not misspelt:
                     raise
                 self._findings.append(self._refused(name, error))
         if self._findings:
             raise ConfigurationError(self._findings)
         self._needed.done = True
+
+    def tell_of_wait(self, error: RocketBoxError) -> None:
+        """Say in health why the topics still wait, and in the log when it is for something else than before."""
+        self._needed.problem = f"topics below {self._prefix}.topics wait for the servers: {error}"
+        if type(error) is not self._told:
+            self._told = type(error)
+            _log.warning("topics below %s.topics are looked after when the servers answer: %s", self._prefix, error)
 
     async def go_on_trying(self) -> None:
         """The same until a server answers; what is wrong then is told in the log."""
@@ -135,7 +162,7 @@ class _Keeper:
             try:
                 await self.look_after_all()
             except (RemotingError, ClientError) as error:
-                _log.debug("topics below %s.topics: %s", self._prefix, error)
+                self.tell_of_wait(error)
             except ConfigurationError as error:
                 for finding in error.findings:
                     _log.error("%s (%s)", finding.what, finding.fix)
@@ -175,8 +202,15 @@ class _Keeper:
     def _refused(self, name: str, error: BrokerError | ClientError) -> Finding:
         done = "made" if self._creates else "looked at"
         mode = f"{self._prefix}.topics-mode be {'check' if self._creates else 'ignore'}"
-        fix = f"correct the key or let this user do it; or have somebody create it, and let {mode}"
-        if isinstance(error, ClientError):
+        fix = f"correct the key; or have somebody create it, and let {mode}"
+        limit = _LIMIT.search(error.remark or "") if isinstance(error, BrokerError) else None
+        if isinstance(error, AccessDeniedError):
+            fix = f"let this user do it; or have somebody create it, and let {mode}"
+        elif limit is not None:
+            fix = f"write at most {limit[1]}, or let {limit[2]} of the broker be more"
+        elif isinstance(error, UnknownClusterError) and (meant := _meant(error)) is not None:
+            fix = f"did you mean {self._key(name)}.cluster: {meant}?"
+        elif isinstance(error, ClientError):
             fix = f"see that its brokers run and are known; {self._key(name)}.cluster names their cluster"
         return Finding(f"{self._key(name)}: topic {name} cannot be {done}: {error}", self._where(name), fix)
 

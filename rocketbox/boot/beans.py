@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -35,10 +35,11 @@ from rocketbox.boot.failures import failure_findings
 from rocketbox.boot.marks import Cluster, Phase, Qualifier
 from rocketbox.boot.planning import Argument, Bundle, Plan, SettingsView, evaluate, make_plan
 from rocketbox.boot.report import ConditionsReport
-from rocketbox.boot.wanted import Wanted, fits, hint_name, wanted
+from rocketbox.boot.wanted import Wanted, fits, hint_name, is_bean_type, wanted
 from rocketbox.clock import Clock
 from rocketbox.errors import ClientStateError, ConfigurationError, Finding, NotStartedError
 from rocketbox.own_failures import as_failure, failures_only
+from rocketbox.safe_repr import safe_repr
 
 __all__ = ["BeanContainer", "Bundle", "DynamicContainer", "Replacement", "SettingsView"]
 
@@ -47,7 +48,20 @@ BeanT = TypeVar("BeanT")
 
 
 class DynamicContainer(containers.DynamicContainer):
-    """dependency-injector's container with a provider for each bean, by its name."""
+    """dependency-injector's container with a provider for each bean, by its name.
+
+    Once it is planned, no provider takes the place of another: whoever was given the first one would not see it.
+    """
+
+    is_planned = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self.is_planned and isinstance(value, providers.Provider):
+            raise ClientStateError(
+                f"app.container.{name} = ... takes the place of no bean: write app.container.{name}.override(...) for "
+                "one that is there, and a @bean function for a new one"
+            )
+        super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
         names = ", ".join(sorted(self.__dict__.get("providers", {}))) or "none"
@@ -56,10 +70,22 @@ class DynamicContainer(containers.DynamicContainer):
 
 @dataclass(frozen=True)
 class Replacement:
-    """A bean of an earlier plan of the application, and dependency-injector's providers that override it."""
+    """A bean of an earlier plan of the application, and dependency-injector's providers that override it.
+
+    ``made_of`` are the beans of that plan that these ask for.
+    """
 
     bean: BeanDefinition
     overriding: tuple[providers.Provider[Any], ...]
+    made_of: tuple[BeanDefinition, ...] = ()
+
+    def findings(self) -> Iterator[Finding]:
+        """What is wrong with it: the beans of that plan never start, so that nothing can be made of them."""
+        if self.made_of:
+            names = " and ".join(bean.label for bean in self.made_of)
+            what = f"the override of bean {self.bean.label} asks app.container for bean {names}, which a run starts"
+            where = ", ".join(dict.fromkeys(bean.where for bean in (self.bean, *self.made_of)))
+            yield Finding(what, where, "override it by an object, or by providers that ask for no bean")
 
 
 class BeanContainer:
@@ -129,10 +155,14 @@ class BeanContainer:
         belongs = None if cluster is None else self._clusters.get(cluster, self._main)
         self._definitions.append(given(value, kind, name or hint_name(kind), where, belongs))
 
-    def add_models(self, models: Mapping[str, Any]) -> None:
-        """Take the models of the settings, by their prefixes, as beans of their types."""
+    def add_models(self, models: Mapping[str, Any], types: Mapping[str, type] | None = None) -> None:
+        """Take the models of the settings, by their prefixes, as beans of their types.
+
+        ``types`` are those of models that were not made, None: an override takes their place, or their settings lack.
+        """
         for prefix, model in models.items():
-            self.add_instance(model, name=prefix, where=f"the settings below {prefix}")
+            kind = types[prefix] if model is None and types is not None else type(model)
+            self.add_instance(model, kind, name=prefix, where=f"the settings below {prefix}")
 
     def exclude(self, names: Iterable[str], where: str | None = None) -> None:
         """Leave out auto-configurations: by bean name, module, ``module.name``, or a name of their bundle."""
@@ -155,10 +185,13 @@ class BeanContainer:
         """
         self._overriding = {each.bean.replaced_by(None): each.overriding for each in self._replacements}
         self._plan, findings = self._make_plan()
+        findings += [finding for each in self._replacements for finding in each.findings()]
         if self._overrides:
             wrong = [finding for hint, value in self._overrides for finding in self._take_place(hint, value)]
             self._plan, findings = self._make_plan()
-            findings = [*wrong, *findings]
+            left = list(self._overriding.values())
+            kept = [each for each in self._replacements if any(each.overriding is one for one in left)]
+            findings = [*wrong, *(finding for each in kept for finding in each.findings()), *findings]
         self.container = DynamicContainer()
         self._providers = {}
         for bean in self._plan.order:
@@ -166,6 +199,7 @@ class BeanContainer:
         for bean in sorted(self._providers, key=self._is_handed_in):
             # Objects that were handed in, such as models of settings, leave the plain name to a bean that has it too.
             self.container.set_provider(self._key(bean), self._providers[bean])
+        self.container.is_planned = True
         return findings
 
     def add_left_out(self) -> None:
@@ -173,9 +207,11 @@ class BeanContainer:
 
         Asked, it says why there is none.
         """
+        self.container.is_planned = False
         for bean, verdict in self.planned.left_out:
             provider = self._providers[bean] = providers.ThreadSafeSingleton(partial(_not_taken, bean.label, verdict))
             self.container.set_provider(self._key(bean), provider)
+        self.container.is_planned = True
 
     def _make_plan(self) -> tuple[Plan, list[Finding]]:
         return make_plan(
@@ -195,6 +231,10 @@ class BeanContainer:
             yield Finding(what, None, fix)
             return
         asked, plan = wanted(hint), self.planned
+        if not is_bean_type(asked.type_):
+            what = f"an override is for {_shown(hint)}, and beans are found by their types"
+            yield Finding(what, None, "write the type that a parameter would have: beans={Desk: FakeDesk()}")
+            return
         if asked.every:
             name = hint_name(asked.type_)
             what = f"an override is for list[{name}], which asks for all of them, and one object takes the place of one"
@@ -221,8 +261,19 @@ class BeanContainer:
 
     def replacements(self) -> list[Replacement]:
         """What overrides beans now, in dependency-injector's way: for other plans of the same application."""
+        started = {
+            id(provider): bean
+            for bean, provider in self._providers.items()
+            if bean.style is not Style.GIVEN and not _is_overridden(provider)
+        }
+
+        def asked_for(overriding: Sequence[Any]) -> Iterator[BeanDefinition]:
+            for each in (inner for outer in overriding for inner in (outer, *outer.traverse())):
+                if id(each) in started:
+                    yield started[id(each)]
+
         return [
-            Replacement(bean, provider.overridden)
+            Replacement(bean, provider.overridden, tuple(dict.fromkeys(asked_for(provider.overridden))))
             for bean, provider in self._providers.items()
             if _is_overridden(provider)
         ]
@@ -369,8 +420,11 @@ class BeanContainer:
         stack: AsyncExitStack,
         *,
         at: Callable[[str], AbstractContextManager[object]] = nullcontext,
+        is_cut_short: Callable[[], bool] = lambda: False,
     ) -> None:
         """Build and start the beans of a phase, in order; ``stack`` closes them. ``at`` is told which one it is at.
+
+        ``is_cut_short`` says, when they are closed, whether that is cancelled because its time is up.
 
         Raises ConfigurationError, naming the bean and its place, when one fails to start.
         """
@@ -382,7 +436,7 @@ class BeanContainer:
             try:
                 told = at(f"bean {bean.label} ({bean.where})")
                 with told, self._watched(bean, stack), failures_only(exits=True, hosted=True):
-                    await self._start_bean(bean, stack)
+                    await self._start_bean(bean, stack, is_cut_short)
             except ConfigurationError:
                 raise
             except Exception as error:
@@ -417,10 +471,19 @@ class BeanContainer:
         yield
         stack.push(within)
 
-    def failures_of(self, error: BaseException) -> list[Finding]:
-        """What an error that ended the run is to a user: which bean it came from, and the line that raised it."""
+    def failures_of(
+        self, error: BaseException, others: Sequence[tuple[str, str | None, Exception]] = ()
+    ) -> list[Finding]:
+        """What an error that ended the run is to a user: which bean it came from, and the line that raised it.
+
+        ``others`` are failures of what is no bean: what failed, its place, and the error.
+        """
         findings: list[Finding] = []
         told: set[int] = set()
+        for what, where, failure in others:
+            for leaf in _leaves(failure):
+                told.add(id(leaf))
+                findings += failure_findings(what, where, leaf)
         for bean, failure, closing in self._failures:  # one that is closed later takes the place of the errors before
             what = f"bean {bean.label} failed {'when it was closed' if closing else 'while it ran'}"
             for leaf in _leaves(failure):
@@ -432,7 +495,7 @@ class BeanContainer:
                 findings += failure_findings("it failed while it ran", None, leaf)
         return findings
 
-    async def _start_bean(self, bean: BeanDefinition, stack: AsyncExitStack) -> None:
+    async def _start_bean(self, bean: BeanDefinition, stack: AsyncExitStack, is_cut_short: Callable[[], bool]) -> None:
         provider: Any = self._providers[bean]
         if bean.style is Style.GIVEN or _is_overridden(provider):
             self._note(provider())  # whoever gave it looks after it
@@ -449,16 +512,10 @@ class BeanContainer:
             if inspect.isawaitable(made):  # what a decorator around it returns may be the bean already
                 made = await made
             await self._enter(bean, _checked(bean, made), stack)
-        elif bean.style is Style.ASYNC_GENERATOR:
-            made = await stack.enter_async_context(asynccontextmanager(bean.target)(*arguments, **keywords))
-        elif bean.style is Style.GENERATOR:
-            made = stack.enter_context(contextmanager(bean.target)(*arguments, **keywords))
         else:
-            manager = _as_manager(bean.target(*arguments, **keywords))
-            if isinstance(manager, AbstractAsyncContextManager):
-                made = await stack.enter_async_context(manager)
-            else:
-                made = stack.enter_context(manager)
+            manager = _manager_of(bean, *arguments, **keywords)
+            made = manager.__enter__() if not _is_async(manager) else await manager.__aenter__()
+            stack.push_async_exit(_orderly_exit(manager, is_cut_short))
         self._note(_checked(bean, made))  # another bean may be the same object
         provider.set_provides(lambda: made)
 
@@ -477,15 +534,17 @@ class BeanContainer:
             _log.debug("bean %s is a %s: it is neither entered nor closed", bean.label, hint_name(kind))
         elif hasattr(kind, "__aenter__") and hasattr(kind, "__aexit__"):
             await stack.enter_async_context(value)
-        elif (close := closing_call(value)) is not None:
+        elif (close := closing_call(value)) is not None:  # a connection's __exit__ may end a transaction, and no more
             stack.push_async_callback(close)
+        elif hasattr(kind, "__enter__") and hasattr(kind, "__exit__"):
+            stack.enter_context(value)
         elif bean.source is Source.USER or bean.origin:  # of ours it is known
             _log.debug("bean %s: nothing of %s is closed at the stop", bean.label, hint_name(kind))
 
     def _make_provider(self, bean: BeanDefinition) -> providers.Provider[Any]:
         """One that is filled when the bean is started, if it is not there already."""
         if bean.style is Style.GIVEN and bean not in self._overriding:
-            return providers.Object(bean.value)
+            return providers.Object(bean.value) if bean.value is not None else _without_value(bean)
         refuse = _was_replaced if bean in self._overriding else _not_started
         provider = providers.ThreadSafeSingleton(partial(refuse, bean.label))
         provider.disable_async_mode()  # an awaitable bean is a bean, no future of one
@@ -583,6 +642,11 @@ def _is_overridden(provider: Any) -> bool:  # Any: its own type says that there 
     return bool(provider.overridden)
 
 
+def _without_value(bean: BeanDefinition) -> providers.Provider[Any]:
+    """A provider to override, of a model whose settings are not known."""
+    return providers.ThreadSafeSingleton(partial(_not_started, bean.label))
+
+
 def _build(
     bean: BeanDefinition, positional: Sequence[Callable[[], Any]], named: Mapping[str, Callable[[], Any]]
 ) -> Any:
@@ -615,11 +679,38 @@ def _checked(bean: BeanDefinition, made: Any) -> Any:
     )
 
 
-def _as_manager(made: Any) -> Any:
-    """A context manager of what a decorated function has returned, which may be its bare generator."""
+def _manager_of(bean: BeanDefinition, *args: Any, **kwargs: Any) -> Any:
+    """The context manager of a bean that yields; a decorated function may return its bare generator."""
+    assert bean.target is not None
+    if bean.style is Style.ASYNC_GENERATOR:
+        return asynccontextmanager(bean.target)(*args, **kwargs)
+    if bean.style is Style.GENERATOR:
+        return contextmanager(bean.target)(*args, **kwargs)
+    made = bean.target(*args, **kwargs)
     if inspect.isasyncgen(made):
         return asynccontextmanager(lambda: made)()
     return contextmanager(lambda: made)() if inspect.isgenerator(made) else made
+
+
+def _is_async(manager: Any) -> bool:
+    return isinstance(manager, AbstractAsyncContextManager)
+
+
+def _orderly_exit(manager: Any, is_cut_short: Callable[[], bool]) -> Callable[..., Awaitable[bool]]:
+    """What leaves it so that what stands behind its ``yield`` runs, also without ``finally``.
+
+    What others raised when they were closed, and a stop whose time is up, are no errors of the code around the yield.
+    Only a cancellation that a scope inside of it has called for must come by that scope.
+    """
+
+    async def leave(kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
+        told = (kind, error, trace)
+        if isinstance(error, Exception) or is_cut_short():
+            told = (None, None, None)
+        swallowed = await manager.__aexit__(*told) if _is_async(manager) else manager.__exit__(*told)
+        return bool(swallowed) and told[1] is not None
+
+    return leave
 
 
 def _not_started(label: str) -> Any:
@@ -635,6 +726,10 @@ def _was_replaced(label: str) -> Any:
         f"bean {label} was overridden when the application started, so that it was not built: its override cannot be "
         "taken back before the next start"
     )
+
+
+def _shown(hint: Any) -> str:
+    return hint_name(hint) if isinstance(hint, type) else safe_repr(hint)
 
 
 def _is_called(bean: BeanDefinition, asked: Wanted) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from rocketbox.boot.conditions import Condition
 from rocketbox.boot.marks import BeanMark, Cluster, Phase, bean_mark, is_primary
-from rocketbox.boot.wanted import Wanted, hint_name, provided_name, provided_type, wanted
+from rocketbox.boot.wanted import Wanted, hint_name, misplaced_qualifier, provided_name, provided_type, wanted
 from rocketbox.errors import Finding
 from rocketbox.hints import parameters_of, place_of, resolve_hint, return_annotation
 
@@ -43,19 +43,21 @@ class Style(Enum):
     CONTEXT = "context manager"
 
 
+_WITH_CLEAN_UP = (Style.GENERATOR, Style.ASYNC_GENERATOR, Style.CONTEXT)
 _UNIONS = (typing.Union, types.UnionType)
 _MANAGERS = (contextlib.AbstractContextManager, contextlib.AbstractAsyncContextManager)
 
 
 @dataclass(frozen=True)
 class BeanParameter:
-    """One parameter of a bean function. ``wanted`` is None when its type cannot be known; ``problem`` says why."""
+    """One parameter of a bean function. ``wanted`` is None when it cannot be known; ``problem`` says why."""
 
     name: str
     wanted: Wanted | None
     has_default: bool
     positional_only: bool
     problem: str = ""
+    fix: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +78,7 @@ class BeanDefinition:
     mark: BeanMark = field(default_factory=BeanMark)
     cluster: Cluster | None = None
     problem: str = ""
+    fix: str = ""
     origin: str = ""
     bundle: tuple[str, ...] = ()
     primary: bool = False
@@ -128,21 +131,26 @@ class BeanDefinition:
             return []
         found = []
         for parameter in parameters_of(self.target):
-            asked, problem = None, ""
+            asked, problem, fix = None, "", ""
+            has_default = parameter.default is not inspect.Parameter.empty
             if parameter.annotation is inspect.Parameter.empty:
                 problem = "it has no type"
             else:
                 try:
-                    asked = wanted(resolve_hint(self.target, parameter.annotation))
+                    hint = resolve_hint(self.target, parameter.annotation)
+                    asked = wanted(hint)
+                    if (wrong := misplaced_qualifier(parameter.name, hint, parameter.default)) is not None:
+                        asked, has_default, problem, fix = None, False, f"it {wrong[0]}", wrong[1]
                 except Exception as error:  # evaluating an annotation can raise anything
                     problem = f"its type {parameter.annotation} cannot be resolved: {error}"
             found.append(
                 BeanParameter(
                     parameter.name,
                     asked,
-                    parameter.default is not inspect.Parameter.empty,
+                    has_default,
                     parameter.kind is inspect.Parameter.POSITIONAL_ONLY,
                     problem,
+                    fix,
                 )
             )
         return found
@@ -151,7 +159,7 @@ class BeanDefinition:
         """What is wrong with the definition itself."""
         if not self.problem:
             return None
-        fix = f"write def {self.name}(...) -> TheType"
+        fix = self.fix or f"write def {self.name}(...) -> TheType"
         if self.provides is not None and (asked := wanted(self.provides)).every:
             fix = f"return a tuple[{hint_name(asked.type_)}, ...], or a class that has the list"
         return Finding(f"bean {self.name} {self.problem}", self.where, fix)
@@ -197,9 +205,13 @@ def define(
             elif wanted(provides).every:
                 every = hint_name(wanted(provides).type_)
                 problem = f"is a list[{every}], which asks for all beans of type {every}, so that nobody could have it"
+    fix = ""
+    if not problem and not mark.close and style in _WITH_CLEAN_UP:
+        problem = "says close=False, and it yields: what stands behind its yield closes it"
+        fix = "leave out close=False, or return the bean instead of yielding it"
     return BeanDefinition(
         name, provides, style, source, where, target,
-        mark=mark, problem=problem, origin=origin, bundle=bundle, primary=is_primary(target),
+        mark=mark, problem=problem, fix=fix, origin=origin, bundle=bundle, primary=is_primary(target),
     )  # fmt: skip
 
 

@@ -106,7 +106,7 @@ def load_autoconfiguration(
         loaded = point.load()
     except ConfigurationError as error:
         return broken(f"cannot be used: {error.findings[0].what}", leave_out)
-    except Exception as error:  # an import can raise anything
+    except (Exception, SystemExit) as error:  # an import can raise anything
         frames = [each for each in traceback.extract_tb(error.__traceback__) if "importlib" not in each.filename]
         line = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames[1:] else ""  # the first is our own
         return broken(f"cannot be imported: {type(error).__name__}: {error}{line}", leave_out)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import difflib
 import io
+import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -265,6 +267,7 @@ def place_variables(
         path = placement.schema.locate_variable(name, known)
         if path is None:
             placement.warnings += _switch_that_is_none(name, value, placement.schema)
+            placement.findings += _group_in_one_text(name, value, placement.schema)
             continue
         first = names.setdefault(path, name)
         if first != name:
@@ -321,6 +324,23 @@ def _switch_that_is_none(name: str, value: Scalar, schema: Schema) -> Iterator[F
         what = f"the variable {name} sets nothing: {key_text(path)} has no such key that a variable can name"
         fix = f"write {key_text(path)}.<name>.<key>: {(value.text or '').lower()} in a file, or as an argument"
         yield Finding(what, str(value.origin), fix)
+
+
+def _group_in_one_text(name: str, value: Scalar, schema: Schema) -> Iterator[Finding]:
+    """What is wrong with a variable that says a whole group of keys at once, as JSON."""
+    if not (value.text or "").lstrip().startswith("{"):
+        return
+    path = schema.group_of_variable(name)
+    if path is None:
+        return
+    try:
+        said = json.loads(value.text or "")
+    except (ValueError, RecursionError):
+        return
+    keys = ("".join(letter if letter.isalnum() else "_" for letter in key).upper() for key in said)
+    variables = " and ".join(f"{name}_{key}=..." for key in itertools.islice(keys, 2))
+    what = f"the variable {name} has JSON for the group of keys {key_text(path)}, and a variable says one key"
+    yield Finding(what, str(value.origin), f"set {variables}" if variables else f"unset {name}, which says nothing")
 
 
 # --- arguments and overrides ---------------------------------------------------------------------------------------

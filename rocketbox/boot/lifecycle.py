@@ -92,6 +92,11 @@ class Lifecycle:
         return await self._stop(error)
 
     @property
+    def is_cut_short(self) -> bool:
+        """Whether the time of the stop is up, so that what still waits is cancelled."""
+        return self._scope.cancel_called
+
+    @property
     def start_took(self) -> float:
         """Seconds from the beginning, preparations included, to the end of the phases that have started."""
         return self.prepared + sum(times.start for times in self.times.values() if times.start is not None)

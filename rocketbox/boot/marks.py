@@ -117,12 +117,21 @@ def bean(
     Raises TypeError for what is no condition.
     """
     if len(conditions) == 1 and callable(conditions[0]):
+        if _makes_conditions(conditions[0]):
+            name = conditions[0].__name__
+            raise TypeError(f"@bean({name}) has no condition: call {name}, as in @bean(on_property('desk.name'))")
         return _mark(conditions[0], BeanMark())
     for condition in conditions:
         if not callable(getattr(condition, "evaluate", None)):
             raise TypeError(f"@bean takes conditions such as on_property(...), not {condition!r}; a name is name=...")
     mark = BeanMark(tuple(conditions), name, tuple(after), tuple(before), per_cluster, phase, close)
     return lambda target: _mark(target, mark)
+
+
+def _makes_conditions(target: object) -> bool:
+    """Whether it is a function such as ``on_property``, which is no bean function, and is called for a condition."""
+    returned = getattr(target, "__annotations__", {}).get("return") if not isinstance(target, type) else None
+    return (returned if isinstance(returned, str) else getattr(returned, "__name__", "")) == "Condition"
 
 
 def _mark(target: TargetT, mark: BeanMark) -> TargetT:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from rocketbox.boot.conditions import Condition, Verdict
 from rocketbox.boot.definitions import BeanDefinition, BeanParameter, Source
+from rocketbox.boot.failures import failure_findings
 from rocketbox.boot.marks import Cluster, Phase
 from rocketbox.boot.report import ConditionsReport, ReportEntry
 from rocketbox.boot.wanted import Wanted, fits, hint_name
@@ -280,7 +281,7 @@ class _Planner:
         context = _Context(self.plan, self._settings, self._main, bean.cluster)
         verdicts = []
         for condition in bean.conditions:
-            verdict = condition.evaluate(context)
+            verdict = self._verdict(condition, context, bean)
             if not verdict.matched:
                 self.plan.left_out.append((bean, verdict))
                 self.plan.report.negative.append(_entry(bean, verdict))
@@ -292,6 +293,16 @@ class _Planner:
         self.plan.taken.append(bean)
         if verdicts:  # what has no conditions is always there: the report is of what was decided
             self.plan.report.positive.append(_entry(bean, *verdicts))
+
+    def _verdict(self, condition: Condition, context: _Context, bean: BeanDefinition) -> Verdict:
+        try:
+            verdict = condition.evaluate(context)
+            if not isinstance(verdict, Verdict):
+                raise TypeError(f"its evaluate() returned {type(verdict).__name__}, and must return a Verdict")
+        except Exception as error:  # a condition of the user's own
+            self.findings += failure_findings(f"the condition of bean {bean.label} failed", bean.where, error)
+            return Verdict(False, "its condition failed")
+        return verdict
 
     def _sorted(self, definitions: list[BeanDefinition]) -> list[BeanDefinition]:
         """As they came, except where ``after`` and ``before`` say otherwise."""
@@ -333,7 +344,7 @@ class _Planner:
         if wanted is None:
             if parameter.has_default:
                 return Argument(parameter, use_default=True)
-            fix = f"give {parameter.name} a type that exists at run time, or a default"
+            fix = parameter.fix or f"give {parameter.name} a type that exists at run time, or a default"
             self.findings.append(Finding(f"{who} cannot be given: {parameter.problem}", bean.where, fix))
             return None
         if wanted.type_ is Cluster and bean.cluster is not None:

@@ -15,7 +15,7 @@ Source: Spring Boot 3 externalized configuration.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -114,11 +114,13 @@ def load_settings(
     overrides: Mapping[str, Any] | None = None,
     strict_prefixes: Sequence[str] = STRICT_PREFIXES,
     root: type[RootSettings] = RootSettings,
+    replaced: Collection[str] = (),
 ) -> Settings:
     """Read all sources and bind them to ``models``, which stand below their prefixes (``{"desk": DeskProperties}``).
 
     ``profiles`` take the place of ``rocketbox.profiles.active``. ``environ`` is the process's own when it is None.
-    Below ``strict_prefixes``, and in models that forbid extra keys, an unknown key is an error; elsewhere a warning.
+    The models of ``replaced`` prefixes are not made: their keys are known, and none is required. Below
+    ``strict_prefixes``, and in models that forbid extra keys, an unknown key is an error; elsewhere a warning.
 
     Raises SettingsError with everything that is wrong.
     """
@@ -128,7 +130,8 @@ def load_settings(
     chosen = choose_files(sources, file, profiles)
     layers = sources.layers(chosen.layers)
     sources.findings += idle_keys(layers[file is not None : len(chosen.layers)])
-    binding = _Binding(schema, models, layers, sources, file)
+    made = {prefix: model for prefix, model in models.items() if prefix not in replaced}
+    binding = _Binding(schema, made, layers, sources, file)
     bound = binding.bind(root)
     settings = Settings(
         chosen.profiles,

@@ -135,6 +135,10 @@ class Schema:
         """The table whose groups take further keys, and below which a variable's name leads; None for no such table."""
         return next(_open_tables(self.root, _words(name), ()), None)
 
+    def group_of_variable(self, name: str) -> Path | None:
+        """The group of keys that a variable's name is that of, where nothing else may stand; None for no such group."""
+        return next(_groups(self.root, _words(name), ()), None)
+
     def leaves(self) -> Iterator[tuple[Path, Leaf | Many]]:
         """Every leaf of every model; ``*`` stands for the keys of tables."""
         return leaves_of(self.root, ())
@@ -167,6 +171,20 @@ def _matches(shape: Shape, words: list[str], path: Path, known: Callable[[Path],
         yield from _matches_in_table(shape, words, path, known)
     elif isinstance(shape, Many) and _NUMBER.fullmatch(words[0]):
         yield from _matches(shape.item_at(int(words[0])), words[1:], (*path, words[0]), known)
+
+
+def _groups(shape: Shape, words: list[str], path: Path) -> Iterator[Path]:
+    if not words:
+        if isinstance(shape, Section | Table) and shape.scalar is None and shape.many is None:
+            yield path
+    elif isinstance(shape, Table):
+        for length in range(1, len(words) + 1):
+            yield from _groups(shape.value, words[length:], (*path, "-".join(words[:length])))
+    elif isinstance(shape, Section):
+        for length in range(1, len(words) + 1):
+            candidate = shape.fields.get("".join(words[:length]))
+            if candidate is not None and not candidate.above:
+                yield from _groups(candidate.shape, words[length:], (*path, candidate.key))
 
 
 def _open_tables(shape: Shape, words: list[str], path: Path) -> Iterator[Path]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections.abc
 import contextlib
+import inspect
 import types
 import typing
 from dataclasses import dataclass
@@ -16,7 +17,16 @@ from typing_extensions import TypeAliasType
 
 from rocketbox.boot.marks import Qualifier
 
-__all__ = ["Wanted", "fits", "hint_name", "provided_name", "provided_type", "wanted"]
+__all__ = [
+    "Wanted",
+    "fits",
+    "hint_name",
+    "is_bean_type",
+    "misplaced_qualifier",
+    "provided_name",
+    "provided_type",
+    "wanted",
+]
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,32 @@ def wanted(hint: Any) -> Wanted:
             (hint,) = arguments
         else:
             return Wanted(hint, qualifier, every, optional)
+
+
+def is_bean_type(hint: Any) -> bool:
+    """Whether a bean can be asked for by it: a class or what stands for one, and not what every object is."""
+    if hint in (object, Any, None, type(None)) or typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return False
+    return isinstance(hint, type | typing.NewType) or typing.get_origin(hint) is not None
+
+
+def misplaced_qualifier(parameter: str, hint: Any, default: Any) -> tuple[str, str] | None:
+    """What is wrong with a Qualifier that stands where none is looked for, and what to write; None when all is well.
+
+    The parameter would be given any bean of its type, or the Qualifier itself.
+    """
+    name = hint_name(wanted(hint).type_) if hint is not inspect.Parameter.empty else "TheType"
+    if isinstance(default, Qualifier):
+        return "has a Qualifier as its default", f'write {parameter}: Annotated[{name}, Qualifier("{default.name}")]'
+    if default is Qualifier or _names_qualifier_class(hint):
+        return "has a Qualifier without a name", f'write {parameter}: Annotated[{name}, Qualifier("name")]'
+    return None
+
+
+def _names_qualifier_class(hint: Any) -> bool:
+    if typing.get_origin(hint) is Annotated and any(each is Qualifier for each in typing.get_args(hint)[1:]):
+        return True
+    return any(_names_qualifier_class(each) for each in typing.get_args(hint))
 
 
 _WRAPPERS = (

@@ -22,7 +22,7 @@ from rocketbox.client.api.pull import PulledRecords, PullResult, pull_message, p
 from rocketbox.client.instance import MQClientInstance, own_or_shared
 from rocketbox.client.options import ClientOptions
 from rocketbox.clock import Clock
-from rocketbox.errors import ClientError
+from rocketbox.errors import ClientError, UnknownClusterError
 from rocketbox.message import MessageExt, MessageQueue, SelectorType
 from rocketbox.protocol.admin_bodies import ClusterInfo
 from rocketbox.protocol.bodies import QueueData
@@ -294,7 +294,7 @@ class Admin:
         if cluster is None and len(info.clusters) > 1:
             raise ClientError(f"there are several clusters ({names}): say which with cluster=")
         if cluster is not None and cluster not in info.clusters:
-            raise ClientError(f"there is no cluster {cluster!r}; the name server knows {names or 'none'}")
+            raise UnknownClusterError(cluster, sorted(info.clusters))
         masters = info.masters(cluster)
         if not masters:
             raise ClientError(f"no master is known to name server {', '.join(self._instance.name_servers)}")

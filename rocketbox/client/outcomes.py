@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
-from rocketbox.errors import BatchFailed, HandlerError
+from rocketbox.errors import BatchFailed, HandlerError, Reject, RetryLater
 from rocketbox.message import DELAY_LEVEL_SECONDS, MessageExt
 from rocketbox.safe_repr import safe_repr
 
@@ -30,6 +30,7 @@ __all__ = [
     "delay_level_for",
     "failures_of_error",
     "failures_of_result",
+    "signal_in",
 ]
 
 Outcome = Exception | None
@@ -79,8 +80,20 @@ def delay_level_for(delay: timedelta) -> int:
     return len(DELAY_LEVEL_SECONDS)
 
 
+def signal_in(error: Exception) -> Exception:
+    """The signal that a task group of the handler's has wrapped into a group of its own; else the error itself.
+
+    Only where it is the one error of the group: what else failed beside it may not be forgotten for it.
+    """
+    inner: BaseException = error
+    while isinstance(inner, ExceptionGroup) and len(inner.exceptions) == 1:
+        inner = inner.exceptions[0]
+    return inner if isinstance(inner, Reject | RetryLater | BatchFailed) else error
+
+
 def failures_of_error(messages: Sequence[MessageExt], error: Exception) -> Failures:
     """The messages that come back when a handler raised error, with the reason of each."""
+    error = signal_in(error)
     if isinstance(error, BatchFailed) and error.index < len(messages):
         return [(message, error) for message in messages[error.index :]]
     return [(message, error) for message in messages]  # a BatchFailed past the end says nothing: all come back

@@ -93,6 +93,9 @@ class Beans:
     """The same if there are several such beans."""
     by_name: Callable[[Any], bool] = lambda hint: False
     """Whether a hint asks for a bean by its name, so that it can be nothing else."""
+    misplaced_name: Callable[[str, Any, Any], tuple[str, str] | None] = lambda parameter, hint, default: None
+    """What is wrong with such a name that stands where none is looked for (parameter, hint, default), and what to
+    write."""
 
 
 @dataclass(frozen=True)
@@ -271,6 +274,9 @@ class _SignatureReader:
             )
             return None
         if self.misplaces_header(raw, hint):
+            return None
+        if (wrong := self.beans.misplaced_name(raw.name, hint, raw.default)) is not None:
+            self.wrong(f"{wrong[0]} in parameter {raw.name!r}", wrong[1])
             return None
         if hint is inspect.Parameter.empty:
             if has_default:

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from rocketbox.client.handler_threads import HandlerThreads
 from rocketbox.client.middleware import ConsumeContext
-from rocketbox.client.outcomes import MessageHandler, NotTriedError, Outcome, Outcomes, PreparedCall
+from rocketbox.client.outcomes import MessageHandler, NotTriedError, Outcome, Outcomes, PreparedCall, signal_in
 from rocketbox.errors import BatchFailed, HandlerError, Reject
 from rocketbox.hints import name_of
 from rocketbox.listeners.arguments import HandlerBinding
@@ -249,15 +249,14 @@ class Invocation(ConsumeContext):
             return outcomes
         try:
             returned = await self._call_batch(arguments, len(handled))
-        except BatchFailed as failed:
-            first = failed.index if failed.index < len(handled) else 0  # past the end it says nothing: all come back
-            for index in handled[first:]:
-                outcomes[index] = failed
-        except Exception as failure:
-            if not invalid:
+        except Exception as error:
+            outcome, first = signal_in(error), 0
+            if isinstance(outcome, BatchFailed):  # past the end it says nothing: all come back
+                first = outcome.index if outcome.index < len(handled) else 0
+            elif not invalid:
                 raise
-            for index in handled:
-                outcomes[index] = failure
+            for index in handled[first:]:
+                outcomes[index] = outcome
         else:
             for index, outcome in zip(handled, returned, strict=True):
                 outcomes[index] = outcome

@@ -16,7 +16,10 @@ from rocketbox.remoting.client import RemotingClient
 
 __all__ = ["ask", "refusal"]
 
-_OF_THE_TOPIC_OR_BROKER = ("is forbidden", "group no permission")  # for everybody, whoever asks
+_OF_THE_TOPIC_OR_BROKER = (  # for everybody, whoever asks
+    "is forbidden", "group no permission",
+    " is the most (",  # a limit of the embedded broker, with its setting
+)  # fmt: skip
 
 
 def refusal(answer: RemotingCommand, address: str) -> BrokerError:

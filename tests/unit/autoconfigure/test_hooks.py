@@ -176,7 +176,7 @@ async def fails() -> None:
     module = service(SOURCE + source, "rocketbox.shutdown.timeout: 100ms\n")
     async with module.app:
         pass
-    assert module.events == ["desk opens", "hangs"]
+    assert module.events == ["desk opens", "hangs", "desk closes"]
     assert f"shutdown hook fails ({module.__name__}.py:24) failed; the stop goes on" in caplog.text
     assert "ValueError: no disk" in caplog.text
     assert "the stop took longer than 0.1 s; phase startup was cut short" in caplog.text
