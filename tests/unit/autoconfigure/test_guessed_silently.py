@@ -72,7 +72,8 @@ async def test_an_override_for_what_is_no_type_of_a_bean_is_refused(
     service: ServiceMaker, hint: Any, shown: str
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        await service(HEAD, "").app.started(beans={hint: 3}).__aenter__()
+        async with service(HEAD, "").app.started(beans={hint: 3}):
+            pass
     (finding,) = caught.value.findings
     assert (finding.what, finding.fix) == (
         f"an override is for {shown}, and beans are found by their types",
