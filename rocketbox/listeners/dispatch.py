@@ -250,13 +250,13 @@ class Invocation(ConsumeContext):
         try:
             returned = await self._call_batch(arguments, len(handled))
         except Exception as error:
-            outcome, first = signal_in(error), 0
-            if isinstance(outcome, BatchFailed):  # past the end it says nothing: all come back
-                first = outcome.index if outcome.index < len(handled) else 0
+            meant, first = signal_in(error), 0
+            if isinstance(meant, BatchFailed):  # past the end it says nothing: all come back
+                first = meant.index if meant.index < len(handled) else 0
             elif not invalid:
                 raise
             for index in handled[first:]:
-                outcomes[index] = outcome
+                outcomes[index] = meant
         else:
             for index, outcome in zip(handled, returned, strict=True):
                 outcomes[index] = outcome
