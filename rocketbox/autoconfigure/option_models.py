@@ -27,10 +27,11 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from rocketbox.boot.units import DataSize, Duration, DurationWithUnit, Timestamp, format_size
+from rocketbox.boot.units import DataSize, Duration, DurationWithUnit, Timestamp
 from rocketbox.client.unbuilt import UNBUILT
 from rocketbox.declarations import BYTES, SECONDS, Option, options_of
 from rocketbox.durations import format_duration
+from rocketbox.sizes import format_size
 
 __all__ = [
     "NOT_YET",

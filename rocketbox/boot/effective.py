@@ -20,10 +20,10 @@ from rocketbox.boot.origins import Group, Listing, Raw, Ready, file_label, split
 from rocketbox.boot.secrets import is_secret
 from rocketbox.boot.settings import Settings, SourceValue
 from rocketbox.boot.shapes import MISSING, Field, Leaf, Section, Shape, Table, has_keys, item_of, key_text, unwrapped
-from rocketbox.boot.units import format_size
 from rocketbox.boot.wording import expected, unknown_key
 from rocketbox.durations import format_duration
 from rocketbox.errors import ConfigurationError
+from rocketbox.sizes import format_size
 
 __all__ = ["Effective", "effective", "explain", "format_value", "render_tree"]
 

@@ -1,9 +1,7 @@
 """Times, points in time and sizes as types of pydantic models: ``3000``, ``3s``; ``2026-01-31T12:00:00``; ``4MB``.
 
 ``Duration`` reads a bare number as milliseconds, ``DurationWithUnit`` refuses one (``rocketbox.durations`` parses
-both), ``DataSize`` is an int of bytes with 1024-based units.
-
-Source: Spring Boot 3 ``DataSize``.
+both), ``DataSize`` is an int of bytes with 1024-based units (``rocketbox.sizes``).
 """
 
 from __future__ import annotations
@@ -16,41 +14,20 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 
 from rocketbox.durations import DURATION_EXAMPLE, DURATION_WITH_UNIT_EXAMPLE, parse_duration
+from rocketbox.sizes import SIZE_EXAMPLE, parse_data_size
 
 __all__ = [
-    "SIZE_EXAMPLE",
     "DataSize",
     "Duration",
     "DurationWithUnit",
     "Timestamp",
-    "format_size",
-    "parse_data_size",
     "parse_timestamp",
     "words_of",
 ]
 
 TIMESTAMP_EXAMPLE = "2026-01-31T12:00:00, 2026-01-31T12:00:00Z or 20260131120000"
-SIZE_EXAMPLE = "4194304 (bytes), 512KB or 4MB (1024-based)"
 
 _APACHE_TIME = re.compile(r"\d{14}")  # UtilAll.YYYYMMDDHHMMSS
-_SIZE = re.compile(r"(\d+)\s*([KMGT]?B)?", re.IGNORECASE)
-_BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
-
-
-def parse_data_size(value: Any) -> int:
-    """The bytes that ``value`` means; raises ValueError with examples of what would be right."""
-    match = None if isinstance(value, bool | float) else _SIZE.fullmatch(str(value).strip())
-    if match is None:
-        raise ValueError(f"not a size such as {SIZE_EXAMPLE}")
-    return int(match[1]) * _BYTES[(match[2] or "B").upper()]
-
-
-def format_size(value: int) -> str:
-    """A number of bytes as text, with the largest unit that leaves a whole number: ``4MB``, ``1000``."""
-    for unit in ("TB", "GB", "MB", "KB"):
-        if value and value % _BYTES[unit] == 0:
-            return f"{value // _BYTES[unit]}{unit}"
-    return str(value)
 
 
 def parse_timestamp(value: Any) -> datetime:

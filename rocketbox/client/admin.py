@@ -120,17 +120,30 @@ class Admin:
             self._instance.remoting, address, queue, timestamp_ms, timeout=self.timeout
         )
 
-    async def pull(self, queue: MessageQueue, offset: int, max_messages: int = 32, expression: str = "*") -> PullResult:
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_messages: int = 32,
+        expression: str = "*",
+        *,
+        broker_id: int = MASTER_ID,
+        decompress: bool = True,
+    ) -> PullResult:
         """What is stored in the queue from offset on, at most max_messages and as much as a broker gives at once.
 
         Returns at once, with nothing found when there is nothing. ``expression`` selects tags (``"UA || AA"``).
+        ``broker_id`` is the machine to ask: the ``suggest_which_broker_id`` of the last answer; a replica is asked as
+        well where no master is known. Bodies stay as they are stored unless they are to be decompressed.
         """
         subscription = parse_subscription(queue.topic, expression, SelectorType.TAG)
+        await self._instance.route(queue.topic)
         result = await pull_message(
             self._instance.remoting,
-            await self._address(queue),
+            await self._instance.pull_address(queue, broker_id),
             _pull_header(queue, offset, max_messages, subscription),
             timeout=self.timeout,
+            decompress=decompress,
         )
         if not subscription.tags_set:
             return result

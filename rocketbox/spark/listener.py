@@ -402,11 +402,11 @@ class SparkListenerContainer:
             .option("group", options.group)
             .option("tags", options.selector_expression)
             .option("startingOffsets", options.starting_offsets)
+            .option("commitOffsets", "true")
         )
         if options.max_messages is not None:
             reader = reader.option("maxOffsetsPerTrigger", options.max_messages)
-        if (folder := local_folder(options.checkpoint)) is not None:
-            reader = reader.option("metadataPath", str(folder / "rocketbox"))
+        folder = local_folder(options.checkpoint)
         writer = (
             reader.load()
             .writeStream.queryName(f"{options.group}.{options.topic}")

@@ -1,112 +1,247 @@
-"""The options of the data source ``rocketmq``, read and checked. Pure: no client, no Spark.
+"""The options of a read by the data source ``rocketmq``: declared once, read and checked. Pure: no client, no Spark.
 
-What each option means is told where users look for it, in ``rocketbox.spark.source``.
+Their meaning stands here and nowhere else: the reference in the documentation and the hints of errors are made of
+``OPTIONS``. Names are those of Spark's Kafka source where both have the same thing.
 """
 
 from __future__ import annotations
 
+import copy
 import difflib
-import os
-from collections.abc import Mapping
-from pathlib import Path
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, Self, TypeVar
 
-from rocketbox.spark.offsets import parse_starting_offsets
+from rocketbox.durations import parse_duration
+from rocketbox.sizes import parse_data_size
+from rocketbox.spark.selection import Selection, assigned_queues
+from rocketbox.spark.starting import EARLIEST, LATEST, PlaceKind, Places, places_of
 
-__all__ = ["SourceOptions"]
+__all__ = ["OPTIONS", "SourceOption", "SourceOptions"]
 
-NAMES = (
-    "nameServer topic tags group startingOffsets endingOffsets maxOffsetsPerTrigger commitOffsets metadataPath "
-    "failOnDataLoss rowsPerPartition maxPartitions"
-).split()
-WORDS = ("earliest", "latest", "group")
+ValueT = TypeVar("ValueT")
+Use = Literal["both", "batch", "stream"]
 ROWS_PER_PARTITION = 20_000
+
+
+@dataclass(frozen=True)
+class SourceOption:
+    """One option: what it means, its default, which reads take it, and what it is called in Spark's Kafka source."""
+
+    name: str
+    meaning: str
+    default: str = ""
+    use: Use = "both"
+    kafka: tuple[str, ...] = ()
+
+
+OPTIONS = (
+    SourceOption(
+        "nameServer", "`host:port`, several with `;`. Needed.", kafka=("kafka.bootstrap.servers", "bootstrap.servers")
+    ),
+    SourceOption(
+        "topic",
+        "The topic, or several with `,`. One of `topic`, `topicPattern` and `assign` is needed.",
+        kafka=("subscribe",),
+    ),
+    SourceOption(
+        "topicPattern",
+        "A regular expression for whole names of topics; new topics are found within half a minute. Retry and "
+        "dead-letter topics and those of the servers are never meant.",
+        kafka=("subscribePattern",),
+    ),
+    SourceOption("assign", 'Single queues, as JSON: `{"orders": {"broker-a": [0, 1]}}`.', kafka=("assign",)),
+    SourceOption("tags", "Which tags, such as `UA || AA`; the broker selects them.", "`*`"),
+    SourceOption(
+        "group",
+        "A consumer group: where `startingOffsets=group` begins, and whose offsets follow with `commitOffsets`.",
+        kafka=("kafka.group.id", "groupIdPrefix"),
+    ),
+    SourceOption(
+        "startingOffsets",
+        "Where a batch read, or a stream without a checkpoint, begins: `earliest`, `latest`, `group` "
+        "(where it stands, else earliest), a time such as `2026-01-31T12:00:00Z`, `1769860800s` or `1769860800000ms` "
+        "(the first message stored then or later), or JSON such as "
+        '`{"orders": {"broker-a": {"0": 23, "1": -2, "2": "2026-01-31T12:00:00Z"}}}` (-2 beginning, -1 end), which '
+        "may leave queues out (those: earliest). A queue that appears later begins at its beginning, or where the "
+        "group or the time says.",
+        "`group` for a stream with a group, else `earliest`",
+        kafka=("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
+    ),
+    SourceOption(
+        "endingOffsets",
+        "Where a batch read ends, not included: `latest`, `group`, a time, or JSON as above (queues it leaves out: "
+        "latest).",
+        "`latest`",
+        "batch",
+        ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+    ),
+    SourceOption(
+        "maxOffsetsPerTrigger",
+        "Rows of one micro-batch at most, shared in proportion to the queues' backlogs. With a filter by tags fewer "
+        "come: offsets are counted.",
+        use="stream",
+        kafka=("maxOffsetsPerTrigger",),
+    ),
+    SourceOption(
+        "maxBytesPerTrigger",
+        "Stored bytes of one micro-batch at most, such as `64MB`, reckoned from the next messages of each queue; one "
+        "message at least.",
+        use="stream",
+    ),
+    SourceOption(
+        "minOffsetsPerTrigger",
+        "Rows that a micro-batch waits for, `maxTriggerDelay` at most; without meaning for the trigger available-now.",
+        use="stream",
+        kafka=("minOffsetsPerTrigger",),
+    ),
+    SourceOption("maxTriggerDelay", "How long it waits for them.", "`15m`", "stream", ("maxTriggerDelay",)),
+    SourceOption(
+        "commitOffsets",
+        "`true`: the offsets of `group` on the brokers follow the batches that are done, never backwards, so that "
+        "tools show the lag. What counts is Spark's checkpoint.",
+        "`false`",
+        "stream",
+    ),
+    SourceOption(
+        "missingTopic",
+        "For a topic that does not exist: `wait` until it does, or `fail` at the start. A batch read always fails.",
+        "`wait`",
+        "stream",
+    ),
+    SourceOption(
+        "failOnDataLoss",
+        "`true`: offsets that are gone before they were read fail the read; `false`: it goes on behind them, and the "
+        "log says how many there were. A checkpoint of another store is refused in both cases.",
+        "`true`",
+        kafka=("failOnDataLoss",),
+    ),
+    SourceOption(
+        "rowsPerPartition",
+        "About how many rows one task reads: small queues share a task, large ones are split.",
+        "`20000`",
+        kafka=("maxRecordsPerPartition",),
+    ),
+    SourceOption("maxPartitions", "Tasks of one batch at most.", "as many as the rows need", kafka=("minPartitions",)),
+)
+_BY_NAME = {option.name.lower(): option for option in OPTIONS}
+_BY_KAFKA_NAME = {name.lower(): option.name for option in OPTIONS for name in option.kafka if name != option.name}
+_GONE = {
+    "metadatapath": "the first offsets are in Spark's checkpoint now",
+    "includeheaders": "the column properties has them",
+    "polltimeoutms": "a broker that does not answer is asked for a minute",
+    "fetchoffset.numretries": "a broker that does not answer is asked for a minute",
+    "fetchoffset.retryintervalms": "a broker that does not answer is asked for a minute",
+}
 
 
 class SourceOptions:
     """The options of a read, checked. Raises ValueError naming the option and what would be right."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        known = {name.lower(): name for name in NAMES}
-        values: dict[str, str] = {}
-        for name, value in options.items():
-            if name.lower() not in known:
-                near = difflib.get_close_matches(name.lower(), known, 1)
-                hint = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(NAMES)}"
-                raise ValueError(f"the data source rocketmq has no option {name!r}; {hint}")
-            values[known[name.lower()]] = value
-        self._values = values
-        self.name_server = self._needed("nameServer")
-        for address in self.name_server.replace(",", ";").split(";"):
-            host, _, port = address.strip().rpartition(":")
-            if not host or not port.isdecimal():
-                raise ValueError(
-                    f"option nameServer is {self.name_server!r}; it must be host:port, several separated by ';'"
-                )
-        self.topic = self._needed("topic")
-        self.tags = values.get("tags", "").strip() or "*"
-        self.group = values.get("group", "").strip() or None
-        self.starting_offsets = self._offsets("startingOffsets", WORDS)
-        self.ending_offsets = self._offsets("endingOffsets", ("latest",)) or "latest"
+        self._values = {_known(name).name: value for name, value in options.items()}
+        self.name_server = self._name_server()
+        self.selection = self._selection()
+        self.tags = self._text("tags") or "*"
+        self.group = self._text("group")
+        self.starting_offsets = self._places("startingOffsets", ("earliest", "latest", "group"), Places(EARLIEST))
+        self.ending_offsets = self._places("endingOffsets", ("latest", "group"), Places(LATEST)) or Places(LATEST)
         self.max_offsets_per_trigger = self._number("maxOffsetsPerTrigger")
-        self.commit_offsets = self._switch("commitOffsets", self.group is not None)
-        self.metadata_path = Path(values["metadataPath"]) if values.get("metadataPath") else None
+        self.max_bytes_per_trigger = self._read("maxBytesPerTrigger", _positive_size)
+        self.min_offsets_per_trigger = self._number("minOffsetsPerTrigger")
+        self.max_trigger_delay = self._read("maxTriggerDelay", _positive_time) or timedelta(minutes=15)
+        self.commit_offsets = self._switch("commitOffsets", False)
+        self.waits_for_topic = self._word("missingTopic", ("wait", "fail")) != "fail"
         self.fail_on_data_loss = self._switch("failOnDataLoss", True)
         self.rows_per_partition = self._number("rowsPerPartition") or ROWS_PER_PARTITION
-        self.max_partitions = self._number("maxPartitions") or 2 * (os.cpu_count() or 1)
-        if self.group is None and self.commit_offsets:
-            raise ValueError("option commitOffsets is true; then the option group must say whose offsets they are")
-        if self.group is None and self.starting_offsets == "group":
-            raise ValueError("option startingOffsets is 'group'; then the option group must say which one")
+        self.max_partitions = self._number("maxPartitions")
+        if self.group is None:
+            if self.commit_offsets:
+                raise ValueError("option commitOffsets is true; then the option group must say whose offsets they are")
+            for name, places in (("startingOffsets", self.starting_offsets), ("endingOffsets", self.ending_offsets)):
+                if places is not None and places.has(PlaceKind.GROUP):
+                    raise ValueError(f"option {name} is 'group'; then the option group must say which one")
+        least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
+        if least is not None and most is not None and least > most:
+            raise ValueError(f"option minOffsetsPerTrigger is {least}, and maxOffsetsPerTrigger allows {most} only")
+        if "maxTriggerDelay" in self._values and least is None:
+            raise ValueError("option maxTriggerDelay is how long minOffsetsPerTrigger is waited for: give that as well")
 
     def check_batch(self) -> None:
         """Raises ValueError for an option that only means something in a streaming read."""
-        self._refuse(("maxOffsetsPerTrigger", "metadataPath"), "streaming reads (spark.readStream)")
+        self._refuse("stream", "streaming reads (spark.readStream)")
 
     def check_stream(self) -> None:
-        """Raises ValueError for an option that a streaming read cannot take, or needs."""
-        self._refuse(("endingOffsets",), "batch reads (spark.read)")
-        starting = self.stream_start
-        if self.metadata_path is not None:
-            return
-        if starting == "latest" or (starting not in WORDS and -1 in parse_starting_offsets(starting).values()):
-            raise ValueError(
-                f"startingOffsets={starting} needs the option metadataPath (a folder, such as one in the checkpoint): "
-                "Spark asks for the first offsets again when it repeats the first batch, and without a note of them "
-                "messages in between would be skipped"
-            )
-        if starting == "group" and not self.commit_offsets:
-            raise ValueError(
-                "startingOffsets=group with commitOffsets=false needs the option metadataPath (a folder, such as one "
-                "in the checkpoint): what the group has committed may change until Spark asks for it again"
-            )
+        """Raises ValueError for an option that only means something in a batch read."""
+        self._refuse("batch", "batch reads (spark.read)")
 
     @property
-    def stream_start(self) -> str:
-        """Where a streaming read begins: as said, else at the group's offsets, else at the beginning."""
-        return self.starting_offsets or ("group" if self.group else "earliest")
+    def batch_start(self) -> Places:
+        """Where a batch read begins."""
+        return self.starting_offsets or Places(EARLIEST)
 
-    def _refuse(self, names: tuple[str, ...], where: str) -> None:
-        for name in names:
-            if name in self._values:
+    @property
+    def stream_start(self) -> Places:
+        """Where a streaming read begins: as said, else at the group's offsets, else at the beginning."""
+        if self.starting_offsets is not None:
+            return self.starting_offsets
+        return places_of("startingOffsets", "group" if self.group else "earliest", ("earliest", "group"), EARLIEST)
+
+    def with_tags(self, tags: str) -> Self:
+        """The same with another filter by tags."""
+        changed = copy.copy(self)
+        changed.tags = tags
+        return changed
+
+    def _refuse(self, use: Use, where: str) -> None:
+        for name in self._values:
+            if _BY_NAME[name.lower()].use == use:
                 raise ValueError(f"option {name} is for {where} only; leave it out")
 
-    def _needed(self, name: str) -> str:
-        if not (value := self._values.get(name, "").strip()):
-            raise ValueError(f"the data source rocketmq needs the option {name}")
-        return value
+    def _text(self, name: str) -> str | None:
+        return self._values.get(name, "").strip() or None
 
-    def _offsets(self, name: str, words: tuple[str, ...]) -> str | None:
-        text = self._values.get(name, "").strip()
-        if text.lower() in words:
-            return text.lower()
-        if not text:
-            return None
-        for queue, offset in parse_starting_offsets(text, name, words).items():
-            if offset < -2:
-                raise ValueError(f"option {name} has offset {offset} for {queue}; -2 is the beginning, -1 the end")
-            if queue.topic != self.topic:
-                raise ValueError(f"option {name} names topic {queue.topic!r}, and option topic is {self.topic!r}")
+    def _name_server(self) -> str:
+        if (text := self._text("nameServer")) is None:
+            raise ValueError("the data source rocketmq needs the option nameServer")
+        for address in text.replace(",", ";").split(";"):
+            host, _, port = address.strip().rpartition(":")
+            if not host or not port.isdecimal():
+                raise ValueError(f"option nameServer is {text!r}; it must be host:port, several separated by ';'")
         return text
+
+    def _selection(self) -> Selection:
+        given = {name: text for name in ("topic", "topicPattern", "assign") if (text := self._text(name)) is not None}
+        if len(given) != 1:
+            raise ValueError(
+                "the data source rocketmq needs the option topic (or topicPattern, or assign)"
+                if not given
+                else f"options {' and '.join(given)} are given, and one of them alone says what is read"
+            )
+        if "assign" in given:
+            return Selection(assigned=assigned_queues(given["assign"]))
+        if "topicPattern" in given:
+            try:
+                return Selection(pattern=re.compile(given["topicPattern"]))
+            except re.error as error:
+                raise ValueError(
+                    f"option topicPattern is {given['topicPattern']!r}, which is no regular expression: {error}"
+                ) from None
+        topics = [name.strip() for name in given["topic"].split(",")]
+        if "" in topics:
+            raise ValueError(f"option topic is {given['topic']!r}; it must be a topic, or several separated by ','")
+        return Selection(topics=tuple(dict.fromkeys(topics)))
+
+    def _places(self, name: str, words: tuple[str, ...], others: Places) -> Places | None:
+        if (text := self._text(name)) is None:
+            return None
+        places = places_of(name, text, words, others.others)
+        for queue in places.named:
+            if not self.selection.has(queue):
+                raise ValueError(f"option {name} names {queue}, and {self.selection} is read")
+        return places
 
     def _number(self, name: str) -> int | None:
         text = self._values.get(name)
@@ -116,8 +251,48 @@ class SourceOptions:
             raise ValueError(f"option {name} is {text!r}; it must be a whole number above 0")
         return int(text)
 
+    def _read(self, name: str, read: Callable[[str], ValueT]) -> ValueT | None:
+        if (text := self._values.get(name)) is None:
+            return None
+        try:
+            return read(text)
+        except ValueError as error:
+            raise ValueError(f"option {name} is {text!r}: {error}") from None
+
+    def _word(self, name: str, words: tuple[str, ...]) -> str | None:
+        text = self._values.get(name)
+        if text is not None and text.strip().lower() not in words:
+            raise ValueError(f"option {name} is {text!r}; it must be {' or '.join(words)}")
+        return None if text is None else text.strip().lower()
+
     def _switch(self, name: str, default: bool) -> bool:
-        text = self._values.get(name, str(default)).lower()
-        if text not in ("true", "false"):
-            raise ValueError(f"option {name} is {self._values[name]!r}; it must be true or false")
-        return text == "true"
+        word = self._word(name, ("true", "false"))
+        return default if word is None else word == "true"
+
+
+def _known(name: str) -> SourceOption:
+    """The option of that name, in any case. Raises ValueError that says what may be meant."""
+    lower = name.lower()
+    if lower in _BY_NAME:
+        return _BY_NAME[lower]
+    if lower in _GONE:
+        hint = f"leave it out: {_GONE[lower]}"
+    elif lower in _BY_KAFKA_NAME:
+        hint = f"what Spark's Kafka source calls so is {_BY_KAFKA_NAME[lower]} here"
+    elif near := difflib.get_close_matches(lower, _BY_NAME, 1):
+        hint = f"did you mean {_BY_NAME[near[0]].name}?"
+    else:
+        hint = f"there are {', '.join(option.name for option in OPTIONS)}"
+    raise ValueError(f"the data source rocketmq has no option {name!r}; {hint}")
+
+
+def _positive_size(text: str) -> int:
+    if (size := parse_data_size(text)) < 1:
+        raise ValueError("it must be more than nothing")
+    return size
+
+
+def _positive_time(text: str) -> timedelta:
+    if (time := parse_duration(text, bare_numbers=False)) <= timedelta(0):
+        raise ValueError("it must be more than nothing")
+    return time

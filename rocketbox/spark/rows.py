@@ -5,7 +5,6 @@ Source: Apache Spark 4.3.0, where the batches of a Python data source must have 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
@@ -13,15 +12,14 @@ import pyarrow as pa
 
 from rocketbox.client import Admin
 from rocketbox.clock import Clock
-from rocketbox.errors import RocketBoxError
-from rocketbox.message import MessageExt, MessageQueue
-from rocketbox.spark.offsets import QueueRange
+from rocketbox.message import MessageExt
+from rocketbox.protocol.codes import MASTER_ID
+from rocketbox.spark.loss import SETTLE, SETTLE_PAUSE, data_loss
+from rocketbox.spark.offsets import QueueRange, in_words
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.worker_client import client, gather, patiently
 
-__all__ = ["ARROW_SCHEMA", "DataLossError", "data_loss", "read_chunk", "read_ranges", "to_record_batch"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["ARROW_SCHEMA", "read_chunk", "read_ranges", "to_record_batch"]
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 ARROW_SCHEMA = pa.schema(
@@ -46,29 +44,6 @@ BYTES_PER_RECORD_BATCH = 16 * 1024 * 1024
 PULL_MESSAGES = 1024  # a broker gives what it likes to give at once; Apache's gives 32
 PULLS_AT_ONCE = 4  # of one task: their requests go out in one write, and the broker has no pause between them
 SHORTEST_STRETCH = 32  # rows; what one of them reads
-
-
-class DataLossError(RocketBoxError):
-    """Offsets that should be read are no longer on the broker."""
-
-    def __init__(self, queue: MessageQueue, wanted: int, first: int) -> None:
-        self.queue = queue
-        self.wanted = wanted
-        self.first = first
-        super().__init__(
-            f"{queue.topic} {queue.broker_name}/{queue.queue_id}: offset {wanted} is gone, there is "
-            + (f"nothing before {first}: " if first > wanted else f"nothing from {first} on: ")
-            + "messages were deleted before they were read (failOnDataLoss=false goes on behind them), or the topic "
-            "was made anew (then remove the checkpoint)"
-        )
-
-
-def data_loss(options: SourceOptions, queue: MessageQueue, wanted: int, first: int) -> None:
-    """Raise DataLossError, or log it where the options allow loss."""
-    error = DataLossError(queue, wanted, first)
-    if options.fail_on_data_loss:
-        raise error
-    _log.warning("%s", error)
 
 
 def to_record_batch(messages: Sequence[MessageExt]) -> pa.RecordBatch:
@@ -106,24 +81,35 @@ async def read_stretch(
 ) -> tuple[list[MessageExt], int]:
     """The messages of ``piece``, and the offset reached: its end, or less when they are too many bytes.
 
-    Reads on ``next_begin_offset``, not on a count: filters and deleted messages leave gaps.
+    Reads on ``next_begin_offset``, not on a count: filters and deleted messages leave gaps. A queue that ends before
+    the range is asked for some seconds: a broker that has just started fills it still.
     """
-    queue = piece.queue
+    queue, fail = piece.queue, options.fail_on_data_loss
     messages: list[MessageExt] = []
-    offset, size = piece.start, 0
+    offset, size, broker_id = piece.start, 0, MASTER_ID
+    short_since: float | None = None
     while offset < piece.end and size < BYTES_PER_RECORD_BATCH // PULLS_AT_ONCE:
         most = min(PULL_MESSAGES, piece.end - offset)
         result = await patiently(
             clock,
-            f"reading {queue.topic} {queue.broker_name}/{queue.queue_id} at {offset}",
-            lambda offset=offset, most=most: admin.pull(queue, offset, most, options.tags),  # type: ignore[misc]
+            f"reading {in_words(queue)} at {offset}",
+            lambda offset=offset, most=most, broker_id=broker_id: admin.pull(  # type: ignore[misc]
+                queue, offset, most, options.tags, broker_id=broker_id
+            ),
         )
+        broker_id = result.suggest_which_broker_id
         if result.min_offset > offset:
-            data_loss(options, queue, offset, result.min_offset)
+            data_loss(fail, queue, offset, min(result.min_offset, piece.end), found=result.min_offset)
         found = [message for message in result.messages if message.queue_offset < piece.end]
         if result.next_begin_offset <= offset:  # the queue ends before the range
-            data_loss(options, queue, offset, result.max_offset)
+            broker_id = MASTER_ID  # a replica may only be behind
+            short_since = clock.monotonic() if short_since is None else short_since
+            if clock.monotonic() - short_since < SETTLE:
+                await clock.sleep(SETTLE_PAUSE)
+                continue
+            data_loss(fail, queue, offset, piece.end, found=result.max_offset)
             return messages, piece.end
+        short_since = None
         messages += found
         size += sum(len(message.body) for message in found)
         offset = result.next_begin_offset

@@ -80,11 +80,11 @@ class RocketMQDataSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from rocketbox.spark.readers import RocketMQBatchReader
+        from rocketbox.spark.readers import batch_reader
 
         options = self._checked(schema)
         options.check_batch()
-        return RocketMQBatchReader(options)
+        return batch_reader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         from rocketbox.spark.readers import RocketMQStreamReader

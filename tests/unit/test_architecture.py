@@ -20,6 +20,7 @@ LADDER: dict[str, str] = {
     "declarations": "errors",
     "version": "",
     "durations": "",
+    "sizes": "",
     "errors": "durations message",  # message: for the type of NotDurableError.result alone, under TYPE_CHECKING
     "clock": "",
     "hints": "",
@@ -48,10 +49,23 @@ LADDER: dict[str, str] = {
     "spark.property_columns": "",
     "spark.record_columns": "errors message protocol spark.columns spark.property_columns",
     "spark.offsets": "message",
-    "spark.options": "spark.offsets",
+    "spark.checkpoint": "errors message",
+    "spark.limits": "message spark.offsets",
+    "spark.pushdown": "message",
+    "spark.loss": "errors message spark.offsets",
+    "spark.selection": "errors message protocol client",  # client: for the type of Admin alone, under TYPE_CHECKING
+    "spark.starting": "message client",  # as above
+    "spark.options": "durations sizes spark.selection spark.starting",
     "spark.worker_client": "errors clock protocol client",
-    "spark.rows": "errors clock message client spark.offsets spark.options spark.worker_client",
-    "spark.readers": "errors message client spark.offsets spark.options spark.rows spark.worker_client",
+    "spark.asking": "message spark.worker_client",
+    "spark.identity": "clock message client spark.checkpoint spark.loss spark.offsets spark.selection",
+    "spark.mirror": "clock rare_log message client spark.asking",
+    "spark.ends": "errors clock rare_log message client spark.asking spark.offsets spark.selection spark.worker_client",
+    "spark.progress": "clock message client spark.asking spark.checkpoint spark.ends spark.identity spark.limits "
+    "spark.offsets spark.options spark.starting spark.worker_client",
+    "spark.rows": "clock message protocol client spark.loss spark.offsets spark.options spark.worker_client",
+    "spark.readers": "message client spark.checkpoint spark.mirror spark.offsets spark.options spark.progress "
+    "spark.pushdown spark.rows spark.selection spark.starting spark.worker_client",
     "spark.write_options": "durations",
     "spark.json_values": "",
     "spark.outgoing": "message spark.json_values spark.write_options",
@@ -60,10 +74,10 @@ LADDER: dict[str, str] = {
     "spark.discovery": "spark.source",
     "spark": "errors clock tasks frames rare_log hints blocking message marks protocol remoting client template "
     "listeners spark spark.offsets",
-    "boot": "durations errors clock tasks frames hints loops own_failures safe_repr",
-    "autoconfigure": "declarations durations errors clock tasks hints safe_repr own_failures blocking loops message "
-    "marks protocol remoting client template listeners spark boot storage local_servers embedded background_work "
-    "management watchdog",
+    "boot": "durations sizes errors clock tasks frames hints loops own_failures safe_repr",
+    "autoconfigure": "declarations durations sizes errors clock tasks hints safe_repr own_failures blocking loops "
+    "message marks protocol remoting client template listeners spark boot storage local_servers embedded "
+    "background_work management watchdog",
     "management": "safe_repr boot",
     "background": "errors loops",
     "watchdog": "errors clock frames loops",

@@ -91,8 +91,9 @@ def test_small_queues_share_a_task_and_large_reads_are_split(spark: SparkSession
     assert bodies(split) == list(range(100))
 
 
-def test_a_topic_without_a_route_has_no_rows(spark: SparkSession, broker: Broker, topic: str) -> None:
-    assert read(spark, broker, topic).count() == 0
+def test_a_topic_that_does_not_exist_is_an_error(spark: SparkSession, broker: Broker, topic: str) -> None:
+    with pytest.raises(AnalysisException, match=f"topic {topic} does not exist at name server"):
+        read(spark, broker, topic).count()
 
 
 @pytest.mark.parametrize(
@@ -100,9 +101,9 @@ def test_a_topic_without_a_route_has_no_rows(spark: SparkSession, broker: Broker
     [
         ({"tag": "A"}, "has no option 'tag'; did you mean tags?"),
         ({"failOnDataLoss": "no"}, "option failOnDataLoss is 'no'; it must be true or false"),
-        ({"metadataPath": "/x"}, "option metadataPath is for streaming reads"),
+        ({"maxOffsetsPerTrigger": "5"}, "option maxOffsetsPerTrigger is for streaming reads"),
         ({"startingOffsets": '{"%s": {"broker-a": {"9": 1}}}'}, "names queues that the topic does not have"),
-        ({"endingOffsets": '{"%s": {"broker-a": {"0": 99}}}'}, "endingOffsets lies beyond the end of the queues"),
+        ({"endingOffsets": '{"%s": {"broker-a": {"0": 99}}}'}, "endingOffsets has offset 99 for"),
     ],
 )
 def test_a_wrong_option_is_told(

@@ -59,7 +59,8 @@ def test_available_now_reads_what_there_is_in_limited_batches_and_mirrors_all_of
 ) -> None:
     broker.send(topic, rows_of(0, 100))
     sink = Sink()
-    query = start(spark, broker, topic, sink, tmp_path, now=True, maxOffsetsPerTrigger=30, group="now")
+    mirrored = {"group": "now", "commitOffsets": True}
+    query = start(spark, broker, topic, sink, tmp_path, now=True, maxOffsetsPerTrigger=30, **mirrored)
     query.awaitTermination(120)
     assert [len(batch) for _, batch in sink.batches] == [30, 30, 30, 10]
     assert sorted(sink.rows) == list(range(100))
@@ -67,7 +68,7 @@ def test_available_now_reads_what_there_is_in_limited_batches_and_mirrors_all_of
     # Again from the checkpoint: only what is new, and without anything new no batch.
     broker.send(topic, rows_of(100, 105))
     for _ in range(2):
-        start(spark, broker, topic, sink, tmp_path, now=True, group="now").awaitTermination(120)
+        start(spark, broker, topic, sink, tmp_path, now=True, **mirrored).awaitTermination(120)
     assert [len(batch) for _, batch in sink.batches[4:]] == [5]
 
 
@@ -76,7 +77,7 @@ def test_the_mirror_shows_no_lag_while_the_topic_is_idle(
 ) -> None:
     broker.send(topic, rows_of(0, 10))
     sink = Sink()
-    query = start(spark, broker, topic, sink, tmp_path, group="idle")
+    query = start(spark, broker, topic, sink, tmp_path, group="idle", commitOffsets=True)
     wait_for(lambda: len(sink.rows) == 10, unless=ended(query))
     wait_for(lambda: broker.committed(topic, "idle") == broker.ends(topic), unless=ended(query))
     batches = len(sink.batches)
@@ -89,29 +90,49 @@ def test_a_repeated_first_batch_of_latest_reads_the_same(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     broker.send(topic, rows_of(0, 5))
-    options = {"startingOffsets": "latest", "metadataPath": str(tmp_path / "rocketbox")}
     sink = Sink()
     sink.fail_in = 0
-    query = start(spark, broker, topic, sink, tmp_path, **options)
-    wait_for((tmp_path / "rocketbox" / "initial.json").exists, unless=ended(query))
-    broker.send(topic, rows_of(5, 8))
+    query = start(spark, broker, topic, sink, tmp_path, startingOffsets="latest")
     with pytest.raises(StreamingQueryException, match="the sink is full"):
         query.awaitTermination(120)
-    first = sink.batches[0]
-    broker.send(topic, rows_of(8, 11))
+    broker.send(topic, rows_of(5, 11))
     sink.fail_in = None
-    query = start(spark, broker, topic, sink, tmp_path, **options)
+    query = start(spark, broker, topic, sink, tmp_path, startingOffsets="latest")
     wait_for(lambda: sink.rows.count(10), unless=ended(query))
     query.stop()
-    assert sink.batches[1] == first
-    assert sorted(set(sink.rows)) == list(range(5, 11))
+    assert sink.batches[:2] == [(0, []), (0, [])], "the end was the beginning, and is again"
+    assert sorted(sink.rows) == list(range(5, 11))
 
 
-def test_latest_without_a_place_to_keep_it_is_refused(
+def test_a_checkpoint_of_another_cluster_of_the_same_names_is_refused(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    query = start(spark, broker, topic, Sink(), tmp_path, startingOffsets="latest", group="g")
-    with pytest.raises(StreamingQueryException, match="startingOffsets=latest needs the option metadataPath"):
+    broker.send(topic, rows_of(0, 40))
+    sink = Sink()
+    start(spark, broker, topic, sink, tmp_path, now=True).awaitTermination(120)
+    assert len(sink.rows) == 40
+    with Broker(tmp_path / "another") as other:
+        other.send(topic, rows_of(0, 60))
+        query = start(spark, other, topic, sink, tmp_path, now=True)
+        with pytest.raises(
+            StreamingQueryException, match=r"CheckpointError: the checkpoint is not of what name server"
+        ):
+            query.awaitTermination(120)
+    assert len(sink.rows) == 40, "nothing was read"
+
+
+def test_a_checkpoint_of_the_earlier_form_is_refused(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    broker.send(topic, rows_of(0, 8))
+    start(spark, broker, topic, Sink(), tmp_path, now=True).awaitTermination(120)
+    for number in ("0",):
+        log = tmp_path / "checkpoint" / "offsets" / number
+        *head, _ = log.read_text().splitlines()
+        log.write_text("\n".join([*head, json.dumps({topic: {"broker-a": {"0": 2}}})]))
+        (log.parent / f".{number}.crc").unlink(missing_ok=True)
+    query = start(spark, broker, topic, Sink(), tmp_path, now=True)
+    with pytest.raises(StreamingQueryException, match="written by an earlier rocketbox"):
         query.awaitTermination(120)
 
 
@@ -119,7 +140,8 @@ def test_a_group_goes_on_where_it_has_committed(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     broker.send(topic, rows_of(0, 8))
-    start(spark, broker, topic, Sink(), tmp_path / "first", now=True, group="goes-on").awaitTermination(120)
+    mirrored = {"group": "goes-on", "commitOffsets": True}
+    start(spark, broker, topic, Sink(), tmp_path / "first", now=True, **mirrored).awaitTermination(120)
     broker.send(topic, rows_of(8, 12))
     sink = Sink()
     start(spark, broker, topic, sink, tmp_path / "second", now=True, group="goes-on").awaitTermination(120)
@@ -130,9 +152,9 @@ def test_a_topic_that_comes_later_is_read_from_its_beginning(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     sink = Sink()
-    options = {"startingOffsets": "latest", "metadataPath": str(tmp_path / "rocketbox"), "maxOffsetsPerTrigger": 4}
+    options = {"startingOffsets": "latest", "maxOffsetsPerTrigger": 4}
     query = start(spark, broker, topic, sink, tmp_path, **options)
-    wait_for((tmp_path / "rocketbox" / "initial.json").exists, unless=ended(query))
+    wait_for(lambda: sink.batches, unless=ended(query))
     broker.send(topic, rows_of(0, 10))
     wait_for(lambda: len(sink.rows) == 10, unless=ended(query))
     query.stop()
@@ -142,7 +164,8 @@ def test_a_topic_that_comes_later_is_read_from_its_beginning(
 def test_what_a_filter_leaves_out_is_no_loss(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> None:
     broker.send(topic, rows_of(0, 400), lambda number: "A" if number % 50 == 7 else "B")
     sink = Sink()
-    query = start(spark, broker, topic, sink, tmp_path, now=True, tags="A", maxOffsetsPerTrigger=150, group="filtered")
+    options = {"tags": "A", "maxOffsetsPerTrigger": 150, "group": "filtered", "commitOffsets": True}
+    query = start(spark, broker, topic, sink, tmp_path, now=True, **options)
     query.awaitTermination(120)
     assert sorted(sink.rows) == list(range(7, 400, 50))
     assert broker.committed(topic, "filtered") == broker.ends(topic)
@@ -153,7 +176,7 @@ def test_a_query_survives_a_restart_of_the_broker(spark: SparkSession, topic: st
         ports = broker.ports
         broker.send(topic, rows_of(0, 10))
         sink = Sink()
-        query = start(spark, broker, topic, sink, tmp_path, group="survivor")
+        query = start(spark, broker, topic, sink, tmp_path, group="survivor", commitOffsets=True)
         wait_for(lambda: len(sink.rows) == 10, unless=ended(query))
     time.sleep(1)
     assert query.isActive
@@ -165,20 +188,13 @@ def test_a_query_survives_a_restart_of_the_broker(spark: SparkSession, topic: st
     assert sorted(sink.rows) == list(range(20))
 
 
-def test_a_topic_made_anew_is_loss_unless_that_is_allowed(spark: SparkSession, topic: str, tmp_path: Path) -> None:
+def test_a_topic_made_anew_is_refused(spark: SparkSession, topic: str, tmp_path: Path) -> None:
     with Broker(tmp_path / "store") as broker:
         ports = broker.ports
         broker.send(topic, rows_of(0, 40))
         start(spark, broker, topic, Sink(), tmp_path, now=True).awaitTermination(120)
     with Broker(tmp_path / "another store", **ports) as broker:
         broker.send(topic, rows_of(40, 44))
-        query = start(spark, broker, topic, Sink(), tmp_path)
-        with pytest.raises(StreamingQueryException, match=r"offset 10 is gone, there is nothing from 1 on"):
+        query = start(spark, broker, topic, Sink(), tmp_path, failOnDataLoss=False)
+        with pytest.raises(StreamingQueryException, match=r"was read up to offset 10, and the queue ends at 1"):
             query.awaitTermination(120)
-        sink = Sink()
-        query = start(spark, broker, topic, sink, tmp_path, failOnDataLoss=False)
-        wait_for(lambda: query.lastProgress is not None, unless=ended(query))
-        broker.send(topic, rows_of(44, 48))
-        wait_for(lambda: len(sink.rows) == 4, unless=ended(query))
-        query.stop()
-        assert sorted(sink.rows) == [44, 45, 46, 47]

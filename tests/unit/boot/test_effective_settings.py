@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 
 from rocketbox.boot.effective import explain, format_value, render_tree
 from rocketbox.boot.settings import Settings
-from rocketbox.boot.units import Duration, format_size, parse_data_size
+from rocketbox.boot.units import Duration
 from rocketbox.cli.app import app
 from rocketbox.durations import format_duration, parse_duration
 from rocketbox.errors import ConfigurationError
+from rocketbox.sizes import format_size, parse_data_size
 from tests.unit.boot.settings_models import MODELS, load
 
 GOLDEN = Path(__file__).parents[2] / "data" / "settings"

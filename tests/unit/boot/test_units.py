@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketbox.boot.units import parse_data_size
 from rocketbox.durations import parse_duration, parse_time
+from rocketbox.sizes import parse_data_size
 
 
 @pytest.mark.parametrize(

@@ -3,32 +3,80 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-from rocketbox.spark.options import SourceOptions
+from rocketbox.message import MessageQueue
+from rocketbox.spark.options import OPTIONS, SourceOptions
+from rocketbox.spark.starting import EARLIEST, GROUP, LATEST, Place, PlaceKind, Places
 
 NEEDED = {"nameServer": "127.0.0.1:9876", "topic": "orders"}
 
 
 def test_options_have_defaults_and_names_in_any_case() -> None:
     options = SourceOptions({"NAMESERVER": "a:1;b:2", "Topic": "orders", "rowsperpartition": "7", "group": "etl"})
-    assert (options.name_server, options.topic, options.tags, options.group) == ("a:1;b:2", "orders", "*", "etl")
-    assert (options.rows_per_partition, options.max_offsets_per_trigger) == (7, None)
-    assert options.commit_offsets
+    assert (options.name_server, str(options.selection), options.tags, options.group) == (
+        "a:1;b:2", "topic orders", "*", "etl",
+    )  # fmt: skip
+    assert (options.rows_per_partition, options.max_partitions, options.max_offsets_per_trigger) == (7, None, None)
+    assert not options.commit_offsets, "the bare source has to be asked"
     assert options.fail_on_data_loss
-    assert options.stream_start == "group"
-    plain = SourceOptions(NEEDED)
-    assert not plain.commit_offsets
-    assert plain.stream_start == "earliest"
-    assert plain.max_partitions >= 2
+    assert options.stream_start == Places(GROUP)
+    assert options.batch_start == Places(EARLIEST)
+    assert SourceOptions(NEEDED).stream_start == Places(EARLIEST)
+
+
+def test_what_is_read_is_a_list_a_pattern_or_single_queues() -> None:
+    def selected(**given: str) -> SourceOptions:
+        return SourceOptions({"nameServer": "a:1", **given})
+
+    queues = [MessageQueue(topic, "broker-a", number) for topic in ("orders", "payments") for number in (0, 1)]
+    listed = selected(topic="orders, payments").selection
+    assert [listed.has(queue) for queue in queues] == [True] * 4
+    assert str(listed) == "topics orders, payments"
+    pattern = selected(topicPattern="ord.*").selection
+    assert [pattern.has(queue) for queue in queues] == [True, True, False, False]
+    for internal in ("%RETRY%orders", "%DLQ%orders", "SCHEDULE_TOPIC_XXXX", "rmq_sys_x", "TBW102"):
+        assert not selected(topicPattern=".*").selection.has(MessageQueue(internal, "broker-a", 0))
+    assert selected(topic="%DLQ%orders").selection.has(MessageQueue("%DLQ%orders", "broker-a", 0)), "by name it is read"
+    assigned = selected(assign='{"orders": {"broker-a": [1]}, "payments": {"broker-a": [0]}}').selection
+    assert [assigned.has(queue) for queue in queues] == [False, True, True, False]
+
+
+def test_a_place_is_a_word_a_time_or_an_offset_of_a_queue() -> None:
+    def start(text: str) -> Places:
+        return SourceOptions({**NEEDED, "group": "g", "startingOffsets": text}).batch_start
+
+    assert start("Earliest") == Places(EARLIEST)
+    assert start("group") == Places(GROUP)
+    noon = Places(Place(PlaceKind.TIME, 1_769_860_800_000))
+    for text in ("2026-01-31T12:00:00Z", "2026-01-31 13:00:00+01:00", "1769860800s", "1769860800000ms"):
+        assert start(text) == noon, text
+    queue = MessageQueue("orders", "b", 0)
+    named = '{"orders": {"b": {"0": 23, "1": -2, "2": -1, "3": "1769860800s"}}}'
+    assert [start(named).of(MessageQueue("orders", "b", number)) for number in range(5)] == [
+        Place(PlaceKind.OFFSET, 23), EARLIEST, LATEST, noon.others, EARLIEST,
+    ]  # fmt: skip
+    ends = SourceOptions({**NEEDED, "endingOffsets": '{"orders": {"b": {"0": 5}}}'}).ending_offsets
+    assert ends.of(MessageQueue("orders", "b", 1)) == LATEST
+    assert start("latest").of_new(queue) == EARLIEST, "all of it came after the query began"
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"topic": " "}, "needs the option topic"),
+        ({"topic": " "}, "needs the option topic (or topicPattern, or assign)"),
+        ({"topic": "a,,b"}, "option topic is 'a,,b'; it must be a topic, or several separated by ','"),
+        ({"topicPattern": "a.*"}, "options topic and topicPattern are given, and one of them alone"),
+        ({"topic": "", "topicPattern": "a("}, "topicPattern is 'a(', which is no regular expression"),
+        ({"topic": "", "assign": "[1]"}, 'assign must be JSON such as {"topic": {"broker-a": [0, 1]}}'),
+        ({"topic": "", "assign": '{"t": {"b": [-1]}}'}, "-1 is no number of a queue"),
+        ({"topic": "", "assign": "{}"}, "option assign names no queue"),
+        ({"subscribe": "orders"}, "what Spark's Kafka source calls so is topic here"),
+        ({"kafka.bootstrap.servers": "a:1"}, "what Spark's Kafka source calls so is nameServer here"),
+        ({"startingTimestamp": "1"}, "what Spark's Kafka source calls so is startingOffsets here"),
+        ({"includeHeaders": "true"}, "leave it out: the column properties has them"),
+        ({"metadataPath": "/x"}, "leave it out: the first offsets are in Spark's checkpoint now"),
         ({"nameServer": "localhost"}, "option nameServer is 'localhost'; it must be host:port"),
         ({"failondataLos": "true"}, "has no option 'failondataLos'; did you mean failOnDataLoss?"),
         ({"xyz": "1"}, "has no option 'xyz'; there are nameServer, topic,"),
@@ -37,10 +85,26 @@ def test_options_have_defaults_and_names_in_any_case() -> None:
         ({"commitOffsets": "yes"}, "commitOffsets is 'yes'; it must be true or false"),
         ({"commitOffsets": "true"}, "the option group must say whose offsets"),
         ({"startingOffsets": "group"}, "the option group must say which one"),
-        ({"startingOffsets": "first"}, "startingOffsets must be earliest, latest, group or JSON"),
-        ({"endingOffsets": "earliest"}, "endingOffsets must be latest or JSON"),
-        ({"startingOffsets": '{"orders": {"b": {"0": -3}}}'}, "startingOffsets has offset -3"),
-        ({"startingOffsets": '{"other": {"b": {"0": 3}}}'}, "names topic 'other', and option topic is 'orders'"),
+        ({"startingOffsets": "first"}, "startingOffsets must be earliest, latest, group, a time such as"),
+        ({"startingOffsets": "[1]"}, "startingOffsets must be earliest, latest, group, a time such as"),
+        ({"startingOffsets": '{"orders": {"b": {"x": 1}}}'}, "startingOffsets must be earliest, latest, group"),
+        ({"startingOffsets": "2026-01-31T12:00:00"}, "has no time zone, and it is read on several machines"),
+        ({"startingOffsets": "2026-13-31T12:00:00Z"}, "month must be in 1..12"),
+        ({"startingOffsets": "1769860800"}, "is none of them"),
+        ({"endingOffsets": "earliest"}, "endingOffsets must be latest, group, a time such as"),
+        ({"endingOffsets": "group"}, "option endingOffsets is 'group'; then the option group must say which one"),
+        ({"startingOffsets": '{"orders": {"b": {"0": -3}}}'}, "offset -3: -2 is the beginning, -1 the end"),
+        ({"startingOffsets": '{"orders": {"b": {"0": true}}}'}, "True is no offset"),
+        ({"startingOffsets": '{"other": {"b": {"0": 3}}}'}, "and topic orders is read"),
+        ({"maxBytesPerTrigger": "much"}, "option maxBytesPerTrigger is 'much': not a size such as"),
+        ({"maxBytesPerTrigger": "0"}, "option maxBytesPerTrigger is '0': it must be more than nothing"),
+        ({"maxTriggerDelay": "5"}, "option maxTriggerDelay is '5': 5 has no unit"),
+        ({"maxTriggerDelay": "5m"}, "minOffsetsPerTrigger is waited for: give that as well"),
+        (
+            {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
+            "minOffsetsPerTrigger is 5, and maxOffsetsPerTrigger allows 4 only",
+        ),
+        ({"missingTopic": "ignore"}, "option missingTopic is 'ignore'; it must be wait or fail"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_would_be_right(options: dict[str, str], text: str) -> None:
@@ -48,23 +112,24 @@ def test_a_wrong_option_is_named_with_what_would_be_right(options: dict[str, str
         SourceOptions({**NEEDED, **options})
 
 
-@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "metadataPath"])
-def test_options_of_streams_are_refused_in_batch_reads(name: str) -> None:
-    with pytest.raises(ValueError, match=f"option {name} is for streaming reads"):
-        SourceOptions({**NEEDED, name: "1"}).check_batch()
-
-
 @pytest.mark.parametrize(
-    ("options", "text"),
+    "name",
     [
-        ({"endingOffsets": "latest"}, "option endingOffsets is for batch reads"),
-        ({"startingOffsets": "latest"}, "needs the option metadataPath"),
-        ({"startingOffsets": '{"orders": {"b": {"0": -1}}}'}, "needs the option metadataPath"),
-        ({"startingOffsets": "group", "group": "g", "commitOffsets": "false"}, "needs the option metadataPath"),
+        "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "commitOffsets", "missingTopic",
+        "endingOffsets",
     ],
-)
-def test_a_stream_that_could_skip_messages_is_refused(options: dict[str, str], text: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=text):
-        SourceOptions({**NEEDED, **options}).check_stream()
-    if "metadataPath" in text:
-        SourceOptions({**NEEDED, **options, "metadataPath": str(tmp_path)}).check_stream()
+)  # fmt: skip
+def test_options_of_one_kind_of_read_are_refused_in_the_other(name: str) -> None:
+    value = {"commitOffsets": "false", "missingTopic": "wait", "endingOffsets": "latest"}.get(name, "1")
+    options = SourceOptions({**NEEDED, name: value})
+    refused, taken, where = (options.check_batch, options.check_stream, "streaming")
+    if name == "endingOffsets":
+        refused, taken, where = (taken, refused, "batch")
+    with pytest.raises(ValueError, match=f"option {name} is for {where} reads"):
+        refused()
+    taken()
+
+
+def test_each_option_is_told_of_in_the_reference() -> None:
+    assert {option.name for option in OPTIONS} >= {"nameServer", "topic", "startingOffsets", "failOnDataLoss"}
+    assert all(option.meaning.endswith(".") for option in OPTIONS)

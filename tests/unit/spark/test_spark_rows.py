@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
@@ -18,9 +19,10 @@ from rocketbox.errors import ConnectError
 from rocketbox.message import MessageExt, MessageQueue
 from rocketbox.protocol.stored_message import StoredMessage, decode_message, encode_stored_message
 from rocketbox.spark import rows
+from rocketbox.spark.loss import SETTLE, DataLossError
 from rocketbox.spark.offsets import QueueRange
 from rocketbox.spark.options import SourceOptions
-from rocketbox.spark.rows import ARROW_SCHEMA, DataLossError, read_chunk, to_record_batch
+from rocketbox.spark.rows import ARROW_SCHEMA, read_chunk, read_stretch, to_record_batch
 
 pytestmark = pytest.mark.anyio
 
@@ -59,22 +61,38 @@ class LogOfAQueue(Admin):
         self.end = end
         self.failures = failures
         self.pulls: list[int] = []
+        self.asked: list[int] = []
+        self.suggested = 0
+        self.grows_after: int | None = None
 
-    async def pull(self, queue: MessageQueue, offset: int, max_messages: int = 32, expression: str = "*") -> PullResult:
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_messages: int = 32,
+        expression: str = "*",
+        *,
+        broker_id: int = 0,
+        decompress: bool = True,
+    ) -> PullResult:
+        self.asked.append(broker_id)
         await anyio.lowlevel.checkpoint()
         if self.failures:
             self.failures -= 1
             raise ConnectError("127.0.0.1:1", "refused")
         self.pulls.append(offset)
+        if self.grows_after is not None and len(self.pulls) > self.grows_after:
+            self.end = self.messages[-1].queue_offset + 1
         bounds = (self.first, self.end)
         if offset < self.first:
             return PullResult(PullStatus.OFFSET_ILLEGAL, self.first, *bounds)
         if offset >= self.end:
             return PullResult(PullStatus.OFFSET_ILLEGAL, self.end, *bounds)
-        found = [found for found in self.messages if offset <= found.queue_offset][: min(max_messages, 32)]
+        found = [found for found in self.messages if offset <= found.queue_offset < self.end][: min(max_messages, 32)]
         if not found:
             return PullResult(PullStatus.NO_MATCHED_MSG, self.end, *bounds)
-        return PullResult(PullStatus.FOUND, found[-1].queue_offset + 1, *bounds, messages=found)
+        result = PullResult(PullStatus.FOUND, found[-1].queue_offset + 1, *bounds, messages=found)
+        return dataclasses.replace(result, suggest_which_broker_id=self.suggested)
 
 
 def options(**changed: str) -> SourceOptions:
@@ -119,14 +137,34 @@ async def test_large_messages_end_a_chunk_early_and_in_order(monkeypatch: pytest
     assert found == list(range(1000))
 
 
-async def test_offsets_that_are_gone_are_loss_unless_that_is_allowed() -> None:
+async def test_offsets_that_are_gone_are_loss_unless_that_is_allowed(caplog: pytest.LogCaptureFixture) -> None:
     trimmed = LogOfAQueue([message(offset) for offset in range(50, 100)], 50, 100)
-    with pytest.raises(DataLossError, match=r"offset (0|32) is gone, there is nothing before 50"):
+    with pytest.raises(
+        DataLossError, match=r"offsets (0 to 31 \(32|32 to 49 \(18) in all\) are gone, its first message is 50"
+    ):
         await read(trimmed, 0, 100)
     assert await read(trimmed, 0, 100, failOnDataLoss="false") == (list(range(50, 100)), 100)
-    with pytest.raises(DataLossError, match="offset 100 is gone, there is nothing from 100 on"):
+    with pytest.raises(DataLossError, match=r"offsets 100 to 119 \(20 in all\) are gone, the queue ends at 100"):
         await read(trimmed, 90, 120)
     assert await read(trimmed, 90, 120, failOnDataLoss="false") == (list(range(90, 100)), 120)
+    assert "orders broker-a/0: offsets 100 to 119 (20 in all) are gone" in caplog.text
+    assert "orders broker-a/0: offsets 0 to 31 (32 in all) are gone" in caplog.text
+
+
+async def test_a_queue_that_a_broker_fills_still_is_waited_for_before_anything_counts_as_gone() -> None:
+    log = LogOfAQueue([message(offset) for offset in range(20)], 0, 12)
+    log.grows_after = 3
+    clock = StillClock()
+    found, reached = await read_chunk(log, QueueRange(QUEUE, 0, 20), options(failOnDataLoss="false"), clock)
+    assert ([each.queue_offset for each in found], reached) == (list(range(20)), 20)
+    assert 0 < clock.slept < SETTLE
+
+
+async def test_pulls_follow_the_machine_that_the_broker_suggests() -> None:
+    log = LogOfAQueue([message(offset) for offset in range(70)], 0, 70)
+    log.suggested = 1
+    await read_stretch(log, QueueRange(QUEUE, 0, 70), options(), StillClock())
+    assert log.asked == [0, 1, 1]
 
 
 async def test_a_broker_that_is_away_is_asked_for_a_minute() -> None:

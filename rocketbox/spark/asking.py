@@ -1,0 +1,36 @@
+"""Questions about many queues at once, of which some may stay without an answer: one broker away is not all away.
+
+What may pass when it is asked again later counts as no answer (``worker_client.may_pass``); anything else is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from rocketbox.message import MessageQueue
+from rocketbox.spark.worker_client import UNREACHABLE, gather, may_pass
+
+__all__ = ["Answers", "ask_each"]
+
+ResultT = TypeVar("ResultT")
+Answers = tuple[dict[MessageQueue, ResultT], dict[MessageQueue, Exception]]
+"""What was answered, and why the rest was not."""
+
+
+async def ask_each(
+    function: Callable[[MessageQueue], Awaitable[ResultT]], queues: Iterable[MessageQueue]
+) -> Answers[ResultT]:
+    """``function(queue)`` for each queue, all at the same time."""
+
+    async def ask(queue: MessageQueue) -> tuple[ResultT] | Exception:
+        try:
+            return (await function(queue),)
+        except UNREACHABLE as error:
+            if not may_pass(error):
+                raise
+            return error
+
+    found = await gather(ask, queues)
+    answers = {queue: each[0] for queue, each in found.items() if isinstance(each, tuple)}
+    return answers, {queue: each for queue, each in found.items() if isinstance(each, Exception)}

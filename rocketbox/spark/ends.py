@@ -1,0 +1,150 @@
+"""Where the queues of a stream end now, asked a bounded number of times, and what becomes of those that do not answer.
+
+A poll costs one request for each queue; routes are asked for every five seconds (each second while a topic is missing),
+the topics of a pattern every half a minute. While nothing new comes, polls slow down to one a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+
+from rocketbox.client import Admin
+from rocketbox.clock import Clock
+from rocketbox.errors import RocketBoxError
+from rocketbox.message import MessageQueue
+from rocketbox.rare_log import RareLog
+from rocketbox.spark.asking import ask_each
+from rocketbox.spark.offsets import QueueOffsets
+from rocketbox.spark.selection import MissingTopicError, Selection
+from rocketbox.spark.worker_client import UNREACHABLE, gather, may_pass
+
+__all__ = ["Ends", "SilenceError"]
+
+_log = logging.getLogger(__name__)
+
+ROUTES_FOR = 5.0  # seconds
+PATTERN_FOR = 30.0
+MISSING_FOR = 1.0
+SILENCE = 180.0  # seconds without any answer after which a stream says so
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two polls that bring nothing
+
+
+class SilenceError(RocketBoxError):
+    """No broker, or no name server, has answered for long."""
+
+    def __init__(self, what: str, name_server: str, seconds: float, error: Exception) -> None:
+        super().__init__(
+            f"nothing of {what} (name server {name_server}) has answered for {seconds:.0f} s; the last error: {error}"
+        )
+
+
+class Ends:
+    """The ends of a selection's queues, as a stream asks for them again and again."""
+
+    def __init__(self, selection: Selection, name_server: str, clock: Clock, *, waits_for_topic: bool) -> None:
+        self._selection = selection
+        self._name_server = name_server
+        self._clock = clock
+        self._waits_for_topic = waits_for_topic
+        self._queues: list[MessageQueue] = []
+        self._complete = self._was_complete = False
+        self._asked_at = -math.inf
+        self._silent_since: float | None = None
+        self._pause = 0.0
+        self._told = RareLog(_log, period=60.0)
+        self.seen = False
+        """Whether there was a queue once: then a topic without a route is no missing one, its brokers are away."""
+        self.away: frozenset[MessageQueue] = frozenset()
+        """The queues that did not answer last."""
+        self.last: QueueOffsets = {}
+        """What was answered last, for each queue."""
+
+    async def ask(self, admin: Admin, *, patient: bool = True) -> QueueOffsets:
+        """The end of each queue that answers.
+
+        Raises MissingTopicError where a missing topic is not waited for, and SilenceError when nothing has answered for
+        SILENCE seconds; what the client raises when it is not ``patient`` and no name server answers.
+        """
+        try:
+            queues = await self._known_queues(admin)
+        except UNREACHABLE as error:
+            if not patient or not may_pass(error):
+                raise
+            self.away = frozenset(self._queues)
+            self._silence(error)
+            return {}
+        if self.seen and not queues:
+            self._silence(MissingTopicError("no queue of it has a route", "its brokers may be away"))
+            return {}
+        ends, failed = await ask_each(admin.max_offset, queues)
+        self.away = frozenset(failed)
+        self.last |= ends
+        if failed:
+            self._asked_at = -math.inf  # the broker may have moved
+            why = failed[min(failed)]
+            brokers = sorted({queue.broker_name for queue in failed})
+            self._told.tell(
+                logging.WARNING, self._clock.monotonic(), "away",
+                "%d of %d queues of %s are not read: broker %s does not answer: %s",
+                len(failed), len(queues), self._selection, ", ".join(brokers), why,
+            )  # fmt: skip
+            if not ends:
+                self._silence(why)
+                return {}
+        else:
+            self._told.over("away")
+        self._silent_since = None
+        self.seen = self.seen or bool(ends)
+        return ends
+
+    async def ask_all(self, admin: Admin) -> QueueOffsets:
+        """The end of each queue there is; raises what the client raises when one does not answer."""
+        self._asked_at = -math.inf
+        self.last = await gather(admin.max_offset, await self._known_queues(admin))
+        self.seen = self.seen or bool(self.last)
+        return self.last
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing was missing, and all queues have answered."""
+        return self._complete and not self.away
+
+    async def wait(self) -> None:
+        """Wait before the next poll, longer each time until :meth:`moved`."""
+        self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
+        await self._clock.sleep(self._pause)
+
+    def moved(self) -> None:
+        """Something new was there: the next poll comes soon."""
+        self._pause = 0.0
+
+    async def _known_queues(self, admin: Admin) -> list[MessageQueue]:
+        fresh_for = MISSING_FOR if not self._complete else PATTERN_FOR if self._selection.pattern else ROUTES_FOR
+        if self._clock.monotonic() - self._asked_at < fresh_for:
+            return self._queues
+        queues, missing = await self._selection.queues(admin)
+        if missing and not self._waits_for_topic and not self._was_complete:
+            raise MissingTopicError(
+                f"{'; '.join(missing)} at name server {self._name_server}", "create it, or say missingTopic=wait"
+            )
+        if missing:
+            self._told.tell(
+                logging.WARNING, self._clock.monotonic(), "missing",
+                "%s at name server %s; it is asked for each second", "; ".join(missing), self._name_server,
+            )  # fmt: skip
+        else:
+            self._told.over("missing")
+        self._complete = not missing
+        self._was_complete = self._was_complete or self._complete
+        self._queues = queues
+        self._asked_at = self._clock.monotonic()
+        return self._queues
+
+    def _silence(self, error: Exception) -> None:
+        now = self._clock.monotonic()
+        if self._silent_since is None:
+            self._silent_since = now
+        if now - self._silent_since >= SILENCE:
+            raise SilenceError(str(self._selection), self._name_server, now - self._silent_since, error) from error
+        self._told.tell(logging.WARNING, now, "silent", "where %s ends is not known: %s", self._selection, error)

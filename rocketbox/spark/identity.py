@@ -1,0 +1,91 @@
+"""Whether a queue is still the one that a checkpoint was made of.
+
+Each offset goes with its witness, the last message before it (``checkpoint``). Before a process goes on from an offset
+it pulls that message again: another one there is another store. Store time and place in the commit log are compared;
+both are the same on a master, its replicas, and whoever is made master among them. What cannot be known (no witness,
+or one that was deleted) is not compared.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from rocketbox.client import Admin
+from rocketbox.clock import Clock
+from rocketbox.message import MessageQueue
+from rocketbox.spark.checkpoint import RESET, CheckpointError, QueueProgress, StreamOffset, Witness
+from rocketbox.spark.loss import SETTLE, SETTLE_PAUSE
+from rocketbox.spark.offsets import in_words
+from rocketbox.spark.selection import Selection
+
+__all__ = ["another_store", "check_ownership", "difference", "witness_before"]
+
+
+async def witness_before(admin: Admin, queue: MessageQueue, offset: int) -> Witness | None:
+    """The witness of an offset; None when there is no message before it (any more)."""
+    if offset == 0:
+        return None
+    result = await admin.pull(queue, offset - 1, 1, decompress=False)
+    for message in result.messages:
+        if message.queue_offset == offset - 1:
+            return Witness(message.store_timestamp_ms, message.commit_log_offset)
+    return None
+
+
+async def difference(admin: Admin, queue: MessageQueue, progress: QueueProgress, clock: Clock) -> str | None:
+    """What is otherwise in the queue than it was; None when nothing is, or nothing can be known.
+
+    A queue that ends before the offset is asked for some seconds: a broker that has just started fills it still.
+    """
+    if progress.next == 0:
+        return None
+    last = progress.next - 1
+    until = clock.monotonic() + SETTLE
+    while True:
+        result = await admin.pull(queue, last, 1, decompress=False)
+        for message in result.messages:
+            if message.queue_offset == last:
+                found = Witness(message.store_timestamp_ms, message.commit_log_offset)
+                if progress.witness in (None, found):
+                    return None
+                return f"its message {last} was {in_time(progress.witness)}, and the one there is {in_time(found)}"
+        if result.max_offset >= progress.next or result.min_offset > last:
+            return None  # deleted meanwhile
+        if clock.monotonic() >= until:
+            return f"it was read up to offset {progress.next}, and the queue ends at {result.max_offset}"
+        await clock.sleep(SETTLE_PAUSE)
+
+
+def in_time(witness: Witness | None) -> str:
+    assert witness is not None
+    stored = datetime.fromtimestamp(witness.stored_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+    return f"stored at {stored} at {witness.log_offset} of the commit log"
+
+
+def another_store(differences: dict[MessageQueue, str], name_server: str) -> CheckpointError:
+    """The error for queues that are not those of the checkpoint; there is at least one."""
+    told = [f"{in_words(queue)}: {text}" for queue, text in sorted(differences.items())][:3]
+    more = f" (and {len(differences) - 3} queues more)" if len(differences) > 3 else ""
+    return CheckpointError(
+        f"the checkpoint is not of what name server {name_server} leads to: {'; '.join(told)}{more}. Either it is "
+        "another cluster, or the topic or the store was made anew, or the broker has lost its last messages. Nothing "
+        "was read, since messages would be skipped. Let the name server be that of the checkpoint, or begin with "
+        f"another checkpoint ({RESET})"
+    )
+
+
+def check_ownership(offset: StreamOffset, selection: Selection, group: str | None) -> None:
+    """Raise CheckpointError when a checkpoint belongs to another group or to other topics than a query reads."""
+    if offset.group is not None and offset.group != group:
+        asked = "has no group" if group is None else f"is of group {group!r}"
+        raise CheckpointError(
+            f"the checkpoint belongs to group {offset.group!r}, and the query {asked}: each group needs a checkpoint "
+            f"of its own ({RESET})"
+        )
+    if left_out := sorted(queue for queue in offset.queues if not selection.has(queue)):
+        names = map(in_words, left_out[:3]) if selection.assigned else sorted({f"topic {q.topic}" for q in left_out})
+        raise CheckpointError(
+            f"the checkpoint holds offsets of {', '.join(names)}, and the query reads {selection}: what it leaves out "
+            "would never be gone on with. Name it again, or begin with another checkpoint: with "
+            f"startingOffsets=group it goes on where the group stands ({RESET})"
+        )

@@ -1,0 +1,168 @@
+"""From one offset of a stream to the next: what a micro-batch takes, and what is written of it.
+
+Pure but for the questions to brokers: Spark's calls are ``readers``'. A queue that does not answer stays where it is,
+and a queue that is new begins where the first offsets say; both are written in the end of the batch, so that it is the
+same batch when it is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from rocketbox.client import Admin
+from rocketbox.clock import Clock
+from rocketbox.message import MessageQueue
+from rocketbox.spark.asking import ask_each
+from rocketbox.spark.checkpoint import QueueProgress, StreamOffset
+from rocketbox.spark.ends import Ends
+from rocketbox.spark.identity import another_store, check_ownership, difference, witness_before
+from rocketbox.spark.limits import FewRows, limit_bytes, limit_rows
+from rocketbox.spark.offsets import QueueOffsets, QueueRange, in_words
+from rocketbox.spark.options import SourceOptions
+from rocketbox.spark.starting import PlaceKind, resolve
+from rocketbox.spark.worker_client import gather, patiently
+
+__all__ = ["StreamProgress", "ranges_between"]
+
+SAMPLE = 32  # messages that a queue's row size is reckoned from
+
+
+@dataclass(frozen=True)
+class _Backlog:
+    """Where each queue is to be read from and to, as it is known now."""
+
+    first: QueueOffsets
+    last: QueueOffsets
+
+    @property
+    def rows(self) -> int:
+        return sum(end - self.first[queue] for queue, end in self.last.items())
+
+
+class StreamProgress:
+    """What one process of a stream knows beside the offsets that Spark keeps."""
+
+    def __init__(self, options: SourceOptions, clock: Clock) -> None:
+        self._options = options
+        self._clock = clock
+        self.ends = Ends(options.selection, options.name_server, clock, waits_for_topic=options.waits_for_topic)
+        self._same: set[MessageQueue] = set()
+        """Queues that are those of the checkpoint."""
+        self._target: QueueOffsets | None = None
+        least = options.min_offsets_per_trigger
+        self._few_rows = None if least is None else FewRows(least, options.max_trigger_delay.total_seconds())
+
+    async def aim(self, admin: Admin) -> None:
+        """From now on read up to the ends of this moment, of all queues (the trigger available-now)."""
+        what = f"asking where {self._options.selection} ends"
+        self._target = await patiently(self._clock, what, lambda: self.ends.ask_all(admin))
+
+    async def next(self, admin: Admin, start: StreamOffset, *, limited: bool = True) -> StreamOffset:
+        """The end of the next batch; ``start`` itself when there is none."""
+        check_ownership(start, self._options.selection, self._options.group)
+        self.ends.seen = self.ends.seen or bool(start.queues)
+        if self._target is None:
+            last = await self.ends.ask(admin, patient=not start.initial)
+        else:
+            last = dict(self._target)
+        for queue in self.ends.away:
+            self._same.discard(queue)  # whoever comes back in its place has to show who it is
+        unsure = [q for q in last if q in start.queues and (q not in self._same or last[q] < start.queues[q].next)]
+        silent = await self.check(admin, {queue: start.queues[queue] for queue in unsure})
+        backlog = await self._backlog(admin, start, {q: end for q, end in last.items() if q not in silent})
+        moved = backlog.last if not limited else await self._limit(admin, backlog)
+        return await self._with_witnesses(admin, start, backlog.first, moved)
+
+    async def check(self, admin: Admin, offsets: Mapping[MessageQueue, QueueProgress]) -> Collection[MessageQueue]:
+        """Raise CheckpointError when a queue is another than it was; those that do not answer come back."""
+        answers, silent = await ask_each(lambda q: difference(admin, q, offsets[q], self._clock), offsets)
+        if others := {queue: text for queue, text in answers.items() if text is not None}:
+            raise another_store(others, self._options.name_server)
+        self._same.update(answers)
+        return silent.keys()
+
+    async def check_end(self, admin: Admin, end: StreamOffset) -> None:
+        """The same for the end of a batch that an earlier process has planned, waiting for brokers that are away."""
+        check_ownership(end, self._options.selection, self._options.group)
+        unsure = {queue: progress for queue, progress in end.queues.items() if queue not in self._same}
+
+        async def ask(queue: MessageQueue) -> str | None:
+            return await patiently(
+                self._clock, f"looking at {queue}", lambda: difference(admin, queue, unsure[queue], self._clock)
+            )
+
+        answers = await gather(ask, unsure)
+        if others := {queue: text for queue, text in answers.items() if text is not None}:
+            raise another_store(others, self._options.name_server)
+        self._same.update(answers)
+
+    async def _backlog(self, admin: Admin, start: StreamOffset, last: QueueOffsets) -> _Backlog:
+        places = self._options.stream_start
+        new = [queue for queue in last if queue not in start.queues]
+        if start.initial and places.has(PlaceKind.LATEST) and self.ends.away:
+            # Where these end now cannot be known later.
+            what = f"asking where {self._options.selection} ends"
+            late = await patiently(self._clock, what, lambda: gather(admin.max_offset, self.ends.away))
+            last, new = last | late, [*new, *late]
+        if start.initial and self.ends.complete and (unknown := sorted(places.named.keys() - last.keys())):
+            raise ValueError(
+                "option startingOffsets names queues that the topic does not have: " + ", ".join(map(in_words, unknown))
+            )
+        place = places.of if start.initial else places.of_new
+
+        async def first_of(queue: MessageQueue) -> int:
+            wanted = place(queue)
+            if wanted.kind is PlaceKind.LATEST:
+                return last[queue]
+            found = await resolve(admin, wanted, queue, self._options.group)
+            if wanted.kind is PlaceKind.OFFSET and found > last[queue]:
+                raise ValueError(f"option startingOffsets has offset {found} for {queue}, which ends at {last[queue]}")
+            return min(found, last[queue])
+
+        firsts, _ = await ask_each(first_of, new)  # one that does not answer appears in a later batch
+        first = {queue: progress.next for queue, progress in start.queues.items()} | firsts
+        known = {queue: max(end, first[queue]) for queue, end in last.items() if queue in first}
+        return _Backlog(first, {queue: known.get(queue, offset) for queue, offset in first.items()})
+
+    async def _limit(self, admin: Admin, backlog: _Backlog) -> QueueOffsets:
+        options, last = self._options, backlog.last
+        few = self._few_rows if self._target is None and backlog.rows else None
+        if few is not None and few.waits(backlog.rows, self._clock.monotonic()):
+            return dict(backlog.first)
+        if options.max_offsets_per_trigger is not None:
+            last = limit_rows(backlog.first, last, options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            waiting = [queue for queue, end in last.items() if end > backlog.first[queue]]
+            sizes, away = await ask_each(lambda queue: row_bytes(admin, queue, backlog.first[queue]), waiting)
+            last = {queue: backlog.first[queue] if queue in away else end for queue, end in last.items()}
+            last = limit_bytes(backlog.first, last, sizes, options.max_bytes_per_trigger)
+        return last
+
+    async def _with_witnesses(
+        self, admin: Admin, start: StreamOffset, first: QueueOffsets, last: QueueOffsets
+    ) -> StreamOffset:
+        queues = dict(start.queues)
+        changed = [queue for queue, end in last.items() if queue not in queues or end != queues[queue].next]
+        witnesses, _ = await ask_each(lambda queue: witness_before(admin, queue, last[queue]), changed)
+        for queue, witness in witnesses.items():
+            begun = queues[queue].first if queue in queues else first[queue]
+            queues[queue] = QueueProgress(begun, last[queue], witness)
+        self._same.update(witnesses)
+        if queues == start.queues and not start.initial:
+            return start
+        return StreamOffset(queues, self._options.group if start.initial else start.group)
+
+
+def ranges_between(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
+    """What the batch between two offsets reads; the end knows where queues begin that the start does not know."""
+    begin = {queue: progress.first for queue, progress in end.queues.items()}
+    begin |= {queue: progress.next for queue, progress in start.queues.items()}
+    return [QueueRange(queue, begin[queue], end.queues[queue].next) for queue in sorted(end.queues)]
+
+
+async def row_bytes(admin: Admin, queue: MessageQueue, offset: int) -> float:
+    """The mean size of the next messages of a queue, as they are stored."""
+    result = await admin.pull(queue, offset, SAMPLE, decompress=False)
+    sizes = [message.store_size for message in result.messages]
+    return sum(sizes) / len(sizes) if sizes else 1.0

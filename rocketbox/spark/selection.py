@@ -1,0 +1,110 @@
+"""Which queues are read: those of named topics, of topics that match a pattern, or named queues.
+
+Source: Apache Spark 4.3.0, ``ConsumerStrategy`` of its Kafka source (subscribe, subscribePattern, assign).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rocketbox.errors import NoRouteError, RocketBoxError
+from rocketbox.message import MessageQueue
+from rocketbox.protocol.codes import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+
+if TYPE_CHECKING:
+    from rocketbox.client import Admin  # options are read without loading the client
+
+__all__ = ["MissingTopicError", "Selection", "assigned_queues"]
+
+
+class MissingTopicError(RocketBoxError):
+    """What was to be read is not there."""
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(f"{what}; {fix}")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The queues of a read: one of the three is given."""
+
+    topics: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
+    assigned: tuple[MessageQueue, ...] = ()
+
+    def __str__(self) -> str:
+        if self.pattern is not None:
+            return f"topics that match {self.pattern.pattern!r}"
+        names = self.topics or tuple(dict.fromkeys(queue.topic for queue in self.assigned))
+        return f"topic {names[0]}" if len(names) == 1 else f"topics {', '.join(names)}"
+
+    def has(self, queue: MessageQueue) -> bool:
+        """Whether a queue would be read if it were there."""
+        if self.pattern is not None:
+            return self._matches(queue.topic)
+        return queue in self.assigned if self.assigned else queue.topic in self.topics
+
+    async def queues(self, admin: Admin) -> tuple[list[MessageQueue], list[str]]:
+        """The queues that are there now, and what is missing, in words."""
+        if self.pattern is not None:
+            names = [name for name in await topic_names(admin) if self._matches(name)]
+        else:
+            names = sorted({*self.topics, *(queue.topic for queue in self.assigned)})
+        found: list[MessageQueue] = []
+        missing: list[str] = []
+        for name in names:
+            try:
+                found += await admin.queues(name)
+            except NoRouteError:
+                if self.pattern is None:
+                    missing.append(f"topic {name} does not exist")
+        if self.assigned:
+            absent = [q for q in self.assigned if q not in found and any(q.topic == other.topic for other in found)]
+            missing += [f"topic {q.topic} has no queue {q.broker_name}/{q.queue_id}" for q in absent]
+            found = [queue for queue in self.assigned if queue in found]
+        if self.pattern is not None and not found:
+            missing.append(f"no topic matches {self.pattern.pattern!r}")
+        return sorted(found), missing
+
+    def _matches(self, topic: str) -> bool:
+        assert self.pattern is not None
+        return self.pattern.fullmatch(topic) is not None and not is_internal(topic)
+
+
+def is_internal(topic: str) -> bool:
+    """Whether a topic is RocketMQ's own or a group's, which no pattern means: retries, dead letters, system topics."""
+    return topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or is_system_topic(topic)
+
+
+async def topic_names(admin: Admin) -> Collection[str]:
+    """The topics of all clusters that the name server knows, but those that are brokers' and clusters' own names."""
+    info = await admin.cluster()
+    own = {*info.clusters, *info.brokers} | {f"{cluster}_REPLY_TOPIC" for cluster in info.clusters}
+    names: set[str] = set()
+    for cluster in info.clusters:
+        if info.masters(cluster):
+            names.update(topic.name for topic in await admin.topics(cluster=cluster))
+    return sorted(names - own)
+
+
+def assigned_queues(text: str) -> tuple[MessageQueue, ...]:
+    """The queues that ``{"topic": {"broker-a": [0, 1]}}`` names. Raises ValueError for anything else."""
+    try:
+        queues = []
+        for topic, brokers in json.loads(text).items():
+            for broker, numbers in brokers.items():
+                for number in numbers:
+                    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+                        raise ValueError(f"{number!r} is no number of a queue")
+                    queues.append(MessageQueue(topic, broker, number))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f'option assign must be JSON such as {{"topic": {{"broker-a": [0, 1]}}}}; {text!r} is not ({error})'
+        ) from error
+    if not queues:
+        raise ValueError(f"option assign names no queue: {text!r}")
+    return tuple(sorted(set(queues)))

@@ -1,0 +1,146 @@
+"""Where a read begins or ends, as users write it: a word, a point in time, or offsets as JSON.
+
+``places_of`` reads the text; :class:`Places` then knows what is meant for each queue. The resolving functions ask a
+broker what a place is now. Source: Apache Spark 4.3.0, ``KafkaOffsetReader`` (its options), Apache RocketMQ 5.x
+``getOffsetInQueueByTime``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from rocketbox.message import MessageQueue
+
+if TYPE_CHECKING:
+    from rocketbox.client import Admin  # options are read without loading the client
+
+__all__ = ["EARLIEST", "GROUP", "LATEST", "Place", "PlaceKind", "Places", "places_of", "resolve"]
+
+TIME_EXAMPLE = "2026-01-31T12:00:00Z, 2026-01-31T12:00:00+01:00, 1769860800s or 1769860800000ms"
+_NUMBER = re.compile(r"(\d+)\s*(ms|s)", re.IGNORECASE)
+_DATE = re.compile(r"\d{4}-?\d\d")
+
+
+class PlaceKind(Enum):
+    """What a place in a queue is given by."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    GROUP = "group"
+    TIME = "time"
+    OFFSET = "offset"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in a queue; ``value`` is an offset, or a time in milliseconds."""
+
+    kind: PlaceKind
+    value: int = 0
+
+
+EARLIEST, LATEST, GROUP = Place(PlaceKind.EARLIEST), Place(PlaceKind.LATEST), Place(PlaceKind.GROUP)
+WORDS = {place.kind.value: place for place in (EARLIEST, LATEST, GROUP)}
+
+
+@dataclass(frozen=True)
+class Places:
+    """A place for each queue: that of its name, else the one of all others."""
+
+    others: Place
+    named: Mapping[MessageQueue, Place] = field(default_factory=dict)
+
+    def of(self, queue: MessageQueue) -> Place:
+        return self.named.get(queue, self.others)
+
+    def of_new(self, queue: MessageQueue) -> Place:
+        """For a queue that was not there when the query began: all of its messages came later than that."""
+        place = self.of(queue)
+        return EARLIEST if place.kind is PlaceKind.LATEST else place
+
+    def has(self, kind: PlaceKind) -> bool:
+        return any(place.kind is kind for place in (self.others, *self.named.values()))
+
+
+def places_of(option: str, text: str, words: Sequence[str], others: Place) -> Places:
+    """What the text of an option means; ``others`` is for the queues that JSON does not name.
+
+    Raises ValueError that says what is wrong, and what could have stood there.
+    """
+    text = text.strip()
+    if text.lower() in words:
+        return Places(WORDS[text.lower()])
+    try:
+        if _looks_like_a_time(text):
+            return Places(Place(PlaceKind.TIME, _milliseconds(text)))
+        named = {
+            MessageQueue(topic, broker, int(queue_id)): _place(value)
+            for topic, brokers in json.loads(text).items()
+            for broker, queues in brokers.items()
+            for queue_id, value in queues.items()
+        }
+    except (ValueError, AttributeError, TypeError) as error:
+        reason = "" if isinstance(error, json.JSONDecodeError) else f" ({error})"
+        raise ValueError(
+            f"option {option} must be {', '.join(words)}, a time such as {TIME_EXAMPLE}, or JSON such as "
+            f'{{"topic": {{"broker-a": {{"0": 23}}}}}}; {text!r} is none of them{reason}'
+        ) from error
+    return Places(others, named)
+
+
+def _place(value: Any) -> Place:
+    if isinstance(value, str):
+        if not _looks_like_a_time(value):
+            raise ValueError(f"{value!r} is neither an offset nor a time")
+        return Place(PlaceKind.TIME, _milliseconds(value))
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{value!r} is no offset")
+    if value < -2:
+        raise ValueError(f"offset {value}: -2 is the beginning, -1 the end")
+    return {-2: EARLIEST, -1: LATEST}.get(value) or Place(PlaceKind.OFFSET, value)
+
+
+def _looks_like_a_time(text: str) -> bool:
+    return bool(_NUMBER.fullmatch(text) or _DATE.match(text))
+
+
+def _milliseconds(text: str) -> int:
+    if match := _NUMBER.fullmatch(text):
+        return int(match[1]) * (1000 if match[2].lower() == "s" else 1)
+    time = datetime.fromisoformat(text)
+    if time.tzinfo is None:
+        raise ValueError(f"{text} has no time zone, and it is read on several machines: write {text}Z or {text}+01:00")
+    return round(time.astimezone(UTC).timestamp() * 1000)
+
+
+async def resolve(admin: Admin, place: Place, queue: MessageQueue, group: str | None) -> int:
+    """The offset that a place is in a queue now. Raises what the client raises."""
+    match place.kind:
+        case PlaceKind.OFFSET:
+            return place.value
+        case PlaceKind.LATEST:
+            return await admin.max_offset(queue)
+        case PlaceKind.TIME:
+            return await offset_at(admin, queue, place.value)
+        case PlaceKind.GROUP:
+            assert group is not None
+            committed = await admin.committed(group, queue)
+            if committed is not None:
+                return committed
+    return await admin.min_offset(queue)
+
+
+async def offset_at(admin: Admin, queue: MessageQueue, time_ms: int) -> int:
+    """The offset of the first message stored at a time or later; the end of the queue when there is none."""
+    found = await admin.search_offset(queue, time_ms)
+    # Apache 4.9 answers with the message that is nearest, so it may be an older one: the last of all, for a late time.
+    result = await admin.pull(queue, found, 1, decompress=False)
+    if any(m.queue_offset == found and m.store_timestamp_ms < time_ms for m in result.messages):
+        return found + 1
+    return found

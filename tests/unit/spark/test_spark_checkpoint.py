@@ -1,0 +1,110 @@
+"""The form of offsets in Spark's checkpoint: the same text for the same values, and words for what cannot be read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketbox.message import MessageQueue
+from rocketbox.spark.checkpoint import (
+    INITIAL,
+    CheckpointError,
+    QueueProgress,
+    StreamOffset,
+    Witness,
+    decode_ends,
+    decode_offset,
+    encode_ends,
+    encode_offset,
+    lag,
+)
+
+numbers = st.integers(0, 2**62)
+queues = st.builds(
+    MessageQueue, st.sampled_from(["t", "u"]), st.sampled_from(["broker-a", "broker-b"]), st.integers(0, 20)
+)
+progresses = st.builds(
+    lambda first, rows, witness: QueueProgress(first, first + rows, witness),
+    numbers,
+    st.integers(0, 10**9),
+    st.none() | st.builds(Witness, numbers, numbers),
+)
+offsets = st.builds(
+    StreamOffset, st.dictionaries(queues, progresses, max_size=12), st.none() | st.sampled_from(["etl", "lake"])
+)
+QUEUE = MessageQueue("orders", "broker-a", 0)
+
+
+@given(offsets, st.randoms())
+def test_the_text_of_an_offset_does_not_depend_on_the_order_of_its_queues(
+    offset: StreamOffset, chance: random.Random
+) -> None:
+    items = list(offset.queues.items())
+    chance.shuffle(items)
+    text = json.dumps(encode_offset(offset))
+    assert text == json.dumps(encode_offset(StreamOffset(dict(items), offset.group)))
+    assert text == json.dumps(json.loads(text), sort_keys=True)
+    assert decode_offset(json.loads(text)) == offset
+
+
+def test_the_form_is_what_the_documentation_says() -> None:
+    offset = StreamOffset({QUEUE: QueueProgress(0, 5, Witness(1_795_000_000_000, 5120))}, "etl")
+    assert json.dumps(encode_offset(offset)) == (
+        '{"group": "etl", "queues": {"orders": {"broker-a": {"0": '
+        '{"first": 0, "log": 5120, "next": 5, "stored": 1795000000000}}}}, "v": 1}'
+    )
+    assert encode_offset(INITIAL) == {"initial": True, "v": 1}
+    assert decode_offset({"initial": True, "v": 1}) == INITIAL
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"orders": {"broker-a": {"0": 5}}}, "written by an earlier rocketbox.*startingOffsets=group"),
+        ({"v": 2, "queues": {}}, "written by a newer rocketbox: its offsets have form 2.*upgrade rocketbox"),
+        ({}, "which are no offsets of the source rocketmq"),
+        ({"v": "1"}, "its form v is '1'"),
+        ({"v": True, "queues": {}}, "its form v is True"),
+        ([1], "it is no JSON object"),
+        (None, "it is no JSON object"),
+        ({"v": 1}, "'queues'"),
+        ({"v": 1, "queues": {"t": 5}}, "no offsets of the source"),
+        ({"v": 1, "queues": {"t": {"b": {"x": {"first": 0, "next": 1}}}}}, "invalid literal"),
+        ({"v": 1, "queues": {"t": {"b": {"0": {"first": 0}}}}}, "'next'"),
+        ({"v": 1, "queues": {"t": {"b": {"0": {"first": 9, "next": 1}}}}}, "first 9 lies behind next 1"),
+        ({"v": 1, "queues": {"t": {"b": {"0": {"first": 0, "next": 1, "log": 7}}}}}, "'stored'"),
+        ({"v": 1, "queues": {"t": {"b": {"0": {"first": 0, "next": -1}}}}}, "next is -1"),
+        ({"v": 1, "queues": {}, "group": 7}, "group 7 is no text"),
+    ],
+)
+def test_what_is_no_offset_is_refused_with_what_to_do(value: Any, text: str) -> None:
+    with pytest.raises(CheckpointError, match=f"(?s){text}.*rocketbox spark reset|{text}"):
+        decode_offset(value)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["v", "queues", "group", "0", "first", "next"]), inner, max_size=3)
+        ),
+    )
+)
+def test_garbage_raises_nothing_else(value: Any) -> None:
+    for decode in (decode_offset, decode_ends):
+        with contextlib.suppress(CheckpointError):
+            decode(value)
+
+
+def test_lag_is_what_lies_between_two_offsets() -> None:
+    other = MessageQueue("orders", "broker-a", 1)
+    done = encode_offset(StreamOffset({QUEUE: QueueProgress(0, 5)}))
+    assert lag(done, encode_ends({QUEUE: 12, other: 3})) == {QUEUE: 7, other: 0}
+    assert decode_ends(encode_offset(INITIAL)) == {}

@@ -1,0 +1,330 @@
+"""From offset to offset of a stream, on brokers in memory: which queues move, and whether they are still the same."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rocketbox.client import Admin
+from rocketbox.message import MessageQueue
+from rocketbox.protocol.codes import RequestCode
+from rocketbox.remoting.network import MemoryNetwork
+from rocketbox.spark.checkpoint import INITIAL, CheckpointError, StreamOffset, decode_offset, encode_offset
+from rocketbox.spark.ends import SILENCE, SilenceError
+from rocketbox.spark.mirror import GroupMirror
+from rocketbox.spark.offsets import QueueOffsets, QueueRange
+from rocketbox.spark.options import SourceOptions
+from rocketbox.spark.progress import StreamProgress, ranges_between
+from rocketbox.spark.selection import MissingTopicError
+from rocketbox.storage.memory_storage import MemoryStorage
+from tests.unit.spark.stores import StillClock, Store, store
+
+pytestmark = pytest.mark.anyio
+
+Q0, Q1 = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
+TEXTS = [b"%d" % number for number in range(200)]
+
+
+def progress(of: Store, clock: StillClock | None = None, **options: str) -> StreamProgress:
+    """That of a process that has just started."""
+    if not {"topic", "topicPattern", "assign"} & options.keys():
+        options["topic"] = "orders"
+    return StreamProgress(SourceOptions({"nameServer": of.name_server, **options}), clock or StillClock())
+
+
+def again(offset: StreamOffset) -> StreamOffset:
+    """As it comes back from Spark."""
+    return decode_offset(json.loads(json.dumps(encode_offset(offset))))
+
+
+def nexts(offset: StreamOffset) -> QueueOffsets:
+    return {queue: found.next for queue, found in offset.queues.items()}
+
+
+def firsts(offset: StreamOffset) -> QueueOffsets:
+    return {queue: found.first for queue, found in offset.queues.items()}
+
+
+async def test_an_offset_has_the_places_of_the_last_message_before_it() -> None:
+    async with store("orders") as here:
+        await here.send(Q0, TEXTS[:5])
+        end = await progress(here).next(here.admin, INITIAL)
+        assert nexts(end) == {Q0: 5, Q1: 0}
+        found = (await here.admin.pull(Q0, 4)).messages[0]
+        witness = end.queues[Q0].witness
+        assert witness is not None
+        assert (witness.stored_ms, witness.log_offset) == (found.store_timestamp_ms, found.commit_log_offset)
+        assert end.queues[Q1].witness is None
+        assert await progress(here).next(here.admin, again(end)) == end, "nothing new: the same text"
+
+
+async def test_a_cluster_of_the_same_names_is_refused() -> None:
+    async with store("orders") as one:
+        await one.send(Q0, TEXTS[:20])
+        end = await progress(one).next(one.admin, INITIAL)
+    async with store("orders") as other:
+        await other.send(Q0, TEXTS[:60])
+        for options in ({}, {"failOnDataLoss": "false"}):
+            with pytest.raises(CheckpointError) as refused:
+                await progress(other, **options).next(other.admin, again(end))
+            text = str(refused.value)
+            assert "orders broker-a/0: its message 19 was stored at 20" in text
+            assert f"name server {other.name_server}" in text
+            assert "rocketbox spark reset" in text
+        with pytest.raises(CheckpointError, match="its message 19 was stored"):
+            await progress(other).check_end(other.admin, again(end))
+
+
+async def test_a_store_made_anew_that_has_not_grown_so_far_is_refused() -> None:
+    async with store("orders") as one:
+        await one.send(Q0, TEXTS[:20])
+        end = await progress(one).next(one.admin, INITIAL)
+    async with store("orders") as other:
+        await other.send(Q0, TEXTS[:3])
+        clock = StillClock()
+        with pytest.raises(CheckpointError, match="it was read up to offset 20, and the queue ends at 3"):
+            await progress(other, clock).next(other.admin, again(end))
+        assert clock.slept >= 5, "a broker that has just started fills its queues still"
+
+
+async def test_a_broker_that_comes_back_as_another_is_refused_while_the_stream_runs() -> None:
+    network = MemoryNetwork()
+    async with Admin("127.0.0.1:9876", network=network) as admin:
+        async with store("orders", network=network, port=9876) as one:
+            await one.send(Q0, TEXTS[:20])
+            reader = progress(one)
+            end = await reader.next(admin, INITIAL)
+        assert await reader.next(admin, end) == end
+        async with store("orders", network=network, port=9876) as other:
+            await other.send(Q0, TEXTS[:60])
+            with pytest.raises(CheckpointError, match="its message 19 was stored"):
+                await reader.next(admin, again(end))
+
+
+async def test_the_same_store_is_gone_on_with_after_a_restart() -> None:
+    storage = MemoryStorage()
+    async with store("orders", storage=storage) as one:
+        await one.send(Q0, TEXTS[:20])
+        end = await progress(one).next(one.admin, INITIAL)
+    async with store("orders", storage=storage) as same:
+        await same.send(Q0, TEXTS[:5])
+        assert nexts(await progress(same).next(same.admin, again(end))) == {Q0: 25, Q1: 0}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"topic": "payments"}, "holds offsets of topic orders, and the query reads topic payments"),
+        ({"topicPattern": "pay.*"}, "holds offsets of topic orders, and the query reads topics that match"),
+        ({"assign": '{"orders": {"broker-a": [1]}}'}, "holds offsets of orders broker-a/0, and the query reads"),
+        ({"group": "other"}, "belongs to group 'etl', and the query is of group 'other'"),
+        ({"group": ""}, "belongs to group 'etl', and the query has no group"),
+    ],
+)
+async def test_a_checkpoint_of_something_else_is_refused(options: dict[str, str], text: str) -> None:
+    async with store("orders", "payments") as here:
+        await here.send(Q0, TEXTS[:5])
+        end = await progress(here, group="etl").next(here.admin, INITIAL)
+        with pytest.raises(CheckpointError, match=text):
+            await progress(here, **{"group": "etl", **options}).next(here.admin, again(end))
+        with pytest.raises(CheckpointError, match=text):
+            await progress(here, **{"group": "etl", **options}).check_end(here.admin, again(end))
+
+
+async def test_a_topic_more_is_read_from_its_beginning_on() -> None:
+    async with store("orders", "payments", queues=1) as here:
+        paid = MessageQueue("payments", "broker-a", 0)
+        await here.send(Q0, TEXTS[:5])
+        await here.send(paid, TEXTS[:7])
+        end = await progress(here).next(here.admin, INITIAL)
+        both = await progress(here, topic="orders,payments").next(here.admin, again(end))
+        assert ranges_between(end, both) == [QueueRange(Q0, 5, 5), QueueRange(paid, 0, 7)]
+
+
+async def test_a_repeated_first_batch_of_latest_reads_the_same() -> None:
+    async with store("orders") as here:
+        await here.send(Q0, TEXTS[:5])
+        reader = progress(here, startingOffsets="latest")
+        empty = await reader.next(here.admin, INITIAL)
+        assert (firsts(empty), nexts(empty)) == ({Q0: 5, Q1: 0}, {Q0: 5, Q1: 0})
+        await here.send(Q0, TEXTS[:3])
+        end = await reader.next(here.admin, again(empty))
+        assert ranges_between(empty, end) == [QueueRange(Q0, 5, 8), QueueRange(Q1, 0, 0)]
+        # Batch 0 again, in another process: Spark asks for the initial offset, and it may mean anything by now.
+        await here.send(Q0, TEXTS[:9])
+        assert ranges_between(INITIAL, again(end)) == [QueueRange(Q0, 5, 8), QueueRange(Q1, 0, 0)]
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+async def test_a_queue_that_appears_later_is_read_from_its_beginning_and_repeated_from_there(start: str) -> None:
+    async with store("orders", queues=1) as here:
+        end = await progress(here, startingOffsets=start).next(here.admin, INITIAL)
+        assert nexts(end) == {Q0: 0}
+        await here.admin.create_topic("orders", queues=2)
+        await here.send(Q1, TEXTS[:4])
+        later = await progress(here, startingOffsets=start).next(here.admin, again(end))
+        assert ranges_between(again(end), again(later)) == [QueueRange(Q0, 0, 0), QueueRange(Q1, 0, 4)]
+        assert later.queues[Q1].first == 0
+
+
+async def test_a_stream_begins_where_its_group_stands_and_never_drags_it_back() -> None:
+    async with store("orders") as here:
+        await here.send(Q0, TEXTS[:10])
+        await here.admin.commit("etl", Q0, 6)
+        end = await progress(here, group="etl").next(here.admin, INITIAL)
+        assert (firsts(end), nexts(end)) == ({Q0: 6, Q1: 0}, {Q0: 10, Q1: 0})
+        mirror = GroupMirror("etl", StillClock())
+        await mirror.follow(here.admin, {Q0: 2, Q1: 0})
+        assert await here.admin.committed("etl", Q0) == 6
+        await mirror.follow(here.admin, nexts(end))
+        assert await here.admin.committed("etl", Q0) == 10
+        await GroupMirror("etl", StillClock()).follow(here.admin, {Q0: 9})  # an older checkpoint, in a new process
+        assert await here.admin.committed("etl", Q0) == 10
+
+
+async def test_offsets_and_times_say_where_single_queues_begin() -> None:
+    async with store("orders") as here:
+        await here.send(Q0, TEXTS[:10])
+        await here.send(Q1, TEXTS[:10])
+        messages = [(await here.admin.pull(Q1, offset, 1)).messages[0] for offset in range(10)]
+        time = messages[6].store_timestamp_ms
+        first = next(m.queue_offset for m in messages if m.store_timestamp_ms >= time)
+        named = json.dumps({"orders": {"broker-a": {"0": 3, "1": f"{time}ms"}}})
+        end = await progress(here, startingOffsets=named).next(here.admin, INITIAL)
+        assert firsts(end) == {Q0: 3, Q1: first}
+        late = await progress(here, startingOffsets="2100-01-01T00:00:00Z").next(here.admin, INITIAL)
+        assert firsts(late) == {Q0: 10, Q1: 10}, "behind the last one, where all are older"
+        for wrong, text in (
+            ('{"orders": {"broker-a": {"9": 3}}}', "names queues that the topic does not have: orders broker-a/9"),
+            ('{"orders": {"broker-a": {"0": 99}}}', "has offset 99 for .* which ends at 10"),
+        ):
+            with pytest.raises(ValueError, match=text):
+                await progress(here, startingOffsets=wrong).next(here.admin, INITIAL)
+
+
+async def test_limits_hold_also_together_and_to_the_end_of_what_is_available_now() -> None:
+    async with store("orders") as here:
+        await here.send(Q0, [b"x" * 1000] * 40)
+        await here.send(Q1, TEXTS[:10])
+        reader = progress(here, maxOffsetsPerTrigger="30", maxBytesPerTrigger="20KB", minOffsetsPerTrigger="25")
+        await reader.aim(here.admin)
+        await here.send(Q0, TEXTS[:50])
+        offset, sizes = INITIAL, []
+        while True:
+            end = await reader.next(here.admin, again(offset))
+            if end == offset:
+                break
+            sizes.append(sum(len(piece) for piece in ranges_between(offset, end)))
+            offset = end
+        assert nexts(offset) == {Q0: 40, Q1: 10}
+        assert max(sizes) <= 24
+        assert sum(sizes) == 50
+        whole = await progress(here, maxOffsetsPerTrigger="30").next(here.admin, INITIAL, limited=False)
+        assert nexts(whole) == {Q0: 90, Q1: 10}
+
+
+async def test_a_batch_waits_for_rows_up_to_its_delay() -> None:
+    async with store("orders") as here:
+        clock = StillClock()
+        reader = progress(here, clock, minOffsetsPerTrigger="10", maxTriggerDelay="60s")
+        await here.send(Q0, TEXTS[:3])
+        end = await reader.next(here.admin, INITIAL)
+        assert nexts(end) == {Q0: 3, Q1: 0}, "the first of a process does not wait"
+        await here.send(Q0, TEXTS[:3])
+        assert await reader.next(here.admin, end) == end
+        clock.slept += 61
+        assert nexts(await reader.next(here.admin, end))[Q0] == 6
+
+
+async def test_one_broker_away_does_not_stop_the_others() -> None:
+    async with store("orders", queues=1) as here:
+        there = MessageQueue("orders", "broker-b", 0)
+        clock = StillClock()
+        reader = progress(here, clock)
+        async with here.another_broker("broker-b"):
+            await here.admin.create_topic("orders", queues=1)
+            await here.send(there, TEXTS[:5])
+            await here.send(Q0, TEXTS[:5])
+            end = await reader.next(here.admin, INITIAL)
+            assert nexts(end) == {Q0: 5, there: 5}
+        here.admin.timeout = 0.2
+        await here.send(Q0, TEXTS[:5])
+        clock.slept += 10
+        moved = await reader.next(here.admin, again(end))
+        assert nexts(moved) == {Q0: 10, there: 5}
+        assert moved.queues[there] == end.queues[there]
+        restarted = await progress(here).next(here.admin, again(end))
+        assert nexts(restarted) == {Q0: 10, there: 5}
+
+
+async def test_silence_of_everything_is_an_error_after_a_while() -> None:
+    network = MemoryNetwork()
+    clock = StillClock()
+    async with store("orders", network=network) as here:
+        await here.send(Q0, TEXTS[:5])
+        reader = progress(here, clock)
+        end = await reader.next(here.admin, INITIAL)
+        network._listeners.clear()  # nobody is reached any more
+        for address in (here.name_server, here.servers.broker_address):
+            here.admin._instance.remoting.close_connection(address)
+        assert await reader.next(here.admin, end) == end
+        clock.slept += SILENCE - 1
+        assert await reader.next(here.admin, end) == end
+        clock.slept += 2
+        with pytest.raises(SilenceError, match=r"nothing of topic orders .* has answered for 18\d s; the last error"):
+            await reader.next(here.admin, end)
+
+
+async def test_a_topic_that_is_missing_is_waited_for_or_an_error() -> None:
+    async with store() as here:
+        with pytest.raises(MissingTopicError, match=r"topic orders does not exist at name server .*missingTopic=wait"):
+            await progress(here, missingTopic="fail").next(here.admin, INITIAL)
+        clock = StillClock()
+        reader = progress(here, clock, startingOffsets="latest")
+        end = await reader.next(here.admin, INITIAL)
+        assert end.queues == {}
+        await here.admin.create_topic("orders", queues=1)
+        await here.send(Q0, TEXTS[:5])
+        clock.slept += 1
+        assert nexts(await reader.next(here.admin, again(end))) == {Q0: 5}
+
+
+async def test_a_pattern_means_users_topics_only() -> None:
+    async with store("orders", "orders_eu", "%RETRY%orders", "%DLQ%orders", "payments", queues=1) as here:
+        queues, missing = await SourceOptions({"nameServer": "a:1", "topicPattern": ".*"}).selection.queues(here.admin)
+        assert [queue.topic for queue in queues] == ["orders", "orders_eu", "payments"]
+        assert missing == []
+        queues, _ = await SourceOptions({"nameServer": "a:1", "topicPattern": "orders.+"}).selection.queues(here.admin)
+        assert [queue.topic for queue in queues] == ["orders_eu"]
+        _, missing = await SourceOptions({"nameServer": "a:1", "topicPattern": "x.*"}).selection.queues(here.admin)
+        assert missing == ["no topic matches 'x.*'"]
+
+
+async def test_an_idle_stream_asks_once_a_second_and_queue() -> None:
+    async with store("orders", queues=4) as here:
+        clock = StillClock()
+        reader = progress(here, clock)
+        end = await reader.next(here.admin, INITIAL)
+        for _ in range(10):  # slower and slower
+            await reader.ends.wait()
+            await reader.next(here.admin, end)
+        here.requests.by_code.clear()
+        begun = clock.slept
+        while clock.slept - begun < 60:
+            await reader.ends.wait()
+            assert await reader.next(here.admin, end) == end
+        assert here.requests.by_code[RequestCode.GET_MAX_OFFSET] == 60 * 4
+        assert here.requests.by_code[RequestCode.GET_ROUTEINFO_BY_TOPIC] <= 12
+        assert here.requests.by_code.total() <= 60 * 4 + 12
+
+
+async def test_a_batch_costs_one_pull_for_each_queue_that_moved() -> None:
+    async with store("orders", queues=4) as here:
+        reader = progress(here)
+        await here.send(Q0, TEXTS[:50])
+        end = await reader.next(here.admin, INITIAL)
+        await here.send(Q0, TEXTS[:50])
+        here.requests.by_code.clear()
+        await reader.next(here.admin, end)
+        assert here.requests.by_code == {RequestCode.GET_MAX_OFFSET: 4, RequestCode.PULL_MESSAGE: 1}
