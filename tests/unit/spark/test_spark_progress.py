@@ -26,7 +26,7 @@ Q0, Q1 = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a
 TEXTS = [b"%d" % number for number in range(200)]
 
 
-def progress(of: Store, clock: StillClock | None = None, **options: str) -> StreamProgress:
+def progress(of: Store, clock: StillClock | None = None, /, **options: str) -> StreamProgress:
     """That of a process that has just started."""
     if not {"topic", "topicPattern", "assign"} & options.keys():
         options["topic"] = "orders"
