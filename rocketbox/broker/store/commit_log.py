@@ -28,7 +28,6 @@ from rocketbox.broker.store.records import (
     BLANK_MAGIC,
     MAGICS,
     MIN_RECORD_BYTES,
-    SoundRecord,
     check_record,
     sound_records,
 )
@@ -265,28 +264,19 @@ class CommitLog:
                 return b""
             raise
 
-    def read_run(self, offset: int, end: int, size: int, most: int) -> tuple[list[SoundRecord], int]:
-        """Up to ``most`` records below ``end`` that one read of ``size`` bytes finds whole, and where the next begins.
-
-        From ``offset`` on; the next may be behind a blank. Each is checked: none comes behind one
-        that is not sound.
-        """
-        data = self.read(offset, min(size, end - offset))
-        found, behind = sound_records(data, offset, most)
-        space = self.run.file_start(behind) + self.run.file_size - behind
-        if data[behind - offset : behind - offset + BLANK_BYTES] == _BLANK.pack(space, BLANK_MAGIC):
-            behind += space
-        return found, behind
-
     def read_records(self, offset: int, end: int) -> tuple[list[tuple[int, bytes]], int]:
         """Records from ``offset`` on, each with its offset, up to ``end`` or some of them; and where the next begins.
 
         Each is checked. Raises StoreCorruptError when the first is not whole.
         """
         while offset < end:
-            found, behind = self.read_run(offset, end, READ_BYTES, READ_BYTES)
+            data = self.read(offset, min(READ_BYTES, end - offset))
+            found, behind = sound_records(data, offset)
+            space = self.run.file_start(behind) + self.run.file_size - behind
+            if data[behind - offset : behind - offset + BLANK_BYTES] == _BLANK.pack(space, BLANK_MAGIC):
+                behind += space
             if found:
-                return [(place[0], record) for _, _, place, record in found], behind
+                return found, behind
             if behind == offset:
                 return [(offset, record := self._read_record(offset, end))], offset + len(record)
             offset = behind

@@ -30,6 +30,7 @@ from rocketbox.broker.store.records import (
     Place,
     check_record,
     has_topic,
+    is_sound,
     store_timestamp_of,
     topic_fields,
 )
@@ -121,38 +122,69 @@ class RecordReader:
         With ``ahead`` what was read ahead is served too, and more is read ahead. Raises WrongEntryError;
         NeedsDiskError when one is not in memory, without ``disk``.
         """
-        found = self._in_memory(queue, places, ahead=ahead)
+        known = self._in_runs(queue, places) if ahead else []
+        found = known if known and None not in known else self._in_cache(queue, places, known)
         if None in found:
             if not disk:
                 raise NeedsDiskError
             if ahead:
-                found = self._read_ahead(queue, places, found)
-        if ahead and (kept := self._ahead.of_queue(queue)) and (served := [place for place in places if place in kept]):
+                known, found = self._read_ahead(queue, places, found)
+        if served := [place for place, record in zip(places, known, strict=False) if record is not None]:
             self._ahead.served(sum([place[1] for place in served]), served[-1][0])
         records = [record for record in found if record is not None]
         return records if len(records) == len(places) else self._from_disk(queue, places, found)
 
-    def _read_ahead(self, queue: ConsumeQueue, places: list[Place], found: list[bytes | None]) -> list[bytes | None]:
-        """As :meth:`_in_memory`, when what was not ``found`` there has been read, and more, where that is worth it."""
+    def _read_ahead(
+        self, queue: ConsumeQueue, places: list[Place], found: list[bytes | None]
+    ) -> tuple[list[bytes | None], list[bytes | None]]:
+        """What is in runs, and in memory, when what was not ``found`` has been read, and more, where it is worth it."""
+        known: list[bytes | None] = []
         size, span = sum([place[1] for place in places]), places[-1][0] + places[-1][1] - places[0][0]
         missing = -1
         while None in found and missing < found.index(None):  # others may be reading what follows
             missing = found.index(None)
-            self._ahead.read_for(places[missing][0], len(places), size, span)
-            found = self._in_memory(queue, places, ahead=True)
+            self._ahead.read_for(places[missing], len(places), size, span)
+            known = self._in_runs(queue, places)
+            found = self._in_cache(queue, places, known)
+        return known, found
+
+    def _in_runs(self, queue: ConsumeQueue, places: list[Place]) -> list[bytes | None]:
+        """The records of those entries that were read ahead, are sound, and agree with them; none if the first is not.
+
+        Written out: 1.2 us a record of 1.2 KB, its checksum is 0.4 of them (benchmark "java client: push consume").
+        """
+        data, start = self._ahead.data_at(places[0][0], places[0][1])
+        if not data:
+            return []
+        unpack, queue_id, topic = BEGIN_V4.unpack_from, queue.queue_id, topic_fields(queue.topic)
+        found: list[bytes | None] = []
+        for place in places:
+            physical, size, number = place
+            at, record = physical - start, None
+            if at < 0 or at + size > len(data):
+                data, start = self._ahead.data_at(physical, size)
+                at = physical - start
+            if data and size >= MIN_RECORD_BYTES:
+                its_size, magic, its_queue, its_number, its_offset, flag, length = unpack(data, at)
+                if (
+                    its_size == size
+                    and its_number == number
+                    and its_offset == physical
+                    and its_queue == queue_id
+                    and magic in topic
+                ):
+                    record = data[at : at + size]
+                    if not (
+                        has_topic(record, topic)
+                        if flag & V6_HOSTS or length < 0
+                        else record.startswith(topic[magic], BEGIN_V4.size + length)
+                    ) or not is_sound(record, physical):
+                        record = None
+            found.append(record)
         return found
 
-    def _in_memory(self, queue: ConsumeQueue, places: list[Place], *, ahead: bool) -> list[bytes | None]:
-        """The records in memory that agree with those entries in all."""
-        found: list[bytes | None] = []
-        if ahead and (records := self._ahead.of_queue(queue)):
-            found = list(map(records.get, places))
-            if None not in found:
-                return found
-        return self._in_cache(queue, places, found)
-
     def _in_cache(self, queue: ConsumeQueue, places: list[Place], known: list[bytes | None]) -> list[bytes | None]:
-        """As :meth:`_in_memory`, of the newest records; but what is ``known``."""
+        """The newest records that agree with those entries; what is ``known`` is as it is."""
         get, unpack = self._cache.get, BEGIN_V4.unpack_from
         queue_id, topic = queue.queue_id, topic_fields(queue.topic)
         found: list[bytes | None] = []

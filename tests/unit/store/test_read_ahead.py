@@ -169,6 +169,22 @@ async def test_the_next_run_is_read_before_anybody_asks_for_it() -> None:
         assert [path for path, _ in storage.sizes if "/consumequeue/" in path] == []
 
 
+async def test_a_message_of_which_a_part_lies_in_the_next_run_is_served_from_memory_too() -> None:
+    async with holding(1600, queues=1, mapped_file_size_commit_log=1 << 24) as (store, storage):
+        offset = 0
+        while offset < 1500:
+            offset = (await store.fetch("orders", 0, offset)).next_begin_offset
+        ends = {run.end for run in store._reader._ahead._runs}
+        places = list(store._derived.find("orders", 0).units(0, 1500))  # type: ignore[union-attr]
+        across = [number for number, (at, size, _) in enumerate(places) if any(at < end < at + size for end in ends)]
+        assert len(across) >= 2
+        storage.sizes.clear()
+        for number in across:
+            found = await store.fetch("orders", 0, number - 3, 5)
+            assert [number_of(record) for record in found.records] == list(range(number - 3, number + 2))
+        assert [path for path, _ in storage.sizes if "/commitlog/" in path] == []
+
+
 async def test_several_who_want_the_same_part_of_the_log_read_it_once() -> None:
     async with holding(400) as (store, storage):
         storage.go.clear()
@@ -237,12 +253,10 @@ async def test_what_is_kept_stays_within_a_quarter_of_the_read_cache() -> None:
     async with holding(2000, read_cache_size=400_000) as (store, _):
         await caught_up(store, range(4))
         ahead = store._reader._ahead
-        records = sum(len(record) for run in ahead._runs for kept in run.records.values() for record in kept.values())
+        runs = sum(len(run.data) for run in ahead._runs)
         units = sum(len(units) for _, _, units in ahead._units.values())
-        assert 0 < records + units <= 100_000
-        assert sum(map(len, ahead._records.values())) == sum(
-            len(kept) for run in ahead._runs for kept in run.records.values()
-        )
+        assert 0 < runs + units <= 100_000
+        assert runs == ahead._held
 
 
 async def test_without_a_read_cache_nothing_is_read_ahead() -> None:
@@ -265,6 +279,16 @@ async def test_a_record_that_is_damaged_is_not_read_ahead_and_those_around_it_ar
             assert await pulled(store, 33) in ([], [*range(33, 40), *range(41, 65)])  # later it is known to be damaged
             assert await pulled(store, 41) == list(range(41, 73))
             flip(storage, LOG, place + position, position % 8)
+
+
+async def test_a_damaged_record_of_another_queue_keeps_nobody_from_what_lies_behind_it() -> None:
+    async with holding(200, queues=2) as (store, storage):
+        place, size, _ = next(store._derived.find("orders", 1).units(49, 1))  # type: ignore[union-attr]
+        overwrite(storage, LOG, place, b"\xff" * size)
+        await store.fetch("orders", 0, 0)
+        found = store.get_from_memory("orders", 0, 32)
+        assert found is not None
+        assert [number_of(record) for record in found.records] == list(range(64, 128, 2))
 
 
 async def test_a_record_that_is_damaged_after_it_was_read_ahead_is_served_as_it_was() -> None:
