@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from rocketbox.client import MQClientInstance
 from rocketbox.client.unbuilt import SPARK_KEYS
 from rocketbox.durations import parse_duration
 from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.frozen import frozen
 from rocketbox.hints import place_of
 from rocketbox.listeners.binding import Beans, type_name
 from rocketbox.listeners.options import Said
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["SparkCandidate", "SparkListeners", "SparkPlan", "spark_listeners"]
 
 
-@dataclass(frozen=True)
+@frozen
 class SparkCandidate:
     """A marked function with what its decorator says, placeholders resolved."""
 
@@ -57,7 +57,7 @@ class SparkCandidate:
         return f"Spark listener {self.function.__qualname__}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class SparkPlan:
     """A Spark listener that is to run: what is known of it before anything is connected.
 

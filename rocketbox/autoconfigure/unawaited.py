@@ -19,6 +19,7 @@ from typing import Any
 
 from rocketbox.autoconfigure.source_trees import source_tree
 from rocketbox.errors import Finding
+from rocketbox.frozen import frozen
 from rocketbox.hints import hint_of, parameters_of, plain_function, resolve_hint, return_annotation
 from rocketbox.loops import is_coroutine_function
 
@@ -28,7 +29,7 @@ AnyFunction = ast.FunctionDef | ast.AsyncFunctionDef
 SHOWN = 80  # characters of a call
 
 
-@dataclass(frozen=True)
+@frozen
 class Suspect:
     """A function whose source is looked at; ``label`` names it. ``class_`` is whose method it is, if it is one.
 
@@ -41,7 +42,7 @@ class Suspect:
     returns_to_us: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class _Instance:
     """Some object of a class."""
 

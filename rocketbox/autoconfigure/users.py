@@ -35,13 +35,14 @@ from rocketbox.autoconfigure.kinds import ListenerPlan
 from rocketbox.autoconfigure.properties import ClusterProperties
 from rocketbox.client import ClientOptions, Credentials, MQClientInstance
 from rocketbox.client.options import DEFAULT_INSTANCE_NAME
+from rocketbox.frozen import frozen
 
 __all__ = ["ClientInstances", "ClientPlan", "ClusterClients", "PlannedClients", "User", "plan_clients", "users_of"]
 
 SECTIONS = ("producer", "consumer", "pull-consumer")
 
 
-@dataclass(frozen=True)
+@frozen
 class User:
     """Who a client is to the servers."""
 
@@ -55,7 +56,7 @@ class User:
         return f"{signs}, namespace {namespace}" if namespace else signs
 
 
-@dataclass(frozen=True)
+@frozen
 class ClientPlan:
     """One client. ``names`` are the ``instance-name`` that sections of its user say, ``used_by`` those who share it."""
 
@@ -82,7 +83,7 @@ class ClientPlan:
         return f"{self.user}, used by {', '.join(self.used_by) or 'beans that ask for it'}"
 
 
-@dataclass(frozen=True)
+@frozen
 class ClusterClients:
     """The clients of a cluster, the first one first, and whose each is."""
 
@@ -105,7 +106,7 @@ class PlannedClients:
     clusters: dict[str, ClusterClients] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@frozen
 class ClientInstances:
     """The running clients of one cluster: a bean."""
 

@@ -9,9 +9,10 @@ Source: Spring Boot 3 ``ConditionalOnProperty``, ``ConditionalOnMissingBean`` an
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Protocol
+
+from rocketbox.frozen import frozen
 
 __all__ = [
     "Condition",
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
+@frozen
 class Verdict:
     """Whether a condition holds, and why. ``key`` is the setting that would mend it, ``fix`` what to do, if any."""
 
@@ -67,7 +68,7 @@ def _type_name(kind: Any) -> str:
     return getattr(kind, "__name__", None) or str(kind)
 
 
-@dataclass(frozen=True)
+@frozen
 class _OnProperty:
     written: str
     having: str | None
@@ -98,7 +99,7 @@ def on_property(key: str, having: str | None = None, missing: bool = False, *, t
     return _OnProperty(key, having, missing, to)
 
 
-@dataclass(frozen=True)
+@frozen
 class _OnMissingBean:
     kind: Any
 
@@ -114,7 +115,7 @@ def on_missing_bean(kind: Any) -> Condition:
     return _OnMissingBean(kind)
 
 
-@dataclass(frozen=True)
+@frozen
 class _OnBean:
     kind: Any
 
@@ -134,7 +135,7 @@ def on_bean(kind: Any) -> Condition:
     return _OnBean(kind)
 
 
-@dataclass(frozen=True)
+@frozen
 class _OnModule:
     name: str
 
@@ -153,7 +154,7 @@ def on_module(name: str) -> Condition:
     return _OnModule(name)
 
 
-@dataclass(frozen=True)
+@frozen
 class _OnProfile:
     names: tuple[str, ...]
 
@@ -177,7 +178,7 @@ def on_profile(*names: str) -> Condition:
     return _OnProfile(names)
 
 
-@dataclass(frozen=True)
+@frozen
 class _AnyOf:
     conditions: tuple[Condition, ...]
 
@@ -200,7 +201,7 @@ def any_of(*conditions: Condition) -> Condition:
     return _AnyOf(conditions)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Not:
     condition: Condition
 

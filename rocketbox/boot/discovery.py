@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any
 
 from rocketbox.boot.marks import bean_mark, properties_prefix
 from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.frozen import frozen
 
 __all__ = [
     "GROUP",
@@ -34,7 +35,7 @@ __all__ = [
 GROUP = "rocketbox.autoconfigure"
 
 
-@dataclass(frozen=True)
+@frozen
 class AutoconfigurationModule:
     """What one entry point brings: bean functions and classes, and models of settings by their prefixes.
 

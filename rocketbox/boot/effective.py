@@ -23,6 +23,7 @@ from rocketbox.boot.shapes import MISSING, Field, Leaf, Section, Shape, Table, h
 from rocketbox.boot.wording import expected, unknown_key
 from rocketbox.durations import format_duration
 from rocketbox.errors import ConfigurationError
+from rocketbox.frozen import frozen
 from rocketbox.sizes import format_size
 
 __all__ = ["Effective", "effective", "explain", "format_value", "render_tree"]
@@ -32,7 +33,7 @@ DEFAULT = "default"
 _PLAIN = re.compile(r"-?[\w./$~^=+(][^\n#\"',\[\]{}]*")
 
 
-@dataclass(frozen=True)
+@frozen
 class Effective:
     """A key and its value as a user would write it; ``said`` are those who wrote it, the winner first."""
 

@@ -25,6 +25,7 @@ from rocketbox.boot.shapes import UNDECLARED, Leaf, Section, Shape, Table, key_t
 from rocketbox.boot.wording import single_value_fix, unknown_key
 from rocketbox.boot.yaml_documents import Document, read_documents
 from rocketbox.errors import Finding
+from rocketbox.frozen import frozen
 
 __all__ = [
     "IMPORT",
@@ -46,7 +47,7 @@ IMPORT = ("rocketbox", "config", "import")
 _FOREIGN_SCHEMES = ("tcp://", "udp://", "sctp://")
 
 
-@dataclass(frozen=True)
+@frozen
 class Entry:
     """One value of one layer."""
 
@@ -78,7 +79,7 @@ class Layer:
     names: dict[tuple[str, ...], Entry] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@frozen
 class ConditionalDocument:
     """A document of a settings file; ``on_profile`` is empty for one that always counts.
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
+
+from rocketbox.frozen import frozen
 
 __all__ = ["Group", "Item", "Listing", "Origin", "Raw", "Ready", "Scalar", "file_label", "split_key"]
 
 
-@dataclass(frozen=True)
+@frozen
 class Origin:
     """Where a value was written. ``source`` is a file, or what stands for one; ``line`` and ``column`` begin at 1."""
 
@@ -24,7 +26,7 @@ class Origin:
         return f"{self.source}:{self.line}:{self.column}" if self.column else f"{self.source}:{self.line}"
 
 
-@dataclass(frozen=True)
+@frozen
 class Scalar:
     """Text; None is YAML's null. ``plain``: it was written without quotes. ``open_``: ``${...}`` in it counts.
 
@@ -38,7 +40,7 @@ class Scalar:
     secret: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Listing:
     """A list."""
 
@@ -46,7 +48,7 @@ class Listing:
     origin: Origin
 
 
-@dataclass(frozen=True)
+@frozen
 class Group:
     """A mapping inside a list, or an empty one: keys, where each was written, values."""
 
@@ -54,7 +56,7 @@ class Group:
     origin: Origin
 
 
-@dataclass(frozen=True)
+@frozen
 class Ready:
     """A Python value that a program handed in."""
 
@@ -65,7 +67,7 @@ class Ready:
 Raw = Scalar | Listing | Group | Ready
 
 
-@dataclass(frozen=True)
+@frozen
 class Item:
     """One value of a source, with the parts of its key as they were written and the place of each part."""
 

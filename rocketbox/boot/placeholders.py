@@ -8,9 +8,10 @@ Source: Spring ``PlaceholderResolutionSupport``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rocketbox.errors import Finding
+from rocketbox.frozen import frozen
 
 __all__ = ["Found", "Lookup", "PlaceholderError", "resolve_placeholders"]
 
@@ -18,7 +19,7 @@ MOST_NESTED = 100  # names that stand for names, and placeholders in placeholder
 MOST_CHARACTERS = 1 << 20  # of one text, with all that its names stand for
 
 
-@dataclass(frozen=True)
+@frozen
 class Found:
     """What a name stands for, itself perhaps with placeholders, and where that was written."""
 
@@ -42,7 +43,7 @@ class PlaceholderError(Exception):
         super().__init__(str(finding))
 
 
-@dataclass(frozen=True)
+@frozen
 class _Step:
     name: str
     where: str

@@ -24,11 +24,12 @@ from rocketbox.boot.schema import Schema
 from rocketbox.boot.shapes import MISSING, Leaf, Section, Shape, Table, has_keys, unwrapped
 from rocketbox.boot.sources import Texts
 from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.frozen import frozen
 
 __all__ = ["Settings", "SettingsError", "SourceValue"]
 
 
-@dataclass(frozen=True)
+@frozen
 class SourceValue:
     """One source's word on a key; secrets are masked."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
+
+from rocketbox.frozen import frozen
 
 __all__ = ["ContainerState", "ContainerStatus"]
 
@@ -18,7 +20,7 @@ class ContainerStatus(Enum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True)
+@frozen
 class ContainerState:
     """``ready`` turns false, with the ``reason``, when the container does not do its work.
 

@@ -5,8 +5,7 @@ The registrar makes it, the container runs it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from rocketbox.frozen import frozen
 from rocketbox.listeners.binding import HandlerSignature
 from rocketbox.listeners.options import GroupOptions, OnInvalid
 from rocketbox.marks import send_to
@@ -15,7 +14,7 @@ from rocketbox.message import ConsumeMode, MessageModel, SelectorType
 __all__ = ["ContainerPlan", "ListenerFunction"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ListenerFunction:
     """One function of a group and what it owns: topic, selector, payload, batch, and where its results go."""
 
@@ -28,7 +27,7 @@ class ListenerFunction:
     replies: tuple[send_to, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ContainerPlan:
     """What the registrar found: a group of a cluster (None: the main one), its functions, and its options.
 

@@ -18,6 +18,7 @@ from rocketbox.client.checks import MAX_TOPIC_CHARS, check_group, check_topic
 from rocketbox.client.options import mismatches
 from rocketbox.declarations import SECONDS
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError, InvalidMessageError
+from rocketbox.frozen import frozen
 from rocketbox.hints import name_of, place_of
 from rocketbox.listeners.binding import Beans, HandlerSignature, read_signature, wrong_return
 from rocketbox.listeners.options import FUNCTION_OPTIONS, GROUP_OPTIONS, LISTENER_OPTIONS, GroupOptions, Said
@@ -34,7 +35,7 @@ __all__ = ["Candidate", "ClusterSettings", "plan_containers", "unknown_cluster"]
 _OPTION_KEYS = tuple(option.key for option in LISTENER_OPTIONS.values() if option.key is not None)
 
 
-@dataclass(frozen=True)
+@frozen
 class Candidate:
     """A marked function: what its decorator said, and the ``send_to`` marks beside it; a method of ``owner``'s bean."""
 
@@ -59,7 +60,7 @@ class Candidate:
         return group
 
 
-@dataclass(frozen=True)
+@frozen
 class ClusterSettings:
     """What the settings say about the listeners of one cluster; ``prefix`` is ``rocketmq`` or a cluster's own.
 

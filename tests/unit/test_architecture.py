@@ -26,6 +26,7 @@ LADDER: dict[str, str] = {
     "hints": "",
     "rare_log": "",
     "frames": "",
+    "frozen": "",
     "safe_repr": "",
     "tasks": "errors clock safe_repr",
     "waiters": "",
@@ -40,7 +41,7 @@ LADDER: dict[str, str] = {
     "client": "declarations errors clock tasks frames rare_log safe_repr blocking waiters message storage "
     "protocol remoting",
     "template": "durations errors clock tasks loops message protocol remoting client",
-    "listeners": "declarations errors clock tasks hints message marks protocol remoting client template",
+    "listeners": "declarations errors clock tasks frozen hints message marks protocol remoting client template",
     "nameserver": "errors clock tasks rare_log message protocol remoting",
     "broker": "errors clock tasks rare_log blocking loops waiters message storage protocol remoting",
     "local_servers": "",
@@ -74,11 +75,11 @@ LADDER: dict[str, str] = {
     "spark.discovery": "spark.source",
     "spark": "errors clock tasks frames rare_log hints blocking message marks protocol remoting client template "
     "listeners spark spark.offsets",
-    "boot": "durations sizes errors clock tasks frames hints loops own_failures safe_repr",
-    "autoconfigure": "declarations durations sizes errors clock tasks hints safe_repr own_failures blocking loops "
-    "message marks protocol remoting client template listeners spark boot storage local_servers embedded "
+    "boot": "durations sizes errors clock tasks frames frozen hints loops own_failures safe_repr",
+    "autoconfigure": "declarations durations sizes errors clock tasks frozen hints safe_repr own_failures blocking "
+    "loops message marks protocol remoting client template listeners spark boot storage local_servers embedded "
     "background_work management watchdog",
-    "management": "safe_repr boot",
+    "management": "frozen safe_repr boot",
     "background": "errors loops",
     "watchdog": "errors clock frames loops",
     "stop_guard": "clock frames loops watchdog",
