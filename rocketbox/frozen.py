@@ -11,8 +11,8 @@ To ``dataclasses.fields`` and ``dataclasses.replace`` it is a dataclass like any
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable
-from dataclasses import FrozenInstanceError, dataclass, field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import Field, FrozenInstanceError, dataclass, field, fields
 from operator import attrgetter
 from typing import Any, TypeVar, dataclass_transform, overload
 
@@ -35,14 +35,19 @@ def frozen(class_: type | None = None, /, *, kw_only: bool = False) -> Any:
     def make(class_: type) -> type:
         own = frozenset(vars(class_))
         made: Any = dataclass(repr=False, eq=False, kw_only=kw_only)(class_)
-        compared = [each.name for each in fields(made) if each.compare]
-        made.__compared__ = staticmethod(attrgetter(*compared) if compared else type)
+        compared = [each for each in fields(made) if each.compare]
+        made.__compared__ = _getter(compared)
+        made.__hashed__ = _getter([each for each in compared if each.hash is not False])
         for name, method in _METHODS.items():
             if name not in own:
                 setattr(made, name, method)
         return class_
 
     return make if class_ is None else make(class_)
+
+
+def _getter(of: Sequence[Field[Any]]) -> Any:
+    return staticmethod(attrgetter(*(each.name for each in of)) if of else type)
 
 
 @reprlib.recursive_repr()
@@ -58,7 +63,7 @@ def _eq(self: Any, other: Any) -> Any:
 
 
 def _hash(self: Any) -> int:
-    return hash(self.__compared__(self))
+    return hash(self.__hashed__(self))
 
 
 def _setattr(self: Any, name: str, value: object) -> None:

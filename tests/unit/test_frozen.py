@@ -23,6 +23,7 @@ class Point:
     y: int = 0
     tags: list[str] = field(default_factory=list, compare=False)
     secret: str = field(default="", repr=False)
+    names: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
 
     @cached_property
     def sum(self) -> int:
@@ -64,6 +65,7 @@ def both(make: Callable[[Any], Any]) -> tuple[Any, Any]:
 def test_values_are_equal_where_their_compared_fields_are() -> None:
     assert Point(1, 2, ["a"]) == Point(1, 2, ["b"])
     assert Point(1, 2) != Point(1, 3)
+    assert Point(1, names={"a": "b"}) != Point(1)
     assert Point(1).__eq__((1, 0)) is NotImplemented
     assert Empty() == Empty()
 
@@ -119,7 +121,7 @@ def test_a_value_takes_no_other_attributes() -> None:
 def test_what_dataclasses_offers_works() -> None:
     point = Point(1, 2)
     assert dataclasses.replace(point, y=5) == Point(1, 5)
-    assert [each.name for each in dataclasses.fields(point)] == ["x", "y", "tags", "secret"]
+    assert [each.name for each in dataclasses.fields(point)] == ["x", "y", "tags", "secret", "names"]
     assert dataclasses.asdict(Named(name="n")) == {"name": "n"}
     match point:
         case Point(x, y):
