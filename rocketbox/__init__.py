@@ -161,7 +161,7 @@ def __getattr__(name: str) -> Any:
 def _loaded(module: str) -> ModuleType:
     """The module. What is loaded stays, so that the collector would look through it many times, and for nothing.
 
-    A tenth of what it takes to load RocketBox (benchmark "start").
+    A tenth of what it takes to load RocketBox (benchmark "start, the first one").
     """
     collects = gc.isenabled()
     gc.disable()
