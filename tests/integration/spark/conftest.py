@@ -24,7 +24,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 def spark() -> Iterator[SparkSession]:
     """The session of this process; skips where pyspark or Java is missing, and says which."""
     pytest.importorskip("pyspark")
-    from rocketbox.spark.session import JavaNotFoundError, create_session
+    from rocketbox.spark.java import JavaNotFoundError
+    from rocketbox.spark.session import create_session
 
     # Java's second compiler only pays in longer runs than these.
     conf = {"spark.sql.shuffle.partitions": "1", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}

@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyspark")
-
-from rocketbox.spark.session import JavaNotFoundError, find_java
-
-pytestmark = pytest.mark.spark
+from rocketbox.spark.java import JavaNotFoundError, find_java
 
 
 def fake_java(folder: Path, version: str) -> Path:

@@ -19,13 +19,14 @@ from rocketbox.errors import ConfigurationError
 from rocketbox.listeners import ContainerStatus
 from rocketbox.spark import session
 from rocketbox.spark.batch import SparkBatch
+from rocketbox.spark.java import JavaNotFoundError
 from rocketbox.spark.listener import (
     SparkListenerContainer,
     SparkListenerOptions,
     SparkListenerState,
     read_spark_signature,
 )
-from rocketbox.spark.session import JavaNotFoundError, SparkRuntime, local_folder
+from rocketbox.spark.session import SparkRuntime
 
 pytestmark = [pytest.mark.spark, pytest.mark.anyio]
 
@@ -130,10 +131,3 @@ async def test_two_listeners_with_one_checkpoint_are_refused(tmp_path: Path, mon
                     pytest.fail("it must not start")
         async with container(tmp_path, runtime):  # free again
             assert True
-
-
-def test_a_checkpoint_on_this_machine_is_known_by_its_path_or_uri() -> None:
-    assert local_folder("/data/x") == Path("/data/x")
-    assert local_folder("file:/data/x") == local_folder("file:///data/x") == Path("/data/x")
-    assert local_folder("x") == Path.cwd() / "x"
-    assert local_folder("s3a://bucket/x") is None
