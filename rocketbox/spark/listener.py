@@ -33,7 +33,7 @@ from rocketbox.hints import UnresolvedHintError, hint_of, parameters_of, place_o
 from rocketbox.listeners import ContainerState, ContainerStatus
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.java import JavaNotFoundError
-from rocketbox.spark.paths import checkpoint_location, local_folder
+from rocketbox.spark.paths import checkpoint_location
 from rocketbox.spark.schema import SchemaError, body_schema
 from rocketbox.spark.session import SessionLostError, SparkRuntime, log_query_errors
 from rocketbox.tasks import Supervisor
@@ -408,7 +408,6 @@ class SparkListenerContainer:
         )
         if options.max_messages is not None:
             reader = reader.option("maxOffsetsPerTrigger", options.max_messages)
-        folder = local_folder(options.checkpoint)
         writer = (
             reader.load()
             .writeStream.queryName(f"{options.group}.{options.topic}")
