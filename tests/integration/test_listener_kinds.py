@@ -255,6 +255,50 @@ def test_a_kind_that_fails_is_told_as_what_it_is(install: Install, service: Serv
     assert str(finding.where).startswith("tick_kit.py:")
 
 
+@pytest.mark.parametrize(
+    ("step", "names", "missing"),
+    [("read", "cluster, group", "group"), ("plan", "cluster, group, where, user, describe", "where and describe")],
+)
+def test_a_kind_whose_plans_lack_what_everybody_asks_for_is_told_as_what_it_is(
+    install: Install, service: ServiceMaker, step: str, names: str, missing: str
+) -> None:
+    module = service(desk(), "")
+    import tick_kit
+
+    class Half:
+        cluster = user = None
+
+        def __init__(self, group: str) -> None:
+            if step == "plan":
+                self.group = group
+
+    setattr(tick_kit.TickListeners, step, lambda self, given, planning: [Half("clock"), Half("bell")])
+    (finding,) = module.app.look().findings
+    assert finding.what == (
+        f"TickListeners.{step} of the listeners of @tick_listener gave a {Half.__qualname__} without {missing}"
+    )
+    assert str(finding.where).startswith("tick_kit.py:")
+    assert str(finding.fix).endswith(f"of rocketbox.autoconfigure.kinds has: {names}")
+
+
+@pytest.mark.anyio
+async def test_a_kind_that_fails_when_it_is_left_is_told_as_what_it_is(
+    install: Install, service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = service(desk(), "").app
+    import tick_kit
+
+    monkeypatch.setattr(tick_kit.Ticks, "__aexit__", _broken)
+    with pytest.raises(ValueError, match="no bell") as told:
+        async with app:
+            run = app._running
+    (finding,) = run.why_it_ended(told.value)
+    assert finding.what == (
+        "the container of group clock, of the listeners of @tick_listener, failed when it was left: ValueError: no bell"
+    )
+    assert str(finding.where).startswith("tick_kit.py:")
+
+
 def test_a_kind_that_fails_to_say_what_it_needs_is_told_as_what_it_is(
     install: Install, service: ServiceMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rocketbox.autoconfigure import topics
 from rocketbox.client import Admin, MQClientInstance
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import ConfigurationError
@@ -204,6 +205,40 @@ async def test_brokers_that_are_not_known_end_the_start_or_are_waited_for(
     (finding,) = caught.value.findings
     assert finding.what.startswith("rocketmq.topics.payments: topic payments cannot be made: there is no cluster")
     assert finding.fix == "see that its brokers run and are known; rocketmq.topics.payments.cluster names their cluster"
+
+
+@pytest.mark.parametrize("startup", ["fail", "retry"])
+async def test_a_misspelt_cluster_is_told_and_not_waited_for(service: ServiceMaker, startup: str) -> None:
+    settings = SETTINGS + f"rocketmq.startup: {startup}\nrocketmq.topics.payments.cluster: DefaultClustr\n"
+    with pytest.raises(ConfigurationError) as caught:
+        async with service(SERVICE, settings).app:
+            pass
+    (finding,) = caught.value.findings
+    assert "there is no cluster 'DefaultClustr'; the name server knows DefaultCluster" in finding.what
+    assert finding.fix == "did you mean rocketmq.topics.payments.cluster: DefaultCluster?"
+
+
+async def test_health_says_for_what_the_topics_wait_now(
+    service: ServiceMaker, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "RETRY_PAUSE", 0.05)
+    async with EmbeddedServers(options(tmp_path)) as servers:
+        address = servers.name_server_address
+    settings = f"rocketmq: {{name-server: '{address}', startup: retry, topics.payments.cluster: elsewhere}}\n"
+    again = EmbeddedOptions(
+        data_dir=tmp_path / "elsewhere", port=0, name_server_port=int(address.rpartition(":")[2]),
+        broker={"mapped-file-size-commit-log": "1MB"},
+    )  # fmt: skip
+
+    def reason() -> str:
+        return str(app.health().components["topics"].reasons[0])
+
+    async with service(SERVICE, settings).app as app:
+        assert "there is no cluster" not in reason()
+        async with EmbeddedServers(again):
+            await until(lambda: "wait for the servers: there is no cluster 'elsewhere'" in reason())
+    told = [each.message for each in caplog.records if "are looked after when the servers answer" in each.message]
+    assert len(told) == len({each.partition(": ")[2][:20] for each in told}) >= 2, "each reason once, not each second"
 
 
 async def test_a_name_that_is_none_is_told_before_the_start(service: ServiceMaker) -> None:

@@ -15,8 +15,10 @@ from rocketbox.application import RocketBox
 from rocketbox.autoconfigure.loading import Launch
 from rocketbox.autoconfigure.machine import Machine
 from rocketbox.blocking import blocking_in_loop
+from rocketbox.protocol.tags import java_string_hash
 from rocketbox.remoting.network import MemoryNetwork
 from rocketbox.storage.memory_storage import MemoryStorage
+from rocketbox.template import JsonMessageConverter
 from tests.clocks import VirtualClock, idle
 from tests.integration.wire import SMALL_FILES
 from tests.services import ServiceMaker, service_maker
@@ -153,6 +155,136 @@ async def test_an_override_while_it_runs_reaches_handlers_their_owners_and_what_
         ("third", "own", "of all starts"),
     ]
     assert template.sent == [("alerts", "second")]
+
+
+CONVERTED = """
+from rocketbox import RocketBox, rocketmq_listener
+
+app = RocketBox("flight-desk", scan=[__name__])
+handled = []
+
+@rocketmq_listener(topic="departures", consumer_group="desk", consume_from_where="first-offset")
+async def on_departure(payload: dict) -> None:
+    handled.append(payload)
+"""
+
+
+class Upside:
+    """A converter that reads and writes bodies backwards."""
+
+    def to_body(self, payload: Any) -> bytes:
+        return JsonMessageConverter().to_body(payload)[::-1]
+
+    def from_body(self, body: bytes, type_: Any) -> Any:
+        return {**JsonMessageConverter().from_body(body[::-1], type_), "read": "backwards"}
+
+    def check(self, type_: Any) -> None: ...
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_an_override_of_the_converter_while_it_runs_reaches_template_and_listeners(
+    anyio_backend: str, service: ServiceMaker
+) -> None:
+    module = service(CONVERTED, "")
+    app: RocketBox = module.app
+    clock = VirtualClock(settle=idle)
+
+    async def send(number: int) -> None:
+        await app.template.send("departures", {"number": number})
+        while len(module.handled) < number:
+            await clock.sleep(1)
+
+    async def use() -> None:
+        await send(1)
+        with app.container.message_converter.override(Upside()):
+            await send(2)
+        await send(3)
+
+    await run_on(clock, app, use)
+    assert module.handled == [{"number": 1}, {"number": 2, "read": "backwards"}, {"number": 3}]
+
+
+BLOCKING_HOOKS = """
+import threading
+from rocketbox import RocketBox
+
+app = RocketBox("flight-desk", scan=[__name__])
+ran = []
+
+@app.on_startup
+def begin() -> None:
+    ran.append(("begin", threading.current_thread()))
+
+@app.every("1h")
+def look() -> None:
+    ran.append(("look", threading.current_thread()))
+
+@app.on_shutdown
+def end() -> None:
+    ran.append(("end", threading.current_thread()))
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_blocking_hooks_go_by_the_seam_of_blocking_handlers_and_need_no_thread(
+    anyio_backend: str, service: ServiceMaker
+) -> None:
+    module = service(BLOCKING_HOOKS, "")
+    clock = VirtualClock(settle=idle)
+
+    async def use() -> None:
+        await clock.sleep(2.5 * 3600)
+
+    await run_on(clock, module.app, use)
+    assert module.ran == [(name, threading.main_thread()) for name in ("begin", "look", "look", "end")]
+
+
+COLLIDING = """
+from rocketbox import MessageExt, RocketBox, rocketmq_listener
+
+app = RocketBox("flight-desk", scan=[__name__])
+handled = []
+
+@rocketmq_listener(
+    topic="departures", consumer_group="desk", consume_from_where="first-offset", selector_expression="Aa || AaAa"
+)
+async def first(message: MessageExt) -> None:
+    handled.append(("first", message.tag))
+
+@rocketmq_listener(
+    topic="departures", consumer_group="desk", consume_from_where="first-offset", selector_expression="BB || end"
+)
+async def second(message: MessageExt) -> None:
+    handled.append(("second", message.tag))
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_functions_whose_tags_have_one_hash_code_get_each_its_own(
+    anyio_backend: str, service: ServiceMaker
+) -> None:
+    module = service(COLLIDING, "")
+    app: RocketBox = module.app
+    clock = VirtualClock(settle=idle)
+
+    async def use() -> None:
+        # Of "Aa" and "BB", and of "AaAa", "BBBB" and "AaBB", Java's hash codes are the same: that is all brokers know.
+        for tag in ("Aa", "BB", "BBBB", "AaAa", "AaBB", "BB"):
+            await app.template.send(f"departures:{tag}", tag)
+        await app.template.send("departures:end", "end")
+        while ("second", "end") not in module.handled or len(module.handled) < 5:
+            await clock.sleep(1)
+        await clock.sleep(60)
+
+    assert java_string_hash("Aa") == java_string_hash("BB")
+    assert java_string_hash("AaAa") == java_string_hash("BBBB") == java_string_hash("AaBB")
+    await run_on(clock, app, use)
+    assert sorted(module.handled) == [
+        ("first", "Aa"), ("first", "AaAa"), ("second", "BB"), ("second", "BB"), ("second", "end"),
+    ]  # fmt: skip
 
 
 async def run_on(clock: VirtualClock, app: RocketBox, use: Callable[[], Awaitable[None]]) -> None:

@@ -61,6 +61,15 @@ def test_what_it_brings_can_be_planned_like_our_own(install: Install, written: s
     assert taken == (["auditor"] if written else [])
 
 
+def test_a_module_that_ends_the_process_when_it_is_imported_is_told_and_can_be_left_out(install: Install) -> None:
+    install("audit-kit", "audit_kit_ending", "import sys\n\nsys.exit(7)\n", name="audit")
+    (found,) = discover_autoconfigurations()
+    assert found.problem is not None
+    assert "audit of audit-kit 1.2 cannot be imported: SystemExit: 7 (" in found.problem.what
+    assert "audit_kit_ending.py:3)" in found.problem.what
+    assert "rocketbox.autoconfigure.exclude: audit" in str(found.problem.fix)
+
+
 def test_an_entry_point_may_name_one_function(install: Install) -> None:
     install("audit-kit", "audit_kit_c", BEANS, "audit_kit_c:auditor")
     (found,) = discover_autoconfigurations()
