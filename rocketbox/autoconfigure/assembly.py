@@ -30,6 +30,7 @@ from rocketbox.background_work import BackgroundWork
 from rocketbox.boot.beans import BeanContainer, Bundle, Replacement
 from rocketbox.boot.failures import without_secrets
 from rocketbox.boot.marks import BEAN, PRIMARY, bean_mark
+from rocketbox.boot.missing_beans import told_together
 from rocketbox.boot.settings import Settings, SettingsError
 from rocketbox.boot.wanted import misplaced_qualifier, wanted
 from rocketbox.client import Producer
@@ -240,6 +241,7 @@ def assemble(
         if properties.off_by is None:
             assembly.warnings += embedded_by_oversight(settings)
             assembly.warnings += idle_middleware(container)
+    assembly.findings = told_together(assembly.findings)
     assembly.took = clock.monotonic() - since
     return assembly
 

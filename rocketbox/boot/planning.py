@@ -15,6 +15,7 @@ from rocketbox.boot.conditions import Condition, Verdict
 from rocketbox.boot.definitions import BeanDefinition, BeanParameter, Source
 from rocketbox.boot.failures import failure_findings
 from rocketbox.boot.marks import Cluster, Phase
+from rocketbox.boot.missing_beans import MissingBean
 from rocketbox.boot.report import ConditionsReport, ReportEntry
 from rocketbox.boot.wanted import Wanted, fits, hint_name
 from rocketbox.errors import Finding
@@ -125,7 +126,10 @@ class Plan:
         verdict = self.why_missing(wanted.type_, cluster, wanted.qualifier)
         if verdict is not None:
             self.puzzling |= verdict.key is None
-            return Finding(f"{what}: {verdict.reason}", where, verdict.fix or _write_one(wanted))
+            told, fix = f"{what}: {verdict.reason}", verdict.fix or _write_one(wanted)
+            if verdict.key is None:
+                return Finding(told, where, fix)
+            return MissingBean(told, where, fix, who, str(wanted), verdict.reason, verdict.key)
         others = [bean for bean in self.taken if fits(bean.provides, wanted.type_)]
         if not others:
             return Finding(what, where, _write_one(wanted))

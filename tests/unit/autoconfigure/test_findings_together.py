@@ -82,3 +82,35 @@ async def test_settings_that_lack_values_are_told_alone(service: ServiceMaker) -
         await service(source, "rocketmq: {name-server: embedded}").app.__aenter__()
     (finding,) = caught.value.findings
     assert "desk.threshold-minutes" in finding.what
+
+
+def test_what_one_missing_setting_leaves_out_is_told_once_for_all_who_need_it(service: ServiceMaker) -> None:
+    source = """
+from rocketbox import RocketBox, RocketMQTemplate, bean, rocketmq_listener
+from rocketbox.client import Producer
+
+app = RocketBox("desk", scan=[__name__])
+
+@bean
+def one(template: RocketMQTemplate) -> dict:
+    return {}
+
+@bean
+def two(template: RocketMQTemplate, producer: Producer) -> set:
+    return set()
+
+@app.on_startup
+async def begin(template: RocketMQTemplate) -> None: ...
+
+@app.every("5m")
+async def look(template: RocketMQTemplate) -> None: ...
+"""
+    module = service(source, "")
+    (finding,) = module.app.look().findings
+    assert finding.what == (
+        "parameter template of bean one, parameter template of bean two, parameter producer of bean two and 2 more "
+        "need beans of types RocketMQTemplate and Producer, and there are none: rocketmq_template was not built "
+        "because nothing provides Producer: producer was not built because rocketmq.name-server is not set"
+    )
+    assert finding.where == ", ".join(f"{module.__name__}.py:{line}" for line in (6, 10, 14, 17))
+    assert finding.fix == "set rocketmq.name-server to an address, or to embedded"
