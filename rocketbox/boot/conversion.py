@@ -21,7 +21,7 @@ from rocketbox.boot.masking import MASK
 from rocketbox.boot.origins import Group, Listing, Raw, Ready, Scalar, split_key
 from rocketbox.boot.secrets import is_secret
 from rocketbox.boot.shapes import ANY, UNDECLARED, Leaf, Many, Section, Shape, Table, key_text, uniform
-from rocketbox.boot.wording import is_class, members_of, single_value_fix, unknown_key
+from rocketbox.boot.wording import expected, is_class, members_of, mistaken, single_value_fix, unknown_key
 from rocketbox.durations import parse_duration
 from rocketbox.errors import Finding
 
@@ -93,12 +93,11 @@ class Converter:
                 return self._section(shape, raw, key)
             values = {name: self._inner(shape.value, each, key_text((key, name))) for name, _, each in raw.entries}
             return {name: value for name, value in values.items() if value is not UNSET}
-        kind = "a list" if isinstance(raw, Listing) else "a single value"
         if isinstance(shape, Section) and shape.fields:
             fix = f"{key} takes: {', '.join(sorted({known.key for known in shape.fields.values()}))}"
         else:
             fix = f"write {key}.<name>: ..."
-        return self.wrong(f"{key} is a group of keys, and not {kind}", raw, fix)
+        return self.wrong(mistaken(key, "keys below it", raw), raw, fix)
 
     def _section(self, shape: Section, raw: Group, key: str) -> dict[str, Any]:
         """A mapping inside a list, by the names that pydantic takes."""
@@ -121,7 +120,7 @@ class Converter:
 
     def _many(self, shape: Many, raw: Raw, key: str) -> Any:
         if isinstance(raw, Group):
-            return self.wrong(f"{key} is a list, and not a group of keys", raw, f"write {key}: [..., ...]")
+            return self.wrong(mistaken(key, "a list", raw), raw, f"write {key}: [..., ...]")
         if isinstance(raw, Listing):
             items = [self._item(shape.item_at(index), item, f"{key}[{index}]") for index, item in enumerate(raw.items)]
             return [item for item in items if item is not UNSET]
@@ -162,10 +161,7 @@ class Converter:
         if isinstance(raw, Listing | Group):
             if leaf.is_any:
                 return self._natural(raw, key)
-            if isinstance(raw, Group) and not raw.entries and not leaf.nullable:
-                return self.wrong(f"{key} is a single value, and not a group of keys", raw, single_value_fix(key, leaf))
-            kind = "a list" if isinstance(raw, Listing) else "a group of keys"
-            return self.wrong(f"{key} is a single value, and not {kind}", raw, single_value_fix(key, leaf))
+            return self.wrong(mistaken(key, expected(leaf), raw), raw, single_value_fix(key, leaf))
         assert isinstance(raw, Scalar)
         text = self._text(raw, key)
         if text is None:

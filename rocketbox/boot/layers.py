@@ -22,7 +22,7 @@ from rocketbox.boot.origins import Group, Item, Listing, Origin, Raw, Ready, Sca
 from rocketbox.boot.schema import Located, Schema
 from rocketbox.boot.secrets import is_secret
 from rocketbox.boot.shapes import UNDECLARED, Leaf, Section, Shape, Table, key_text
-from rocketbox.boot.wording import single_value_fix, unknown_key
+from rocketbox.boot.wording import expected, mistaken, single_value_fix, unknown_key
 from rocketbox.boot.yaml_documents import Document, read_documents
 from rocketbox.errors import Finding
 from rocketbox.frozen import frozen
@@ -193,15 +193,15 @@ def _sets_nothing(item: Item, located: Located, schema: Schema) -> Finding | Non
         key = key_text(located.path)
         names = [known.key for known in shape.own if known.feed is not None]
         fix = f"write its keys: '{key}.{names[0]}': ..." if names else f"leave {key} out, it has no keys"
-        return Finding(f"{key} is a group of keys, and not a {type(raw.value).__name__}", place, fix)
+        return Finding(f"{key} takes keys below it, and is given a {type(raw.value).__name__}", place, fix)
     return None
 
 
 def _too_deep(path: Sequence[str], shape: Shape, place: Origin) -> Finding:
     key = key_text(path)
     if isinstance(shape, Leaf):
-        return Finding(f"{key} is a single value, and not a group of keys", str(place), single_value_fix(key, shape))
-    return Finding(f"{key} is a list, and not a group of keys", str(place), f"write {key}: [..., ...]")
+        return Finding(mistaken(key, expected(shape), None), str(place), single_value_fix(key, shape))
+    return Finding(mistaken(key, "a list", None), str(place), f"write {key}: [..., ...]")
 
 
 def _looks_like_a_prefix(item: Item, placement: Placement, must_be_known: bool) -> bool:

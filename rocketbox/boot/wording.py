@@ -19,7 +19,7 @@ from rocketbox.boot.shapes import Field, Leaf, Section, key_text, uniform
 from rocketbox.durations import DURATION_EXAMPLE
 from rocketbox.errors import Finding
 
-__all__ = ["example", "expected", "is_class", "members_of", "shown", "single_value_fix", "unknown_key"]
+__all__ = ["example", "expected", "is_class", "members_of", "mistaken", "shown", "single_value_fix", "unknown_key"]
 
 
 def is_class(kind: Any, classes: tuple[type, ...]) -> bool:
@@ -73,6 +73,17 @@ def example(leaf: Leaf) -> str:
         return DURATION_EXAMPLE
     words = expected(leaf)
     return words + {"a whole number": ", such as 3", "a number": ", such as 0.5"}.get(words, "")
+
+
+def mistaken(key: str, takes: str, raw: Raw | None) -> str:
+    """What is wrong where something of another shape is written than what ``takes`` tells; None: keys below it."""
+    if isinstance(raw, Listing):
+        return f"{key} takes {takes}, and a list is written there"
+    if isinstance(raw, Scalar):
+        return f"{key} takes {takes}, and a single value is written there"
+    names = [name for name, _, _ in raw.entries] if isinstance(raw, Group) else []
+    below = f": {', '.join(names[:3])}{', ...' * (len(names) > 3)}" if names else ""
+    return f"{key} takes {takes}, and keys are written below it{below}"
 
 
 def single_value_fix(key: str, leaf: Leaf) -> str:

@@ -168,7 +168,7 @@ def test_imports_that_multiply_are_stopped() -> None:
         ),
         (
             "{a: b}",
-            "rocketbox.config.import is a list, and not a group of keys\n    where: rocketbox.yaml:1:1\n",
+            "rocketbox.config.import takes a list, and keys are written below it\n    where: rocketbox.yaml:1:1\n",
         ),
     ],
 )

@@ -50,7 +50,7 @@ def test_an_unknown_argument_is_refused(argument: str) -> None:
 
 def test_an_override_that_would_set_nothing_is_refused() -> None:
     assert refused(overrides={"desk": Desk(threshold_minutes=5)}) == [
-        "desk is a group of keys, and not a Desk\n"
+        "desk takes keys below it, and is given a Desk\n"
         "    where: override desk\n"
         "    fix:   write its keys: 'desk.threshold-minutes': ..."
     ]
@@ -121,10 +121,10 @@ def test_a_wrong_type_is_refused_with_key_value_place_and_what_is_expected() -> 
         "    max-message-size: 3 apples\n"
         "desk: {colour: green, mode: x, ratio: y, carriers: {a: b}, maybe: [1]}\n"
     ) == [
-        "desk.carriers is a list, and not a group of keys\n"
+        "desk.carriers takes a list, and keys are written below it\n"
         "    where: rocketbox.yaml:7:42\n"
         "    fix:   write desk.carriers: [..., ...]",
-        "desk.maybe is a single value, and not a list\n"
+        "desk.maybe takes a whole number, and a list is written there\n"
         "    where: rocketbox.yaml:7:67\n"
         "    fix:   write a whole number, such as 3",
         "rocketmq.enabled is 'maybe', and must be true or false\n"
@@ -190,10 +190,10 @@ def test_what_readers_of_yaml_disagree_on_is_refused_where_no_type_says(text: st
 
 def test_a_single_value_in_place_of_a_group_and_the_other_way_round() -> None:
     assert refused("rocketmq: {producer: x, name-server: {host: a}}\n") == [
-        "rocketmq.name-server is a single value, and not a group of keys\n"
+        "rocketmq.name-server takes text, and keys are written below it\n"
         "    where: rocketbox.yaml:1:25\n"
         "    fix:   write rocketmq.name-server: ...",
-        "rocketmq.producer is a group of keys, and not a single value\n"
+        "rocketmq.producer takes keys below it, and a single value is written there\n"
         "    where: rocketbox.yaml:1:22\n"
         "    fix:   rocketmq.producer takes: group, max-message-size, retry-next-server, retry-times, secret-key, "
         "send-message-timeout",

@@ -23,6 +23,28 @@ def failed(failures: Failures) -> list[int]:
     return [message.queue_offset for message, _ in failures]
 
 
+@pytest.mark.parametrize("signal", [Reject("no"), RetryLater("5s"), BatchFailed(1)])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_signal_that_is_alone_in_the_group_of_a_task_group_is_the_outcome(signal: Exception, depth: int) -> None:
+    error = signal
+    for _ in range(depth):
+        error = ExceptionGroup("unhandled errors in a TaskGroup", [error])
+    failures = failures_of_error(messages(3), error)
+    assert all(reason is signal for _, reason in failures)
+    assert failed(failures) == ([1, 2] if isinstance(signal, BatchFailed) else [0, 1, 2])
+
+
+@pytest.mark.parametrize("others", [[ValueError("no disk")], [Reject("again")]])
+def test_a_signal_beside_other_errors_is_an_error_like_any(others: list[Exception]) -> None:
+    error = ExceptionGroup("unhandled errors in a TaskGroup", [Reject("no"), *others])
+    assert all(reason is error for _, reason in failures_of_error(messages(2), error))
+
+
+def test_a_group_of_one_other_error_stays_as_it_is() -> None:
+    error = ExceptionGroup("unhandled errors in a TaskGroup", [ValueError("no disk")])
+    assert [reason for _, reason in failures_of_error(messages(1), error)] == [error]
+
+
 def test_an_error_brings_the_whole_batch_back() -> None:
     error = ValueError("no")
     failures = failures_of_error(messages(3), error)

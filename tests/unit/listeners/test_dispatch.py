@@ -216,6 +216,20 @@ async def test_what_a_validator_raises_concerns_its_message_alone(error: Excepti
     assert seen == [12, 14, 12]
 
 
+async def test_a_batch_that_failed_within_a_task_group_counts_the_messages_that_the_handler_saw() -> None:
+    async def fail() -> None:
+        raise BatchFailed(1)
+
+    async def handle(departures: list[Departure]) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fail)
+
+    bodies = (b"{}", b'{"row": 1}', b'{"row": 2}', b'{"row": 3}')
+    outcomes = await dispatch(handle).handle([message(body) for body in bodies])
+    assert outcomes is not None
+    assert [type(each).__name__ for each in outcomes] == ["Reject", "NoneType", "BatchFailed", "BatchFailed"]
+
+
 async def test_a_failed_batch_counts_the_messages_that_the_handler_saw() -> None:
     async def batch(departures: list[Departure]) -> None:
         raise BatchFailed(1)  # the second that can be read
