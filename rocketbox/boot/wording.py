@@ -76,14 +76,15 @@ def example(leaf: Leaf) -> str:
 
 
 def mistaken(key: str, takes: str, raw: Raw | None) -> str:
-    """What is wrong where something of another shape is written than what ``takes`` tells; None: keys below it."""
+    """What is wrong where something of another shape is written than what ``takes`` tells; None: keys below it.
+
+    The names of these keys are not told: a password in braces is one.
+    """
     if isinstance(raw, Listing):
         return f"{key} takes {takes}, and a list is written there"
     if isinstance(raw, Scalar):
         return f"{key} takes {takes}, and a single value is written there"
-    names = [name for name, _, _ in raw.entries] if isinstance(raw, Group) else []
-    below = f": {', '.join(names[:3])}{', ...' * (len(names) > 3)}" if names else ""
-    return f"{key} takes {takes}, and keys are written below it{below}"
+    return f"{key} takes {takes}, and keys are written below it"
 
 
 def single_value_fix(key: str, leaf: Leaf) -> str:

@@ -130,7 +130,7 @@ def test_a_wrong_value_is_one_finding_with_key_value_place_and_what_is_allowed(
     (path, leaf), yaml, shown = wrong
     key = key_text(path)
     (finding,) = _findings(f"{key}: {yaml}\n", tmp_path)
-    assert finding.what.startswith(f"{key} is ")
+    assert finding.what.startswith((f"{key} is ", f"{key} takes "))
     assert "rocketbox.yaml:1:" in str(finding.where)
     assert finding.fix
     if isinstance(leaf, Leaf) and leaf.is_secret:
