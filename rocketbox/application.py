@@ -159,7 +159,8 @@ class RocketBox(HookDecorators):
 
         ``settings`` win over all others. ``beans`` maps what a parameter's type would be (``Desk``, or
         ``Annotated[Desk, Qualifier("night")]``) to the object that takes the place of that bean, which is then not
-        built, started or closed.
+        built, started or closed; of a ``@configuration_properties`` class no setting is required then. What is returned
+        may be entered again when it was left.
         """
         return self.launched(Launch(config, profiles, arguments, settings or {}, beans or {}))
 

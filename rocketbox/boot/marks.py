@@ -108,8 +108,9 @@ def bean(
     Parameters are given by their types: ``T``, ``Annotated[T, Qualifier("name")]``, ``list[T]`` (all of them),
     ``T | None``. The function may be ``async``, or yield its bean once and clean up behind the ``yield``. A bean with
     ``__aenter__`` and ``__aexit__`` is entered at start and left at stop; of any other its ``aclose()`` or ``close()``
-    is called at stop, if it has one that takes no arguments. A lock is left alone; so is what a function with
-    ``close=False`` returns, which belongs to somebody else.
+    is called at stop, if it has one that takes no arguments; one that has neither, and ``__enter__`` and ``__exit__``,
+    is entered and left. A lock is left alone; so is what a function with ``close=False`` returns, which belongs to
+    somebody else.
 
     ``conditions`` must all hold. ``name`` is the qualifier (default: the function's name). ``after`` and ``before``
     name bean functions, or modules of them, between which this one is considered and started. ``per_cluster`` makes
