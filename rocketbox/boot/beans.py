@@ -697,16 +697,14 @@ def _is_async(manager: Any) -> bool:
 
 
 def _orderly_exit(manager: Any, is_cut_short: Callable[[], bool]) -> Callable[..., Awaitable[bool]]:
-    """What leaves it so that what stands behind its ``yield`` runs, also without ``finally``.
+    """What leaves it so that what stands behind its ``yield`` runs when the time of the stop is up, ``finally`` or not.
 
-    What others raised when they were closed, and a stop whose time is up, are no errors of the code around the yield.
-    Only a cancellation that a scope inside of it has called for must come by that scope.
+    All else comes to the yield: a cancellation that a scope inside of it has called for must come by that scope, and
+    what another raised when it was closed ends the tasks of a bean that would run on.
     """
 
     async def leave(kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
-        told = (kind, error, trace)
-        if isinstance(error, Exception) or is_cut_short():
-            told = (None, None, None)
+        told = (None, None, None) if is_cut_short() else (kind, error, trace)
         swallowed = await manager.__aexit__(*told) if _is_async(manager) else manager.__exit__(*told)
         return bool(swallowed) and told[1] is not None
 

@@ -1,4 +1,4 @@
-"""How an object is closed that is no asynchronous context manager: the method for it is inferred, as Spring Boot infers it.
+"""How an object is closed that is no asynchronous context manager: by a method that is inferred, as in Spring Boot.
 
 Source: Spring Framework 6 ``@Bean(destroyMethod)``, whose default is a public ``close()`` without arguments.
 """

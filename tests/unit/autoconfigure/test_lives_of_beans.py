@@ -94,21 +94,12 @@ async def further(desk: Desk) -> AsyncIterator[Next]:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("style", YIELDS)
-@pytest.mark.parametrize("cut_short", [True, False])
-async def test_what_stands_behind_a_yield_runs_when_the_stop_is_cut_short_or_another_bean_fails(
-    service: ServiceMaker, style: str, cut_short: bool
-) -> None:
+async def test_what_stands_behind_a_yield_runs_when_the_stop_is_cut_short(service: ServiceMaker, style: str) -> None:
     body = "    yield Desk()\n    events.append('cleans up')\n"
-    end = "await anyio.sleep_forever()" if cut_short else "raise ValueError('no disk')"
-    source = f"class Desk: ...\n{YIELDS[style]}{body}{NEXT}    {end}\n"
+    source = f"class Desk: ...\n{YIELDS[style]}{body}{NEXT}    await anyio.sleep_forever()\n"
     module = service(HEAD + source, "rocketbox.shutdown.timeout: 50ms\n")
-    if cut_short:
-        async with module.app:
-            pass
-    else:
-        with pytest.raises(ValueError, match="no disk"):
-            async with module.app:
-                pass
+    async with module.app:
+        pass
     assert module.events == ["cleans up"]
 
 

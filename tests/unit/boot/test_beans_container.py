@@ -1131,11 +1131,11 @@ def test_profiles_decide() -> None:
     made = container(tool, settings=Written(profiles=("prod",)))
     assert made.plan() == []
     assert not made.has(Engine)
-    assert made.left_out(Engine, "listener drive", "app.py:7") == Finding(
+    assert str(made.left_out(Engine, "listener drive", "app.py:7")) == (
         "listener drive needs a bean of type Engine, and there is none: tool was not built because profile dev or "
-        "!prod is not active (active: prod)",
-        "app.py:7",
-        "make profile dev or !prod active with rocketbox.profiles.active",
+        "!prod is not active (active: prod)\n"
+        "    where: app.py:7\n"
+        "    fix:   make profile dev or !prod active with rocketbox.profiles.active"
     )
     assert made.left_out(Car, "listener drive") is None
 
