@@ -18,6 +18,7 @@ from rocketbox.cli.full_collections import tables_out_of_collections
 from rocketbox.clock import RealClock
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import ConfigurationError, Finding, RocketBoxError
+from rocketbox.loops import loop_name, loop_options
 from rocketbox.stop_guard import StopGuard
 from rocketbox.tasks import Supervisor
 
@@ -62,7 +63,7 @@ def broker(
             prefix="--",
         )
         with StopGuard("rocketbox broker") as guard:
-            failure = anyio.run(_serve, options, exit_on_failure, guard)
+            failure = anyio.run(_serve, options, exit_on_failure, guard, backend_options=loop_options())
     except RocketBoxError as error:
         print(f"rocketbox broker cannot start:\n{error}", file=sys.stderr)  # noqa: T201
         raise typer.Exit(1) from error
@@ -88,6 +89,7 @@ async def _serve(options: EmbeddedOptions, exit_on_failure: bool, guard: StopGua
     with anyio.CancelScope() as starting:
         scopes = [starting]
         guard.attach(lambda: scopes[-1].cancel())
+        _log.info("rocketbox broker runs on %s", loop_name())
         async with EmbeddedServers(options) as servers:
             broker, clock = servers.broker, RealClock()
             with tables_out_of_collections(lambda: broker.table_entries, clock) as tables:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 
 import anyio
@@ -65,6 +66,7 @@ def test_it_says_that_it_is_ready_and_stops_on_a_signal(tmp_path: Path, number: 
     assert process.returncode == 0, errors
     assert rest == ""
     assert "rocketbox broker stops" in errors
+    assert f"rocketbox broker runs on {'uvloop' if find_spec('uvloop') else 'asyncio'}" in errors
     assert not (tmp_path / "abort").exists()
     assert (tmp_path / "commitlog" / f"{0:020}").stat().st_size == 1048576
 
