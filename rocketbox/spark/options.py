@@ -16,6 +16,7 @@ from typing import Literal, Self, TypeVar
 
 from rocketbox.durations import parse_duration
 from rocketbox.sizes import parse_data_size
+from rocketbox.spark.columns import choose_columns
 from rocketbox.spark.selection import Selection, assigned_queues
 from rocketbox.spark.starting import EARLIEST, LATEST, PlaceKind, Places, places_of
 
@@ -125,12 +126,23 @@ OPTIONS = (
         kafka=("maxRecordsPerPartition",),
     ),
     SourceOption("maxPartitions", "Tasks of one batch at most.", "as many as the rows need", kafka=("minPartitions",)),
+    SourceOption(
+        "columns",
+        "Which columns, in which order, such as `body, queue_offset`. What is not named is not decoded: without "
+        "`msg_id`, `tag`, `keys` and `properties` no property is looked at, without `body` nothing is unpacked.",
+        "all",
+    ),
+    SourceOption(
+        "includeProperties",
+        "`false`: all columns but `properties`.",
+        "`true`",
+        kafka=("includeHeaders",),
+    ),
 )
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 _BY_KAFKA_NAME = {name.lower(): option.name for option in OPTIONS for name in option.kafka if name != option.name}
 _GONE = {
     "metadatapath": "the first offsets are in Spark's checkpoint now",
-    "includeheaders": "the column properties has them",
     "polltimeoutms": "a broker that does not answer is asked for a minute",
     "fetchoffset.numretries": "a broker that does not answer is asked for a minute",
     "fetchoffset.retryintervalms": "a broker that does not answer is asked for a minute",
@@ -157,6 +169,8 @@ class SourceOptions:
         self.fail_on_data_loss = self._switch("failOnDataLoss", True)
         self.rows_per_partition = self._number("rowsPerPartition") or ROWS_PER_PARTITION
         self.max_partitions = self._number("maxPartitions")
+        said = self._switch("includeProperties", True) if "includeProperties" in self._values else None
+        self.columns = choose_columns(self._values.get("columns"), said)
         if self.group is None:
             if self.commit_offsets:
                 raise ValueError("option commitOffsets is true; then the option group must say whose offsets they are")

@@ -29,7 +29,7 @@ from rocketbox.spark.offsets import QueueOffsets, QueueRange, pack
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.progress import StreamProgress, ranges_between
 from rocketbox.spark.pushdown import Pushed, spark_pushes_filters
-from rocketbox.spark.rows import read_ranges
+from rocketbox.spark.reading import read_ranges
 from rocketbox.spark.selection import MissingTopicError
 from rocketbox.spark.starting import PlaceKind, Places, offset_at, resolve
 from rocketbox.spark.worker_client import client, gather

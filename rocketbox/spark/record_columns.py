@@ -38,7 +38,15 @@ from rocketbox.protocol.stored_message import (
 from rocketbox.spark.columns import COLUMNS, ERROR
 from rocketbox.spark.property_columns import Places, Properties, slices
 
-__all__ = ["BYTES_PER_RECORD_BATCH", "Pulled", "RecordDecoder", "arrow_schema", "record_starts", "unreadable_record"]
+__all__ = [
+    "BYTES_PER_RECORD_BATCH",
+    "Pulled",
+    "RecordDecoder",
+    "arrow_schema",
+    "plain_offsets",
+    "record_starts",
+    "unreadable_record",
+]
 
 BYTES_PER_RECORD_BATCH = 8 * 1024 * 1024
 
@@ -117,6 +125,14 @@ def unreadable_record(queue_offset: int) -> bytes:
     return head.tobytes() + hosts + tail.tobytes() + bytes(LEAST_RECORD - 88)
 
 
+def plain_offsets(data: bytes, starts: Sequence[int]) -> Any:
+    """The queue offsets of these records; None when one of them is an inner batch, which stands for several."""
+    head = _gather(data, _HEAD, np.array(starts, np.int64))
+    if (head["sys_flag"] & INNER_BATCH == INNER_BATCH).any():
+        return None
+    return head["queue_offset"]
+
+
 @dataclass(slots=True)
 class _Records:
     """Records back to back: where each begins, which pull brought it, and what is wrong with some of them."""
@@ -140,21 +156,18 @@ class RecordDecoder:
 
     def record_batches(self, pulled: Sequence[Pulled]) -> Iterator[Any]:
         """The rows of these pulls in their order; several batches where bodies are much larger than they came."""
-        for records in self._plain(_joined(pulled)):
-            batch = self._record_batch(records, pulled)
+        records = _joined(pulled)
+        odd = self._odd(records)
+        for plain in _rewritten(records, odd) if odd.any() else (records,):
+            batch = self._record_batch(plain, pulled)
             if batch.num_rows:
                 yield batch
 
-    def _plain(self, records: _Records) -> Iterator[_Records]:
-        """The records in pieces, none of them compressed or an inner batch but for those that cannot be read."""
+    def _odd(self, records: _Records) -> Any:
+        """Which records are more than they look: an inner batch, or compressed where that matters."""
         flags = _gather(records.data, _HEAD, records.starts)["sys_flag"]
         odd = flags & INNER_BATCH == INNER_BATCH
-        if self._has_body:
-            odd |= flags & COMPRESSED != 0
-        if odd.any():
-            yield from _rewritten(records, odd)
-        else:
-            yield records
+        return odd | (flags & COMPRESSED != 0) if self._has_body else odd
 
     def _record_batch(self, records: _Records, pulled: Sequence[Pulled]) -> Any:
         records, head = _wanted(records, pulled)

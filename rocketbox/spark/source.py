@@ -16,6 +16,12 @@
 - ``failOnDataLoss``: ``true`` (default): offsets that are gone fail the query; ``false``: it goes on behind the gap.
 - ``rowsPerPartition``: about how many rows one task reads (20,000).
 - ``maxPartitions``: tasks of one batch at most (twice the processors).
+- ``columns``: which columns, in which order, such as ``body, queue_offset``; all by default. What is not named is not
+  decoded: without ``msg_id``, ``tag``, ``keys`` and ``properties`` no property is looked at.
+- ``includeProperties``: ``false``: all columns but ``properties``.
+
+A message that cannot be read (compressed in an unknown way, with a time that is none, damaged) is a row with a null
+``body`` and the reason in ``_error``.
 
 ``frame.write.format("rocketmq").mode("append")`` and ``frame.writeStream.format("rocketmq")`` send a message for each
 row. Columns: ``body`` (binary or string) or ``value`` (a struct, map or array, written as JSON), ``topic``, ``tag``,
@@ -53,15 +59,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from rocketbox.spark.columns import COLUMNS, schema_of
 from rocketbox.spark.options import SourceOptions
 
 __all__ = ["SCHEMA", "RocketMQDataSource"]
 
-SCHEMA = (
-    "body binary, topic string, broker_name string, queue_id int, queue_offset bigint, msg_id string, tag string, "
-    "keys array<string>, properties map<string,string>, born_timestamp timestamp, store_timestamp timestamp, "
-    "reconsume_times int"
-)
+SCHEMA = schema_of(COLUMNS)
 
 
 class RocketMQDataSource(DataSource):
@@ -76,8 +79,7 @@ class RocketMQDataSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> str:
-        SourceOptions(self._options)  # a wrong option is told by load(), not by the first action
-        return SCHEMA
+        return schema_of(SourceOptions(self._options).columns)  # a wrong option is told by load()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from rocketbox.spark.readers import batch_reader
@@ -104,10 +106,10 @@ class RocketMQDataSource(DataSource):
         return RocketMQStreamWriter(plan_write(self._options, schema, overwrite))
 
     def _checked(self, schema: StructType) -> SourceOptions:
-        columns = [column.split(" ")[0] for column in SCHEMA.split(", ")]
-        if schema.names != columns:
+        options = SourceOptions(self._options)
+        if tuple(schema.names) != options.columns:
             raise ValueError(
                 "the data source rocketmq has columns of its own: leave .schema() out, and take the body apart with "
                 "from_json(col('body').cast('string'), ...)"
             )
-        return SourceOptions(self._options)
+        return options

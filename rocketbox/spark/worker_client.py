@@ -33,6 +33,7 @@ from rocketbox.errors import (
     RemotingError,
 )
 from rocketbox.protocol.codes import ResponseCode
+from rocketbox.spark.worker_log import set_up_worker_log
 
 __all__ = ["UNREACHABLE", "ClientThread", "client", "gather", "may_pass", "patiently"]
 
@@ -139,6 +140,7 @@ def client(name_server: str) -> ClientThread:
     with _clients_lock:
         found = _clients.get(key)
         if found is None or not found.alive:
+            set_up_worker_log()
             found = _clients[key] = ClientThread(name_server)
             atexit.register(found.close)
         return found

@@ -56,22 +56,26 @@ LADDER: dict[str, str] = {
     "spark.loss": "errors message spark.offsets",
     "spark.selection": "errors message protocol client",  # client: for the type of Admin alone, under TYPE_CHECKING
     "spark.starting": "message client",  # as above
-    "spark.options": "durations sizes spark.selection spark.starting",
-    "spark.worker_client": "errors clock protocol client",
+    "spark.options": "durations sizes spark.columns spark.selection spark.starting",
+    "spark.worker_log": "",
+    "spark.worker_client": "errors clock protocol client spark.worker_log",
     "spark.asking": "message spark.worker_client",
     "spark.identity": "clock message client spark.checkpoint spark.loss spark.offsets spark.selection",
     "spark.mirror": "clock rare_log message client spark.asking",
     "spark.ends": "errors clock rare_log message client spark.asking spark.offsets spark.selection spark.worker_client",
     "spark.progress": "clock message client spark.asking spark.checkpoint spark.ends spark.identity spark.limits "
     "spark.offsets spark.options spark.starting spark.worker_client",
-    "spark.rows": "clock message protocol client spark.loss spark.offsets spark.options spark.worker_client",
+    "spark.pull_plan": "message spark.offsets spark.record_columns",
+    "spark.missing": "message spark.offsets spark.record_columns",
+    "spark.reading": "errors clock message protocol client spark.loss spark.missing spark.offsets spark.options "
+    "spark.pull_plan spark.record_columns spark.worker_client",
     "spark.readers": "message client spark.checkpoint spark.mirror spark.offsets spark.options spark.progress "
-    "spark.pushdown spark.rows spark.selection spark.starting spark.worker_client",
+    "spark.pushdown spark.reading spark.selection spark.starting spark.worker_client",
     "spark.write_options": "durations",
     "spark.json_values": "",
     "spark.outgoing": "message spark.json_values spark.write_options",
     "spark.writing": "errors clock message client spark.outgoing spark.worker_client spark.write_options",
-    "spark.source": "spark.options spark.readers spark.writing",
+    "spark.source": "spark.columns spark.options spark.readers spark.writing",
     "spark.discovery": "spark.source",
     "spark": "errors clock tasks frames rare_log hints blocking message marks protocol remoting client template "
     "listeners spark spark.offsets",

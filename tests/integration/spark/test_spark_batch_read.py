@@ -51,6 +51,14 @@ def test_each_message_is_a_row_with_all_its_columns(spark: SparkSession, broker:
         assert row["reconsume_times"] == 0
 
 
+def test_a_read_delivers_the_columns_that_it_names(spark: SparkSession, broker: Broker, topic: str) -> None:
+    broker.send(topic, [{"row": number} for number in range(10)])
+    frame = read(spark, broker, topic, columns="queue_offset, body")
+    assert frame.schema.simpleString() == "struct<queue_offset:bigint,body:binary>"
+    assert bodies(frame) == list(range(10))
+    assert "properties" not in read(spark, broker, topic, includeProperties=False).columns
+
+
 def test_sql_reads_a_topic_by_its_tags(spark: SparkSession, broker: Broker, topic: str) -> None:
     broker.send(topic, [{"row": number} for number in range(30)], lambda number: "ABC"[number % 3])
     spark.sql(

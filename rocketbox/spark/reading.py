@@ -1,0 +1,170 @@
+"""What a task of Spark reads: ranges of queues as record batches, several pulls in flight while Spark works on one.
+
+The pulls run in the loop of the process' client, decoding in the thread of the task. Which pulls are made is
+``pull_plan``'s, what becomes of the records ``record_columns``'.
+
+Source: Apache RocketMQ 5.x ``PullMessageProcessor`` (where a pull goes on), Apache Spark 4.3.0 (the batches of a Python
+data source must have exactly the schema it declares).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import anyio
+
+from rocketbox.client import Admin, PulledRecords, PullStatus
+from rocketbox.clock import Clock
+from rocketbox.errors import RemoteProtocolError, RocketBoxError
+from rocketbox.message import MessageQueue
+from rocketbox.protocol.codes import MASTER_ID
+from rocketbox.protocol.tags import parse_subscription
+from rocketbox.spark.loss import SETTLE, SETTLE_PAUSE, data_loss
+from rocketbox.spark.missing import MissingOffsets
+from rocketbox.spark.offsets import QueueRange, in_words
+from rocketbox.spark.options import SourceOptions
+from rocketbox.spark.pull_plan import PULLS_IN_FLIGHT, PullPlan, Stretch
+from rocketbox.spark.record_columns import Pulled, RecordDecoder, record_starts, unreadable_record
+from rocketbox.spark.worker_client import client, patiently
+
+__all__ = ["Reading", "read_ranges"]
+
+
+def read_ranges(ranges: Sequence[QueueRange], options: SourceOptions) -> Iterator[Any]:
+    """The messages of the ranges, in their order, as record batches."""
+    thread = client(options.name_server)
+    decoder = RecordDecoder(options.columns, parse_subscription("", options.tags).tags_set)
+    reading = Reading(ranges, options, thread.clock)
+    running = thread.start(reading.run)
+
+    def next_batches() -> Iterator[Any] | None:
+        pulled = thread.call(lambda _: reading.take())
+        return decoder.record_batches(pulled) if pulled else None
+
+    try:
+        while (batches := next_batches()) is not None:
+            yield from batches
+    finally:
+        running.cancel()
+
+
+class Reading:
+    """The pulls of some ranges, made in the background; ``run`` and ``take`` are called in one loop."""
+
+    def __init__(self, ranges: Sequence[QueueRange], options: SourceOptions, clock: Clock) -> None:
+        self._plan = PullPlan(ranges)
+        self._tags = options.tags
+        self._fails = options.fail_on_data_loss
+        self._clock = clock
+        self._brokers: dict[MessageQueue, int] = {}  # the machine that the broker suggested last
+        self._missing = MissingOffsets()
+        self._changed = anyio.Event()
+        self._error: Exception | None = None
+
+    async def run(self, admin: Admin) -> None:
+        """Pull until all has been read; what goes wrong is raised by :meth:`take`."""
+        async with anyio.create_task_group() as group:
+
+            async def work() -> None:
+                try:
+                    await self._work(admin)
+                except Exception as error:
+                    self._error = self._error or error
+                    group.cancel_scope.cancel()
+                    self._change()
+
+            for _ in range(PULLS_IN_FLIGHT):
+                group.start_soon(work)
+
+    async def take(self) -> list[Pulled]:
+        """What makes the next record batch, when it is there; nothing at the end.
+
+        Raises DataLossError, and what the client raises when it does not pass, or lasts for longer than a minute.
+        """
+        while self._error is None and not self._plan.has_batch:
+            await self._changed.wait()
+        if self._error is not None:
+            raise self._error
+        if not (taken := self._plan.take()):
+            self._missing.tell()
+        self._change()
+        return taken
+
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def _work(self, admin: Admin) -> None:
+        while not self._plan.finished:
+            if (pull := self._plan.next_pull()) is None:
+                await self._changed.wait()
+                continue
+            stretch, most = pull
+            try:
+                await self._pull(admin, stretch, most)
+            finally:
+                self._plan.ended(stretch)
+            self._change()
+
+    async def _pull(self, admin: Admin, stretch: Stretch, most: int) -> None:
+        """Pull a stretch once, and again for some seconds where it brought nothing to go on with.
+
+        Goes on at ``next_begin_offset``, not by a count: filters and deleted messages leave gaps.
+        """
+        begun = self._clock.monotonic()
+        asked_again = False
+        while True:
+            offset, queue = stretch.position, stretch.queue
+            result = await self._ask(admin, queue, offset, most)
+            waited = self._clock.monotonic() - begun
+            if result.min_offset > offset:
+                end = min(result.min_offset, stretch.farthest)
+                data_loss(self._fails, queue, offset, end, found=result.min_offset)
+                self._plan.answered(stretch, most, b"", (), end)
+                return
+            if result.next_begin_offset <= offset:  # the queue ends before the range
+                self._brokers.pop(queue, None)  # a replica may only be behind
+                if waited >= SETTLE:
+                    data_loss(self._fails, queue, offset, stretch.farthest, found=result.max_offset)
+                    self._plan.answered(stretch, most, b"", (), stretch.farthest)
+                    return
+            elif result.status is PullStatus.FOUND or self._tags != "*" or asked_again:
+                await self._brought(admin, stretch, most, result)
+                return
+            asked_again = True
+            await self._clock.sleep(SETTLE_PAUSE)
+
+    async def _ask(self, admin: Admin, queue: MessageQueue, offset: int, most: int) -> PulledRecords:
+        async def pull() -> PulledRecords:
+            broker = self._brokers.get(queue, MASTER_ID)
+            try:
+                return await admin.pull_records(queue, offset, most, self._tags, broker_id=broker)
+            except RocketBoxError:
+                self._brokers.pop(queue, None)  # who was suggested may be the one that fails
+                raise
+
+        what = f"reading {in_words(queue)} at {offset}"
+        result = await patiently(self._clock, what, pull)
+        self._brokers[queue] = result.suggest_which_broker_id
+        return result
+
+    async def _brought(self, admin: Admin, stretch: Stretch, most: int, result: PulledRecords) -> None:
+        offset, reached = stretch.position, result.next_begin_offset
+        try:
+            starts = record_starts(result.records)
+        except RemoteProtocolError as error:
+            if most > 1:
+                await self._one_by_one(admin, stretch, reached)
+                return
+            data = unreadable_record(reached - 1)
+            self._plan.brought(stretch, data, (0,), reached, str(error))
+            return
+        if self._tags == "*" and len(starts) < reached - offset:
+            self._missing.note(stretch.queue, result.records, starts, offset, min(reached, stretch.farthest))
+        self._plan.answered(stretch, most, result.records, starts, reached)
+
+    async def _one_by_one(self, admin: Admin, stretch: Stretch, end: int) -> None:
+        """Read up to ``end`` with a pull for each message: one of them is no whole record."""
+        while stretch.position < min(end, stretch.end):
+            await self._pull(admin, stretch, 1)

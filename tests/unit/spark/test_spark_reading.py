@@ -1,0 +1,345 @@
+"""Reading ranges of queues: order, gaps, filters, limits of bytes, loss, broken records, and brokers that are away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+import anyio
+
+from rocketbox.errors import AccessDeniedError, BrokerError, ConnectError, RocketBoxError
+from rocketbox.message import MessageQueue
+from rocketbox.protocol.codes import MASTER_ID, ResponseCode
+from rocketbox.protocol.tags import parse_subscription
+from rocketbox.spark import pull_plan
+from rocketbox.spark.loss import SETTLE, DataLossError
+from rocketbox.spark.offsets import QueueRange
+from rocketbox.spark.options import SourceOptions
+from rocketbox.spark.pull_plan import PULLS_IN_FLIGHT, ROWS_PER_RECORD_BATCH
+from rocketbox.spark.reading import Reading
+from rocketbox.spark.record_columns import BYTES_PER_RECORD_BATCH, RecordDecoder
+from tests.unit.spark.log_of_a_broker import QUEUE, LogOfABroker, Queue, StillClock, record
+
+pytestmark = pytest.mark.anyio
+
+
+def queue_of(
+    offsets: Iterable[int], first: int = 0, end: int | None = None, size: Callable[[int], int] = lambda _: 10
+) -> Queue:
+    records = {offset: record(offset, size(offset)) for offset in offsets}
+    return Queue(records, first, max(records, default=-1) + 1 if end is None else end)
+
+
+def options(**changed: str) -> SourceOptions:
+    return SourceOptions({"nameServer": "127.0.0.1:9876", "topic": "orders", **changed})
+
+
+async def batches(
+    log: LogOfABroker, ranges: Sequence[QueueRange], clock: StillClock | None = None, **changed: str
+) -> list[Any]:
+    """The record batches of the ranges."""
+    chosen = options(**changed)
+    decoder = RecordDecoder(chosen.columns, parse_subscription("", chosen.tags).tags_set)
+    reading = Reading(ranges, chosen, clock or StillClock())
+    found: list[Any] = []
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            group.start_soon(reading.run, log)
+            try:
+                while pulled := await reading.take():
+                    found += decoder.record_batches(pulled)
+            except RocketBoxError as error:  # as it is, not in the group's
+                raised: RocketBoxError | None = error
+            else:
+                raised = None
+            group.cancel_scope.cancel()
+    if raised:
+        raise raised
+    return found
+
+
+async def read(log: LogOfABroker, start: int, end: int, clock: StillClock | None = None, **changed: str) -> list[int]:
+    """The offsets that were read of the one queue, whose bodies say the same."""
+    offsets: list[int] = []
+    for batch in await batches(log, [QueueRange(QUEUE, start, end)], clock, **changed):
+        rows = batch.select(["queue_offset", "body"]).to_pylist()
+        assert all(int(row["body"].split()[0]) == row["queue_offset"] for row in rows)
+        offsets += [row["queue_offset"] for row in rows]
+    return offsets
+
+
+# --- order ---
+
+
+async def test_a_range_is_read_in_order_whatever_its_gaps() -> None:
+    kept = [offset for offset in range(1000) if offset % 7 and not 300 <= offset < 320]
+    log = LogOfABroker({QUEUE: queue_of(kept, end=1000)})
+    assert await read(log, 10, 990) == [offset for offset in kept if 10 <= offset < 990]
+
+
+async def test_each_row_comes_once_in_many_record_batches() -> None:
+    log = LogOfABroker({QUEUE: queue_of(range(3 * ROWS_PER_RECORD_BATCH))})
+    found = await batches(log, [QueueRange(QUEUE, 5, 3 * ROWS_PER_RECORD_BATCH)])
+    offsets = [offset for batch in found for offset in batch.column("queue_offset").to_pylist()]
+    assert offsets == list(range(5, 3 * ROWS_PER_RECORD_BATCH))
+    assert [4_096 <= batch.num_rows <= 16_384 for batch in found[:-1]] == [True, True]
+    assert log.messages <= 1.1 * len(offsets)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_several_queues_come_one_after_another_however_answers_overtake(seed: int) -> None:
+    chance = Random(seed)
+    queues = {
+        MessageQueue("orders", f"broker-{name}", number): queue_of(
+            [offset for offset in range(chance.randrange(1000)) if chance.random() < 0.8],
+            end=1000,
+            size=lambda offset: 5000 if seed % 3 == 0 and offset % 97 == 0 else 10,
+        )
+        for name in "ab"
+        for number in range(3)
+    }
+    ranges = [QueueRange(queue, chance.randrange(500), chance.randrange(500, 1000)) for queue in queues]
+    log = LogOfABroker(queues, most=chance.choice([1, 8, 32, 100]), most_bytes=20_000, chance=chance)
+    found = await batches(log, ranges)
+    names = ("broker_name", "queue_offset")
+    rows = [
+        (broker, queue_id, offset)
+        for batch in found
+        for broker, queue_id, offset in zip(
+            *(batch.column(name).to_pylist() for name in (names[0], "queue_id", names[1])), strict=True
+        )
+    ]
+    expected = [
+        (piece.queue.broker_name, 0, offset)
+        for piece in ranges
+        for offset in queues[piece.queue].offsets
+        if piece.start <= offset < piece.end
+    ]
+    assert rows == expected
+    assert [batch.to_pydict() for batch in await batches(log, ranges)] == [batch.to_pydict() for batch in found]
+
+
+async def test_pulls_of_a_task_are_in_flight_together() -> None:
+    queues = {MessageQueue("orders", "broker-a", number): queue_of(range(20)) for number in range(20)}
+    log = LogOfABroker(queues)
+    found = await batches(log, [QueueRange(queue, 0, 20) for queue in queues])
+    assert sum(batch.num_rows for batch in found) == 400
+    assert (log.most_in_flight, len(log.pulls)) == (PULLS_IN_FLIGHT, 20)
+    one = LogOfABroker({QUEUE: queue_of(range(5000))})
+    assert len(await read(one, 0, 5000)) == 5000
+    assert one.most_in_flight == PULLS_IN_FLIGHT
+
+
+@pytest.mark.parametrize("most", [8, 32, 500])
+async def test_pulls_are_as_many_as_the_brokers_answers_make_them(most: int) -> None:
+    log = LogOfABroker({QUEUE: queue_of(range(8000))}, most=most)
+    assert len(await read(log, 0, 8000)) == 8000
+    assert len(log.pulls) <= 1.2 * 8000 / most + 2
+    assert log.messages <= 8000 + 8 * most
+
+
+async def test_nothing_is_asked_where_there_is_nothing_to_read() -> None:
+    log = LogOfABroker({QUEUE: queue_of(range(10))})
+    assert await read(log, 5, 5) == []
+    assert log.pulls == []
+
+
+# --- filters ---
+
+
+async def test_a_filter_that_matches_nothing_follows_the_brokers_scan() -> None:
+    queues = {MessageQueue("orders", "broker-a", number): Queue({}, 0, 50_000) for number in range(4)}
+    log = LogOfABroker(queues)
+    assert await batches(log, [QueueRange(queue, 0, 50_000) for queue in queues], tags="B") == []
+    assert 250 <= len(log.pulls) <= 270
+
+
+async def test_a_sparse_filter_brings_each_match_once() -> None:
+    queue = queue_of(range(20_000))
+    queue.tags = {offset: "B" for offset in range(20_000) if offset % 900 and not 5000 <= offset < 5400}
+    log = LogOfABroker({QUEUE: queue})
+    matches = [offset for offset in range(20_000) if offset not in queue.tags]
+    assert await read(log, 0, 20_000, tags="A || C") == matches
+    assert len(log.pulls) <= 80
+    assert log.messages <= 1.2 * len(matches)
+
+
+# --- bytes ---
+
+
+@pytest.mark.parametrize("first_large", [0, 200])
+async def test_large_messages_are_held_and_batched_by_their_bytes(
+    monkeypatch: pytest.MonkeyPatch, first_large: int
+) -> None:
+    # Everything a hundredth of its size: messages of 40 KB instead of 4 MB.
+    for name in ("HELD_BYTES", "STRETCH_BYTES", "FIRST_PULL_BYTES", "BYTES_PER_RECORD_BATCH"):
+        monkeypatch.setattr(pull_plan, name, getattr(pull_plan, name) // 100)
+    large = 4 * 1024 * 1024 // 100
+    log = LogOfABroker(
+        {QUEUE: queue_of(range(300), size=lambda offset: large if offset >= first_large else 1)}, most_bytes=2600
+    )
+    clock, chosen = StillClock(), options()
+    reading = Reading([QueueRange(QUEUE, 0, 300)], chosen, clock)
+    taken: list[int] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(reading.run, log)
+        while True:
+            for _ in range(100):  # a slow taker: all that may be fetched is
+                await anyio.lowlevel.checkpoint()
+            held = log.messages - len(taken)
+            if log.messages > first_large:
+                assert held * large <= pull_plan.HELD_BYTES + PULLS_IN_FLIGHT * large or len(taken) < first_large
+            if not (pulled := await reading.take()):
+                break
+            assert len(pulled) == 1 or sum(len(part.data) for part in pulled) <= BYTES_PER_RECORD_BATCH // 100
+            for batch in RecordDecoder(["queue_offset"]).record_batches(pulled):
+                taken += batch.column(0).to_pylist()
+    assert taken == list(range(300))
+
+
+# --- loss ---
+
+
+async def test_offsets_that_are_gone_are_loss_unless_that_is_allowed(caplog: pytest.LogCaptureFixture) -> None:
+    trimmed = LogOfABroker({QUEUE: queue_of(range(50, 100), first=50)})
+    with pytest.raises(DataLossError, match=r"offsets 0 to 49 \(50 in all\) are gone, its first message is 50"):
+        await read(trimmed, 0, 100)
+    assert caplog.messages == []
+    assert await read(trimmed, 0, 100, failOnDataLoss="false") == list(range(50, 100))
+    assert len(caplog.messages) == 1
+    assert "offsets 0 to 49 (50 in all) are gone" in caplog.messages[0]
+
+
+async def test_a_queue_that_ends_early_is_asked_for_some_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    short = LogOfABroker({QUEUE: queue_of(range(90, 100), first=0)})
+    clock = StillClock()
+    with pytest.raises(DataLossError, match=r"offsets 100 to 119 \(20 in all\) are gone, the queue ends at 100"):
+        await read(short, 90, 120, clock)
+    assert SETTLE <= clock.slept <= 4 * SETTLE
+    assert await read(short, 90, 120, failOnDataLoss="false") == list(range(90, 100))
+    assert sum("20 in all" in message for message in caplog.messages) == 1
+
+
+class Lagging(LogOfABroker):
+    """Its queue is filled by and by, as after a broker's start."""
+
+    async def pull_records(self, *arguments: Any, **options: Any) -> Any:
+        self.logs[QUEUE].end = min(100, self.logs[QUEUE].end + 7)
+        return await super().pull_records(*arguments, **options)
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+async def test_what_a_broker_has_not_dispatched_yet_is_not_lost(fail: str, caplog: pytest.LogCaptureFixture) -> None:
+    log = Lagging({QUEUE: queue_of(range(100), end=3)})
+    assert await read(log, 0, 100, failOnDataLoss=fail) == list(range(100))
+    assert caplog.messages == []
+
+
+async def test_offsets_without_messages_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    log = LogOfABroker({QUEUE: queue_of([*range(40), *range(100, 200)], end=200)}, most=20)
+    assert await read(log, 0, 200) == [*range(40), *range(100, 200)]
+    (told,) = caplog.messages
+    assert "orders broker-a/0 has no message at 60 of its offsets, from 40 to 99" in told
+    caplog.clear()
+    await read(log, 0, 200, tags="A")
+    await read(log, 110, 200)
+    assert caplog.messages == []
+
+
+class Trimming(LogOfABroker):
+    """Its messages are being deleted: the queue's minimum is known a moment later."""
+
+    async def pull_records(self, *arguments: Any, **options: Any) -> Any:
+        result = await super().pull_records(*arguments, **options)
+        self.logs[QUEUE].first = 64
+        return result
+
+
+async def test_messages_that_are_being_deleted_are_loss() -> None:
+    log = Trimming({QUEUE: queue_of(range(64, 200))})
+    with pytest.raises(DataLossError, match="offsets 0 to 63"):
+        await read(log, 0, 200)
+
+
+# --- records that cannot be read ---
+
+
+@pytest.mark.parametrize("wrong", [[0], [77], [199], [31, 32, 100, 101]])
+async def test_a_record_that_is_none_costs_no_other_message(wrong: list[int]) -> None:
+    queue = queue_of(range(200))
+    queue.records = {
+        offset: b"\x00\x00\x00\x08junk" if offset in wrong else data for offset, data in queue.records.items()
+    }
+    found = await batches(LogOfABroker({QUEUE: queue}), [QueueRange(QUEUE, 0, 200)])
+    rows = [row for batch in found for row in batch.to_pylist()]
+    assert [row["queue_offset"] for row in rows] == list(range(200))
+    assert [row["queue_offset"] for row in rows if row["body"] is None] == wrong
+    assert all("no whole message" in row["_error"] for row in rows if row["body"] is None)
+
+
+async def test_a_message_that_cannot_be_read_does_not_end_a_topic() -> None:
+    queue = queue_of(range(100))
+    odd = bytearray(queue.records[50])
+    odd[40:48] = (2**62).to_bytes(8, "big")
+    queue.records = {**queue.records, 50: bytes(odd)}
+    found = await batches(LogOfABroker({QUEUE: queue}), [QueueRange(QUEUE, 0, 100)])
+    errors = {row["queue_offset"]: row["_error"] for batch in found for row in batch.to_pylist()}
+    assert [offset for offset, error in errors.items() if error] == [50]
+    assert "born timestamp 4611686018427387904" in errors[50]
+
+
+# --- brokers ---
+
+
+async def test_a_broker_that_is_away_is_asked_for_a_minute() -> None:
+    away = ConnectError("127.0.0.1:1", "refused")
+    log = LogOfABroker({QUEUE: queue_of(range(100))}, [away] * 5)
+    assert await read(log, 0, 100) == list(range(100))
+    with pytest.raises(ConnectError):
+        await read(LogOfABroker({QUEUE: queue_of(range(10))}, [away] * 1000), 0, 10)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AccessDeniedError(ResponseCode.NO_PERMISSION, "no user", "127.0.0.1:1"),
+        BrokerError(ResponseCode.NO_PERMISSION, "the topic[orders] pulling message is forbidden", "127.0.0.1:1"),
+    ],
+    ids=["user", "topic"],
+)
+async def test_what_is_refused_is_told_at_once(error: RocketBoxError) -> None:
+    clock = StillClock()
+    log = LogOfABroker({QUEUE: queue_of(range(10))}, [error])
+    with pytest.raises(type(error)) as raised:
+        await read(log, 0, 10, clock)
+    assert (raised.value, clock.slept) == (error, 0)
+
+
+async def test_the_machine_that_a_broker_suggests_is_asked_and_the_master_when_it_fails() -> None:
+    log = LogOfABroker({QUEUE: queue_of(range(70))}, most=10)
+    log.suggests = 2
+    assert await read(log, 0, 40) == list(range(40))
+    assert (log.brokers[0], set(log.brokers[1:])) == (MASTER_ID, {2})
+    log.brokers.clear()
+    log.failures = [ConnectError("127.0.0.1:1", "refused")]
+    await read(log, 0, 40)
+    assert log.brokers[:3] == [MASTER_ID, MASTER_ID, 2]
+
+
+async def test_a_task_that_ends_early_pulls_no_more() -> None:
+    log = LogOfABroker({QUEUE: queue_of(range(100_000, 100_100), first=0, end=200_000)})
+    reading = Reading([QueueRange(QUEUE, 0, 200_000)], options(tags="B"), StillClock())
+    with anyio.move_on_after(5) as scope:
+        async with anyio.create_task_group() as group:
+            group.start_soon(reading.run, log)
+            while len(log.pulls) < 10:
+                await anyio.lowlevel.checkpoint()
+            group.cancel_scope.cancel()
+    assert not scope.cancelled_caught
+    assert log.in_flight == 0
+    assert len(log.pulls) < 30
