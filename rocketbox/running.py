@@ -180,7 +180,7 @@ class Run:
 
     def why_it_ended(self, error: BaseException) -> Sequence[Finding]:
         """What a failure that ended this run is to a user: which bean failed, with what, and at which line."""
-        return self.assembly.container.failures_of(error, self._failures)
+        return self.assembly.container.failures.findings(error, self._failures)
 
     def _is_cut_short(self) -> bool:
         return self.lifecycle.is_cut_short

@@ -1,4 +1,6 @@
-"""The container of beans: it takes definitions, plans, builds, starts, closes and hands out.
+"""The container of beans: it takes definitions, plans, builds, starts and hands out.
+
+What becomes of an object at its start and its end stands in ``boot.entering``.
 
 The only module that knows dependency-injector: every bean is a provider in a ``DynamicContainer``, and whoever is
 given the bean has it from there. A plain bean function becomes a ``ThreadSafeSingleton``; one that is async, yields or
@@ -11,26 +13,19 @@ neither built, started nor closed. What overrides a provider later counts for wh
 
 from __future__ import annotations
 
-import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-)
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, TypeVar, cast
 
 from dependency_injector import containers, providers
 
-from rocketbox.boot.closing import closing_call, is_left_alone
+from rocketbox.boot.bean_failures import BeanFailures
 from rocketbox.boot.conditions import Condition, Verdict
 from rocketbox.boot.definitions import BeanDefinition, Source, Style, define, given
+from rocketbox.boot.entering import EnteredBeans, checked_bean
 from rocketbox.boot.failures import failure_findings
 from rocketbox.boot.marks import Cluster, Phase, Qualifier
 from rocketbox.boot.planning import Argument, Bundle, Plan, SettingsView, evaluate, make_plan
@@ -38,7 +33,7 @@ from rocketbox.boot.report import ConditionsReport
 from rocketbox.boot.wanted import Wanted, fits, hint_name, is_bean_type, wanted
 from rocketbox.clock import Clock
 from rocketbox.errors import ClientStateError, ConfigurationError, Finding, NotStartedError
-from rocketbox.own_failures import as_failure, failures_only
+from rocketbox.own_failures import failures_only
 from rocketbox.safe_repr import safe_repr
 
 __all__ = ["BeanContainer", "Bundle", "DynamicContainer", "Replacement", "SettingsView"]
@@ -118,9 +113,8 @@ class BeanContainer:
         self._overriding: dict[BeanDefinition, tuple[providers.Provider[Any], ...]] = {}
         self._providers: dict[BeanDefinition, providers.Provider[Any]] = {}
         self._started: set[BeanDefinition] = set()
-        self._entered: dict[int, object] = {}  # with the objects: an id that is free again may be that of another
-        self._failures: list[tuple[BeanDefinition, Exception, bool]] = []
-        """Beans that raised when they were closed, with what; whether nothing but their end was the reason."""
+        self._entered = EnteredBeans()
+        self.failures = BeanFailures()
 
     # --- what there is -------------------------------------------------------------------------------------------
 
@@ -435,7 +429,7 @@ class BeanContainer:
             since = self._clock.monotonic()
             try:
                 told = at(f"bean {bean.label} ({bean.where})")
-                with told, self._watched(bean, stack), failures_only(exits=True, hosted=True):
+                with told, self.failures.watched(bean, stack), failures_only(exits=True, hosted=True):
                     await self._start_bean(bean, stack, is_cut_short)
             except ConfigurationError:
                 raise
@@ -446,100 +440,17 @@ class BeanContainer:
             if bean.style is not Style.GIVEN:
                 _log.debug("bean %s ready in %.1f ms", bean.label, (self._clock.monotonic() - since) * 1000)
 
-    @contextmanager
-    def _watched(self, bean: BeanDefinition, stack: AsyncExitStack) -> Iterator[None]:
-        """Note, when the stack closes, what the bean that is entered inside raises itself."""
-        if bean.style is Style.GIVEN:
-            yield
-            return
-        before: list[BaseException | None] = [None]
-
-        def around(kind: object, error: BaseException | None, trace: object) -> None:
-            if error is None or error is before[0]:
-                return
-            failure = as_failure(error, exits=True, hosted=True)
-            if isinstance(failure, Exception):
-                of_another = isinstance(before[0], Exception)  # one that was closed before
-                self._failures.append((bean, failure, before[0] is None or of_another))
-            if failure is not error:
-                raise failure from error
-
-        def within(kind: object, error: BaseException | None, trace: object) -> None:
-            before[0] = error
-
-        stack.push(around)
-        yield
-        stack.push(within)
-
-    def failures_of(
-        self, error: BaseException, others: Sequence[tuple[str, str | None, Exception]] = ()
-    ) -> list[Finding]:
-        """What an error that ended the run is to a user: which bean it came from, and the line that raised it.
-
-        ``others`` are failures of what is no bean: what failed, its place, and the error.
-        """
-        findings: list[Finding] = []
-        told: set[int] = set()
-        for what, where, failure in others:
-            for leaf in _leaves(failure):
-                told.add(id(leaf))
-                findings += failure_findings(what, where, leaf)
-        for bean, failure, closing in self._failures:  # one that is closed later takes the place of the errors before
-            what = f"bean {bean.label} failed {'when it was closed' if closing else 'while it ran'}"
-            for leaf in _leaves(failure):
-                if id(leaf) not in told:
-                    told.add(id(leaf))
-                    findings += failure_findings(what, bean.where, leaf)
-        for leaf in _leaves(error):
-            if id(leaf) not in told:
-                findings += failure_findings("it failed while it ran", None, leaf)
-        return findings
-
     async def _start_bean(self, bean: BeanDefinition, stack: AsyncExitStack, is_cut_short: Callable[[], bool]) -> None:
         provider: Any = self._providers[bean]
         if bean.style is Style.GIVEN or _is_overridden(provider):
-            self._note(provider())  # whoever gave it looks after it
-            return
-        if bean.style is Style.PLAIN:
-            await self._enter(bean, self._filled(bean)(), stack)
-            return
-        assert bean.target is not None
-        positional, named = self._injections(bean)
-        arguments, keywords = [each() for each in positional], {name: each() for name, each in named.items()}
-        made: Any
-        if bean.style is Style.ASYNC:
-            made = bean.target(*arguments, **keywords)
-            if inspect.isawaitable(made):  # what a decorator around it returns may be the bean already
-                made = await made
-            await self._enter(bean, _checked(bean, made), stack)
+            self._entered.note(provider())  # whoever gave it looks after it
+        elif bean.style is Style.PLAIN:
+            await self._entered.enter(bean, self._filled(bean)(), stack)
         else:
-            manager = _manager_of(bean, *arguments, **keywords)
-            made = manager.__enter__() if not _is_async(manager) else await manager.__aenter__()
-            stack.push_async_exit(_orderly_exit(manager, is_cut_short))
-        self._note(_checked(bean, made))  # another bean may be the same object
-        provider.set_provides(lambda: made)
-
-    def _note(self, value: Any) -> None:
-        self._entered[id(value)] = value
-
-    async def _enter(self, bean: BeanDefinition, value: Any, stack: AsyncExitStack) -> None:
-        """See that what its function has made is closed at the stop; each object once."""
-        if id(value) in self._entered:
-            return
-        self._note(value)
-        kind = type(value)
-        if not bean.mark.close:
-            _log.debug("bean %s says close=False: nothing is closed at the stop", bean.label)
-        elif is_left_alone(value):
-            _log.debug("bean %s is a %s: it is neither entered nor closed", bean.label, hint_name(kind))
-        elif hasattr(kind, "__aenter__") and hasattr(kind, "__aexit__"):
-            await stack.enter_async_context(value)
-        elif (close := closing_call(value)) is not None:  # a connection's __exit__ may end a transaction, and no more
-            stack.push_async_callback(close)
-        elif hasattr(kind, "__enter__") and hasattr(kind, "__exit__"):
-            stack.enter_context(value)
-        elif bean.source is Source.USER or bean.origin:  # of ours it is known
-            _log.debug("bean %s: nothing of %s is closed at the stop", bean.label, hint_name(kind))
+            positional, named = self._injections(bean)
+            arguments, keywords = [each() for each in positional], {name: each() for name, each in named.items()}
+            made = await self._entered.call(bean, arguments, keywords, stack, is_cut_short)
+            provider.set_provides(lambda: made)
 
     def _make_provider(self, bean: BeanDefinition) -> providers.Provider[Any]:
         """One that is filled when the bean is started, if it is not there already."""
@@ -653,62 +564,13 @@ def _build(
     """Call a plain bean function; what it is given is fetched here, for a provider that has a future among its own
     arguments becomes one itself."""
     assert bean.target is not None
-    return _checked(
+    return checked_bean(
         bean, bean.target(*(each() for each in positional), **{name: each() for name, each in named.items()})
     )
 
 
 def _all_of(found: Sequence[Callable[[], Any]]) -> list[Any]:
     return [each() for each in found]
-
-
-def _checked(bean: BeanDefinition, made: Any) -> Any:
-    """What a bean function has returned, unless that can be no bean."""
-    if made is not None and not inspect.iscoroutine(made):
-        return made
-    what, fix = (
-        "None",
-        "return one, or give the bean a condition, such as @bean(on_property(...)), and return it always",
-    )
-    if made is not None:
-        what, fix = "a coroutine that nobody awaits", f"write async def {bean.name}(...), and await it there"
-        made.close()
-    name = hint_name(bean.provides)
-    raise ConfigurationError(
-        Finding(f"bean {bean.label} returned {what}, and says that it provides a {name}", bean.where, fix)
-    )
-
-
-def _manager_of(bean: BeanDefinition, *args: Any, **kwargs: Any) -> Any:
-    """The context manager of a bean that yields; a decorated function may return its bare generator."""
-    assert bean.target is not None
-    if bean.style is Style.ASYNC_GENERATOR:
-        return asynccontextmanager(bean.target)(*args, **kwargs)
-    if bean.style is Style.GENERATOR:
-        return contextmanager(bean.target)(*args, **kwargs)
-    made = bean.target(*args, **kwargs)
-    if inspect.isasyncgen(made):
-        return asynccontextmanager(lambda: made)()
-    return contextmanager(lambda: made)() if inspect.isgenerator(made) else made
-
-
-def _is_async(manager: Any) -> bool:
-    return isinstance(manager, AbstractAsyncContextManager)
-
-
-def _orderly_exit(manager: Any, is_cut_short: Callable[[], bool]) -> Callable[..., Awaitable[bool]]:
-    """What leaves it so that what stands behind its ``yield`` runs when the time of the stop is up, ``finally`` or not.
-
-    All else comes to the yield: a cancellation that a scope inside of it has called for must come by that scope, and
-    what another raised when it was closed ends the tasks of a bean that would run on.
-    """
-
-    async def leave(kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
-        told = (None, None, None) if is_cut_short() else (kind, error, trace)
-        swallowed = await manager.__aexit__(*told) if _is_async(manager) else manager.__exit__(*told)
-        return bool(swallowed) and told[1] is not None
-
-    return leave
 
 
 def _not_started(label: str) -> Any:
@@ -735,10 +597,3 @@ def _is_called(bean: BeanDefinition, asked: Wanted) -> bool:
     if asked.qualifier is None:
         return not bean.cluster_name
     return asked.qualifier in (bean.cluster_name, bean.name)
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    """The errors of a group, which a bean with tasks of its own raises in place of one."""
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
-    return [error]

@@ -605,7 +605,7 @@ async def test_what_an_override_makes_and_drops_keeps_nobody_from_being_closed()
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_what_must_not_be_closed_is_left_alone(anyio_backend: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "rocketbox.boot.beans")
+    caplog.set_level(logging.DEBUG, "rocketbox.boot.entering")
 
     @bean
     def loop() -> asyncio.AbstractEventLoop:
@@ -791,7 +791,7 @@ async def test_all_that_fail_when_they_are_closed_are_told() -> None:
     with pytest.raises(ValueError, match="first is stuck") as caught:
         async with AsyncExitStack() as stack:
             await start_all(made, stack)
-    assert [finding.what for finding in made.failures_of(caught.value)] == [
+    assert [finding.what for finding in made.failures.findings(caught.value)] == [
         "bean second failed when it was closed: OSError: the second as well",
         "bean first failed when it was closed: ValueError: first is stuck",
     ]
