@@ -15,8 +15,10 @@ Source: Apache RocketMQ 5.5 ``CommitLog.getMessage``, which checks nothing.
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable
 from itertools import repeat
+from typing import cast
 
 from rocketbox.broker.store.commit_log import CommitLog
 from rocketbox.broker.store.consume_queue import ConsumeQueue
@@ -24,11 +26,14 @@ from rocketbox.broker.store.read_ahead import ReadAhead
 from rocketbox.broker.store.record_cache import RecordCache
 from rocketbox.broker.store.records import (
     BEGIN_V4,
+    CHECKSUM_BYTES,
+    CHECKSUM_NAME,
     MAGICS,
     MIN_RECORD_BYTES,
     V6_HOSTS,
     Place,
     check_record,
+    checksum_text,
     has_topic,
     is_sound,
     store_timestamp_of,
@@ -123,7 +128,10 @@ class RecordReader:
         NeedsDiskError when one is not in memory, without ``disk``.
         """
         known = self._in_runs(queue, places) if ahead else []
-        found = known if known and None not in known else self._in_cache(queue, places, known)
+        if known and None not in known:
+            self._ahead.served(sum([place[1] for place in places]), places[-1][0])
+            return cast("list[bytes]", known)
+        found = self._in_cache(queue, places, known)
         if None in found:
             if not disk:
                 raise NeedsDiskError
@@ -151,35 +159,40 @@ class RecordReader:
     def _in_runs(self, queue: ConsumeQueue, places: list[Place]) -> list[bytes | None]:
         """The records of those entries that were read ahead, are sound, and agree with them; none if the first is not.
 
-        Written out: 1.2 us a record of 1.2 KB, its checksum is 0.4 of them (benchmark "java client: push consume").
+        Written out, as each message that somebody catches up on passes here (benchmark "java client: push consume").
         """
         data, start = self._ahead.data_at(places[0][0], places[0][1])
         if not data:
             return []
         unpack, queue_id, topic = BEGIN_V4.unpack_from, queue.queue_id, topic_fields(queue.topic)
+        startswith, view, crc32 = data.startswith, memoryview(data), zlib.crc32
         found: list[bytes | None] = []
         for place in places:
             physical, size, number = place
             at, record = physical - start, None
             if at < 0 or at + size > len(data):
                 data, start = self._ahead.data_at(physical, size)
-                at = physical - start
+                startswith, view, at = data.startswith, memoryview(data), physical - start
             if data and size >= MIN_RECORD_BYTES:
                 its_size, magic, its_queue, its_number, its_offset, flag, length = unpack(data, at)
                 if (
-                    its_size == size
-                    and its_number == number
+                    its_number == number
                     and its_offset == physical
+                    and its_size == size
                     and its_queue == queue_id
                     and magic in topic
                 ):
-                    record = data[at : at + size]
-                    if not (
-                        has_topic(record, topic)
-                        if flag & V6_HOSTS or length < 0
-                        else record.startswith(topic[magic], BEGIN_V4.size + length)
-                    ) or not is_sound(record, physical):
-                        record = None
+                    behind, trailer = at + size, at + size - CHECKSUM_BYTES
+                    if (
+                        0 <= length < size
+                        and not flag & V6_HOSTS
+                        and startswith(topic[magic], at + BEGIN_V4.size + length)
+                        and startswith(CHECKSUM_NAME, trailer)
+                    ):
+                        if startswith(checksum_text(crc32(view[at:trailer])), trailer + len(CHECKSUM_NAME)):
+                            record = data[at:behind]
+                    elif has_topic(odd := data[at:behind], topic) and is_sound(odd, physical):
+                        record = odd
             found.append(record)
         return found
 

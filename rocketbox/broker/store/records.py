@@ -15,6 +15,8 @@ from typing import NamedTuple
 __all__ = [
     "BEGIN_V4",
     "BLANK_MAGIC",
+    "CHECKSUM_BYTES",
+    "CHECKSUM_NAME",
     "MAGICS",
     "MIN_RECORD_BYTES",
     "NO_CHECKSUM",
@@ -23,6 +25,7 @@ __all__ = [
     "RecordKeys",
     "V6_HOSTS",
     "check_record",
+    "checksum_text",
     "find_keys",
     "find_property",
     "has_topic",
@@ -144,8 +147,7 @@ def check_record(record: bytes, offset: int, *, needs_checksum: bool = False) ->
     if own_offset != offset:
         return f"the record there says that it belongs at offset {own_offset}"
     if record.startswith(CHECKSUM_NAME, len(record) - CHECKSUM_BYTES):
-        checksum = zlib.crc32(memoryview(record)[:-CHECKSUM_BYTES]) & 0x7FFFFFFF
-        if not record.endswith((b"\x02%010d" % checksum)[::-1]):
+        if not record.endswith(checksum_text(zlib.crc32(memoryview(record)[:-CHECKSUM_BYTES]))):
             return "the checksum of the record is not that of its bytes"
         return None
     if _is_near(
@@ -171,12 +173,15 @@ def check_record(record: bytes, offset: int, *, needs_checksum: bool = False) ->
     return NO_CHECKSUM if needs_checksum else None
 
 
+def checksum_text(crc: int) -> bytes:
+    """How a checksum stands behind its name: ten digits, the last one first, and the end of the property."""
+    return (b"\x02%010d" % (crc & 0x7FFFFFFF))[::-1]
+
+
 def is_sound(record: bytes, offset: int) -> bool:
     """Whether :func:`check_record` finds nothing wrong with a record that belongs at that offset."""
-    # Without a call and a text for what is usual: 0.9 us for a record of 1.2 KB, its checksum takes 0.4.
     if record.startswith(CHECKSUM_NAME, len(record) - CHECKSUM_BYTES):
-        checksum = zlib.crc32(memoryview(record)[:-CHECKSUM_BYTES]) & 0x7FFFFFFF
-        return record.endswith((b"\x02%010d" % checksum)[::-1])
+        return record.endswith(checksum_text(zlib.crc32(memoryview(record)[:-CHECKSUM_BYTES])))
     return check_record(record, offset) is None
 
 
