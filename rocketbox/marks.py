@@ -156,7 +156,9 @@ class rocketmq_spark_listener(_ByName):  # noqa: N801 - used as a decorator
     """Marks a function that gets a topic's messages as DataFrames, one micro-batch a call.
 
     ``schema`` is a pydantic model, dataclass or Spark DDL text for the JSON bodies; None leaves the raw columns.
-    ``trigger`` is the pause between batches (``"10s"``) or ``"available_now"``, which ends by itself.
+    ``trigger`` is the pause between batches (``"10s"``) or ``"available_now"``, which ends by itself. ``options`` are
+    further options of the data source (``{"maxBytesPerTrigger": "64MB"}``). What the others are, their bounds and
+    defaults is declared in ``spark.query_options``, and a test compares the two.
     """
 
     topic: str | None = None
@@ -167,6 +169,9 @@ class rocketmq_spark_listener(_ByName):  # noqa: N801 - used as a decorator
     max_messages: int | None = None
     starting_offsets: str | None = None
     checkpoint: str | None = None
+    fail_on_data_loss: bool | None = None
+    rows_per_partition: int | None = None
+    options: Mapping[str, str] | None = None
     cluster: str | None = None
     enabled: bool | None = None
 

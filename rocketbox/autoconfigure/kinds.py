@@ -16,7 +16,7 @@ Kinds are made while an application is looked at, before anything starts: their 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -103,7 +103,8 @@ Need = Callable[[Any, str | None, str, str], bool]
 
 @dataclass
 class Planning:
-    """What kinds may know while they plan; what is wrong goes into ``findings``, all of it, what is off into ``off``.
+    """What kinds may know while they plan; what is wrong goes into ``findings``, all of it, what is off into ``off``,
+    and what may be wrong into ``warnings``.
 
     ``clusters`` are the settings about listeners by the cluster's name, None for the main one; ``converter`` is None
     when it is one of the user's that is not there yet.
@@ -115,6 +116,7 @@ class Planning:
     converter: MessageConverter | None
     findings: list[Finding]
     off: list[Finding] = field(default_factory=list)
+    warnings: list[Finding] = field(default_factory=list)
 
     def collect(self, step: Callable[[], None]) -> None:
         """Run step; what it raises as ConfigurationError is among the findings."""
@@ -145,11 +147,13 @@ PlanT = TypeVar("PlanT", bound=ListenerPlan)
 class ListenerKind(ABC, Generic[DeclaredT, PlanT]):
     """One kind of listeners: those whose functions have its ``mark``.
 
+    ``options`` are those below ``rocketmq.consumer.listeners.<group>`` that mean something to it, of ours (None: all).
     ``modifiers`` are marks that mean something beside it only, as ``@send_to`` does. Those of a kind that needs no
     RocketMQ (``needs_rocketmq``) run as well where ``rocketmq.enabled`` is false.
     """
 
     mark: ClassVar[type]
+    options: ClassVar[Collection[str] | None] = None
     modifiers: ClassVar[tuple[type, ...]] = ()
     needs_rocketmq: ClassVar[bool] = True
 

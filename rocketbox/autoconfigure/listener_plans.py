@@ -84,7 +84,9 @@ class ListenerPlanner:
         kinds, findings = self.container.made_ahead(ListenerKind)
         self.findings += findings
         clusters: dict[str | None, ClusterSettings] = {}
-        planning = Planning(clusters, self.beans, self.resolve_text, self._converter(), self.findings, self.off)
+        planning = Planning(
+            clusters, self.beans, self.resolve_text, self._converter(), self.findings, self.off, self.warnings
+        )
         for name, own in clusters_by_name(self.properties).items():
             prefix = cluster_prefix(name)
             clusters[name or None] = ClusterSettings(prefix=prefix)  # its keys may be wrong: all else is looked at
@@ -103,6 +105,7 @@ class ListenerPlanner:
             off_by = self.properties.off_by
             self.off.append(Finding(f"{off_by} is false: nothing of RocketMQ starts", self.service.where(off_by)))
             declared = [(kind, of_kind) for kind, of_kind in declared if not kind.needs_rocketmq]
+        self._check_options(clusters, declared)
         for kind, of_kind in declared:
             given = self._asked(kind, "plan", of_kind, planning)
             self.planned.append(KindPlans(kind, self._usable(kind, "plan", given, PLAN_NAMES)))
@@ -192,6 +195,28 @@ class ListenerPlanner:
                             "give one of them another consumer group",
                         )
                     )
+
+    def _check_options(
+        self,
+        clusters: Mapping[str | None, ClusterSettings],
+        declared: Sequence[tuple[AnyKind, Sequence[DeclaredListener]]],
+    ) -> None:
+        """Tell of what the settings say of a group and its kind of listeners does not have."""
+        for cluster, settings in clusters.items():
+            default = settings.defaults.values.get("group")
+            for group, said in settings.groups.items():
+                members = [
+                    kind
+                    for kind, of_kind in declared
+                    if any(each.cluster == cluster and (each.group or default) == group for each in of_kind)
+                ]
+                if len(members) != 1 or (known := members[0].options) is None:
+                    continue
+                for name in said.values.keys() - {*known}:
+                    key = f"{settings.prefix}.consumer.listeners.{group}.{name.replace('_', '-')}"
+                    what = f"{key} is no option of @{members[0].mark.__name__}, which the listeners of that group have"
+                    options = ", ".join(sorted(each.replace("_", "-") for each in known))
+                    self.findings.append(Finding(what, said.where(name), f"leave it out; there are: {options}"))
 
     def _warn_of_unknown_groups(
         self, clusters: Mapping[str | None, ClusterSettings], declared: Sequence[DeclaredListener]

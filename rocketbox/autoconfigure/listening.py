@@ -24,9 +24,12 @@ from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import name_of, place_of
 from rocketbox.listeners.options import LISTENER_OPTIONS, Said
 from rocketbox.listeners.registrar import Candidate, ClusterSettings
-from rocketbox.marks import NAMES_ELSEWHERE, rocketmq_listener, send_to
+from rocketbox.marks import NAMES_ELSEWHERE, rocketmq_listener, rocketmq_spark_listener, send_to
+from rocketbox.spark.query_options import QUERY_OPTIONS
 
-__all__ = ["candidate_of", "cluster_settings"]
+__all__ = ["candidate_of", "cluster_settings", "said_in_mark"]
+
+OPTIONS = {**QUERY_OPTIONS, **LISTENER_OPTIONS}
 
 Where = Callable[[str], str | None]
 """Where a key was written (``file:line:column``, an environment name, an argument); None for a default."""
@@ -76,7 +79,7 @@ def _said_in(model: Properties) -> dict[str, Any]:
     return {
         name: value
         for name, value in model.values().items()
-        if name in LISTENER_OPTIONS and name in model.model_fields_set and value is not None
+        if name in OPTIONS and name in model.model_fields_set and value is not None
     }
 
 
@@ -117,35 +120,59 @@ def candidate_of(
     """
     here = place_of(function)
     name = name_of(function)
-    findings: list[Finding] = []
-    given: dict[str, Any] = {}
-    for field in dataclasses.fields(mark):
-        value = getattr(mark, field.name)
-        if value is None:
-            continue
-        if isinstance(value, str) and "${" in value:
-            value = _resolved(value, f"{field.name} of listener {name}", here, resolve_text, findings)
-        if value is not None:
-            given[field.name] = value
-    try:
-        values = _said_in(MarkProperties.model_validate(given))
-    except ValidationError as error:
-        findings += [_wrong_value(problem, name, given, mark, here) for problem in error.errors(include_url=False)]
-        values = {}
+    values, findings = said_in_mark(mark, MarkProperties, f"listener {name}", here, resolve_text)
     sent_on = tuple(_resolved_reply(reply, name, here, resolve_text, findings) for reply in replies)
     if findings:
         raise ConfigurationError(findings)
     return Candidate(function, Said(values, lambda option: here), sent_on, owner)
 
 
-def _wrong_value(problem: Any, name: str, given: Mapping[str, Any], mark: rocketmq_listener, here: str) -> Finding:
+def said_in_mark(
+    mark: rocketmq_listener | rocketmq_spark_listener,
+    model: type[Properties],
+    label: str,
+    here: str,
+    resolve_text: ResolveText,
+) -> tuple[dict[str, Any], list[Finding]]:
+    """What a decorator says that has the options of ``model``, in their final types; and all that is wrong in it."""
+    findings: list[Finding] = []
+    given: dict[str, Any] = {}
+    for option in model.declared:
+        value = getattr(mark, option)
+        if isinstance(value, str) and "${" in value:
+            value = _resolved(value, f"{option} of {label}", here, resolve_text, findings)
+        elif isinstance(value, Mapping):
+            value = {
+                key: _resolved(each, f"{option} of {label}", here, resolve_text, findings)
+                if isinstance(each, str) and "${" in each
+                else each
+                for key, each in value.items()
+            }
+        if value is not None:
+            given[option] = value
+    if findings and isinstance(given.get("options"), dict):
+        given.pop("options")  # what could not be resolved is told already
+    try:
+        return _said_in(model.model_validate(given)), findings
+    except ValidationError as error:
+        wrong = [_wrong_value(problem, label, given, mark, here) for problem in error.errors(include_url=False)]
+        return {}, findings + wrong
+
+
+def _wrong_value(
+    problem: Any,
+    label: str,
+    given: Mapping[str, Any],
+    mark: rocketmq_listener | rocketmq_spark_listener,
+    here: str,
+) -> Finding:
     option = str(problem["loc"][0]).replace("-", "_")
     written, value = getattr(mark, option, None), given.get(option)
     shown = repr(format_duration(value)) if isinstance(value, timedelta) else repr(value)
-    what = f"{option} of listener {name} is {MASK if LISTENER_OPTIONS[option].secret else shown}"
+    what = f"{option} of {label} is {MASK if OPTIONS[option].secret else shown}"
     fix = "correct the decorator"
     if problem["type"] == "string_too_short":
-        what = f"{option} of listener {name} is empty"
+        what = f"{option} of {label} is empty"
         fix = f"write {option}='...', or leave it out where the settings say it"
     elif problem["type"] in _PLAIN_TYPES:
         right, example = _PLAIN_TYPES[problem["type"]]
@@ -157,15 +184,15 @@ def _wrong_value(problem: Any, name: str, given: Mapping[str, Any], mark: rocket
         fix = f"choose a value {right}" if right.startswith("from ") else f"choose {right}"
     else:
         what += f": {problem['msg'].removeprefix('Value error, ')}"
-        fix = _right_value(option) or fix
+        fix = _right_value(type(mark), option) or fix
     if written != value:
         return Finding(what, here, f"correct what {written} stands for, or the decorator")
     return Finding(what, here, fix)
 
 
-def _right_value(option: str) -> str | None:
+def _right_value(mark: type, option: str) -> str | None:
     """What to write for an option whose value is of no use: a member of its enum, or a time."""
-    hints = typing.get_args(typing.get_type_hints(rocketmq_listener)[option])
+    hints = typing.get_args(typing.get_type_hints(mark)[option])
     for kind in hints:
         if isinstance(kind, type) and issubclass(kind, Enum):
             return f"write {option}={' or '.join(str(member) for member in kind)}"
@@ -176,6 +203,7 @@ _PLAIN_TYPES = {
     **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), ("a whole number", "3")),
     **dict.fromkeys(("bool_parsing", "bool_type"), ("True or False", "True")),
     "string_type": ("text", "'...'"),
+    "dict_type": ("a dict of names and text", "{'name': 'text'}"),
 }
 
 

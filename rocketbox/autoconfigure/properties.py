@@ -24,6 +24,7 @@ from rocketbox.client import ClientOptions, LitePullConsumerOptions, ProducerOpt
 from rocketbox.client.options import TopicOptions, UserOptions
 from rocketbox.declarations import Option, options_of
 from rocketbox.listeners.options import LISTENER_OPTIONS
+from rocketbox.spark.query_options import QUERY_OPTIONS
 
 __all__ = [
     "ClusterProperties",
@@ -36,6 +37,8 @@ __all__ = [
     "PullConsumerProperties",
     "RocketBoxProperties",
     "RocketMQProperties",
+    "SPARK_SHARES",
+    "SparkMarkProperties",
     "SparkProperties",
     "TlsProperties",
     "TopicProperties",
@@ -53,7 +56,11 @@ _OF_THE_CLIENT = {**_named(UserOptions), **_named(ClientOptions, "tls_enable", "
 """What producer, consumer and pull consumer may say of the client that they share."""
 
 _IN_SETTINGS = {name: option for name, option in LISTENER_OPTIONS.items() if option.key is not None}
+_OF_SPARK_IN_SETTINGS = {name: option for name, option in QUERY_OPTIONS.items() if option.key is not None}
 _OF_ALL_LISTENERS = {name: option for name, option in _IN_SETTINGS.items() if name != "enabled"}  # its key is a switch
+
+SPARK_SHARES = ("topic", "consumer_group", "selector_expression", "cluster", "enabled")
+"""The options of other listeners that Spark's have as well."""
 
 
 @with_options(LISTENER_OPTIONS, of_listeners=True)
@@ -61,9 +68,20 @@ class MarkProperties(Properties):
     """All options of the decorator, as a decorator says them."""
 
 
-@with_options(_IN_SETTINGS, of_listeners=True)
+@with_options(
+    {
+        **{name: LISTENER_OPTIONS[name] for name in SPARK_SHARES},
+        **{name: option for name, option in QUERY_OPTIONS.items() if name not in ("schema", "trigger")},
+    },
+    of_listeners=True,
+)
+class SparkMarkProperties(Properties):
+    """The options of the decorator of Spark listeners; but for those that may be objects of Python."""
+
+
+@with_options({**_IN_SETTINGS, **_OF_SPARK_IN_SETTINGS}, of_listeners=True)
 class ListenerProperties(Properties):
-    """``rocketmq.consumer.listeners.<group>``: any option of the decorator; rocketmq-spring's ``<topic>: false``."""
+    """``rocketmq.consumer.listeners.<group>``: any option of its decorator; rocketmq-spring's ``<topic>: false``."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Any] = Field(init=False)  # topic switches; the registrar refuses what is none

@@ -22,7 +22,7 @@ from rocketbox.durations import format_duration
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners import ListenerContainer
 from rocketbox.listeners.binding import unreadable_payload
-from rocketbox.listeners.options import GROUP_OPTIONS
+from rocketbox.listeners.options import GROUP_OPTIONS, LISTENER_OPTIONS
 from rocketbox.listeners.plans import ContainerPlan
 from rocketbox.listeners.registrar import Candidate, plan_containers
 from rocketbox.marks import rocketmq_listener, send_to
@@ -36,6 +36,7 @@ class PushListeners(ListenerKind[Candidate, ContainerPlan]):
     """Listeners that brokers' messages are pushed to, as it looks from here: groups of functions."""
 
     mark = rocketmq_listener
+    options = LISTENER_OPTIONS
     modifiers = (send_to,)
 
     def __init__(self, properties: RocketMQProperties, own: RocketBoxProperties, service: Service) -> None:

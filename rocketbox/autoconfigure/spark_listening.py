@@ -10,11 +10,19 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 from rocketbox.autoconfigure.kinds import ListenerKind, Need, Planning, Starting
-from rocketbox.autoconfigure.listening import ResolveText
-from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties, SparkProperties
+from rocketbox.autoconfigure.listening import ResolveText, said_in_mark
+from rocketbox.autoconfigure.properties import (
+    SPARK_SHARES,
+    RocketBoxProperties,
+    RocketMQProperties,
+    SparkMarkProperties,
+    SparkProperties,
+    cluster_prefix,
+)
 from rocketbox.autoconfigure.scan import Marked
 from rocketbox.autoconfigure.service import Service, of_cluster
 from rocketbox.boot.marks import bean
@@ -29,6 +37,7 @@ from rocketbox.listeners.binding import Beans, type_name
 from rocketbox.listeners.options import Said
 from rocketbox.listeners.registrar import ClusterSettings, unknown_cluster
 from rocketbox.marks import rocketmq_spark_listener
+from rocketbox.spark.query_options import QUERY_OPTIONS
 
 if TYPE_CHECKING:
     from rocketbox.spark.listener import SparkListenerContainer, SparkSignature
@@ -39,18 +48,21 @@ __all__ = ["SparkCandidate", "SparkListeners", "SparkPlan", "spark_listeners"]
 
 @frozen
 class SparkCandidate:
-    """A marked function with what its decorator says, placeholders resolved."""
+    """A marked function with what its decorator says, placeholders resolved; ``mark`` has what may be an object."""
 
     function: Callable[..., Any]
     mark: rocketmq_spark_listener
+    said: Mapping[str, Any]
 
     @property
     def cluster(self) -> str | None:
-        return self.mark.cluster
+        cluster: str | None = self.said.get("cluster")
+        return cluster
 
     @property
     def group(self) -> str | None:
-        return self.mark.consumer_group
+        group: str | None = self.said.get("consumer_group")
+        return group
 
     @property
     def label(self) -> str:
@@ -61,7 +73,8 @@ class SparkCandidate:
 class SparkPlan:
     """A Spark listener that is to run: what is known of it before anything is connected.
 
-    ``name`` is its group, or ``group.topic`` where the group has several.
+    ``name`` is its group, or ``group.topic`` where the group has several. ``options`` are those of ``QueryOptions``,
+    by whoever says them.
     """
 
     cluster: str | None
@@ -71,7 +84,8 @@ class SparkPlan:
     selector_expression: str
     checkpoint: str
     mark: rocketmq_spark_listener
-    trigger: timedelta | str | None
+    trigger: timedelta | Literal["available_now"]
+    options: Mapping[str, Any]
     signature: SparkSignature
 
     @property
@@ -97,6 +111,7 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
     """Listeners that get a topic as DataFrames: one streaming query each, on one session for all."""
 
     mark = rocketmq_spark_listener
+    options = (*SPARK_SHARES, *(name for name, option in QUERY_OPTIONS.items() if option.key is not None))
 
     def __init__(self, properties: RocketMQProperties, own: RocketBoxProperties, service: Service) -> None:
         self._properties = properties
@@ -110,7 +125,7 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
                 if isinstance(mark, rocketmq_spark_listener):
                     planning.collect(
                         lambda each=each, mark=mark: found.append(  # type: ignore[misc]  # called at once
-                            SparkCandidate(each.target, _resolved(mark, each.target, planning.resolve_text))
+                            _candidate(each.target, mark, planning.resolve_text)
                         )
                     )
         return found
@@ -120,6 +135,8 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
         for each in declared:
             planning.collect(lambda each=each: plans.extend(self._plan(each, planning)))  # type: ignore[misc]  # as above
         planning.findings += [finding for plan in plans for finding in self._keys_for(plan, planning)]
+        planning.findings += _shared_checkpoints(plans)
+        self._check_places(plans, planning)
         sizes = Counter((plan.cluster, plan.group) for plan in plans)
         return [
             plan
@@ -135,8 +152,24 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
         if plan is not None:
             yield plan
         else:
-            what = f"{candidate.label} is off: {_off_by(candidate.mark, planning)}"
+            what = f"{candidate.label} is off: {_off_by(candidate, planning)}"
             planning.off.append(Finding(what, place_of(candidate.function)))
+
+    def _check_places(self, plans: Sequence[SparkPlan], planning: Planning) -> None:
+        """Whether Spark's processes, wherever they are, can reach brokers and checkpoints."""
+        if not plans:
+            return
+        from rocketbox.spark.places import check_checkpoint, check_servers, known_conf
+
+        conf = known_conf(self._own.conf)
+        for plan in plans:
+            name = f"Spark listener {plan.signature.function.__qualname__}"
+            key = f"{cluster_prefix(plan.cluster)}.name-server"
+            if self._properties.cluster(plan.cluster or "").is_embedded:
+                wrong, maybe = check_servers(conf, name, key, self._service.where(key))
+                planning.findings += wrong
+                planning.warnings += maybe
+            planning.warnings += check_checkpoint(conf, plan.checkpoint, name, plan.where)
 
     def _keys_for(self, plan: SparkPlan, planning: Planning) -> Iterator[Finding]:
         """That Spark's processes would have to sign their requests, if they would."""
@@ -166,13 +199,9 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
 
     def _container(self, plan: SparkPlan, runtime: SparkRuntime, starting: Starting) -> SparkListenerContainer:
         from rocketbox.spark.listener import SparkListenerContainer, SparkListenerOptions
+        from rocketbox.spark.listener_source import source_options
 
         instance: MQClientInstance = starting.resolve(of_cluster(MQClientInstance, plan.cluster))
-        said: dict[str, Any] = {
-            "trigger": plan.trigger,
-            "max_messages": plan.mark.max_messages,
-            "starting_offsets": plan.mark.starting_offsets,
-        }
         options = SparkListenerOptions(
             topic=plan.topic,
             group=plan.group,
@@ -182,7 +211,10 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
             checkpoint=plan.checkpoint,
             selector_expression=plan.selector_expression,
             schema=plan.mark.schema,
-            **{name: value for name, value in said.items() if value is not None},
+            trigger=plan.trigger,
+            max_messages=plan.options["max_messages"],
+            starting_offsets=plan.options["starting_offsets"],
+            source_options=source_options(plan.options),
         )
         return SparkListenerContainer(
             options,
@@ -215,12 +247,15 @@ def _plan_listener(
     """
     function, mark, name = candidate.function, candidate.mark, candidate.label
     here = place_of(function)
-    settings = clusters.get(mark.cluster)
+    settings = clusters.get(candidate.cluster)
     if settings is None:
-        raise ConfigurationError(unknown_cluster(name, mark.cluster, clusters, here))
-    group = mark.consumer_group or settings.defaults.values.get("group")
-    said = settings.groups.get(group or "", Said.nothing()).values
-    topic = said.get("topic") or mark.topic or settings.defaults.values.get("topic")
+        raise ConfigurationError(unknown_cluster(name, candidate.cluster, clusters, here))
+    group = candidate.group or settings.defaults.values.get("group")
+    of_group = settings.groups.get(group or "", Said.nothing())
+    layers = (of_group, Said(candidate.said, lambda option: here))
+    said = {option: layer.values[option] for layer in reversed(layers) for option in layer.values}
+    places = {option: layer.where(option) for layer in reversed(layers) for option in layer.values}
+    topic = said.get("topic") or settings.defaults.values.get("topic")
     findings = [
         Finding(
             f"{name} has no {what}", here, f"write {option}= in its decorator, or set {settings.prefix}.consumer.{key}"
@@ -231,10 +266,12 @@ def _plan_listener(
         )
         if not value
     ]
-    if settings.off_by is not None or said.get("enabled", mark.enabled) is False:
+    if settings.off_by is not None or said.get("enabled") is False:
         return None
     if settings.switches.get(group or "", {}).get(topic or "") is False:
         return None
+    from rocketbox.spark.listener_source import wrong_source_options  # only who has a Spark listener loads it
+
     signature = None
     try:
         from rocketbox.spark.listener import read_spark_signature
@@ -258,69 +295,92 @@ def _plan_listener(
             for hint in signature.beans
             if not beans.has(hint) and not wanted(hint).optional
         ]
-    trigger = mark.trigger
-    if trigger is not None and trigger != "available_now":
-        try:
-            trigger = _pause(trigger)
-        except ValueError as error:
-            findings.append(Finding(f"trigger of {name} is {trigger!r}: {error}", here, "or write available_now"))
+    options = {each.name: said.get(each.name, each.default) for each in QUERY_OPTIONS.values()}
+    if mark.trigger is not None and "trigger" not in of_group.values:
+        options["trigger"], places["trigger"] = mark.trigger, here
+    tags = said.get("selector_expression") or settings.defaults.values.get("selector_expression") or "*"
+    try:
+        trigger = _trigger(options["trigger"])
+    except ValueError as error:
+        what = f"trigger of {name} is {options['trigger']!r}: {error}"
+        findings.append(Finding(what, places["trigger"], "or write available_now"))
+    if topic and group:
+        for option, why in wrong_source_options(options, topic, group, tags):
+            findings.append(Finding(f"{option} of {name}: {why}", places.get(option, here)))
     if findings:
         raise ConfigurationError(findings)
     assert signature is not None
     assert group is not None
     assert topic is not None
     folder = properties.checkpoint or service.folder / "spark"
+    if candidate.cluster is not None:  # groups of two clusters may have one name
+        folder /= f"cluster-{quote(candidate.cluster, safe='')}"
     return SparkPlan(
-        cluster=mark.cluster,
+        cluster=candidate.cluster,
         group=group,
         name=group,
         topic=topic,
-        selector_expression=said.get("selector_expression")
-        or mark.selector_expression
-        or settings.defaults.values.get("selector_expression")
-        or "*",
-        checkpoint=mark.checkpoint or str(folder / group),
+        selector_expression=tags,
+        checkpoint=options["checkpoint"] or str(folder / group),
         mark=mark,
         trigger=trigger,
+        options=options,
         signature=signature,
     )
 
 
-def _off_by(mark: rocketmq_spark_listener, planning: Planning) -> str:
-    settings = planning.clusters[mark.cluster]
-    group = mark.consumer_group or settings.defaults.values.get("group") or ""
+def _shared_checkpoints(plans: Sequence[SparkPlan]) -> Iterator[Finding]:
+    from rocketbox.spark.paths import local_folder
+
+    holders: dict[str, SparkPlan] = {}
+    for plan in plans:
+        other = holders.setdefault(str(local_folder(plan.checkpoint) or plan.checkpoint), plan)
+        if other is not plan:
+            yield Finding(
+                f"two Spark listeners would keep their progress in one checkpoint, {plan.checkpoint}",
+                f"{other.where} and {plan.where}",
+                "give each a consumer group of its own, or a checkpoint of its own",
+            )
+
+
+def _off_by(candidate: SparkCandidate, planning: Planning) -> str:
+    settings = planning.clusters[candidate.cluster]
+    group = candidate.group or settings.defaults.values.get("group") or ""
     path = f"{settings.prefix}.consumer.listeners.{group}"
     said = settings.groups.get(group, Said.nothing()).values
     if settings.off_by is not None:
         return settings.off_by
     if said.get("enabled") is False:
         return f"{path}.enabled"
-    if said.get("enabled", mark.enabled) is False:
+    if "enabled" not in said and candidate.said.get("enabled") is False:
         return "its decorator"
-    return f"{path}.{said.get('topic') or mark.topic or settings.defaults.values.get('topic')}"
+    topic = said.get("topic") or candidate.said.get("topic") or settings.defaults.values.get("topic")
+    return f"{path}.{topic}"
 
 
-def _pause(value: timedelta | str) -> timedelta:
+def _trigger(value: timedelta | str) -> timedelta | Literal["available_now"]:
+    if value in ("available_now", "available-now"):
+        return "available_now"
     pause = parse_duration(value, bare_numbers=False)
     if pause < timedelta(0):
         raise ValueError("a pause cannot be negative")
     return pause
 
 
-def _resolved(
-    mark: rocketmq_spark_listener, function: Callable[..., Any], resolve_text: ResolveText
-) -> rocketmq_spark_listener:
-    """The mark with the ``${...}`` of all its texts replaced; ConfigurationError with all that cannot be."""
-    name, here = f"Spark listener {function.__qualname__}", place_of(function)
+def _candidate(
+    function: Callable[..., Any], mark: rocketmq_spark_listener, resolve_text: ResolveText
+) -> SparkCandidate:
+    """The function with what its mark says; ConfigurationError with all that is wrong in it."""
+    label, here = f"Spark listener {function.__qualname__}", place_of(function)
+    said, findings = said_in_mark(mark, SparkMarkProperties, label, here, resolve_text)
     texts: dict[str, Any] = {}
-    findings: list[Finding] = []
-    for field in dataclasses.fields(mark):
-        value = getattr(mark, field.name)
+    for option in ("schema", "trigger"):
+        value = getattr(mark, option)
         if isinstance(value, str) and "${" in value:
             try:
-                texts[field.name] = resolve_text(value, f"{field.name} of {name}", here)
+                texts[option] = resolve_text(value, f"{option} of {label}", here)
             except ConfigurationError as error:
                 findings += error.findings
     if findings:
         raise ConfigurationError(findings)
-    return dataclasses.replace(mark, **texts)
+    return SparkCandidate(function, dataclasses.replace(mark, **said, **texts), said)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from types import TracebackType
@@ -73,6 +73,7 @@ class SparkListenerOptions:
     trigger: timedelta | Literal["available_now"] = timedelta(seconds=1)
     max_messages: int | None = None
     starting_offsets: str = "group"
+    source_options: Mapping[str, str] = field(default_factory=dict)
 
 
 class SparkListenerState(Enum):
@@ -405,6 +406,7 @@ class SparkListenerContainer:
             .option("tags", options.selector_expression)
             .option("startingOffsets", options.starting_offsets)
             .option("commitOffsets", "true")
+            .options(**options.source_options)
         )
         if options.max_messages is not None:
             reader = reader.option("maxOffsetsPerTrigger", options.max_messages)

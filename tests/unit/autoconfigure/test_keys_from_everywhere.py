@@ -30,6 +30,7 @@ NAMES = {
     "attributes": "message.type",
     "level": "rocketbox.client",
     "conf": "spark.ui.enabled",
+    "options": "maxpartitions",
     "group": "p",
 }
 PATHS = [
@@ -202,7 +203,11 @@ def test_placeholders_count_in_every_text_and_time_of_a_spark_listener(service: 
     assembly = service(SPARK.replace("OPTIONS", options), settings).app.look()
     assert assembly.findings == []
     (plan,) = assembly.plans
-    assert (plan.cluster, plan.trigger, plan.mark.starting_offsets) == ("audit", timedelta(seconds=10), "earliest")
+    assert (plan.cluster, plan.trigger, plan.options["starting_offsets"]) == (
+        "audit",
+        timedelta(seconds=10),
+        "earliest",
+    )
     assert (plan.topic, plan.group, plan.checkpoint) == ("the-topic", "the-consumer_group", "the-checkpoint")
     assert "${" not in str(plan)
 

@@ -31,6 +31,7 @@ NAMES = {
     "attributes": "message.type",
     "level": "rocketbox.client",
     "conf": "spark.ui.enabled",
+    "options": "maxBytesPerTrigger",
 }
 
 Key = tuple[tuple[str, ...], Leaf | Many]
@@ -100,7 +101,12 @@ def wrong_values(draw: st.DrawFn) -> tuple[Key, str, str]:
     """A key, a value that is wrong for it as YAML, and what of the value must be shown."""
     key = draw(st.sampled_from(KEYS))
     path, leaf = key
-    in_table = path[-2] in ("level", "conf", "attributes")  # keys with dots: what is nested there is a longer key
+    in_table = path[-2] in (
+        "level",
+        "conf",
+        "attributes",
+        "options",
+    )  # with dots: what is nested is a longer key
     shapes = ["group"] if isinstance(leaf, Many) else ["list"] if in_table else ["list", "group"]
     if not _takes_any_text(key):
         shapes += ["text"] * 4
