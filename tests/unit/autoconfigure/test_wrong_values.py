@@ -31,7 +31,7 @@ NAMES = {
     "attributes": "message.type",
     "level": "rocketbox.client",
     "conf": "spark.ui.enabled",
-    "options": "maxBytesPerTrigger",
+    "options": "maxpartitions",
 }
 
 Key = tuple[tuple[str, ...], Leaf | Many]
