@@ -29,10 +29,12 @@ from rocketbox.autoconfigure.kinds import Listeners
 from rocketbox.autoconfigure.loading import Launch, find_others, refuse_text, settings_models
 from rocketbox.autoconfigure.log_setup import set_up_logging
 from rocketbox.autoconfigure.scan import being_imported, home_of, load_modules
-from rocketbox.boot.beans import BeanContainer, DynamicContainer
+from rocketbox.boot.bean_providers import DynamicContainer
+from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.failures import render_failure
 from rocketbox.boot.log_masking import thread_failures_logged
 from rocketbox.boot.masking import mask, masked_traceback
+from rocketbox.boot.overrides import replacements_in
 from rocketbox.boot.report import ConditionsReport
 from rocketbox.boot.secrets import secrets_of
 from rocketbox.errors import ClientStateError, ConfigurationError, ForkedError, NotStartedError
@@ -230,7 +232,7 @@ class RocketBox(HookDecorators):
             exclude=self._exclude,
             hooks=self._hooks,
             instances=(self,),
-            replacements=() if self._planned is None else self._planned.replacements(),
+            replacements=() if self._planned is None else replacements_in(self._planned.providers),
             with_any_settings=with_any_settings,
         )
 
@@ -314,7 +316,7 @@ class RocketBox(HookDecorators):
         settings, and for all who ask for it, until it is taken back: ``with app.container.desk.override(fake): ...``.
         """
         if self._run is not None and self._run.process == os.getpid():
-            return self._run.assembly.container.container
+            return self._run.assembly.container.providers.container
         if self._planned is None:
             if (module := being_imported(self._home, self._scan)) is not None:
                 raise ClientStateError(
@@ -322,8 +324,8 @@ class RocketBox(HookDecorators):
                     "of its beans are known: use it in a function or a fixture, or below if __name__ == '__main__'"
                 )
             self._planned = self._look(Launch(), with_any_settings=True).container
-            self._planned.add_left_out()
-        return self._planned.container
+            self._planned.providers.add_left_out()
+        return self._planned.providers.container
 
     @property
     def listeners(self) -> Listeners:

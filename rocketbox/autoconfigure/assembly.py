@@ -27,10 +27,11 @@ from rocketbox.autoconfigure.service import ConverterLookup, ProducerLookup, Ser
 from rocketbox.autoconfigure.unawaited import Suspect, forgotten_awaits
 from rocketbox.autoconfigure.users import PlannedClients
 from rocketbox.background_work import BackgroundWork
-from rocketbox.boot.beans import BeanContainer, Bundle, Replacement
+from rocketbox.boot.beans import BeanContainer, Bundle
 from rocketbox.boot.failures import without_secrets
 from rocketbox.boot.marks import BEAN, PRIMARY, bean_mark
 from rocketbox.boot.missing_beans import told_together
+from rocketbox.boot.overrides import Replacement
 from rocketbox.boot.settings import Settings, SettingsError
 from rocketbox.boot.wanted import misplaced_qualifier, wanted
 from rocketbox.client import Producer

@@ -21,6 +21,7 @@ from rocketbox.autoconfigure.scan import Marked
 from rocketbox.autoconfigure.service import Service, of_cluster
 from rocketbox.autoconfigure.users import PlannedClients, plan_clients
 from rocketbox.boot.beans import BeanContainer
+from rocketbox.boot.beans_ahead import beans_ahead
 from rocketbox.boot.failures import failure_findings
 from rocketbox.boot.settings import Settings
 from rocketbox.boot.shapes import uniform
@@ -81,7 +82,7 @@ class ListenerPlanner:
 
     def plan(self) -> None:
         kinds: list[AnyKind]
-        kinds, findings = self.container.made_ahead(ListenerKind)
+        kinds, findings = beans_ahead(ListenerKind, self.container.planned, self.container.providers)
         self.findings += findings
         clusters: dict[str | None, ClusterSettings] = {}
         planning = Planning(

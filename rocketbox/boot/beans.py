@@ -1,14 +1,8 @@
-"""The container of beans: it takes definitions, plans, builds, starts and hands out.
+"""The container of beans: it takes definitions, plans, starts and hands out.
 
-What becomes of an object at its start and its end stands in ``boot.entering``.
-
-The only module that knows dependency-injector: every bean is a provider in a ``DynamicContainer``, and whoever is
-given the bean has it from there. A plain bean function becomes a ``ThreadSafeSingleton``; one that is async, yields or
-is a context manager a singleton of what its start left. Starting goes phase by phase in an ``AsyncExitStack`` of the
-life cycle; dependency-injector's own async resources stay out, because they turn whoever needs them into futures.
-
-What takes a bean's place before the start is planned as an object that is there already: conditions see it, and it is
-neither built, started nor closed. What overrides a provider later counts for whoever asks it from then on.
+What makes a bean when it is asked for stands in ``boot.bean_providers``, what becomes of an object at its start and its
+end in ``boot.entering``, what takes a bean's place in ``boot.overrides``. Starting goes phase by phase in an
+``AsyncExitStack`` of the life cycle.
 """
 
 from __future__ import annotations
@@ -16,71 +10,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Annotated, Any, TypeVar, cast
 
-from dependency_injector import containers, providers
-
 from rocketbox.boot.bean_failures import BeanFailures
+from rocketbox.boot.bean_providers import BeanProvider, BeanProviders, constant, every_one
 from rocketbox.boot.conditions import Condition, Verdict
 from rocketbox.boot.definitions import BeanDefinition, Source, Style, define, given
-from rocketbox.boot.entering import EnteredBeans, checked_bean
+from rocketbox.boot.entering import EnteredBeans
 from rocketbox.boot.failures import failure_findings
 from rocketbox.boot.marks import Cluster, Phase, Qualifier
-from rocketbox.boot.planning import Argument, Bundle, Plan, SettingsView, evaluate, make_plan
+from rocketbox.boot.overrides import Overrides, Replacement
+from rocketbox.boot.planning import Bundle, Plan, SettingsView, evaluate, make_plan
 from rocketbox.boot.report import ConditionsReport
-from rocketbox.boot.wanted import Wanted, fits, hint_name, is_bean_type, wanted
+from rocketbox.boot.wanted import Wanted, fits, hint_name, wanted
 from rocketbox.clock import Clock
-from rocketbox.errors import ClientStateError, ConfigurationError, Finding, NotStartedError
+from rocketbox.errors import ConfigurationError, Finding, NotStartedError
 from rocketbox.own_failures import failures_only
-from rocketbox.safe_repr import safe_repr
 
-__all__ = ["BeanContainer", "Bundle", "DynamicContainer", "Replacement", "SettingsView"]
+__all__ = ["BeanContainer", "Bundle", "SettingsView"]
 
 _log = logging.getLogger(__name__)
 BeanT = TypeVar("BeanT")
-
-
-class DynamicContainer(containers.DynamicContainer):
-    """dependency-injector's container with a provider for each bean, by its name.
-
-    Once it is planned, no provider takes the place of another: whoever was given the first one would not see it.
-    """
-
-    is_planned = False
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if self.is_planned and isinstance(value, providers.Provider):
-            raise ClientStateError(
-                f"app.container.{name} = ... takes the place of no bean: write app.container.{name}.override(...) for "
-                "one that is there, and a @bean function for a new one"
-            )
-        super().__setattr__(name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        names = ", ".join(sorted(self.__dict__.get("providers", {}))) or "none"
-        raise AttributeError(f"the application has no bean {name!r}; there are: {names}")
-
-
-@dataclass(frozen=True)
-class Replacement:
-    """A bean of an earlier plan of the application, and dependency-injector's providers that override it.
-
-    ``made_of`` are the beans of that plan that these ask for.
-    """
-
-    bean: BeanDefinition
-    overriding: tuple[providers.Provider[Any], ...]
-    made_of: tuple[BeanDefinition, ...] = ()
-
-    def findings(self) -> Iterator[Finding]:
-        """What is wrong with it: the beans of that plan never start, so that nothing can be made of them."""
-        if self.made_of:
-            names = " and ".join(bean.label for bean in self.made_of)
-            what = f"the override of bean {self.bean.label} asks app.container for bean {names}, which a run starts"
-            where = ", ".join(dict.fromkeys(bean.where for bean in (self.bean, *self.made_of)))
-            yield Finding(what, where, "override it by an object, or by providers that ask for no bean")
 
 
 class BeanContainer:
@@ -99,7 +50,6 @@ class BeanContainer:
         prefix: str = "",
         clusters: Mapping[str, str] | None = None,
     ) -> None:
-        self.container = DynamicContainer()
         self._settings = settings
         self._clock = clock
         self._main = Cluster("", prefix)
@@ -108,10 +58,9 @@ class BeanContainer:
         self._exclude: dict[str, str | None] = {}
         self._bundles: list[Bundle] = []
         self._plan: Plan | None = None
-        self._overrides: list[tuple[Any, Any]] = []
-        self._replacements: list[Replacement] = []
-        self._overriding: dict[BeanDefinition, tuple[providers.Provider[Any], ...]] = {}
-        self._providers: dict[BeanDefinition, providers.Provider[Any]] = {}
+        self._overrides = Overrides()
+        self.providers = BeanProviders(Plan(), {})
+        """Of what was planned last."""
         self._started: set[BeanDefinition] = set()
         self._entered = EnteredBeans()
         self.failures = BeanFailures()
@@ -164,48 +113,26 @@ class BeanContainer:
 
     def override(self, hint: Any, value: Any) -> None:
         """Put an object in the place of the bean that this hint asks for, or add it where there is no such bean."""
-        self._overrides.append((hint, value))
+        self._overrides.put(hint, value)
 
     def replace(self, replacements: Iterable[Replacement]) -> None:
         """Take over what overrides beans of another plan of the same application."""
-        self._replacements += replacements
+        self._overrides.replace(replacements)
 
     # --- deciding ------------------------------------------------------------------------------------------------
 
     def plan(self) -> list[Finding]:
         """Decide what is built and from what; returns everything that is wrong, an empty list when nothing is.
 
-        Builds nothing. Afterwards :attr:`report` and :meth:`has` answer, and ``container`` holds the providers.
+        Builds nothing. Afterwards :attr:`report` and :meth:`has` answer, and ``providers`` has one of each bean.
         """
-        self._overriding = {each.bean.replaced_by(None): each.overriding for each in self._replacements}
+        self._overrides.begin()
         self._plan, findings = self._make_plan()
-        findings += [finding for each in self._replacements for finding in each.findings()]
-        if self._overrides:
-            wrong = [finding for hint, value in self._overrides for finding in self._take_place(hint, value)]
+        if self._overrides.are_objects:
+            self._overrides.take_places(self._plan)
             self._plan, findings = self._make_plan()
-            left = list(self._overriding.values())
-            kept = [each for each in self._replacements if any(each.overriding is one for one in left)]
-            findings = [*wrong, *(finding for each in kept for finding in each.findings()), *findings]
-        self.container = DynamicContainer()
-        self._providers = {}
-        for bean in self._plan.order:
-            self._providers[bean] = self._make_provider(bean)
-        for bean in sorted(self._providers, key=self._is_handed_in):
-            # Objects that were handed in, such as models of settings, leave the plain name to a bean that has it too.
-            self.container.set_provider(self._key(bean), self._providers[bean])
-        self.container.is_planned = True
-        return findings
-
-    def add_left_out(self) -> None:
-        """Have a provider as well for each bean that is not taken: it may be overridden for another plan that takes it.
-
-        Asked, it says why there is none.
-        """
-        self.container.is_planned = False
-        for bean, verdict in self.planned.left_out:
-            provider = self._providers[bean] = providers.ThreadSafeSingleton(partial(_not_taken, bean.label, verdict))
-            self.container.set_provider(self._key(bean), provider)
-        self.container.is_planned = True
+        self.providers = BeanProviders(self._plan, self._overrides.in_place)
+        return [*self._overrides.findings(), *findings]
 
     def _make_plan(self) -> tuple[Plan, list[Finding]]:
         return make_plan(
@@ -215,125 +142,19 @@ class BeanContainer:
             clusters=list(self._clusters.values()),
             exclude=self._exclude,
             bundles=self._bundles,
-            replaced=self._overriding,
+            replaced=self._overrides.in_place,
         )
-
-    def _take_place(self, hint: Any, value: Any) -> Iterator[Finding]:
-        if isinstance(hint, str):
-            what = f"an override is for the text {hint!r}, and beans are found by their types"
-            fix = f'write the type, or to mean one by its name Annotated[TheType, Qualifier("{hint}")]'
-            yield Finding(what, None, fix)
-            return
-        asked, plan = wanted(hint), self.planned
-        if not is_bean_type(asked.type_):
-            what = f"an override is for {_shown(hint)}, and beans are found by their types"
-            yield Finding(what, None, "write the type that a parameter would have: beans={Desk: FakeDesk()}")
-            return
-        if asked.every:
-            name = hint_name(asked.type_)
-            what = f"an override is for list[{name}], which asks for all of them, and one object takes the place of one"
-            yield Finding(what, None, f'write {name}, or Annotated[{name}, Qualifier("the name")] for each of several')
-            return
-        found = plan.candidates(asked)
-        if len(found) > 1:
-            yield plan.ambiguous(asked, found, "an override", None)
-            return
-        if not found:  # one that was left out, if there is no doubt about which
-            found = [bean for bean, _ in plan.left_out if fits(bean.provides, asked.type_) and _is_called(bean, asked)]
-        if len(found) == 1:
-            taking = found[0].replaced_by(None)
-        elif asked.qualifier is None:
-            taking = given(None, asked.type_, hint_name(asked.type_), "an override")
-        else:  # a name that nobody has is a mistake
-            yield plan.missing(asked, "an override", None)
-            return
-        others = {bean: each for bean, each in self._overriding.items() if bean.place != taking.place}
-        self._overriding = {**others, taking: (providers.Object(value),)}
-
-    def _is_handed_in(self, bean: BeanDefinition) -> bool:
-        return bean.style is Style.GIVEN and bean not in self._overriding
-
-    def replacements(self) -> list[Replacement]:
-        """What overrides beans now, in dependency-injector's way: for other plans of the same application."""
-        started = {
-            id(provider): bean
-            for bean, provider in self._providers.items()
-            if bean.style is not Style.GIVEN and not _is_overridden(provider)
-        }
-
-        def asked_for(overriding: Sequence[Any]) -> Iterator[BeanDefinition]:
-            for each in (inner for outer in overriding for inner in (outer, *outer.traverse())):
-                if id(each) in started:
-                    yield started[id(each)]
-
-        return [
-            Replacement(bean, provider.overridden, tuple(dict.fromkeys(asked_for(provider.overridden))))
-            for bean, provider in self._providers.items()
-            if _is_overridden(provider)
-        ]
 
     def known(self, hint: Any) -> Any:
         """The object that this hint will be given, if it is there before the start: handed in, or an override."""
         found = self.planned.candidates(wanted(hint))
-        provider = self._providers.get(found[0]) if len(found) == 1 else None
-        if provider is None or not (found[0].style is Style.GIVEN or _is_overridden(provider)):
+        if len(found) != 1 or found[0] not in self.providers or not self.providers.is_there(found[0]):
             return None
-        return provider()
+        return self.providers[found[0]]()
 
     def evaluate(self, condition: Condition) -> Verdict:
         """Whether a condition holds for something that is no bean, such as a hook."""
         return evaluate(condition, self.planned, self._settings, self._main)
-
-    def made_ahead(self, kind: Any) -> tuple[list[Any], list[Finding]]:
-        """The beans of a type that are needed before the start, made now, and what keeps others from that.
-
-        They may need settings and what was handed in, and other plain functions that need no more.
-        """
-        made: list[Any] = []
-        findings: list[Finding] = []
-        for bean in self.planned.candidates(Wanted(kind, every=True)):
-            late = self._starts_late(bean, ())
-            if late is None:
-                try:
-                    made.append(self._made(bean))
-                except Exception as error:
-                    findings += failure_findings(f"bean {bean.label} failed", bean.where, error)
-                continue
-            what = "starts" if late is bean else f"needs {late.label}, which starts"
-            findings.append(
-                Finding(
-                    f"bean {bean.label} is a {hint_name(kind)}, which is needed before the start, and it {what} later",
-                    bean.where,
-                    "write it as a plain function of settings, and take the other beans where they are used",
-                )
-            )
-        return made, findings
-
-    def _starts_late(self, bean: BeanDefinition, path: tuple[BeanDefinition, ...]) -> BeanDefinition | None:
-        """The bean itself, or one that it needs, which can be made only at the start; None when there is none."""
-        if bean.style is Style.GIVEN or (bean in self._providers and _is_overridden(self._providers[bean])):
-            return None
-        if bean.style is not Style.PLAIN or bean in path:
-            return bean
-        needed = [each for argument in self.planned.arguments[bean] for each in argument.beans]
-        return next((late for each in needed if (late := self._starts_late(each, (*path, bean)))), None)
-
-    def _made(self, bean: BeanDefinition) -> Any:
-        if bean in self._providers:
-            for needed in (each for argument in self.planned.arguments[bean] for each in argument.beans):
-                self._made(needed)
-            return self._filled(bean)()
-        if bean.style is Style.GIVEN:  # others go in a circle, which is told already, and nothing has a provider
-            return bean.value
-        assert bean.target is not None
-        given: dict[str, Any] = {}
-        for argument in self.planned.arguments[bean]:
-            if not argument.use_default:
-                values = [self._made(each) for each in argument.beans]
-                given[argument.parameter.name] = (
-                    values if argument.every else values[0] if values else argument.constant
-                )
-        return bean.target(**given)
 
     @property
     def planned(self) -> Plan:
@@ -441,62 +262,14 @@ class BeanContainer:
                 _log.debug("bean %s ready in %.1f ms", bean.label, (self._clock.monotonic() - since) * 1000)
 
     async def _start_bean(self, bean: BeanDefinition, stack: AsyncExitStack, is_cut_short: Callable[[], bool]) -> None:
-        provider: Any = self._providers[bean]
-        if bean.style is Style.GIVEN or _is_overridden(provider):
-            self._entered.note(provider())  # whoever gave it looks after it
+        providers = self.providers
+        if providers.is_there(bean):
+            self._entered.note(providers[bean]())  # whoever gave it looks after it
         elif bean.style is Style.PLAIN:
-            await self._entered.enter(bean, self._filled(bean)(), stack)
+            await self._entered.enter(bean, providers.filled(bean)(), stack)
         else:
-            positional, named = self._injections(bean)
-            arguments, keywords = [each() for each in positional], {name: each() for name, each in named.items()}
-            made = await self._entered.call(bean, arguments, keywords, stack, is_cut_short)
-            provider.set_provides(lambda: made)
-
-    def _make_provider(self, bean: BeanDefinition) -> providers.Provider[Any]:
-        """One that is filled when the bean is started, if it is not there already."""
-        if bean.style is Style.GIVEN and bean not in self._overriding:
-            return providers.Object(bean.value) if bean.value is not None else _without_value(bean)
-        refuse = _was_replaced if bean in self._overriding else _not_started
-        provider = providers.ThreadSafeSingleton(partial(refuse, bean.label))
-        provider.disable_async_mode()  # an awaitable bean is a bean, no future of one
-        for each in self._overriding.get(bean, ()):
-            provider.override(each)
-        return provider
-
-    def _filled(self, bean: BeanDefinition) -> providers.Provider[Any]:
-        """The provider of a plain bean, which builds it from now on when it is asked for the first time."""
-        provider: Any = self._providers[bean]
-        if bean.style is Style.PLAIN:
-            assert bean.target is not None
-            provider.set_provides(partial(_build, bean, *self._injections(bean)))
-        return cast("providers.Provider[Any]", provider)
-
-    def _injections(self, bean: BeanDefinition) -> tuple[list[Callable[[], Any]], dict[str, Callable[[], Any]]]:
-        positional: list[Callable[[], Any]] = []
-        named: dict[str, Callable[[], Any]] = {}
-        for argument in self.planned.arguments[bean]:
-            if argument.use_default:
-                continue
-            injection = self._injection(argument)
-            if argument.parameter.positional_only:
-                positional.append(injection)
-            else:
-                named[argument.parameter.name] = injection
-        return positional, named
-
-    def _injection(self, argument: Argument) -> Callable[[], Any]:
-        if argument.every:
-            return partial(_all_of, [self._providers[bean] for bean in argument.beans])
-        if argument.beans:
-            return self._providers[argument.beans[0]]
-        return providers.Object(argument.constant)
-
-    def _key(self, bean: BeanDefinition) -> str:
-        name = "".join(letter if letter.isalnum() else "_" for letter in bean.name)
-        name = f"{name}_{bean.cluster_name}" if bean.cluster_name and bean.cluster_name != bean.name else name
-        while hasattr(self.container, name):  # a user's bean has the name, or the container itself
-            name += "_"
-        return name
+            arguments, keywords = providers.arguments(bean)
+            providers.hold(bean, await self._entered.call(bean, arguments, keywords, stack, is_cut_short))
 
     # --- handing out ---------------------------------------------------------------------------------------------
 
@@ -524,9 +297,9 @@ class BeanContainer:
         asked = wanted(hint)
         found = self.planned.candidates(asked)
         if asked.every:
-            return partial(_all_of, [self._started_provider(bean) for bean in found])
+            return every_one([self._started_provider(bean) for bean in found])
         if asked.optional and not found:
-            return providers.Object(None)
+            return constant(None)
         return self._started_provider(self._only(asked, found, "somebody"))
 
     def _one(self, asked: Wanted, who: str) -> Any:
@@ -542,58 +315,7 @@ class BeanContainer:
     def _value(self, bean: BeanDefinition) -> Any:
         return self._started_provider(bean)()
 
-    def _started_provider(self, bean: BeanDefinition) -> providers.Provider[Any]:
-        provider = self._providers[bean]
-        if bean not in self._started and bean.style is not Style.GIVEN and not _is_overridden(provider):
+    def _started_provider(self, bean: BeanDefinition) -> BeanProvider:
+        if bean not in self._started and not self.providers.is_there(bean):
             raise NotStartedError(f"bean {bean.label}")
-        return provider
-
-
-def _is_overridden(provider: Any) -> bool:  # Any: its own type says that there is always one that overrides
-    return bool(provider.overridden)
-
-
-def _without_value(bean: BeanDefinition) -> providers.Provider[Any]:
-    """A provider to override, of a model whose settings are not known."""
-    return providers.ThreadSafeSingleton(partial(_not_started, bean.label))
-
-
-def _build(
-    bean: BeanDefinition, positional: Sequence[Callable[[], Any]], named: Mapping[str, Callable[[], Any]]
-) -> Any:
-    """Call a plain bean function; what it is given is fetched here, for a provider that has a future among its own
-    arguments becomes one itself."""
-    assert bean.target is not None
-    return checked_bean(
-        bean, bean.target(*(each() for each in positional), **{name: each() for name, each in named.items()})
-    )
-
-
-def _all_of(found: Sequence[Callable[[], Any]]) -> list[Any]:
-    return [each() for each in found]
-
-
-def _not_started(label: str) -> Any:
-    raise NotStartedError(f"bean {label}")
-
-
-def _not_taken(label: str, verdict: Verdict) -> Any:
-    raise ConfigurationError(Finding(f"bean {label} is not there: {verdict.reason}", None, verdict.fix))
-
-
-def _was_replaced(label: str) -> Any:
-    raise ClientStateError(
-        f"bean {label} was overridden when the application started, so that it was not built: its override cannot be "
-        "taken back before the next start"
-    )
-
-
-def _shown(hint: Any) -> str:
-    return hint_name(hint) if isinstance(hint, type) else safe_repr(hint)
-
-
-def _is_called(bean: BeanDefinition, asked: Wanted) -> bool:
-    """Whether the qualifier of who asks, or none, means this one."""
-    if asked.qualifier is None:
-        return not bean.cluster_name
-    return asked.qualifier in (bean.cluster_name, bean.name)
+        return self.providers[bean]

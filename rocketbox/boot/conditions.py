@@ -1,7 +1,7 @@
 """Conditions on beans: named values that say whether they hold, why, and which key would mend it when they do not.
 
-They stand in ``@bean(...)`` and are evaluated by ``boot.beans`` in order of registration; the words of each verdict go
-into the conditions report and into the error when somebody misses the bean.
+They stand in ``@bean(...)`` and are evaluated by ``boot.planning`` in order of registration; the words of each verdict
+go into the conditions report and into the error when somebody misses the bean.
 
 Source: Spring Boot 3 ``ConditionalOnProperty``, ``ConditionalOnMissingBean`` and their kin.
 """

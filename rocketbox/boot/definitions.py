@@ -1,6 +1,6 @@
 """Bean definitions: what a marked function or class provides, what it needs, and how it is called.
 
-Which of them become beans is decided in ``boot.planning``; building them is ``boot.beans``' business.
+Which of them become beans is decided in ``boot.planning``; building them is the business of ``boot.beans``.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ CLIENT_RUNGS = (
 
 MAY_IMPORT_A_LOOP = {"loops.py", "waiters.py", "remoting/asyncio_driver.py"}
 ONLY_IN = {
-    "dependency_injector": {"boot/beans.py"},
+    "dependency_injector": {"boot/bean_providers.py"},
     "pydantic_settings": {"boot/root_settings.py"},
     "watchfiles": {"cli/watching.py"},
 }

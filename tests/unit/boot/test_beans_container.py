@@ -302,7 +302,7 @@ async def test_the_container_of_dependency_injector_can_be_overridden() -> None:
     made = container(car, engine)
     assert made.plan() == []
     fake = Fake()
-    made.container.engine.override(fake)
+    made.providers.container.engine.override(fake)
     async with AsyncExitStack() as stack:
         for phase in Phase:
             await made.start(phase, stack)
@@ -314,7 +314,7 @@ async def test_an_override_counts_after_the_start_as_well_and_can_be_taken_back(
     async with AsyncExitStack() as stack:
         made = await start_all(container(car, engine), stack)
         own, fake = made.get(Engine), Engine("fake")
-        with made.container.engine.override(fake):
+        with made.providers.container.engine.override(fake):
             assert made.get(Engine) is fake
             assert made.resolve(list[Engine]) == [fake]
             assert made.get(Car).engine is own  # what was built keeps what it was given
@@ -378,7 +378,7 @@ async def test_an_override_takes_the_name_and_cluster_of_the_bean_whose_place_it
     async with AsyncExitStack() as stack:
         beans = await start_all(made, stack)
         assert beans.get(Engine, "off") is fake
-        assert beans.container.off() is fake
+        assert beans.providers.container.off() is fake
         assert beans.get(Horn, "audit") is ours
         assert beans.get(Horn) is not ours
 
@@ -398,9 +398,9 @@ async def test_what_was_overridden_at_the_start_says_so_when_the_override_is_tak
     made.override(Engine, Engine("fake"))
     async with AsyncExitStack() as stack:
         beans = await start_all(made, stack)
-        beans.container.engine.reset_override()
+        beans.providers.container.engine.reset_override()
         with pytest.raises(ClientStateError, match="bean engine was overridden when the application started"):
-            beans.container.engine()
+            beans.providers.container.engine()
 
 
 async def test_a_provider_is_asked_anew_at_each_call() -> None:
@@ -408,7 +408,7 @@ async def test_a_provider_is_asked_anew_at_each_call() -> None:
         beans = await start_all(container(engine, car), stack)
         ask, ask_all, maybe = beans.provider(Engine), beans.provider(list[Engine]), beans.provider(Horn | None)
         own, fake = beans.get(Engine), Engine("fake")
-        with beans.container.engine.override(fake):
+        with beans.providers.container.engine.override(fake):
             assert (ask(), ask_all(), maybe()) == (fake, [fake], None)
         assert (ask(), ask_all()) == (own, [own])
         with pytest.raises(ConfigurationError, match="needs a bean of type Horn, and there is none"):
@@ -419,14 +419,14 @@ async def test_a_bean_is_not_built_by_the_container_before_its_start() -> None:
     made = container(engine)
     assert made.plan() == []
     with pytest.raises(NotStartedError, match="bean engine"):
-        made.container.engine()
+        made.providers.container.engine()
 
 
 async def test_the_container_says_which_beans_there_are() -> None:
     made = container(engine, car)
     assert made.plan() == []
     with pytest.raises(AttributeError, match="the application has no bean 'motor'; there are: car, engine"):
-        _ = made.container.motor
+        _ = made.providers.container.motor
 
 
 # --- which of several is given ----------------------------------------------------------------------------------------
@@ -595,7 +595,7 @@ async def test_what_an_override_makes_and_drops_keeps_nobody_from_being_closed()
             made.add(bean(name=f"{function.__name__}{number}")(wrapper))
     assert made.plan() == []
     for number in range(50):  # what these make is gone at once, and its id free for the next object
-        getattr(made.container, f"replaced{number}").override(providers.Factory(Closeable))
+        getattr(made.providers.container, f"replaced{number}").override(providers.Factory(Closeable))
     async with AsyncExitStack() as stack:
         for phase in Phase:
             await made.start(phase, stack)
