@@ -1,24 +1,7 @@
 """The Spark data source ``rocketmq``: a topic read and written in batches and streams, as Arrow record batches.
 
-``spark.read.format("rocketmq")`` and ``spark.readStream.format("rocketmq")`` with these options (names in any case):
-
-- ``nameServer``: ``host:port``, several with ``;``. Needed.
-- ``topic``: the topic. Needed.
-- ``tags``: which tags, such as ``UA || AA``; ``*`` (all) by default.
-- ``group``: a consumer group: where ``startingOffsets=group`` begins, and where a stream's progress is mirrored.
-- ``startingOffsets``: ``earliest`` (batch default), ``latest``, ``group`` (its offset, else earliest; the stream's
-  default when there is a group), or JSON such as ``{"orders": {"broker-a": {"0": 23, "1": -2}}}`` (-2 beginning, -1
-  end), which may name some queues only (others: earliest).
-- ``endingOffsets``: batch only: ``latest`` (default) or JSON (queues it does not name: latest).
-- ``maxOffsetsPerTrigger``: stream only: rows of one micro-batch at most, shared in proportion to the queues' backlogs.
-- ``commitOffsets``: mirror a stream's progress to the group's offsets on the broker; ``true`` when there is a group.
-- ``metadataPath``: stream only: a folder where the initial offsets are kept, so that a repeated batch 0 reads the same.
-- ``failOnDataLoss``: ``true`` (default): offsets that are gone fail the query; ``false``: it goes on behind the gap.
-- ``rowsPerPartition``: about how many rows one task reads (20,000).
-- ``maxPartitions``: tasks of one batch at most (twice the processors).
-- ``columns``: which columns, in which order, such as ``body, queue_offset``; all by default. What is not named is not
-  decoded: without ``msg_id``, ``tag``, ``keys`` and ``properties`` no property is looked at.
-- ``includeProperties``: ``false``: all columns but ``properties``.
+``spark.read.format("rocketmq")`` and ``spark.readStream.format("rocketmq")`` read; their options are declared in
+``rocketbox.spark.options``, and docs/reference/spark-source.md is made of that.
 
 A message that cannot be read (compressed in an unknown way, with a time that is none, damaged) is a row with a null
 ``body`` and the reason in ``_error``.
@@ -28,7 +11,7 @@ row. Columns: ``body`` (binary or string) or ``value`` (a struct, map or array, 
 ``keys`` (string or array), ``properties`` (map), ``delay_level``, ``hash_key``; a null means that the message has none
 (no body and no topic is an error). Options:
 
-- ``nameServer``: as above. Needed.
+- ``nameServer``: ``host:port``, several with ``;``. Needed.
 - ``topic``, ``tag``, ``hashKey``, ``delayLevel``: the same for all rows, where there is no such column.
 - ``jsonColumns``: columns that become the fields of a JSON body, with commas; ``*``: all that are no part of a message.
 - ``ignoreColumns``: columns that are left out; a column that is neither a part of a message nor named is refused.
@@ -38,9 +21,6 @@ row. Columns: ``body`` (binary or string) or ``value`` (a struct, map or array, 
 - ``sendTimeout``: of one message over all its tries (``3s``).
 - ``maxInFlight``, ``maxInFlightBytes``: rows and bytes of a task that are on their way at most (1,000; 8 MiB).
 - ``producerGroup``: the producer group (``spark-writer``).
-
-What counts is Spark's checkpoint; the group's offsets on the broker are a mirror for tools, at most one batch behind.
-A task asks a broker that does not answer for a minute, and a stream waits for one as long as it is away.
 
 Every Spark session imports this module when it looks its first Python data source up: what reads (the client, pyarrow)
 is imported when something is read. Source: Apache Spark 4.3.0, ``DataSource`` in Python.

@@ -28,6 +28,7 @@ from rocketbox.cli.app import app
 from rocketbox.client.unbuilt import UNBUILT
 from rocketbox.listeners.options import FUNCTION_OPTIONS, GROUP_OPTIONS, LISTENER_OPTIONS
 from rocketbox.marks import rocketmq_listener
+from rocketbox.spark.options import OPTIONS
 from tests.docs.api_reference import api_reference
 
 __all__ = ["generated", "parts", "pages_with_parts"]
@@ -73,6 +74,22 @@ def _broker_settings() -> str:
         default = defaults.get(name)  # retention has none of its own
         rows.append((f"`{name}`", "" if default is None else f"`{format_value(default)}`"))
     return markdown_table(("Setting", "Default"), rows)
+
+
+def _spark_source_options() -> str:
+    """The options of a read by the data source: which reads take them, and their names in Spark's Kafka source."""
+    uses = {"both": "both", "batch": "`spark.read`", "stream": "`spark.readStream`"}
+    rows = [
+        (
+            f"`{option.name}`",
+            uses[option.use],
+            option.default,
+            option.meaning,
+            ", ".join(f"`{name}`" for name in option.kafka),
+        )
+        for option in OPTIONS
+    ]
+    return markdown_table(("Option", "For", "Default", "Meaning", "In the Kafka source"), rows)
 
 
 def _unbuilt() -> str:
@@ -138,6 +155,7 @@ parts: Mapping[str, Callable[[], str]] = {
     "keys": _keys,
     "listener-options": _listener_options,
     "broker-settings": _broker_settings,
+    "spark-source-options": _spark_source_options,
     "unbuilt": _unbuilt,
     "commands": _commands,
     "api-rocketbox": partial(api_reference, "rocketbox"),

@@ -134,3 +134,48 @@ def test_a_name_server_that_is_not_there_is_told_at_once(spark: SparkSession) ->
     frame = spark.read.format("rocketmq").options(nameServer="127.0.0.1:1", topic="t").load()
     with pytest.raises(PySparkException, match=r"ConnectError: .*127\.0\.0\.1:1"):
         frame.count()
+
+
+def test_filters_are_pushed_where_spark_does_it(spark: SparkSession, broker: Broker, topic: str) -> None:
+    sent = broker.send(topic, [{"row": number} for number in range(16)], lambda number: "AB"[number % 2])
+    expected = [
+        number
+        for number, result in enumerate(sent)
+        if result.queue.queue_id == 1 and result.queue_offset < 3 and number % 2 == 0
+    ]
+
+    def filtered() -> DataFrame:
+        return read(spark, broker, topic, rowsPerPartition=1).where("queue_id = 1 AND queue_offset < 3 AND tag = 'A'")
+
+    assert filtered().rdd.getNumPartitions() == 16, "all rows are read, and Spark throws most of them away"
+    conf = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(conf, "true")
+    try:
+        assert filtered().rdd.getNumPartitions() == 3, "three offsets are read"
+        assert bodies(filtered()) == expected
+        assert bodies(read(spark, broker, topic)) == list(range(16)), "without filters"
+    finally:
+        spark.conf.unset(conf)
+
+
+def test_times_say_where_a_read_begins_and_ends(spark: SparkSession, broker: Broker, topic: str) -> None:
+    broker.send(topic, [{"row": number} for number in range(20)])
+    stored = [row.store_timestamp for row in read(spark, broker, topic).select("store_timestamp").collect()]
+    end = max(stored).replace(tzinfo=datetime.UTC) if max(stored).tzinfo is None else max(stored)
+    later = f"{int(end.timestamp() * 1000) + 1}ms"
+    assert bodies(read(spark, broker, topic, endingOffsets=later)) == list(range(20))
+    assert read(spark, broker, topic, startingOffsets=later).count() == 0
+    assert bodies(read(spark, broker, topic, startingOffsets="2020-01-01T00:00:00Z")) == list(range(20))
+
+
+def test_topics_are_read_by_list_pattern_and_queue(spark: SparkSession, broker: Broker, topic: str) -> None:
+    broker.send(f"{topic}_a", [{"row": number} for number in range(8)])
+    broker.send(f"{topic}_b", [{"row": number} for number in range(8, 16)])
+    source = spark.read.format("rocketmq").option("nameServer", broker.name_server)
+    assert bodies(source.option("topic", f"{topic}_a, {topic}_b").load()) == list(range(16))
+    pattern = spark.read.format("rocketmq").options(nameServer=broker.name_server, topicPattern=f"{topic}_[ab]")
+    assert bodies(pattern.load()) == list(range(16))
+    queues = json.dumps({f"{topic}_a": {"broker-a": [0]}, f"{topic}_b": {"broker-a": [1, 2]}})
+    assigned = spark.read.format("rocketmq").options(nameServer=broker.name_server, assign=queues).load()
+    found = {(row.topic, row.queue_id) for row in assigned.select("topic", "queue_id").collect()}
+    assert found == {(f"{topic}_a", 0), (f"{topic}_b", 1), (f"{topic}_b", 2)}

@@ -198,3 +198,24 @@ def test_a_topic_made_anew_is_refused(spark: SparkSession, topic: str, tmp_path:
         query = start(spark, broker, topic, Sink(), tmp_path, failOnDataLoss=False)
         with pytest.raises(StreamingQueryException, match=r"was read up to offset 10, and the queue ends at 1"):
             query.awaitTermination(120)
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"maxBytesPerTrigger": "6KB"},
+        {"maxOffsetsPerTrigger": 40, "maxBytesPerTrigger": "1MB", "minOffsetsPerTrigger": 5},
+    ],
+    ids=lambda limit: "+".join(limit),
+)
+def test_available_now_ends_with_each_limit(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path, limit: dict[str, Any]
+) -> None:
+    topic = "".join(letter if letter.isalnum() else "_" for letter in topic)
+    broker.send(topic, rows_of(0, 100))
+    sink = Sink()
+    start(spark, broker, topic, sink, tmp_path, now=True, **limit).awaitTermination(120)
+    assert sorted(sink.rows) == list(range(100))
+    assert max(len(batch) for _, batch in sink.batches) <= limit.get("maxOffsetsPerTrigger", 100)
+    if "maxBytesPerTrigger" in limit and len(limit) == 1:
+        assert len(sink.batches) > 1

@@ -1,0 +1,137 @@
+"""Filters that a batch read does itself: what is then not read, and what is left to Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringStartsWith,
+)
+
+from rocketbox.message import MessageQueue
+from rocketbox.protocol.codes import RequestCode
+from rocketbox.spark.offsets import QueueRange
+from rocketbox.spark.options import SourceOptions
+from rocketbox.spark.pushdown import Pushed, spark_pushes_filters
+from rocketbox.spark.readers import PushingBatchReader, RocketMQBatchReader, batch_reader
+from tests.unit.spark.stores import Store, store
+
+Q0, Q1, Q2 = (MessageQueue("orders", "broker-a", number) for number in range(3))
+
+
+def reader(filters: list[Filter], **options: str) -> tuple[RocketMQBatchReader, list[Filter]]:
+    """A reader that was given filters, and what it left to Spark."""
+    found = PushingBatchReader(SourceOptions({"nameServer": "a:1", "topic": "orders", **options}))
+    return found, list(found.pushFilters(filters))
+
+
+async def ranges(of: Store, *filters: Filter) -> list[QueueRange]:
+    found, _ = reader(list(filters))
+    return [piece for piece in await found.ranges(of.admin) if piece]
+
+
+@pytest.mark.anyio
+async def test_other_queues_and_offsets_are_not_read() -> None:
+    async with store("orders", queues=3) as here:
+        for queue in (Q0, Q1, Q2):
+            await here.send(queue, [b"x"] * 20)
+        whole = [QueueRange(queue, 0, 20) for queue in (Q0, Q1, Q2)]
+        assert await ranges(here) == whole
+        assert await ranges(here, EqualTo(("queue_id",), 1)) == whole[1:2]
+        assert await ranges(here, In(("queue_id",), (0, 2, 9))) == [whole[0], whole[2]]
+        assert await ranges(here, GreaterThan(("queue_id",), 0), LessThanOrEqual(("queue_id",), 1)) == whole[1:2]
+        assert await ranges(here, EqualTo(("broker_name",), "broker-b")) == []
+        assert await ranges(here, EqualTo(("topic",), "orders")) == whole
+        assert await ranges(here, GreaterThanOrEqual(("queue_offset",), 5), LessThan(("queue_offset",), 8)) == [
+            QueueRange(queue, 5, 8) for queue in (Q0, Q1, Q2)
+        ]
+        assert await ranges(here, GreaterThan(("queue_offset",), 5), LessThanOrEqual(("queue_offset",), 8)) == [
+            QueueRange(queue, 6, 9) for queue in (Q0, Q1, Q2)
+        ]
+        assert await ranges(here, EqualTo(("queue_id",), 0), EqualTo(("queue_offset",), 7)) == [QueueRange(Q0, 7, 8)]
+        assert await ranges(here, EqualTo(("queue_id",), 0), In(("queue_offset",), (3, 11))) == [QueueRange(Q0, 3, 12)]
+        here.requests.by_code.clear()
+        await ranges(here, EqualTo(("queue_id",), 1))
+        assert here.requests.by_code[RequestCode.GET_MAX_OFFSET] == 1, "nothing is asked of other queues either"
+
+
+@pytest.mark.anyio
+async def test_other_store_times_are_not_read_but_for_a_minute_on_both_sides() -> None:
+    async with store("orders", queues=1) as here:
+        await here.send(Q0, [b"x"] * 20)
+        message = (await here.admin.pull(Q0, 0, 1)).messages[0]
+        stored = datetime.fromtimestamp(message.store_timestamp_ms / 1000, UTC)
+        hour = timedelta(hours=1)
+        assert await ranges(here, GreaterThan(("store_timestamp",), stored - hour)) == [QueueRange(Q0, 0, 20)]
+        assert await ranges(here, GreaterThan(("store_timestamp",), stored + hour)) == []
+        assert await ranges(here, LessThan(("store_timestamp",), stored - hour)) == []
+        assert await ranges(here, LessThan(("store_timestamp",), stored + timedelta(seconds=-50))) == [
+            QueueRange(Q0, 0, 20)
+        ]
+        assert await ranges(here, EqualTo(("store_timestamp",), stored)) == [QueueRange(Q0, 0, 20)]
+
+
+def test_what_is_done_by_half_only_is_left_to_spark_as_well() -> None:
+    time = datetime(2026, 1, 31, tzinfo=UTC)
+    exact: list[Filter] = [
+        EqualTo(("queue_id",), 1),
+        LessThan(("queue_offset",), 10),
+        EqualTo(("topic",), "orders"),
+        In(("broker_name",), ("a", "b")),
+    ]
+    left: list[Filter] = [
+        GreaterThan(("store_timestamp",), time),
+        EqualTo(("tag",), "UA"),
+        In(("queue_offset",), (1, 5)),
+        Not(EqualTo(("queue_id",), 3)),
+        IsNotNull(("queue_id",)),
+        EqualTo(("keys",), ["a"]),
+        EqualTo(("msg_id",), "x"),
+        StringStartsWith(("topic",), "or"),
+    ]
+    assert reader([*exact, *left])[1] == left
+
+
+@pytest.mark.parametrize(
+    ("filters", "tags", "expression"),
+    [
+        ([EqualTo(("tag",), "UA")], "*", "UA"),
+        ([EqualTo(("tag",), "UA")], "UA || AA", "UA"),
+        ([EqualTo(("tag",), "UA")], "AA", None),
+        ([In(("tag",), ("UA", "AA", None))], "*", "AA || UA"),
+        ([EqualTo(("tag",), "UA"), EqualTo(("tag",), "AA")], "*", None),
+        ([EqualTo(("tag",), "U || A")], "*", "*"),
+        ([EqualTo(("tag",), " UA")], "*", "*"),
+        ([EqualTo(("tag",), "")], "*", "*"),
+        ([EqualTo(("tag",), "*")], "*", "*"),
+        ([], "UA || AA", "UA || AA"),
+    ],
+)
+def test_the_broker_selects_the_tags_that_a_filter_leaves(
+    filters: list[Filter], tags: str, expression: str | None
+) -> None:
+    pushed = Pushed()
+    assert pushed.push(filters) == filters
+    assert pushed.tag_expression(tags) == expression
+
+
+def test_a_reader_that_takes_filters_is_only_there_where_spark_pushes_them() -> None:
+    assert not spark_pushes_filters()
+    options = SourceOptions({"nameServer": "a:1", "topic": "orders"})
+    assert type(batch_reader(options)) is RocketMQBatchReader
+    assert dataclasses.is_dataclass(Pushed)
