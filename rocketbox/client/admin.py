@@ -8,6 +8,7 @@ Source: Apache RocketMQ 5.x ``MQAdminImpl``, ``DefaultMQAdminExt`` (the part tha
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -129,19 +130,21 @@ class Admin:
         *,
         broker_id: int = MASTER_ID,
         decompress: bool = True,
+        group: str = PULL_GROUP,
     ) -> PullResult:
         """What is stored in the queue from offset on, at most max_messages and as much as a broker gives at once.
 
         Returns at once, with nothing found when there is nothing. ``expression`` selects tags (``"UA || AA"``).
         ``broker_id`` is the machine to ask: the ``suggest_which_broker_id`` of the last answer; a replica is asked as
-        well where no master is known. Bodies stay as they are stored unless they are to be decompressed.
+        well where no master is known. Bodies stay as they are stored unless they are to be decompressed. ``group`` is
+        in whose name it is asked, which changes nothing of the group, but that a broker may make it by that.
         """
         subscription = parse_subscription(queue.topic, expression, SelectorType.TAG)
         await self._instance.route(queue.topic)
         result = await pull_message(
             self._instance.remoting,
             await self._instance.pull_address(queue, broker_id),
-            _pull_header(queue, offset, max_messages, subscription),
+            dataclasses.replace(_pull_header(queue, offset, max_messages, subscription), consumer_group=group),
             timeout=self.timeout,
             decompress=decompress,
         )

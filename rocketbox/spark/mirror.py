@@ -11,7 +11,9 @@ from collections.abc import Mapping
 
 from rocketbox.client import Admin
 from rocketbox.clock import Clock
+from rocketbox.errors import BrokerError
 from rocketbox.message import MessageQueue
+from rocketbox.protocol.codes import ResponseCode
 from rocketbox.rare_log import RareLog
 from rocketbox.spark.asking import ask_each
 
@@ -40,7 +42,7 @@ class GroupMirror:
         async def commit(queue: MessageQueue) -> None:
             committed = await admin.committed(self._group, queue)
             if committed is None or committed < moved[queue]:
-                await admin.commit(self._group, queue, moved[queue])
+                await self._commit(admin, queue, moved[queue])
 
         done, failed = await ask_each(commit, moved)
         self._mirrored |= {queue: moved[queue] for queue in done}
@@ -53,3 +55,13 @@ class GroupMirror:
             )  # fmt: skip
         elif done:
             self._told.over("failed")
+
+    async def _commit(self, admin: Admin, queue: MessageQueue, offset: int) -> None:
+        try:
+            await admin.commit(self._group, queue, offset)
+        except BrokerError as error:
+            if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                raise
+            # Apache 5.5 takes no offsets of a group that it does not know; it makes one that pulls, if it may.
+            await admin.pull(queue, offset, 1, group=self._group)
+            await admin.commit(self._group, queue, offset)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rocketbox.errors import NoRouteError, RocketBoxError
 from rocketbox.message import MessageQueue
-from rocketbox.protocol.codes import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from rocketbox.protocol.codes import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, is_system_topic
 
 if TYPE_CHECKING:
     from rocketbox.client import Admin  # options are read without loading the client
@@ -77,7 +77,11 @@ class Selection:
 
 def is_internal(topic: str) -> bool:
     """Whether a topic is RocketMQ's own or a group's, which no pattern means: retries, dead letters, system topics."""
-    return topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or is_system_topic(topic)
+    return (
+        topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        or topic.lower().startswith(SYSTEM_TOPIC_PREFIX)  # RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC of 5.5 is not in its list
+        or is_system_topic(topic)
+    )
 
 
 async def topic_names(admin: Admin) -> Collection[str]:

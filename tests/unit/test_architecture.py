@@ -62,7 +62,7 @@ LADDER: dict[str, str] = {
     "spark.worker_client": "errors clock protocol client spark.worker_log",
     "spark.asking": "message spark.worker_client",
     "spark.identity": "clock message client spark.checkpoint spark.loss spark.offsets spark.selection",
-    "spark.mirror": "clock rare_log message client spark.asking",
+    "spark.mirror": "errors clock rare_log message protocol client spark.asking",
     "spark.ends": "errors clock rare_log message client spark.asking spark.offsets spark.selection spark.worker_client",
     "spark.progress": "clock message client spark.asking spark.checkpoint spark.ends spark.identity spark.limits "
     "spark.offsets spark.options spark.starting spark.worker_client",
