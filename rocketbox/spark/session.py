@@ -48,6 +48,7 @@ DEFAULT_MASTER = "local[2,4]"  # 4: a task that fails is tried again; in local[2
 ANY_CONF = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",  # else a batch read gets no filters
     "spark.sql.streaming.stopTimeout": "10s",  # else stopping waits for ever for a function that does not end
 }
 LOCAL_CONF = {
