@@ -255,6 +255,10 @@ class Admin:
         for address in self._instance.name_servers:
             await topics_api.forget_topic(self._instance.remoting, address, name, cluster, timeout=self.timeout)
 
+    async def topic_names(self) -> list[str]:
+        """The names of all topics of all clusters, as the name server knows them now, sorted; no broker is asked."""
+        return sorted(set(await self._instance.topic_names()))
+
     async def queues_on_brokers(self, topic: str) -> Mapping[str, QueueData]:
         """How many queues of topic each broker has, and what may be done with them, as the name server knows it now.
 

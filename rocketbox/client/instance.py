@@ -300,6 +300,10 @@ class MQClientInstance:
         """The brokers that the name server knows now."""
         return await routes_api.fetch_cluster(self._name_servers, timeout=self.options.api_timeout)
 
+    async def topic_names(self) -> list[str]:
+        """The topics that the name server knows now, those of the servers themselves among them."""
+        return await routes_api.fetch_topic_names(self._name_servers, timeout=self.options.api_timeout)
+
     @property
     def name_servers(self) -> tuple[str, ...]:
         """Their addresses, the one that is asked first."""

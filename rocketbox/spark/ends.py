@@ -71,9 +71,10 @@ class Ends:
         except UNREACHABLE as error:
             if not patient or not may_pass(error):
                 raise
-            self.away = frozenset(self._queues)
-            self._silence(error)
-            return {}
+            if not self._queues:
+                self._silence(error)
+                return {}
+            queues = self._queues  # without a name server these can still be read
         if self.seen and not queues:
             self._silence(MissingTopicError("no queue of it has a route", "its brokers may be away"))
             return {}

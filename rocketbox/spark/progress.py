@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rocketbox.client import Admin
 from rocketbox.clock import Clock
+from rocketbox.errors import ClientError
 from rocketbox.message import MessageQueue
 from rocketbox.spark.asking import ask_each
 from rocketbox.spark.checkpoint import QueueProgress, StreamOffset
@@ -59,7 +60,28 @@ class StreamProgress:
         self._target = await patiently(self._clock, what, lambda: self.ends.ask_all(admin))
 
     async def next(self, admin: Admin, start: StreamOffset, *, limited: bool = True) -> StreamOffset:
-        """The end of the next batch; ``start`` itself when there is none."""
+        """The end of the next batch; ``start`` itself when there is none.
+
+        When it reads up to what :meth:`aim` has found, ``start`` means that all is read: what does not answer before
+        that is waited for, and its error raised.
+        """
+        if self._target is None:
+            return await self._next(admin, start, limited)
+
+        async def ask() -> StreamOffset:
+            end = await self._next(admin, start, limited)
+            if end == start and (left := self._left(end)):
+                raise ClientError(f"{len(left)} queues do not answer, such as {in_words(min(left))}")
+            return end
+
+        return await patiently(self._clock, f"reading {self._options.selection} to its end", ask)
+
+    def _left(self, end: StreamOffset) -> list[MessageQueue]:
+        """The queues that are not read up to where they ended."""
+        known = {queue: progress.next for queue, progress in end.queues.items()}
+        return [queue for queue, target in (self._target or {}).items() if known.get(queue, -1) < target]
+
+    async def _next(self, admin: Admin, start: StreamOffset, limited: bool) -> StreamOffset:
         check_ownership(start, self._options.selection, self._options.group)
         self.ends.seen = self.ends.seen or bool(start.queues)
         if self._target is None:

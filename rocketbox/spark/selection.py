@@ -88,11 +88,7 @@ async def topic_names(admin: Admin) -> Collection[str]:
     """The topics of all clusters that the name server knows, but those that are brokers' and clusters' own names."""
     info = await admin.cluster()
     own = {*info.clusters, *info.brokers} | {f"{cluster}_REPLY_TOPIC" for cluster in info.clusters}
-    names: set[str] = set()
-    for cluster in info.clusters:
-        if info.masters(cluster):
-            names.update(topic.name for topic in await admin.topics(cluster=cluster))
-    return sorted(names - own)
+    return [name for name in await admin.topic_names() if name not in own]
 
 
 def assigned_queues(text: str) -> tuple[MessageQueue, ...]:

@@ -64,8 +64,8 @@ LADDER: dict[str, str] = {
     "spark.identity": "clock message client spark.checkpoint spark.loss spark.offsets spark.selection",
     "spark.mirror": "errors clock rare_log message protocol client spark.asking",
     "spark.ends": "errors clock rare_log message client spark.asking spark.offsets spark.selection spark.worker_client",
-    "spark.progress": "clock message client spark.asking spark.checkpoint spark.ends spark.identity spark.limits "
-    "spark.offsets spark.options spark.starting spark.worker_client",
+    "spark.progress": "errors clock message client spark.asking spark.checkpoint spark.ends spark.identity "
+    "spark.limits spark.offsets spark.options spark.starting spark.worker_client",
     "spark.pull_plan": "message spark.offsets spark.record_columns",
     "spark.missing": "message spark.offsets spark.record_columns",
     "spark.reading": "errors clock message protocol client spark.loss spark.missing spark.offsets spark.options "

@@ -1,19 +1,20 @@
-"""Asking a name server where a topic lives (105), and which brokers there are (106).
+"""Asking a name server where a topic lives (105), and which brokers (106) and topics (206) there are.
 
-Source: Apache RocketMQ 5.x ``MQClientAPIImpl`` (getTopicRouteInfoFromNameServer, getBrokerClusterInfo).
+Source: Apache RocketMQ 5.x ``MQClientAPIImpl`` (getTopicRouteInfoFromNameServer, getBrokerClusterInfo,
+getTopicListFromNameServer).
 """
 
 from __future__ import annotations
 
 from rocketbox.client.api.answers import refusal
 from rocketbox.client.name_servers import NameServers
-from rocketbox.protocol.admin_bodies import ClusterInfo, decode_cluster_info
+from rocketbox.protocol.admin_bodies import ClusterInfo, decode_cluster_info, decode_topic_list
 from rocketbox.protocol.bodies import TopicRouteData, decode_topic_route
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import GetRouteInfoRequestHeader
 
-__all__ = ["fetch_cluster", "fetch_route"]
+__all__ = ["fetch_cluster", "fetch_route", "fetch_topic_names"]
 
 
 async def fetch_route(name_servers: NameServers, topic: str, *, timeout: float) -> TopicRouteData | None:
@@ -42,3 +43,15 @@ async def fetch_cluster(name_servers: NameServers, *, timeout: float) -> Cluster
     if answer.code != ResponseCode.SUCCESS:
         raise refusal(answer, address)
     return decode_cluster_info(answer.body)
+
+
+async def fetch_topic_names(name_servers: NameServers, *, timeout: float) -> list[str]:
+    """The names of all topics that some broker has told the name server of.
+
+    Raises RemotingError when none answers, BrokerError when one refuses.
+    """
+    command = RemotingCommand.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    address, answer = await name_servers.request(command, timeout=timeout)
+    if answer.code != ResponseCode.SUCCESS:
+        raise refusal(answer, address)
+    return decode_topic_list(answer.body)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from rocketbox.spark.checkpoint import (
     encode_offset,
     lag,
 )
+from rocketbox.spark.progress import ranges_between
 
 numbers = st.integers(0, 2**62)
 queues = st.builds(
@@ -108,3 +111,28 @@ def test_lag_is_what_lies_between_two_offsets() -> None:
     done = encode_offset(StreamOffset({QUEUE: QueueProgress(0, 5)}))
     assert lag(done, encode_ends({QUEUE: 12, other: 3})) == {QUEUE: 7, other: 0}
     assert decode_ends(encode_offset(INITIAL)) == {}
+
+
+@given(st.lists(st.dictionaries(queues, st.integers(0, 50), max_size=6), min_size=1, max_size=6), st.integers(0, 5))
+def test_batches_read_each_offset_once_whichever_of_them_is_repeated(
+    growth: list[dict[MessageQueue, int]], repeated: int
+) -> None:
+    """Queues appear and grow from batch to batch; one batch is planned again from what came back out of the log."""
+    log = [INITIAL]
+    for step in growth:
+        found = dict(log[-1].queues)
+        for queue, rows in step.items():
+            begun = found.get(queue) or QueueProgress(7, 7)
+            found[queue] = QueueProgress(begun.first, begun.next + rows)
+        log.append(StreamOffset(found))
+    log = [decode_offset(json.loads(json.dumps(encode_offset(each)))) for each in log]
+    batches = [ranges_between(start, end) for start, end in itertools.pairwise(log)]
+    number = repeated % len(batches)
+    assert ranges_between(log[number], log[number + 1]) == batches[number]
+    read = Counter(
+        (piece.queue, offset) for batch in batches for piece in batch for offset in range(piece.start, piece.end)
+    )
+    assert set(read.values()) <= {1}
+    assert set(read) == {
+        (q, offset) for q, found in log[-1].queues.items() for offset in range(found.first, found.next)
+    }

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from rocketbox.client import Admin
+from rocketbox.errors import ClientError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.remoting.network import MemoryNetwork
@@ -258,6 +259,31 @@ async def test_one_broker_away_does_not_stop_the_others() -> None:
         assert nexts(restarted) == {Q0: 10, there: 5}
 
 
+async def test_what_is_available_now_is_not_all_read_while_a_broker_is_away() -> None:
+    async with store("orders", queues=1) as here:
+        there = MessageQueue("orders", "broker-b", 0)
+        clock = StillClock()
+        reader = progress(here, clock)
+        async with here.another_broker("broker-b"):
+            await here.admin.create_topic("orders", queues=1)
+            await here.send(there, TEXTS[:5])
+            await here.send(Q0, TEXTS[:5])
+            await reader.aim(here.admin)
+        here.admin.timeout = 0.2
+        end = await reader.next(here.admin, INITIAL)
+        assert nexts(end) == {Q0: 5}
+        with pytest.raises(ClientError, match="1 queues do not answer, such as orders broker-b/0"):
+            await reader.next(here.admin, end)
+        assert clock.slept > 50, "it was waited for"
+
+
+def unreachable(here: Store, address: str) -> None:
+    """Nobody reaches that server any more."""
+    host, _, port = address.rpartition(":")
+    del here.network._listeners[host, int(port)]
+    here.admin._instance.remoting.close_connection(address)
+
+
 async def test_silence_of_everything_is_an_error_after_a_while() -> None:
     network = MemoryNetwork()
     clock = StillClock()
@@ -265,9 +291,12 @@ async def test_silence_of_everything_is_an_error_after_a_while() -> None:
         await here.send(Q0, TEXTS[:5])
         reader = progress(here, clock)
         end = await reader.next(here.admin, INITIAL)
-        network._listeners.clear()  # nobody is reached any more
-        for address in (here.name_server, here.servers.broker_address):
-            here.admin._instance.remoting.close_connection(address)
+        await here.send(Q0, TEXTS[:2])
+        unreachable(here, here.name_server)
+        clock.slept += 2 * SILENCE
+        end = await reader.next(here.admin, end)
+        assert nexts(end)[Q0] == 7, "without a name server brokers can still be read"
+        unreachable(here, here.servers.broker_address)
         assert await reader.next(here.admin, end) == end
         clock.slept += SILENCE - 1
         assert await reader.next(here.admin, end) == end
