@@ -7,7 +7,7 @@ same batch when it is repeated.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from rocketbox.client import Admin
@@ -26,6 +26,7 @@ from rocketbox.spark.worker_client import gather, patiently
 
 __all__ = ["StreamProgress", "ranges_between"]
 
+SURE_FOR = 10.0  # seconds after which a queue that has grown is compared with the checkpoint again
 SAMPLE = 32  # messages that a queue's row size is reckoned from
 
 
@@ -48,8 +49,8 @@ class StreamProgress:
         self._options = options
         self._clock = clock
         self.ends = Ends(options.selection, options.name_server, clock, waits_for_topic=options.waits_for_topic)
-        self._same: set[MessageQueue] = set()
-        """Queues that are those of the checkpoint."""
+        self._same: dict[MessageQueue, float] = {}
+        """When each queue was last seen to be the one of the checkpoint."""
         self._target: QueueOffsets | None = None
         least = options.min_offsets_per_trigger
         self._few_rows = None if least is None else FewRows(least, options.max_trigger_delay.total_seconds())
@@ -89,19 +90,28 @@ class StreamProgress:
         else:
             last = dict(self._target)
         for queue in self.ends.away:
-            self._same.discard(queue)  # whoever comes back in its place has to show who it is
-        unsure = [q for q in last if q in start.queues and (q not in self._same or last[q] < start.queues[q].next)]
+            self._same.pop(queue, None)  # whoever comes back in its place has to show who it is
+        unsure = [queue for queue in last if queue in start.queues and self._unsure(queue, start, last[queue])]
         silent = await self.check(admin, {queue: start.queues[queue] for queue in unsure})
         backlog = await self._backlog(admin, start, {q: end for q, end in last.items() if q not in silent})
         moved = backlog.last if not limited else await self._limit(admin, backlog)
         return await self._with_witnesses(admin, start, backlog.first, moved)
+
+    def _unsure(self, queue: MessageQueue, start: StreamOffset, end: int) -> bool:
+        seen, offset = self._same.get(queue), start.queues[queue].next
+        if seen is None or end < offset:
+            return True
+        return end > offset and self._clock.monotonic() - seen > SURE_FOR
+
+    def _is_same(self, queues: Iterable[MessageQueue]) -> None:
+        self._same |= dict.fromkeys(queues, self._clock.monotonic())
 
     async def check(self, admin: Admin, offsets: Mapping[MessageQueue, QueueProgress]) -> Collection[MessageQueue]:
         """Raise CheckpointError when a queue is another than it was; those that do not answer come back."""
         answers, silent = await ask_each(lambda q: difference(admin, q, offsets[q], self._clock), offsets)
         if others := {queue: text for queue, text in answers.items() if text is not None}:
             raise another_store(others, self._options.name_server)
-        self._same.update(answers)
+        self._is_same(answers)
         return silent.keys()
 
     async def check_end(self, admin: Admin, end: StreamOffset) -> None:
@@ -117,7 +127,7 @@ class StreamProgress:
         answers = await gather(ask, unsure)
         if others := {queue: text for queue, text in answers.items() if text is not None}:
             raise another_store(others, self._options.name_server)
-        self._same.update(answers)
+        self._is_same(answers)
 
     async def _backlog(self, admin: Admin, start: StreamOffset, last: QueueOffsets) -> _Backlog:
         places = self._options.stream_start
@@ -170,7 +180,7 @@ class StreamProgress:
         for queue, witness in witnesses.items():
             begun = queues[queue].first if queue in queues else first[queue]
             queues[queue] = QueueProgress(begun, last[queue], witness)
-        self._same.update(witnesses)
+        self._is_same(witnesses)
         if queues == start.queues and not start.initial:
             return start
         return StreamOffset(queues, self._options.group if start.initial else start.group)

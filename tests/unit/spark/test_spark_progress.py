@@ -103,6 +103,21 @@ async def test_a_broker_that_comes_back_as_another_is_refused_while_the_stream_r
                 await reader.next(admin, again(end))
 
 
+async def test_a_broker_that_was_another_between_two_batches_is_refused_although_nobody_saw_it_away() -> None:
+    network = MemoryNetwork()
+    clock = StillClock()
+    async with Admin("127.0.0.1:9876", network=network) as admin:
+        async with store("orders", network=network, port=9876) as one:
+            await one.send(Q0, TEXTS[:20])
+            reader = progress(one, clock)
+            end = await reader.next(admin, INITIAL)
+        clock.slept += 600  # until the next trigger
+        async with store("orders", network=network, port=9876) as other:
+            await other.send(Q0, TEXTS[:60])
+            with pytest.raises(CheckpointError, match="its message 19 was stored"):
+                await reader.next(admin, again(end))
+
+
 async def test_the_same_store_is_gone_on_with_after_a_restart() -> None:
     storage = MemoryStorage()
     async with store("orders", storage=storage) as one:
