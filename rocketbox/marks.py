@@ -156,7 +156,10 @@ class rocketmq_spark_listener(_ByName):  # noqa: N801 - used as a decorator
     """Marks a function that gets a topic's messages as DataFrames, one micro-batch a call.
 
     ``schema`` is a pydantic model, dataclass or Spark DDL text for the JSON bodies; None leaves the raw columns.
-    ``trigger`` is the pause between batches (``"10s"``) or ``"available_now"``, which ends by itself. ``options`` are
+    ``trigger`` is the pause between batches (``"10s"``) or ``"available_now"``, which ends by itself. ``as_`` is what
+    the function gets: ``"spark"`` (default), ``"arrow"``, ``"pandas"`` or ``"polars"``. ``on_invalid`` is what becomes
+    of a body that does not fit the schema, or cannot be read: ``"column"`` (default: its text in ``_corrupt``, the
+    reason in ``_error``), ``"fail"``, ``"skip"`` or ``"dead-letter"``. ``options`` are
     further options of the data source (``{"maxBytesPerTrigger": "64MB"}``). What the others are, their bounds and
     defaults is declared in ``spark.query_options``, and a test compares the two.
     """
@@ -169,6 +172,8 @@ class rocketmq_spark_listener(_ByName):  # noqa: N801 - used as a decorator
     max_messages: int | None = None
     starting_offsets: str | None = None
     checkpoint: str | None = None
+    as_: str | None = None
+    on_invalid: str | None = None
     fail_on_data_loss: bool | None = None
     rows_per_partition: int | None = None
     options: Mapping[str, str] | None = None

@@ -59,8 +59,8 @@ _IN_SETTINGS = {name: option for name, option in LISTENER_OPTIONS.items() if opt
 _OF_SPARK_IN_SETTINGS = {name: option for name, option in QUERY_OPTIONS.items() if option.key is not None}
 _OF_ALL_LISTENERS = {name: option for name, option in _IN_SETTINGS.items() if name != "enabled"}  # its key is a switch
 
-SPARK_SHARES = ("topic", "consumer_group", "selector_expression", "cluster", "enabled")
-"""The options of other listeners that Spark's have as well."""
+SPARK_SHARES = ("topic", "consumer_group", "selector_expression", "cluster", "enabled", "on_invalid")
+"""The options of other listeners that Spark's have as well; what on_invalid may be in a decorator is Spark's own."""
 
 
 @with_options(LISTENER_OPTIONS, of_listeners=True)

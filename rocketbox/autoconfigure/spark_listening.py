@@ -34,10 +34,10 @@ from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.frozen import frozen
 from rocketbox.hints import place_of
 from rocketbox.listeners.binding import Beans, type_name
-from rocketbox.listeners.options import Said
+from rocketbox.listeners.options import OnInvalid, Said
 from rocketbox.listeners.registrar import ClusterSettings, unknown_cluster
 from rocketbox.marks import rocketmq_spark_listener
-from rocketbox.spark.query_options import QUERY_OPTIONS
+from rocketbox.spark.query_options import QUERY_OPTIONS, OnInvalidBody, RowForm
 
 if TYPE_CHECKING:
     from rocketbox.spark.listener import SparkListenerContainer, SparkSignature
@@ -214,6 +214,8 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
             trigger=plan.trigger,
             max_messages=plan.options["max_messages"],
             starting_offsets=plan.options["starting_offsets"],
+            as_=plan.options["as_"],
+            on_invalid=plan.options["on_invalid"],
             source_options=source_options(plan.options),
         )
         return SparkListenerContainer(
@@ -272,11 +274,24 @@ def _plan_listener(
         return None
     from rocketbox.spark.listener_source import wrong_source_options  # only who has a Spark listener loads it
 
+    options = {each.name: said.get(each.name, each.default) for each in QUERY_OPTIONS.values()}
+    form: RowForm = options["as_"]
+    if options["on_invalid"] is OnInvalid.RETRY:  # as settings say it, for listeners of all kinds
+        what = f"on-invalid of {name} is retry: a batch comes again as a whole"
+        findings.append(
+            Finding(what, places["on_invalid"], "say skip or dead-letter; in the decorator also fail, column")
+        )
+    else:
+        options["on_invalid"] = OnInvalidBody(options["on_invalid"].value)
     signature = None
     try:
+        from rocketbox.spark.deliveries import missing_library
         from rocketbox.spark.listener import read_spark_signature
 
-        signature = read_spark_signature(function)
+        signature = read_spark_signature(function, form)
+        if (library := missing_library(form)) is not None:
+            what = f"{name} asks for its rows as {form.value}, and {library} is not installed"
+            findings.append(Finding(what, places.get("as_", here), f"pip install {library}, or leave as_ out"))
     except ModuleNotFoundError as error:
         missing = (error.name or "pyspark").partition(".")[0]
         findings.append(
@@ -295,7 +310,6 @@ def _plan_listener(
             for hint in signature.beans
             if not beans.has(hint) and not wanted(hint).optional
         ]
-    options = {each.name: said.get(each.name, each.default) for each in QUERY_OPTIONS.values()}
     if mark.trigger is not None and "trigger" not in of_group.values:
         options["trigger"], places["trigger"] = mark.trigger, here
     tags = said.get("selector_expression") or settings.defaults.values.get("selector_expression") or "*"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from os import PathLike
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["SparkBatch"]
 
@@ -25,3 +27,30 @@ class SparkBatch:
     group: str
     attempt: int
     spark: SparkSession
+    written: set[str] = field(default_factory=set, repr=False, compare=False)
+    """Where :meth:`write` has written in this call."""
+
+    def already_done(self, path: str | PathLike[str]) -> bool:
+        """Whether :meth:`write` has written this batch to ``path`` as a whole, in this call or one before it."""
+        from rocketbox.spark.sinks import is_done
+
+        return is_done(self, str(path))
+
+    def write(
+        self,
+        frame: DataFrame,
+        path: str | PathLike[str],
+        format: str = "parquet",  # noqa: A002 - Spark's name for it
+        *,
+        partition_by: Sequence[str] = (),
+        **options: str | bool | int,
+    ) -> bool:
+        """Write the frame so that each of its rows is at ``path`` once, however often the batch comes.
+
+        Files go to ``path/query=<query_id>/batch=<id>``, which takes the place of what an earlier attempt left there;
+        a Delta table gets ``txnAppId`` and ``txnVersion``, by which it knows the batch. False: the batch was there as
+        a whole already. Raises ValueError for a second write to one path in one call, which would replace the first.
+        """
+        from rocketbox.spark.sinks import write_once
+
+        return write_once(self, frame, str(path), format, partition_by, options)

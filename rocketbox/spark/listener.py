@@ -20,11 +20,8 @@ from typing import Any, Literal, Self
 
 import anyio
 from anyio.from_thread import BlockingPortal
-from pyspark.errors import ParseException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import StructType
 
 from rocketbox.blocking import WorkerPool
 from rocketbox.clock import Clock
@@ -32,9 +29,10 @@ from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import UnresolvedHintError, hint_of, parameters_of, place_of
 from rocketbox.listeners import ContainerState, ContainerStatus
 from rocketbox.spark.batch import SparkBatch
+from rocketbox.spark.deliveries import FORMS, Delivery, form_of
 from rocketbox.spark.java import JavaNotFoundError
 from rocketbox.spark.paths import checkpoint_location
-from rocketbox.spark.schema import SchemaError, body_schema
+from rocketbox.spark.query_options import OnInvalidBody, RowForm
 from rocketbox.spark.session import SessionLostError, SparkRuntime, log_query_errors
 from rocketbox.tasks import Supervisor
 
@@ -52,7 +50,6 @@ FIRST_BACKOFF = 1.0  # seconds until a failed query is started again; doubles up
 LONGEST_BACKOFF = 60.0
 POLL = 0.2  # seconds between two looks at the query: Spark offers nothing that could be awaited
 COMMIT_TIMEOUT, COMMIT_POLL = 5.0, 0.02  # seconds; how long a stop waits for Spark to commit the last batch
-MESSAGE = "message"  # with a schema: the column of the whole message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +71,8 @@ class SparkListenerOptions:
     max_messages: int | None = None
     starting_offsets: str = "group"
     source_options: Mapping[str, str] = field(default_factory=dict)
+    as_: RowForm = RowForm.SPARK
+    on_invalid: OnInvalidBody = OnInvalidBody.COLUMN
 
 
 class SparkListenerState(Enum):
@@ -118,8 +117,8 @@ class SparkSignature:
         return tuple(hint for _, hint in self.parameters if hint not in (SparkBatch, SparkSession))
 
 
-def read_spark_signature(function: Callable[..., Any]) -> SparkSignature:
-    """Look at the function's parameters. Raises ConfigurationError when they cannot be bound."""
+def read_spark_signature(function: Callable[..., Any], as_: RowForm = RowForm.SPARK) -> SparkSignature:
+    """Look at the function's parameters. Raises ConfigurationError when they cannot be bound, or not to ``as_``."""
     where = place_of(function)
     name = getattr(function, "__qualname__", str(function))
 
@@ -141,8 +140,12 @@ def read_spark_signature(function: Callable[..., Any]) -> SparkSignature:
             hints.append(hint_of(function, parameter))
         except UnresolvedHintError as error:
             raise refuse(str(error)) from None
-    if hints[0] not in (DataFrame, inspect.Parameter.empty):
-        raise refuse(f"its first parameter {parameters[0].name!r} is not a DataFrame but {hints[0]!r}")
+    if hints[0] is not inspect.Parameter.empty and (asked := form_of(hints[0])) != as_:
+        first = parameters[0].name
+        if asked is None:
+            raise refuse(f"its first parameter {first!r} is not a DataFrame but {hints[0]!r}")
+        is_one = f"its first parameter {first!r} is one of {FORMS[asked][0]}"
+        raise refuse(f"{is_one}, and as_ is {as_.value!r}; say as_={asked.value!r}")
     rest = []
     for parameter, hint in zip(parameters[1:], hints[1:], strict=True):
         if hint is inspect.Parameter.empty:
@@ -184,9 +187,15 @@ class SparkListenerContainer:
             name: provider(hint) for name, hint in signature.parameters if hint not in (SparkBatch, SparkSession)
         }
         self._needs = {name: hint for name, hint in signature.parameters if hint in (SparkBatch, SparkSession)}
-        self._body: tuple[StructType, dict[str, str]] | None = None
-        if options.schema is not None and not isinstance(options.schema, str):
-            self._body = self._read_schema()
+        self._delivery = Delivery(
+            label=f"Spark listener {signature.function.__qualname__}",
+            where=signature.where,
+            group=options.group,
+            schema=options.schema,
+            as_=options.as_,
+            on_invalid=options.on_invalid,
+            clock=clock,
+        )
         self._stack = AsyncExitStack()
         self._stopping = False
         self._abandoned = False
@@ -250,7 +259,9 @@ class SparkListenerContainer:
             reason = f"its query is {self.status.value}: {type(self.error).__name__}: {text}"
         batch, attempt = self._attempts
         attempt = attempt if batch > self._done else 0
-        progress = {"batch": self._done, "attempt": attempt, "busy": not self._idle.is_set()}
+        progress = {
+            "batch": self._done, "attempt": attempt, "busy": not self._idle.is_set(), "invalid": self._delivery.invalid,
+        }  # fmt: skip
         return ContainerState(self.cluster, self.group, status, ready, reason, progress)
 
     @property
@@ -367,37 +378,9 @@ class SparkListenerContainer:
         finally:
             self._query = None
 
-    def _read_schema(self) -> tuple[StructType, dict[str, str]]:
-        """The columns of the body. Raises ConfigurationError."""
-        function, where = self.signature.function.__qualname__, self.signature.where
-        try:
-            body, names = body_schema(self.options.schema)
-        except SchemaError as error:
-            raise ConfigurationError(Finding(f"Spark listener {function}: {error}", where)) from None
-        except ParseException as error:
-            raise ConfigurationError(
-                Finding(
-                    f"Spark listener {function}: schema {self.options.schema!r} is no DDL of Spark: {error}",
-                    where,
-                    "write it as 'id bigint, item string'",
-                )
-            ) from None
-        if MESSAGE in names.values():
-            raise ConfigurationError(
-                Finding(
-                    f"Spark listener {function}: its schema has a field {MESSAGE!r}, and that is the column of the "
-                    "whole message",
-                    where,
-                    "give the field another name in the model, with the old one as alias; or leave schema= out and "
-                    "use from_json",
-                )
-            )
-        return body, names
-
     def _start_query(self, session: SparkSession) -> StreamingQuery:
         options = self.options
-        if isinstance(options.schema, str):
-            self._body = self._read_schema()
+        self._delivery.begin()
         reader = (
             session.readStream.format("rocketmq")
             .option("nameServer", options.name_server)
@@ -443,29 +426,17 @@ class SparkListenerContainer:
             beans = {name: bean() for name, bean in self._beans.items()}
             arguments = {**beans, **{name: given[hint] for name, hint in self._needs.items()}}
             function = self.signature.function
-            frame = self._frame(rows)
-            if self.signature.is_async:
-                self._portal.call(lambda: function(frame, **arguments))
-            else:
-                function(frame, **arguments)
+            with self._delivery.of(rows, batch_id, self.options.name_server) as frame:
+                if self.signature.is_async:
+                    self._portal.call(lambda: function(frame, **arguments))
+                else:
+                    function(frame, **arguments)
             self.error, self._done = None, batch_id
         except BaseException as error:
             self._batch_error = error
             raise
         finally:
             self._idle.set()
-
-    def _frame(self, rows: DataFrame) -> DataFrame:
-        """The raw columns; with a schema, its fields and behind them the whole message as the struct ``message``."""
-        if self._body is None:
-            return rows
-        schema, names = self._body
-        parsed = rows.select(
-            f.from_json(f.col("body").cast("string"), schema).alias("parsed"), f.struct("*").alias(MESSAGE)
-        )
-        return parsed.select(
-            *(f.col("parsed").getField(json_name).alias(name) for json_name, name in names.items()), MESSAGE
-        )
 
 
 @contextmanager

@@ -16,13 +16,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from rocketbox.spark.columns import ERROR
 from rocketbox.spark.schema import BodySchema, body_schema
 
-__all__ = ["CORRUPT", "ERROR", "MESSAGE", "RESERVED", "invalid_rows", "payload_columns", "reason_of"]
+__all__ = ["CORRUPT", "MESSAGE", "invalid_rows", "payload_columns", "reason_of"]
 
-CORRUPT, ERROR, MESSAGE = "_corrupt", "_error", "message"
-RESERVED = (CORRUPT, ERROR, MESSAGE)
-"""Columns beside those of a body, by names that a schema may not have."""
+CORRUPT, MESSAGE = "_corrupt", "message"
+"""With the source's error: the columns beside those of a body, whose names a schema may not have."""
 BODY, PARSED = "_body", "_parsed"
 
 

@@ -7,15 +7,34 @@ Where the values come from (YAML, decorator) is the caller's; what the data sour
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from types import MappingProxyType
 from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from rocketbox.declarations import IN_CODE, Option, Words, options_of
+from rocketbox.declarations import IN_CODE, Key, Option, Words, options_of
 from rocketbox.frozen import frozen
 
-__all__ = ["QUERY_OPTIONS", "QueryOptions"]
+__all__ = ["QUERY_OPTIONS", "OnInvalidBody", "QueryOptions", "RowForm"]
+
+
+class RowForm(Enum):
+    """In which form a function gets the rows of a batch."""
+
+    SPARK = "spark"
+    ARROW = "arrow"
+    PANDAS = "pandas"
+    POLARS = "polars"
+
+
+class OnInvalidBody(Enum):
+    """What becomes of a message that cannot be read, or whose body does not fit the schema."""
+
+    COLUMN = "column"
+    FAIL = "fail"
+    SKIP = "skip"
+    DEAD_LETTER = "dead-letter"
 
 
 @frozen(kw_only=True)
@@ -33,6 +52,10 @@ class QueryOptions:
     checkpoint: Annotated[
         str | None, Words("the folder or URI of its checkpoint (default: a folder below rocketbox.spark.checkpoint)")
     ] = None
+    as_: Annotated[
+        RowForm, Key("as"), Words("what the function gets: a DataFrame of spark, pandas or polars, or a table of arrow")
+    ] = RowForm.SPARK
+    on_invalid: Annotated[OnInvalidBody, IN_CODE] = OnInvalidBody.COLUMN  # settings have that of all listeners
     fail_on_data_loss: Annotated[
         bool, Words("false: where messages are gone before they were read, it goes on behind them")
     ] = True

@@ -16,6 +16,7 @@ row. Columns: ``body`` (binary or string) or ``value`` (a struct, map or array, 
 - ``jsonColumns``: columns that become the fields of a JSON body, with commas; ``*``: all that are no part of a message.
 - ``ignoreColumns``: columns that are left out; a column that is neither a part of a message nor named is refused.
 - ``reservedProperties``: ``fail`` (default) or ``drop``: what becomes of properties with RocketMQ's own names.
+- ``deadLettersOf``: a consumer group: rows that were read become dead letters of it, with a column ``reason``.
 - ``writeId``: goes into the messages' property ``DEDUP_KEY``: gives a job that runs again the same keys, and tells two
   writes of one micro-batch apart.
 - ``sendTimeout``: of one message over all its tries (``3s``).

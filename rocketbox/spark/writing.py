@@ -15,9 +15,10 @@ Source: Apache Spark 4.3.0, ``DataSourceArrowWriter``, ``DataSourceStreamArrowWr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -28,6 +29,7 @@ from rocketbox.client import Producer
 from rocketbox.clock import RealClock
 from rocketbox.errors import NotDurableError, RocketBoxError, SendManyError
 from rocketbox.message import Message
+from rocketbox.spark.dead_letters import DeadLetterPlan, send_dead_lot
 from rocketbox.spark.outgoing import OutgoingPlan, RowError
 from rocketbox.spark.worker_client import client, gather
 from rocketbox.spark.write_options import WriteOptions
@@ -35,6 +37,8 @@ from rocketbox.spark.write_options import WriteOptions
 __all__ = ["RocketMQStreamWriter", "RocketMQWriter", "SentRows", "TaskWrite", "Write", "WriteError", "plan_write"]
 
 BYTES_OF_A_HEAD = 256  # about what a message takes beside its body
+SendLot = Callable[[Producer, Sequence[Any], float], Awaitable[Mapping[int, Exception]]]
+"""Sends the entries that a plan has made of rows; the errors, by the number in the lot."""
 
 
 class WriteError(RocketBoxError):
@@ -80,15 +84,18 @@ def place_of_task(write_id: str, name: str | None) -> WritePlace:
 class TaskWrite:
     """The rows of one task on their way: while one lot is being sent, the next one is made ready."""
 
-    def __init__(self, plan: OutgoingPlan, options: WriteOptions, place: WritePlace) -> None:
+    def __init__(
+        self, plan: OutgoingPlan | DeadLetterPlan, send: SendLot, options: WriteOptions, place: WritePlace
+    ) -> None:
         self._plan = plan
+        self._send_lot = send
         self._options = options
         self._place = place
         self._thread = client(options.name_server)
-        self._lot: list[Message] = []
+        self._lot: list[Any] = []
         self._bytes = 0
         self._first = 0  # number of the lot's first row
-        self._flying: tuple[int, Sequence[Message], Future[Mapping[int, Exception]]] | None = None
+        self._flying: tuple[int, Sequence[Any], Future[Mapping[int, Exception]]] | None = None
         self._sent = 0
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> int:
@@ -113,14 +120,14 @@ class TaskWrite:
                 self._land()
                 raise WriteError(self._place, start + entry.row, entry, 0, self._sent) from entry
             self._lot.append(entry)
-            self._bytes += len(entry.body) + BYTES_OF_A_HEAD
+            self._bytes += len(entry.body or b"") + BYTES_OF_A_HEAD
             if len(self._lot) >= options.max_in_flight or self._bytes >= options.max_in_flight_bytes:
                 self._send()
 
     def _send(self) -> None:
         """Send the lot, as soon as the one before has landed: rows of one hash key keep their order."""
         self._land()
-        lot, timeout = self._lot, self._options.send_timeout
+        lot, timeout, send_lot = self._lot, self._options.send_timeout, self._send_lot
         if lot:
             future = self._thread.send(
                 self._options.producer_group, lambda producer: send_lot(producer, lot, timeout)
@@ -185,17 +192,18 @@ class SentRows(WriterCommitMessage):
     rows: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class Write:
     """One write, as it is pickled to the tasks: its plan, and the id that all their attempts share."""
 
-    plan: OutgoingPlan
+    plan: OutgoingPlan | DeadLetterPlan
+    send: SendLot
     options: WriteOptions
     id: str
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> SentRows:
         place = place_of_task(self.id, self.options.write_id)
-        return SentRows(TaskWrite(self.plan, self.options, place).write(batches))
+        return SentRows(TaskWrite(self.plan, self.send, self.options, place).write(batches))
 
 
 def plan_write(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Write:
@@ -205,8 +213,10 @@ def plan_write(options: Mapping[str, str], schema: StructType, overwrite: bool) 
             'a topic can only be appended to: write it with .mode("append"), and a stream with outputMode("append") '
             'or ("update")'
         )
-    checked = WriteOptions(options)
-    return Write(OutgoingPlan(schema, checked), checked, RealClock().uuid())
+    checked, write_id = WriteOptions(options), RealClock().uuid()
+    if (group := checked.dead_letters_of) is not None:
+        return Write(DeadLetterPlan(schema, group), send_dead_lot, checked, write_id)
+    return Write(OutgoingPlan(schema, checked), send_lot, checked, write_id)
 
 
 class RocketMQWriter(DataSourceArrowWriter):

@@ -75,11 +75,13 @@ LADDER: dict[str, str] = {
     "spark.write_options": "durations",
     "spark.json_values": "",
     "spark.outgoing": "message spark.json_values spark.write_options",
-    "spark.writing": "errors clock message client spark.outgoing spark.worker_client spark.write_options",
+    "spark.dead_letters": "errors clock message protocol client spark.outgoing spark.worker_client",
+    "spark.writing": "errors clock message client spark.dead_letters spark.outgoing spark.worker_client "
+    "spark.write_options",
     "spark.source": "spark.columns spark.options spark.readers spark.writing",
     "spark.discovery": "spark.source",
     "spark": "declarations errors clock tasks frames frozen rare_log hints blocking message marks protocol remoting "
-    "client template listeners spark spark.offsets spark.options",
+    "client template listeners spark spark.columns spark.offsets spark.options",
     "boot": "durations sizes errors clock tasks frames frozen hints loops own_failures safe_repr",
     "autoconfigure": "declarations durations sizes errors clock tasks frozen hints safe_repr own_failures blocking "
     "loops message marks protocol remoting client template listeners spark boot storage local_servers embedded "

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import anyio
 
@@ -17,6 +17,8 @@ from rocketbox.message import Message, MessageQueue, SendResult
 from tests.waiting import PATIENCE
 
 __all__ = ["Broker", "rows_of", "wait_for"]
+
+ResultT = TypeVar("ResultT")
 
 
 def rows_of(start: int, end: int) -> list[dict[str, int]]:
@@ -73,6 +75,27 @@ class Broker:
                 return await producer.send_many(messages)
 
         return anyio.run(send)
+
+    def send_messages(self, messages: Sequence[Message], queue: MessageQueue) -> None:
+        """Messages as they are, all to one queue."""
+
+        async def send() -> None:
+            async with Admin(name_server=self.name_server) as admin:
+                await admin.create_topic(queue.topic, queues=4)
+            async with Producer("spark-tests", name_server=self.name_server) as producer:
+                for message in messages:
+                    await producer.send(message, queue=queue)
+
+        anyio.run(send)
+
+    def ask(self, function: Callable[[Admin], Awaitable[ResultT]]) -> ResultT:
+        """The result of ``function(admin)``."""
+
+        async def ask() -> ResultT:
+            async with Admin(name_server=self.name_server) as admin:
+                return await function(admin)
+
+        return anyio.run(ask)
 
     def committed(self, topic: str, group: str) -> dict[MessageQueue, int | None]:
         """The group's offset of each queue."""

@@ -196,7 +196,9 @@ def to_lake(rows: DataFrame) -> None: ...
 def test_placeholders_count_in_every_text_and_time_of_a_spark_listener(service: ServiceMaker) -> None:
     hints = typing.get_type_hints(rocketmq_spark_listener)
     texts = [field.name for field in dataclasses.fields(rocketmq_spark_listener) if _takes_text(hints[field.name])]
-    values = {"trigger": "10s", "cluster": "audit", "starting_offsets": "earliest"}
+    values = {
+        "trigger": "10s", "cluster": "audit", "starting_offsets": "earliest", "as_": "spark", "on_invalid": "skip",
+    }  # fmt: skip
     options = ", ".join(f"{name}='${{lake.{name}}}'" for name in texts)
     lake = "".join(f"  {name}: {values.get(name, f'the-{name}')}\n" for name in texts)
     settings = f"rocketmq: {{name-server: ns:9876, clusters.audit.name-server: ns:9876}}\nlake:\n{lake}"

@@ -19,7 +19,7 @@ from rocketbox.errors import Finding
 from rocketbox.listeners.options import LISTENER_OPTIONS
 from rocketbox.marks import rocketmq_spark_listener
 from rocketbox.spark.listener_source import source_options
-from rocketbox.spark.query_options import QUERY_OPTIONS
+from rocketbox.spark.query_options import QUERY_OPTIONS, RowForm
 from tests.services import ServiceMaker, service_maker
 
 pytestmark = pytest.mark.spark
@@ -60,7 +60,9 @@ def test_the_decorator_has_what_is_declared() -> None:
     assert {field.name for field in dataclasses.fields(rocketmq_spark_listener)} == declared.keys()
     assert all(field.default is None for field in dataclasses.fields(rocketmq_spark_listener)), "None: not said"
     for name, option in declared.items():
-        if name not in ("schema", "trigger", "options"):
+        if name in ("as_", "on_invalid"):  # what they may be is written as text
+            assert hints[name] == str | None
+        elif name not in ("schema", "trigger", "options"):
             assert hints[name] == option.kind | None, name
     assert hints["trigger"] == timedelta | str | None
     assert hints["options"] == Mapping[str, str] | None
@@ -71,6 +73,7 @@ SAID: Mapping[str, tuple[Any, str]] = {
     "max_messages": (7, "7"),
     "starting_offsets": ("earliest", "earliest"),
     "checkpoint": ("/data/lake", "/data/lake"),
+    "as_": (RowForm.SPARK, "spark"),
     "fail_on_data_loss": (False, "false"),
     "rows_per_partition": (50, "50"),
     "options": ({"maxBytesPerTrigger": "64MB"}, "{maxBytesPerTrigger: 64MB}"),
@@ -79,7 +82,7 @@ SAID: Mapping[str, tuple[Any, str]] = {
 
 def test_settings_say_every_option_of_a_group_and_win_over_its_decorator(service: ServiceMaker) -> None:
     assert SAID.keys() == {name for name, option in QUERY_OPTIONS.items() if option.key is not None}
-    said = ", ".join(f"{name.replace('_', '-')}: {text}" for name, (_, text) in SAID.items())
+    said = ", ".join(f"{QUERY_OPTIONS[name].key}: {text}" for name, (_, text) in SAID.items())
     settings = f"rocketmq:\n  name-server: ns:9876\n  consumer.listeners.lake: {{{said}}}\n"
     assembly = look(service, "trigger='1m', max_messages=1, starting_offsets='latest', checkpoint='x'", settings)
     assert assembly.findings == []
@@ -91,7 +94,10 @@ def test_settings_say_every_option_of_a_group_and_win_over_its_decorator(service
 
 
 def test_the_decorator_says_every_option_and_wins_over_the_default(service: ServiceMaker) -> None:
-    more = ", ".join(f"{name}={text if name == 'trigger' else value!r}" for name, (value, text) in SAID.items())
+    more = ", ".join(
+        f"{name}={text if name == 'trigger' else repr(getattr(value, 'value', value))}"
+        for name, (value, text) in SAID.items()
+    )
     (plan,) = look(service, more.replace("trigger=20s", "trigger='20s'")).plans
     assert plan.trigger == timedelta(seconds=20)
     assert plan.options["options"] == {"maxBytesPerTrigger": "64MB"}

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+import pandas as pd  # type: ignore[import-untyped]  # it has no types
+import pyarrow as pa
 from pydantic import BaseModel
 from pyspark.sql import DataFrame, SparkSession
 
@@ -26,6 +28,7 @@ from rocketbox.spark.listener import (
     SparkListenerState,
     read_spark_signature,
 )
+from rocketbox.spark.query_options import RowForm
 from rocketbox.spark.session import SparkRuntime
 
 pytestmark = [pytest.mark.spark, pytest.mark.anyio]
@@ -62,6 +65,9 @@ def nothing() -> None: ...
 def no_frame(batch: SparkBatch) -> None: ...
 
 
+def a_table(rows: pa.Table) -> None: ...
+
+
 def no_type(rows: DataFrame, other) -> None: ...  # type: ignore[no-untyped-def]
 
 
@@ -71,6 +77,7 @@ def no_type(rows: DataFrame, other) -> None: ...  # type: ignore[no-untyped-def]
         (nothing, "takes no parameters"),
         (no_frame, "first parameter 'batch' is not a DataFrame"),
         (no_type, "parameter 'other' has no type"),
+        (a_table, "first parameter 'rows' is one of pyarrow, and as_ is 'spark'; say as_='arrow'"),
     ],
 )
 def test_a_signature_that_cannot_be_bound_is_refused(function: Callable[..., Any], text: str) -> None:
@@ -79,8 +86,24 @@ def test_a_signature_that_cannot_be_bound_is_refused(function: Callable[..., Any
     assert Path(__file__).name in str(failure.value.findings[0].where)
 
 
+def test_the_first_parameter_is_of_the_form_that_was_asked_for() -> None:
+    def a_pandas_frame(rows: pd.DataFrame) -> None: ...
+
+    def anything(rows) -> None: ...  # type: ignore[no-untyped-def]
+
+    pairs = ((a_table, "arrow"), (a_pandas_frame, "pandas"), (anything, "polars"), (handle, "spark"))
+    for function, form in pairs:
+        assert read_spark_signature(function, RowForm(form)).function is function
+    with pytest.raises(ConfigurationError, match="is one of pyspark, and as_ is 'arrow'; say as_='spark'"):
+        read_spark_signature(handle, RowForm.ARROW)
+
+
 class WithMessage(BaseModel):
     message: str
+
+
+class WithError(TypedDict):
+    _error: str
 
 
 class WithComplex(BaseModel):
@@ -91,6 +114,7 @@ class WithComplex(BaseModel):
     ("schema", "text"),
     [
         (WithMessage, "has a field 'message', and that is"),
+        (WithError, "has a field '_error', and that is the column of a message's error"),
         (WithComplex, r"WithComplex\.value: Spark has no"),
     ],
 )

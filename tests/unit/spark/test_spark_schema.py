@@ -106,10 +106,11 @@ def test_what_a_body_must_have_is_not_nullable() -> None:
     assert nullable == {
         "theLine": False, "optional": True, "defaulted": True, "many": False, "some": False, "by_name": False,
     }  # fmt: skip
-    assert schema.json["theLine"].dataType["price"].nullable
-    assert not schema.json["theLine"].dataType["item"].nullable
-    assert (schema.json["many"].dataType.containsNull, schema.json["some"].dataType.containsNull) == (False, True)
-    assert not schema.json["by_name"].dataType.valueContainsNull
+    kinds: dict[str, Any] = {each.name: each.dataType for each in schema.json}
+    assert kinds["theLine"]["price"].nullable
+    assert not kinds["theLine"]["item"].nullable
+    assert (kinds["many"].containsNull, kinds["some"].containsNull) == (False, True)
+    assert not kinds["by_name"].valueContainsNull
 
 
 @dataclasses.dataclass

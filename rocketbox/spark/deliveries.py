@@ -1,0 +1,204 @@
+"""What a listener's function gets of a micro-batch: its rows in the form that it asks for, and what of invalid ones.
+
+A row is invalid whose message could not be read (``_error``) or whose body does not fit the schema (``_corrupt``).
+``on_invalid`` says what becomes of it: ``column`` leaves it to the function, ``fail`` refuses the batch before the
+function is called, ``skip`` leaves it out, ``dead-letter`` sends it to the group's dead-letter topic once the function
+is done. They are counted by what the function's own first action sees, so that nothing is read twice for it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.errors import ParseException
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as f
+
+from rocketbox.clock import Clock
+from rocketbox.errors import ConfigurationError, Finding, RocketBoxError
+from rocketbox.rare_log import RareLog
+from rocketbox.spark.columns import ERROR
+from rocketbox.spark.payload import CORRUPT, MESSAGE, invalid_rows, payload_columns, reason_of
+from rocketbox.spark.query_options import OnInvalidBody, RowForm
+from rocketbox.spark.schema import BodySchema, SchemaError, body_schema
+
+__all__ = ["FORMS", "Delivery", "InvalidRowError", "form_of", "missing_library"]
+
+_log = logging.getLogger(__name__)
+
+FORMS = {
+    RowForm.SPARK: ("pyspark", "DataFrame"),
+    RowForm.ARROW: ("pyarrow", "Table"),
+    RowForm.PANDAS: ("pandas", "DataFrame"),
+    RowForm.POLARS: ("polars", "DataFrame"),
+}
+"""Whose type each form is, and its name."""
+PERIOD = 60.0  # seconds between two lines about invalid rows
+MOST_WAITING = 100  # batches whose count has not been told yet: a function may never look at its rows
+
+
+class InvalidRowError(RocketBoxError):
+    """A batch has a row that ``on_invalid: fail`` does not let pass."""
+
+
+def missing_library(form: RowForm) -> str | None:
+    """The library that a form needs and that is not installed."""
+    library, _ = FORMS[form]
+    return None if importlib.util.find_spec(library) is not None else library
+
+
+def form_of(hint: Any) -> RowForm | None:
+    """The form whose type a parameter's hint is; told by names, so that nothing is loaded for it."""
+    library, _, _ = str(getattr(hint, "__module__", "")).partition(".")
+    name = getattr(hint, "__qualname__", "")
+    return next((form for form, of in FORMS.items() if of == (library, name)), None)
+
+
+class Delivery:
+    """How one listener's function gets its batches. Raises ConfigurationError for a schema that cannot be columns."""
+
+    def __init__(
+        self, *, label: str, where: str, group: str, schema: Any, as_: RowForm, on_invalid: OnInvalidBody, clock: Clock
+    ) -> None:
+        self._label = label
+        self._where = where
+        self._group = group
+        self._schema = schema
+        self._as = as_
+        self._on_invalid = on_invalid
+        self._clock = clock
+        self._log = RareLog(_log, PERIOD)
+        self._waiting: list[tuple[int, Observation]] = []
+        self._untold = 0
+        self.invalid = 0
+        """How many invalid rows it has seen."""
+        self._shape: BodySchema | None = None
+        if schema is not None and not isinstance(schema, str):
+            self._shape = self._read_schema()
+
+    def begin(self) -> None:
+        """There is a session now, which alone reads DDL. Raises ConfigurationError."""
+        if self._shape is None and self._schema is not None:
+            self._shape = self._read_schema()
+
+    def _read_schema(self) -> BodySchema:
+        try:
+            shape = body_schema(self._schema)
+        except SchemaError as error:
+            raise ConfigurationError(Finding(f"{self._label}: {error}", self._where)) from None
+        except ParseException as error:
+            raise ConfigurationError(
+                Finding(
+                    f"{self._label}: schema {self._schema!r} is no DDL of Spark: {error}",
+                    self._where,
+                    "write it as 'id bigint, item string'",
+                )
+            ) from None
+        taken = {CORRUPT: "a body that does not fit", ERROR: "a message's error", MESSAGE: "the whole message"}
+        for name in shape.columns.names:
+            if (what := taken.get(name.lower())) is not None:
+                raise ConfigurationError(
+                    Finding(
+                        f"{self._label}: its schema has a field {name!r}, and that is the column of {what}",
+                        self._where,
+                        "give the field another name in the model, with the old one as alias; or leave schema= out and "
+                        "use from_json",
+                    )
+                )
+        return shape
+
+    @contextmanager
+    def of(self, rows: DataFrame, batch: int, name_server: str) -> Iterator[Any]:
+        """What the function gets of a batch's rows; what has to come after the function comes at the end.
+
+        Raises InvalidRowError where ``on_invalid`` is ``fail``.
+        """
+        frame = rows if self._shape is None else payload_columns(rows, self._shape)
+        invalid = invalid_rows(frame.columns)
+        if invalid is None:
+            yield self._form(frame)
+        elif self._on_invalid in (OnInvalidBody.COLUMN, OnInvalidBody.SKIP):
+            counted = Observation()
+            frame = frame.observe(counted, f.count_if(invalid).alias("invalid"))
+            self._waiting = [*self._waiting[1 - MOST_WAITING :], (batch, counted)]
+            try:
+                yield self._form(frame if self._on_invalid is OnInvalidBody.COLUMN else frame.where(~invalid))
+            finally:
+                self.count()
+        else:
+            frame.persist()  # it is looked at twice
+            try:
+                yield from self._looked_at(frame, invalid, batch, name_server)
+            finally:
+                frame.unpersist()
+
+    def _looked_at(self, frame: DataFrame, invalid: Column, batch: int, name_server: str) -> Iterator[Any]:
+        found = frame.where(invalid)
+        if self._on_invalid is OnInvalidBody.FAIL:
+            if first := found.head():
+                raise self._refusal(first, frame.columns)
+            yield self._form(frame)
+            return
+        yield self._form(frame.where(~invalid))
+        if number := found.count():
+            self._dead_letter(found, name_server)
+            self._saw(number, batch)
+
+    def _dead_letter(self, found: DataFrame, name_server: str) -> None:
+        reason = reason_of(found.columns).alias("reason")
+        letters = found.select(f"{MESSAGE}.*", reason) if MESSAGE in found.columns else found.select("*", reason)
+        options = {"nameServer": name_server, "deadLettersOf": self._group, "writeId": "dead-letters"}
+        letters.write.format("rocketmq").mode("append").options(**options).save()
+
+    def _refusal(self, row: Any, columns: list[str]) -> InvalidRowError:
+        message = row[MESSAGE] if MESSAGE in columns else row
+        place = f"{message['topic']}/{message['broker_name']}/{message['queue_id']}/{message['queue_offset']}"
+        error = row[ERROR] if ERROR in columns else None
+        told = error or f"its body does not fit the schema: {row[CORRUPT][:200]}"
+        return InvalidRowError(
+            f"the message at {place} is invalid: {told} (on_invalid column, skip and dead-letter go on with the rest)"
+        )
+
+    def _form(self, frame: DataFrame) -> Any:
+        forms: dict[RowForm, Callable[[], Any]] = {
+            RowForm.SPARK: lambda: frame,
+            RowForm.ARROW: frame.toArrow,
+            RowForm.PANDAS: frame.toPandas,
+            RowForm.POLARS: lambda: _polars(frame),
+        }
+        return forms[self._as]()
+
+    def count(self) -> int:
+        """The invalid rows of all that Spark has counted by now; it tells a moment after the action that counts."""
+        waiting = []
+        for batch, counted in self._waiting:
+            told = counted._jo is not None and counted._jo.future().isCompleted()
+            if not told:
+                waiting.append((batch, counted))
+            elif number := counted.get.get("invalid"):
+                self._saw(number, batch)
+        self._waiting = waiting
+        return self.invalid
+
+    def _saw(self, number: int, batch: int) -> None:
+        self.invalid += number
+        self._untold += number
+        now = self._clock.monotonic()
+        done = {
+            OnInvalidBody.COLUMN: "they have their text in _corrupt, or _error",
+            OnInvalidBody.SKIP: "they are left out",
+        }.get(self._on_invalid, f"they are in %DLQ%{self._group}")
+        self._log.tell(
+            logging.WARNING, now, "invalid", "%s: batch %d had %d messages that could not be read, or do not fit the "
+            "schema; %s (%d since the start)", self._label, batch, number, done, self.invalid,
+        )  # fmt: skip
+
+
+def _polars(frame: DataFrame) -> Any:
+    import polars
+
+    return polars.from_arrow(frame.toArrow())

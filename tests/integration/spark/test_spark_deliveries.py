@@ -1,0 +1,186 @@
+"""What a listener's function gets: its form, and what becomes of rows that are invalid."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+from pydantic import BaseModel
+
+from rocketbox.client import Admin
+from rocketbox.clock import RealClock
+from rocketbox.message import Message, MessageExt, MessageQueue
+from rocketbox.spark.deliveries import Delivery, InvalidRowError, missing_library
+from rocketbox.spark.outgoing import DEDUP_KEY
+from rocketbox.spark.query_options import OnInvalidBody, RowForm
+from tests.integration.spark.topics import Broker, wait_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+class Order(BaseModel):
+    row: int
+
+
+class AClock(RealClock):
+    """Its time moves when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def delivery(topic: str, **options: Any) -> Delivery:
+    said = {"schema": Order, "as_": "spark", "on_invalid": "column", "clock": AClock(), **options}
+    said["as_"], said["on_invalid"] = RowForm(said["as_"]), OnInvalidBody(said["on_invalid"])
+    return Delivery(label="Spark listener f", where="app.py:1", group=topic[-40:], **said)
+
+
+def orders(spark: SparkSession, broker: Broker, topic: str, bodies: list[bytes]) -> DataFrame:
+    """A batch of the topic, in one queue."""
+    messages = [
+        Message(topic, body, tag="T", keys=(f"k{n}",), properties={"run": "1"}) for n, body in enumerate(bodies)
+    ]
+    broker.send_messages(messages, MessageQueue(topic, "broker-a", 0))
+    return spark.read.format("rocketmq").options(nameServer=broker.name_server, topic=topic).load()
+
+
+BODIES = [b'{"row":0}', b"what", b'{"row":2}', b'{"other":1}']
+
+
+def rows_in(frame: DataFrame) -> list[int | None]:
+    return [row.row for row in frame.orderBy("message.queue_offset").collect()]
+
+
+def counts(given: Delivery, expected: int) -> bool:
+    return given.count() == expected
+
+
+def test_invalid_rows_are_columns_counted_and_told_once_a_minute(
+    spark: SparkSession, broker: Broker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = AClock()
+    given = delivery(topic, clock=clock)
+    rows = orders(spark, broker, topic, BODIES)
+    with caplog.at_level(logging.WARNING, "rocketbox"):
+        for batch in range(3):
+            with given.of(rows, batch, broker.name_server) as frame:
+                assert rows_in(frame) == [0, None, 2, None]
+                assert [row["_corrupt"] for row in frame.where("_corrupt IS NOT NULL").collect()] == [
+                    "what",
+                    '{"other":1}',
+                ]
+            wait_for(partial(counts, given, 2 * (batch + 1)))
+            clock.now += 31
+    told = [record.getMessage() for record in caplog.records if "could not be read" in record.getMessage()]
+    assert [text.partition(" messages")[0] for text in told] == [
+        "Spark listener f: batch 0 had 2",
+        "Spark listener f: batch 2 had 2",
+    ]
+
+
+def test_a_function_that_looks_at_nothing_is_not_waited_for(spark: SparkSession, broker: Broker, topic: str) -> None:
+    given = delivery(topic)
+    rows = orders(spark, broker, topic, BODIES)
+    for batch in range(3):
+        with given.of(rows, batch, broker.name_server):
+            pass
+    assert given.invalid == 0
+
+
+def test_invalid_rows_can_be_left_out(spark: SparkSession, broker: Broker, topic: str) -> None:
+    given = delivery(topic, on_invalid="skip")
+    with given.of(orders(spark, broker, topic, BODIES), 0, broker.name_server) as frame:
+        assert rows_in(frame) == [0, 2]
+    wait_for(lambda: counts(given, 2))
+
+
+def test_invalid_rows_can_fail_the_batch_before_the_function(spark: SparkSession, broker: Broker, topic: str) -> None:
+    given = delivery(topic, on_invalid="fail")
+    rows = orders(spark, broker, topic, BODIES)
+    with (
+        pytest.raises(InvalidRowError, match=rf"the message at {topic}/broker-a/0/1 is invalid: .* schema: what"),
+        given.of(rows, 0, broker.name_server),
+    ):
+        pytest.fail("the function must not be called")
+    good = rows.where("queue_offset IN (0, 2)")
+    with given.of(good, 1, broker.name_server) as frame:
+        assert rows_in(frame) == [0, 2]
+
+
+def dead_letters(broker: Broker, group: str) -> list[MessageExt]:
+    async def pull(admin: Admin) -> list[MessageExt]:
+        found: list[MessageExt] = []
+        for queue in await admin.queues(f"%DLQ%{group}"):
+            found += (await admin.pull(queue, 0, 32)).messages
+        return found
+
+    return broker.ask(pull)
+
+
+def test_invalid_rows_can_go_to_the_dead_letter_topic(spark: SparkSession, broker: Broker, topic: str) -> None:
+    given = delivery(topic, on_invalid="dead-letter")
+    rows = orders(spark, broker, topic, BODIES)
+    ids = {row.queue_offset: row.msg_id for row in rows.collect()}
+    with given.of(rows, 0, broker.name_server) as frame:
+        assert rows_in(frame) == [0, 2]
+    found = {letter.body: letter for letter in dead_letters(broker, topic[-40:])}
+    assert sorted(found) == [b"what", b'{"other":1}']
+    assert given.invalid == 2
+    letter = found[b"what"]
+    assert (letter.tag, letter.keys, letter.msg_id) == ("T", ("k1",), ids[1])
+    properties = letter.properties
+    assert properties["DLQ_REASON"] == "its body does not fit the schema of the listener"
+    assert properties["DLQ_ORIGIN_TOPIC"] == topic
+    assert properties["DLQ_ORIGIN_MESSAGE_ID"] == ids[1]
+    assert properties["run"] == "1"
+    assert properties[DEDUP_KEY].startswith("dead-letters/0/")
+
+
+def test_a_failed_function_dead_letters_nothing(spark: SparkSession, broker: Broker, topic: str) -> None:
+    given = delivery(topic, on_invalid="dead-letter")
+    rows = orders(spark, broker, topic, BODIES)
+    with pytest.raises(ArithmeticError), given.of(rows, 0, broker.name_server):
+        raise ArithmeticError("the sink is full")
+    assert given.invalid == 0
+
+
+def test_a_message_whose_body_could_not_be_read_goes_as_its_broker_has_it(
+    spark: SparkSession, broker: Broker, topic: str
+) -> None:
+    rows = orders(spark, broker, topic, [b"odd"]).drop("_error")
+    lost = rows.selectExpr("CAST(null AS binary) AS body", "* EXCEPT (body)", "'unknown codec\n!' AS _error")
+    given = delivery(topic, on_invalid="dead-letter", schema=None)
+    with given.of(lost, 0, broker.name_server) as frame:
+        assert frame.count() == 0
+    (letter,) = dead_letters(broker, topic[-40:])
+    assert letter.body == b"odd"
+    assert letter.properties["DLQ_REASON"] == "unknown codec !"
+
+
+def test_a_function_gets_its_rows_as_it_asks(spark: SparkSession, broker: Broker, topic: str) -> None:
+    rows = orders(spark, broker, topic, [b'{"row":0}', b'{"row":1}'])
+    with delivery(topic, as_="arrow").of(rows, 0, broker.name_server) as table:
+        assert isinstance(table, pa.Table)
+        assert sorted(table.column("row").to_pylist()) == [0, 1]
+    with delivery(topic, as_="pandas").of(rows, 0, broker.name_server) as frame:
+        assert type(frame).__module__.startswith("pandas")
+        assert sorted(frame["row"]) == [0, 1]
+    if importlib.util.find_spec("polars") is None:
+        assert missing_library(RowForm.POLARS) == "polars"
+    else:
+        with delivery(topic, as_="polars").of(rows, 0, broker.name_server) as frame:
+            assert sorted(frame["row"]) == [0, 1]

@@ -1,0 +1,147 @@
+"""Micro-batches in sinks: each row once, however often a batch comes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+from rocketbox.spark.batch import SparkBatch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+QUERY = str(UUID(int=1))
+
+
+def batch_of(spark: SparkSession, number: int = 0, query: str = QUERY) -> SparkBatch:
+    return SparkBatch(id=number, query_id=query, topic="t", group="g", attempt=1, spark=spark)
+
+
+def numbers(spark: SparkSession, path: Path) -> list[int]:
+    return sorted(row.id for row in spark.read.parquet(str(path)).collect())
+
+
+def test_a_batch_that_comes_again_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "a lake ü"
+    first = batch_of(spark)
+    assert not first.already_done(path)
+    assert first.write(spark.range(5), path)
+    assert first.already_done(path)
+    assert not batch_of(spark).write(spark.range(5), path)  # after a crash between the write and the commit
+    assert batch_of(spark, 1).write(spark.range(5, 7), f"{path}/")
+    assert batch_of(spark, 0, str(UUID(int=2))).write(spark.range(7, 8), path)  # another query
+    assert numbers(spark, path) == list(range(8))
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_what_a_crash_has_left_of_a_batch_is_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / f"query={QUERY}" / "batch=0"
+    spark.range(100, 103).write.parquet(str(folder))
+    (folder / "_SUCCESS").unlink()  # it was killed before it was done
+    batch = batch_of(spark)
+    assert not batch.already_done(tmp_path)
+    assert batch.write(spark.range(3), tmp_path)
+    assert numbers(spark, tmp_path) == [0, 1, 2]
+
+
+def test_options_and_partitions_go_to_the_files(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.range(4).selectExpr("id", "id % 2 AS odd")
+    batch_of(spark).write(frame, tmp_path / "json", format="JSON", partition_by=["odd"], compression="gzip")
+    files = {each.parent.name for each in (tmp_path / "json").rglob("*.json.gz")}
+    assert files == {"odd=0", "odd=1"}
+
+
+def test_a_second_write_to_one_place_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    batch = batch_of(spark)
+    batch.write(spark.range(1), tmp_path / "a")
+    batch.write(spark.range(1), tmp_path / "b")
+    with pytest.raises(ValueError, match=r"was written to .* by this call already"):
+        batch.write(spark.range(2), f"{tmp_path / 'a'}/")
+    assert numbers(spark, tmp_path / "a") == [0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind", "options", "text"),
+    [
+        ("id", "jdbc", {}, "does not know how the format 'jdbc' keeps a batch once"),
+        ("id AS batch", "parquet", {}, "the frame has a column 'batch'"),
+        ("id", "delta", {"txnVersion": 1}, "sets txnVersion itself"),
+    ],
+)
+def test_a_write_that_would_not_be_once_is_refused(
+    spark: SparkSession, tmp_path: Path, columns: str, kind: str, options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        batch_of(spark).write(spark.range(1).selectExpr(columns), tmp_path, kind, **options)
+
+
+class Told(WriterCommitMessage):
+    pass
+
+
+class DeltaLike(DataSource):
+    """Writes down the options that a Delta table would get."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "delta"
+
+    def schema(self) -> str:
+        return "id bigint"
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
+        return DeltaLikeWriter(dict(self.options), overwrite)
+
+
+class DeltaLikeWriter(DataSourceArrowWriter):
+    def __init__(self, options: dict[str, str], overwrite: bool) -> None:
+        self.options = {**options, "overwrite": str(overwrite)}
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Told:
+        rows = sum(batch.num_rows for batch in iterator)
+        if rows:
+            Path(self.options["path"], "told.json").write_text(json.dumps({**self.options, "rows": rows}))
+        return Told()
+
+
+def write_delta(batch: SparkBatch, frame: DataFrame, path: Path) -> tuple[bool, dict[str, Any]]:
+    batch.spark.dataSource.register(DeltaLike)
+    written = batch.write(frame, path, "delta", mergeSchema=True)
+    told: dict[str, Any] = json.loads((path / "told.json").read_text())
+    return written, {name.lower(): value for name, value in told.items()}
+
+
+def test_a_delta_table_gets_the_batch_as_its_transaction(spark: SparkSession, tmp_path: Path) -> None:
+    written, told = write_delta(batch_of(spark, 7), spark.range(0, 3, 1, 1), tmp_path)
+    assert written
+    assert (told["txnappid"], told["txnversion"], told["overwrite"]) == (QUERY, "7", "False")
+    assert (told["mergeschema"], told["rows"]) == ("true", 3)
+
+
+def test_a_delta_log_tells_which_batches_it_has(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    action = {"txn": {"appId": QUERY, "version": 7, "lastUpdated": 1}}
+    (log / f"{3:020}.json").write_text(f"{json.dumps({'commitInfo': {}})}\n{json.dumps(action)}\n")
+    assert batch_of(spark, 7).already_done(tmp_path)
+    assert batch_of(spark, 6).already_done(tmp_path)
+    assert not batch_of(spark, 8).already_done(tmp_path)
+    assert not batch_of(spark, 7, str(UUID(int=2))).already_done(tmp_path)
+    checkpoint = spark.range(1).selectExpr(f"named_struct('appId', '{QUERY}', 'version', 9L) AS txn", "1 AS metaData")
+    checkpoint.coalesce(1).write.parquet(str(tmp_path / "draft"))
+    (file,) = (tmp_path / "draft").glob("*.parquet")
+    file.rename(log / f"{8:020}.checkpoint.parquet")
+    assert batch_of(spark, 8).already_done(tmp_path)
+    assert not batch_of(spark, 10).already_done(tmp_path)
