@@ -123,7 +123,7 @@ class TopicTable:
             topic_name=topic,
             read_queue_nums=queues,
             write_queue_nums=queues,
-            perm=pattern.perm & ~PermName.INHERIT,
+            perm=int(pattern.perm & ~PermName.INHERIT),
             order=False,
             attributes={},
         )
