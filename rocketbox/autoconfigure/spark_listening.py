@@ -33,8 +33,9 @@ from rocketbox.durations import parse_duration
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.frozen import frozen
 from rocketbox.hints import place_of
-from rocketbox.listeners.binding import Beans, type_name
+from rocketbox.listeners.binding import Beans
 from rocketbox.listeners.options import OnInvalid, Said
+from rocketbox.listeners.payload_types import type_name
 from rocketbox.listeners.registrar import ClusterSettings, unknown_cluster
 from rocketbox.marks import rocketmq_spark_listener
 from rocketbox.spark.query_options import QUERY_OPTIONS, OnInvalidBody, RowForm

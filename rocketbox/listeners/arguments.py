@@ -12,7 +12,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from rocketbox.listeners.binding import HandlerSignature, Parameter, Role, type_name
+from rocketbox.listeners.payload_types import type_name
+from rocketbox.listeners.signature import HandlerSignature, Parameter, Role
 from rocketbox.message import RESERVED_PROPERTIES, Message, MessageExt
 from rocketbox.template import MessageConverter, PayloadError
 from rocketbox.template.converters import describe_validation_error

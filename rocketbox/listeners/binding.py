@@ -14,23 +14,17 @@ with it. The one rule, by the parameter's type; what is not surely understood is
     any other                                         | its default, or a finding
     list[...] of what can be a payload or a message   | those of a whole batch
 
-How values come out of messages is told by ``arguments``.
+How values come out of messages is told by ``arguments``, which types a payload, a header and what is returned may have
+by ``payload_types``, ``header_types`` and ``return_types``.
 """
 
 from __future__ import annotations
 
-import collections.abc
-import dataclasses
 import inspect
-import types
-import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
-from typing import Annotated, Any, Union, get_args, get_origin
-
-from pydantic import BaseModel
+from typing import Annotated, Any, get_args, get_origin
 
 from rocketbox.client import Producer
 from rocketbox.errors import ConfigurationError, Finding
@@ -44,40 +38,26 @@ from rocketbox.hints import (
     parameters_of,
     place_of,
     plain_function,
-    resolve_hint,
-    return_annotation,
 )
 from rocketbox.listeners.header_types import header_in, misplaced_header, unreadable_header
+from rocketbox.listeners.payload_types import (
+    PAYLOAD_TYPES,
+    is_payload,
+    is_plain,
+    item_of_list,
+    may_be_none,
+    mentions_payload,
+    type_name,
+    without_none,
+)
+from rocketbox.listeners.return_types import return_type
+from rocketbox.listeners.signature import HandlerSignature, Parameter, Role
 from rocketbox.message import Message, MessageExt
 from rocketbox.template import MessageConverter, PayloadError, RocketMQTemplate
 
-__all__ = [
-    "Beans",
-    "HandlerSignature",
-    "Parameter",
-    "Role",
-    "read_signature",
-    "type_name",
-    "unreadable_payload",
-    "wrong_return",
-]
+__all__ = ["Beans", "read_signature", "unreadable_payload"]
 
 NEEDS_A_LOOP = (RocketMQTemplate, Producer)  # coroutines only: useless in a worker thread
-PAYLOAD_TYPES = "a pydantic model, dataclass, TypedDict, dict, str, bytes, a union of them, or list[...] of one of them"
-PLAIN_TYPES = (str, bytes, dict, collections.abc.Mapping)
-UNKNOWN = object()
-"""The return type of a function that does not say it, or says it by a name that cannot be resolved."""
-
-
-class Role(Enum):
-    """What a parameter is given."""
-
-    PAYLOAD = "payload"
-    MESSAGE_EXT = "message"
-    MESSAGE = "plain message"
-    HEADER = "header"
-    BEAN = "bean"
-    DEFAULT = "default"
 
 
 @dataclass(frozen=True)
@@ -98,49 +78,6 @@ class Beans:
     write."""
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter and what it is given; ``type_`` is that of one message where the parameter takes a batch."""
-
-    name: str
-    role: Role
-    type_: Any = None
-    batch: bool = False
-    keyword_only: bool = False
-    default: Any = inspect.Parameter.empty
-    header: str = ""
-
-
-@dataclass(frozen=True)
-class HandlerSignature:
-    """What a handler takes. ``function`` is called with its parameters in their order.
-
-    ``owner`` is the hint of the bean whose method it is; None for a plain function.
-    """
-
-    function: Callable[..., Any]
-    owner: Any
-    where: str
-    is_async: bool
-    is_batch: bool
-    parameters: tuple[Parameter, ...]
-    returns: Any = UNKNOWN
-
-    @property
-    def name(self) -> str:
-        return name_of(self.function)
-
-    @property
-    def payload(self) -> Any:
-        """The type of one payload; None for a handler that takes the message only."""
-        return next((parameter.type_ for parameter in self.parameters if parameter.role is Role.PAYLOAD), None)
-
-    @property
-    def beans(self) -> tuple[Any, ...]:
-        """The types of the beans it needs."""
-        return tuple(parameter.type_ for parameter in self.parameters if parameter.role is Role.BEAN)
-
-
 def read_signature(
     function: Callable[..., Any], *, beans: Beans, converter: MessageConverter | None, owner: Any = None
 ) -> HandlerSignature:
@@ -152,46 +89,6 @@ def read_signature(
     Raises ConfigurationError with all that is wrong with the signature; builds and calls nothing.
     """
     return _SignatureReader(function, beans, converter, owner).read()
-
-
-def wrong_return(signature: HandlerSignature, *, sends_on: bool) -> Finding | None:
-    """What is wrong with the return type of a handler, where it says one; ``sends_on``: it has a ``send_to``."""
-    returns, name = signature.returns, signature.name
-    if returns is UNKNOWN:
-        return None
-    if sends_on and returns is type(None):
-        return Finding(
-            f"listener {name} has @send_to and returns None, so that nothing is ever sent",
-            signature.where,
-            "return what is to be sent on, and say its type; or take @send_to away",
-        )
-    if signature.is_batch and not _may_be_list(returns):
-        single = type_name(_without_none(returns))
-        each = "None or an exception for each message"
-        return Finding(
-            f"listener {name} takes a batch and returns one {single}",
-            signature.where,
-            f"return list[{single}], or None for nothing to send" if sends_on else f"return None, or a list: {each}",
-        )
-    return None
-
-
-def _may_be_list(hint: Any) -> bool:
-    """Whether a value of the type may be a list or a tuple, or None."""
-    origin = get_origin(hint)
-    if origin is Annotated:
-        return _may_be_list(get_args(hint)[0])
-    if origin in (Union, types.UnionType):
-        return all(_may_be_list(member) for member in get_args(hint))
-    kind = origin or hint
-    if kind is Any or not isinstance(kind, type) or kind is type(None):
-        return True  # a name for a type, a type variable: nothing is known
-    if typing.is_typeddict(kind):
-        return False
-    try:
-        return issubclass(kind, list | tuple) or issubclass(list, kind)
-    except TypeError:  # a protocol that cannot be asked
-        return True
 
 
 def unreadable_payload(signature: HandlerSignature, converter: MessageConverter) -> Finding | None:
@@ -238,21 +135,10 @@ class _SignatureReader:
         if self.findings:
             raise ConfigurationError(self.findings)
         is_batch = any(parameter.batch for parameter in parameters)
+        returns = return_type(self.function, self.owner)
         return HandlerSignature(
-            self.function, self.owner, self.where, self.is_async, is_batch, tuple(parameters), self.return_type()
+            self.function, self.owner, self.where, self.is_async, is_batch, tuple(parameters), returns
         )
-
-    def return_type(self) -> Any:
-        annotation = return_annotation(self.function)
-        if annotation is inspect.Signature.empty:
-            return UNKNOWN
-        try:
-            returns = hint_of_method(resolve_hint(self.function, annotation), self.function, self.owner)
-        except Exception:  # evaluating an annotation can raise anything, and a return type need not exist at run time
-            return UNKNOWN
-        if get_origin(returns) in (collections.abc.Awaitable, collections.abc.Coroutine) and get_args(returns):
-            returns = get_args(returns)[-1]  # of a def that returns what is awaited
-        return type(None) if returns is None else returns
 
     def wrong(self, what: str, fix: str) -> None:
         self.findings.append(Finding(f"listener {self.name} {what}", self.where, fix))
@@ -288,8 +174,8 @@ class _SignatureReader:
             return None
         if header := header_in(hint):
             return found(Role.HEADER, hint, header=header) if self.check_header(raw.name, hint, header) else None
-        required = _without_none(hint)
-        item = _item_of_list(required)
+        required = without_none(hint)
+        item = item_of_list(required)
         taken = required if item is None else item
         if get_origin(taken) is Annotated and get_args(taken)[0] in (MessageExt, Message):
             taken = get_args(taken)[0]  # what else it says is for others
@@ -304,26 +190,26 @@ class _SignatureReader:
         if is_payload(payload):
             if not self.check_batch(raw.name, payload, item is not None and optional):
                 return None
-            if not _is_plain(payload) and self.may_be_bean(hint):
+            if not is_plain(payload) and self.may_be_bean(hint):
                 self.undecided[raw.name] = hint
             elif not self.check_payload(raw.name, payload):
                 return None
             return found(Role.PAYLOAD, payload, batch=item is not None)
         if (bean := self.bean_in(hint)) is not None:
             return found(Role.BEAN, bean) if self.check_sync(raw.name, bean) else None
-        if optional and not _mentions_payload(hint):  # a bean that may be absent, and is
+        if optional and not mentions_payload(hint):  # a bean that may be absent, and is
             return found(Role.DEFAULT) if has_default else replace(found(Role.DEFAULT), default=None)
         return found(Role.PAYLOAD, payload, batch=item is not None) if self.check_payload(raw.name, payload) else None
 
     def bean_in(self, hint: Any) -> Any:
         """The type under which the container has a bean for the hint; None when it has none."""
-        return next((candidate for candidate in (hint, _without_none(hint)) if self.beans.has(candidate)), None)
+        return next((candidate for candidate in (hint, without_none(hint)) if self.beans.has(candidate)), None)
 
     def may_be_bean(self, hint: Any) -> bool:
         """Whether the container has such a bean, or several, or would have one if a condition held."""
         if self.bean_in(hint) is not None:
             return True
-        plain = _without_none(hint)
+        plain = without_none(hint)
         return any(why(plain, "it", self.where) is not None for why in (self.beans.left_out, self.beans.ambiguous))
 
     def bean(self, found: Callable[..., Parameter], hint: Any, name: str) -> Parameter | None:
@@ -333,7 +219,7 @@ class _SignatureReader:
         absent: Parameter = found(Role.DEFAULT)
         if absent.default is not inspect.Parameter.empty:
             return absent
-        if _may_be_none(hint):
+        if may_be_none(hint):
             return replace(absent, default=None)
         if not self.tell_why_absent(name, hint):
             self.wrong(
@@ -365,7 +251,7 @@ class _SignatureReader:
                 if (bean := self.bean(as_bean, hint, each.name)) is not None:
                     decided.append(bean)
             else:
-                kind = type_name(_without_none(hint))
+                kind = type_name(without_none(hint))
                 self.wrong(
                     f"takes {kind} in parameter {each.name!r}, which a body can be read as, and there is such a bean",
                     f'write Annotated[{kind}, Qualifier("name")] for the bean of that name; where it is to be the '
@@ -392,7 +278,7 @@ class _SignatureReader:
         return problem is None
 
     def misplaces_header(self, raw: inspect.Parameter, hint: Any) -> bool:
-        wrong = misplaced_header(raw, hint, "str" if hint is raw.empty else type_name(_without_none(hint)))
+        wrong = misplaced_header(raw, hint, "str" if hint is raw.empty else type_name(without_none(hint)))
         if wrong is not None:
             self.wrong(f"has a Header {wrong[0]} in parameter {raw.name!r}", wrong[1])
         return wrong is not None
@@ -463,66 +349,3 @@ class _SignatureReader:
                     f"takes a batch, and one header {header.header!r} in parameter {header.name!r}",
                     "take list[MessageExt] and read each message's properties",
                 )
-
-
-def is_payload(hint: Any) -> bool:
-    """Whether a body can be read as ``hint``: one of the types that a handler's payload may have."""
-    origin = get_origin(hint)
-    if origin is Annotated:
-        return is_payload(get_args(hint)[0])
-    if origin in (Union, types.UnionType):
-        members = [member for member in get_args(hint) if member is not type(None)]
-        return bool(members) and all(is_payload(member) for member in members)
-    if alias := getattr(hint, "__value__", None):  # type Event = Departure | Arrival (Python 3.12)
-        return is_payload(alias)
-    kind = origin or hint
-    if not isinstance(kind, type):
-        return False
-    return (
-        kind in PLAIN_TYPES
-        or issubclass(kind, BaseModel)
-        or dataclasses.is_dataclass(kind)
-        or typing.is_typeddict(kind)
-    )
-
-
-def _is_plain(hint: Any) -> bool:
-    """Whether every value of the hint is text, bytes or a mapping: data, that only a name makes a bean."""
-    origin = get_origin(hint)
-    if origin is Annotated:
-        return _is_plain(get_args(hint)[0])
-    if origin in (Union, types.UnionType):
-        return all(member is type(None) or _is_plain(member) for member in get_args(hint))
-    return (origin or hint) in PLAIN_TYPES
-
-
-def _mentions_payload(hint: Any) -> bool:
-    """Whether the hint is a collection or a union in which a payload occurs: it was meant to be given one."""
-    origin = get_origin(hint)
-    if origin in (Union, types.UnionType) or (
-        isinstance(origin, type) and issubclass(origin, collections.abc.Iterable)
-    ):
-        return any(is_payload(each) or _mentions_payload(each) for each in get_args(hint))
-    return False
-
-
-def type_name(hint: Any) -> str:
-    """A type as a user writes it."""
-    return hint.__qualname__ if isinstance(hint, type) and not get_args(hint) else str(hint).replace("typing.", "")
-
-
-def _may_be_none(hint: Any) -> bool:
-    return _may_be_none(get_args(hint)[0]) if get_origin(hint) is Annotated else _without_none(hint) is not hint
-
-
-def _item_of_list(hint: Any) -> Any:
-    return get_args(hint)[0] if get_origin(hint) is list else None
-
-
-def _without_none(hint: Any) -> Any:
-    """``T`` of ``T | None``, of ``Annotated[T, ...] | None`` likewise; any other hint as it is."""
-    if get_origin(hint) in (Union, types.UnionType):
-        members = [member for member in get_args(hint) if member is not type(None)]
-        if len(members) == 1 and len(members) < len(get_args(hint)):
-            return members[0]
-    return hint

@@ -6,8 +6,8 @@ The registrar makes it, the container runs it.
 from __future__ import annotations
 
 from rocketbox.frozen import frozen
-from rocketbox.listeners.binding import HandlerSignature
 from rocketbox.listeners.options import GroupOptions, OnInvalid
+from rocketbox.listeners.signature import HandlerSignature
 from rocketbox.marks import send_to
 from rocketbox.message import ConsumeMode, MessageModel, SelectorType
 

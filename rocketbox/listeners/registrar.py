@@ -20,9 +20,11 @@ from rocketbox.declarations import SECONDS
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError, InvalidMessageError
 from rocketbox.frozen import frozen
 from rocketbox.hints import name_of, place_of
-from rocketbox.listeners.binding import Beans, HandlerSignature, read_signature, wrong_return
+from rocketbox.listeners.binding import Beans, read_signature
 from rocketbox.listeners.options import FUNCTION_OPTIONS, GROUP_OPTIONS, LISTENER_OPTIONS, GroupOptions, Said
 from rocketbox.listeners.plans import ContainerPlan, ListenerFunction
+from rocketbox.listeners.return_types import wrong_return
+from rocketbox.listeners.signature import HandlerSignature
 from rocketbox.listeners.tag_routing import overlap
 from rocketbox.marks import send_to
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageModel

@@ -13,7 +13,8 @@ from pydantic import BaseModel
 
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners.arguments import HandlerBinding
-from rocketbox.listeners.binding import Beans, HandlerSignature, Role, read_signature
+from rocketbox.listeners.binding import Beans, read_signature
+from rocketbox.listeners.signature import HandlerSignature, Role
 from rocketbox.marks import Header
 from rocketbox.message import Message, MessageExt, encode_properties
 from rocketbox.template import JsonMessageConverter, PayloadError, RocketMQTemplate

@@ -14,9 +14,10 @@ import pytest
 from pydantic import BaseModel, BeforeValidator, Json
 
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.listeners.binding import Beans, Role, read_signature
+from rocketbox.listeners.binding import Beans, read_signature
 from rocketbox.listeners.options import Said
 from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_containers
+from rocketbox.listeners.signature import Role
 from rocketbox.marks import Header, send_to
 from rocketbox.message import MessageExt
 from rocketbox.template import JsonMessageConverter

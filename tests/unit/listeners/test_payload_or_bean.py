@@ -17,7 +17,8 @@ from rocketbox.boot.wanted import wanted
 from rocketbox.clock import RealClock
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners.arguments import HandlerBinding
-from rocketbox.listeners.binding import Beans, HandlerSignature, Role, read_signature
+from rocketbox.listeners.binding import Beans, read_signature
+from rocketbox.listeners.signature import HandlerSignature, Role
 from rocketbox.message import MessageExt
 from rocketbox.template import JsonMessageConverter, PayloadError
 
