@@ -6,9 +6,7 @@ Names are loaded when they are first used (PEP 562): ``import rocketbox`` costs 
 
 from __future__ import annotations
 
-import gc
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rocketbox.version import __version__ as __version__
@@ -153,23 +151,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'rocketbox' has no attribute {name!r}")
-    value = getattr(_loaded(f"rocketbox.{_HOME_OF.get(name, 'errors')}"), name)
+    value = getattr(import_module(f"rocketbox.{_HOME_OF.get(name, 'errors')}"), name)
     globals()[name] = value  # the next use finds it without coming here
     return value
-
-
-def _loaded(module: str) -> ModuleType:
-    """The module. What is loaded stays, so that the collector would look through it many times, and for nothing.
-
-    A tenth of what it takes to load RocketBox (benchmark "start, the first one").
-    """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return import_module(module)
-    finally:
-        if collects:
-            gc.enable()
 
 
 def __dir__() -> list[str]:

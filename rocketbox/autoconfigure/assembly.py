@@ -37,7 +37,6 @@ from rocketbox.boot.wanted import misplaced_qualifier, wanted
 from rocketbox.client import Producer
 from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.frozen import frozen
 from rocketbox.hints import name_of, place_of
 from rocketbox.listeners import Beans
 from rocketbox.listeners.registrar import unknown_cluster
@@ -57,7 +56,7 @@ class AssemblyError(ConfigurationError):
         self.secrets = secrets
 
 
-@frozen
+@dataclass(frozen=True)
 class RunParts:
     """What a run is made of and beans may ask for, health above all: there before the start, and idle until then."""
 

@@ -25,7 +25,6 @@ from rocketbox.boot.failures import failure_findings
 from rocketbox.boot.wanted import misplaced_qualifier
 from rocketbox.durations import parse_duration
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.frozen import frozen
 from rocketbox.hints import makes_coroutine, name_of, parameters_of, place_of, resolve_hint
 
 __all__ = ["Hook", "HookDecorators", "HookPlans", "HookRole", "PlannedHook", "plan_hooks"]
@@ -42,7 +41,7 @@ class HookRole(Enum):
     EVERY = "scheduled function"
 
 
-@frozen
+@dataclass(frozen=True)
 class Hook:
     """A function that the application calls by itself, and the condition under which it does."""
 
@@ -159,7 +158,7 @@ _DECORATORS = {
 }
 
 
-@frozen
+@dataclass(frozen=True)
 class PlannedHook:
     """A hook that will be called: with what, and, of a scheduled one, after how many seconds each time."""
 

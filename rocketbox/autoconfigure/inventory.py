@@ -10,6 +10,7 @@ import ast
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +18,6 @@ from rocketbox.autoconfigure.scan import Marked, marked_in
 from rocketbox.autoconfigure.source_trees import source_tree
 from rocketbox.boot.marks import BEAN, PROPERTIES
 from rocketbox.errors import Finding
-from rocketbox.frozen import frozen
 from rocketbox.hints import place_of
 from rocketbox.marks import MARKS
 
@@ -27,7 +27,7 @@ SHOWN = 5  # names in a line; of more it is told how many there are
 FOREIGN = {"site-packages", "dist-packages"}
 
 
-@frozen
+@dataclass(frozen=True)
 class Inventory:
     """How many listeners, hooks and beans there are, those that are off included, and in which modules."""
 

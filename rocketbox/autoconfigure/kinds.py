@@ -24,7 +24,6 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from rocketbox.autoconfigure.listening import ResolveText
 from rocketbox.autoconfigure.scan import Marked
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.frozen import frozen
 from rocketbox.listeners import Beans, ContainerState
 from rocketbox.listeners.registrar import ClusterSettings
 from rocketbox.template import MessageConverter
@@ -126,7 +125,7 @@ class Planning:
             self.findings += error.findings
 
 
-@frozen
+@dataclass(frozen=True)
 class Starting:
     """What kinds may use when they start: all beans are there.
 

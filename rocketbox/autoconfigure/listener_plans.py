@@ -27,7 +27,6 @@ from rocketbox.boot.settings import Settings
 from rocketbox.boot.shapes import uniform
 from rocketbox.boot.wanted import Wanted
 from rocketbox.errors import ConfigurationError, Finding, RocketBoxError
-from rocketbox.frozen import frozen
 from rocketbox.hints import name_of, place_of
 from rocketbox.listeners import Beans
 from rocketbox.listeners.registrar import ClusterSettings
@@ -40,7 +39,7 @@ AnyKind = ListenerKind[Any, Any]
 PLAN_NAMES = ("cluster", "group", "where", "user", "describe")  # of a ListenerPlan
 
 
-@frozen
+@dataclass(frozen=True)
 class KindPlans:
     """What one kind has planned."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,13 +25,12 @@ from rocketbox.boot.root_settings import load_settings, read_ahead
 from rocketbox.boot.settings import Settings
 from rocketbox.boot.settings_file import find_settings_file
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.frozen import frozen
 from rocketbox.hints import place_of
 
 __all__ = ["Launch", "find_others", "load", "refuse_text", "settings_models"]
 
 
-@frozen
+@dataclass(frozen=True)
 class Launch:
     """What a start is told from outside: settings file, profiles, ``--key=value`` arguments; what a test replaces.
 

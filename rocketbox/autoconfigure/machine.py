@@ -7,12 +7,11 @@ is meant when nothing is said is the machine itself.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from rocketbox.clock import Clock, RealClock
-from rocketbox.frozen import frozen
 from rocketbox.local_servers import LocalServers
 from rocketbox.remoting.network import Network
 from rocketbox.storage.file_system import Storage
@@ -29,7 +28,7 @@ def _in_thread(options: EmbeddedOptions) -> LocalServers:
     return EmbeddedServers.in_thread(options)
 
 
-@frozen(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Machine:
     """``Machine()`` is the one that this process runs on: TCP, its disk, servers in a thread of their own."""
 

@@ -18,12 +18,12 @@ import sys
 import traceback
 import typing
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.frozen import frozen
 from rocketbox.hints import place_of
 
 __all__ = [
@@ -40,7 +40,7 @@ __all__ = [
 SPARK_LIBRARIES = ("pyspark", "pyarrow", "pandas")
 
 
-@frozen
+@dataclass(frozen=True)
 class Marked:
     """An object with marks; for a marked method, ``owner`` is the hint of the bean that it is called on."""
 

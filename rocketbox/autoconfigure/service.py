@@ -13,13 +13,12 @@ from rocketbox.boot.marks import Qualifier
 from rocketbox.client import ClientOptions, MQClientInstance, Producer
 from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.clock import Clock
-from rocketbox.frozen import frozen
 from rocketbox.template import MessageConverter
 
 __all__ = ["ConverterInUse", "ConverterLookup", "ProducerLookup", "Service", "of_cluster"]
 
 
-@frozen
+@dataclass(frozen=True)
 class Service:
     """The application's name, what it runs on, and what its clients may hold together.
 
@@ -55,7 +54,7 @@ class Service:
         return Path(".rocketbox") / self.name
 
 
-@frozen
+@dataclass(frozen=True)
 class ProducerLookup:
     """``of(cluster)`` is the producer of a further cluster; ConfigurationError, with what would mend it, for none."""
 

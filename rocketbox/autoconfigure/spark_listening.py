@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -31,7 +32,6 @@ from rocketbox.client import MQClientInstance
 from rocketbox.client.unbuilt import SPARK_KEYS
 from rocketbox.durations import parse_duration
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.frozen import frozen
 from rocketbox.hints import place_of
 from rocketbox.listeners.binding import Beans
 from rocketbox.listeners.options import OnInvalid, Said
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["SparkCandidate", "SparkListeners", "SparkPlan", "spark_listeners"]
 
 
-@frozen
+@dataclass(frozen=True)
 class SparkCandidate:
     """A marked function with what its decorator says, placeholders resolved; ``mark`` has what may be an object."""
 
@@ -70,7 +70,7 @@ class SparkCandidate:
         return f"Spark listener {self.function.__qualname__}"
 
 
-@frozen(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SparkPlan:
     """A Spark listener that is to run: what is known of it before anything is connected.
 

@@ -19,7 +19,6 @@ from typing import Any
 
 from rocketbox.autoconfigure.source_trees import source_tree
 from rocketbox.errors import Finding
-from rocketbox.frozen import frozen
 from rocketbox.hints import hint_of, parameters_of, plain_function, resolve_hint, return_annotation
 from rocketbox.loops import is_coroutine_function
 
@@ -29,7 +28,7 @@ AnyFunction = ast.FunctionDef | ast.AsyncFunctionDef
 SHOWN = 80  # characters of a call
 
 
-@frozen
+@dataclass(frozen=True)
 class Suspect:
     """A function whose source is looked at; ``label`` names it. ``class_`` is whose method it is, if it is one.
 
@@ -42,7 +41,7 @@ class Suspect:
     returns_to_us: bool = False
 
 
-@frozen
+@dataclass(frozen=True)
 class _Instance:
     """Some object of a class."""
 

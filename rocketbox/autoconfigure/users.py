@@ -35,14 +35,13 @@ from rocketbox.autoconfigure.kinds import ListenerPlan
 from rocketbox.autoconfigure.properties import ClusterProperties
 from rocketbox.client import ClientOptions, Credentials, MQClientInstance
 from rocketbox.client.options import DEFAULT_INSTANCE_NAME
-from rocketbox.frozen import frozen
 
 __all__ = ["ClientInstances", "ClientPlan", "ClusterClients", "PlannedClients", "User", "plan_clients", "users_of"]
 
 SECTIONS = ("producer", "consumer", "pull-consumer")
 
 
-@frozen
+@dataclass(frozen=True)
 class User:
     """Who a client is to the servers."""
 
@@ -56,7 +55,7 @@ class User:
         return f"{signs}, namespace {namespace}" if namespace else signs
 
 
-@frozen
+@dataclass(frozen=True)
 class ClientPlan:
     """One client. ``names`` are the ``instance-name`` that sections of its user say, ``used_by`` those who share it."""
 
@@ -83,7 +82,7 @@ class ClientPlan:
         return f"{self.user}, used by {', '.join(self.used_by) or 'beans that ask for it'}"
 
 
-@frozen
+@dataclass(frozen=True)
 class ClusterClients:
     """The clients of a cluster, the first one first, and whose each is."""
 
@@ -106,7 +105,7 @@ class PlannedClients:
     clusters: dict[str, ClusterClients] = field(default_factory=dict)
 
 
-@frozen
+@dataclass(frozen=True)
 class ClientInstances:
     """The running clients of one cluster: a bean."""
 

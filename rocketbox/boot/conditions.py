@@ -9,10 +9,9 @@ Source: Spring Boot 3 ``ConditionalOnProperty``, ``ConditionalOnMissingBean`` an
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Protocol
-
-from rocketbox.frozen import frozen
 
 __all__ = [
     "Condition",
@@ -29,7 +28,7 @@ __all__ = [
 ]
 
 
-@frozen
+@dataclass(frozen=True)
 class Verdict:
     """Whether a condition holds, and why. ``key`` is the setting that would mend it, ``fix`` what to do, if any."""
 
@@ -68,7 +67,7 @@ def _type_name(kind: Any) -> str:
     return getattr(kind, "__name__", None) or str(kind)
 
 
-@frozen
+@dataclass(frozen=True)
 class _OnProperty:
     written: str
     having: str | None
@@ -99,7 +98,7 @@ def on_property(key: str, having: str | None = None, missing: bool = False, *, t
     return _OnProperty(key, having, missing, to)
 
 
-@frozen
+@dataclass(frozen=True)
 class _OnMissingBean:
     kind: Any
 
@@ -115,7 +114,7 @@ def on_missing_bean(kind: Any) -> Condition:
     return _OnMissingBean(kind)
 
 
-@frozen
+@dataclass(frozen=True)
 class _OnBean:
     kind: Any
 
@@ -135,7 +134,7 @@ def on_bean(kind: Any) -> Condition:
     return _OnBean(kind)
 
 
-@frozen
+@dataclass(frozen=True)
 class _OnModule:
     name: str
 
@@ -154,7 +153,7 @@ def on_module(name: str) -> Condition:
     return _OnModule(name)
 
 
-@frozen
+@dataclass(frozen=True)
 class _OnProfile:
     names: tuple[str, ...]
 
@@ -178,7 +177,7 @@ def on_profile(*names: str) -> Condition:
     return _OnProfile(names)
 
 
-@frozen
+@dataclass(frozen=True)
 class _AnyOf:
     conditions: tuple[Condition, ...]
 
@@ -201,7 +200,7 @@ def any_of(*conditions: Condition) -> Condition:
     return _AnyOf(conditions)
 
 
-@frozen
+@dataclass(frozen=True)
 class _Not:
     condition: Condition
 

@@ -19,7 +19,6 @@ from rocketbox.boot.conditions import Condition
 from rocketbox.boot.marks import BeanMark, Cluster, Phase, bean_mark, is_primary
 from rocketbox.boot.wanted import Wanted, hint_name, misplaced_qualifier, provided_name, provided_type, wanted
 from rocketbox.errors import Finding
-from rocketbox.frozen import frozen
 from rocketbox.hints import parameters_of, place_of, resolve_hint, return_annotation
 
 __all__ = ["BeanDefinition", "BeanParameter", "Source", "Style", "define", "given"]
@@ -49,7 +48,7 @@ _UNIONS = (typing.Union, types.UnionType)
 _MANAGERS = (contextlib.AbstractContextManager, contextlib.AbstractAsyncContextManager)
 
 
-@frozen
+@dataclass(frozen=True)
 class BeanParameter:
     """One parameter of a bean function. ``wanted`` is None when it cannot be known; ``problem`` says why."""
 

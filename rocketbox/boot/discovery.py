@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any
 
 from rocketbox.boot.marks import bean_mark, properties_prefix
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.frozen import frozen
 
 __all__ = [
     "GROUP",
@@ -35,7 +34,7 @@ __all__ = [
 GROUP = "rocketbox.autoconfigure"
 
 
-@frozen
+@dataclass(frozen=True)
 class AutoconfigurationModule:
     """What one entry point brings: bean functions and classes, and models of settings by their prefixes.
 

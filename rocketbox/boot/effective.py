@@ -23,7 +23,6 @@ from rocketbox.boot.shapes import MISSING, Field, Leaf, Section, Shape, Table, h
 from rocketbox.boot.wording import expected, unknown_key
 from rocketbox.durations import format_duration
 from rocketbox.errors import ConfigurationError
-from rocketbox.frozen import frozen
 from rocketbox.sizes import format_size
 
 __all__ = ["Effective", "effective", "explain", "format_value", "render_tree"]
@@ -33,7 +32,7 @@ DEFAULT = "default"
 _PLAIN = re.compile(r"-?[\w./$~^=+(][^\n#\"',\[\]{}]*")
 
 
-@frozen
+@dataclass(frozen=True)
 class Effective:
     """A key and its value as a user would write it; ``said`` are those who wrote it, the winner first."""
 

@@ -9,6 +9,7 @@ Source: Spring Boot 3 ``ConfigDataEnvironment``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,13 @@ from rocketbox.boot.origins import split_key
 from rocketbox.boot.profiles import AskedProfiles, ProfilesProperties, active_profiles, is_profile_name
 from rocketbox.boot.sources import FileLayer, Glance, Sources, file_layer
 from rocketbox.errors import Finding
-from rocketbox.frozen import frozen
 
 __all__ = ["PROFILES_PREFIX", "ChosenFiles", "choose_files", "early_value"]
 
 PROFILES_PREFIX = "rocketbox.profiles"
 
 
-@frozen
+@dataclass(frozen=True)
 class ChosenFiles:
     """What counts of the files: the active profiles, those that were asked for, the files, and their layers."""
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rocketbox.boot.origins import Item, Listing, Origin, Raw, Ready, Scalar, file_label, split_key
 from rocketbox.errors import Finding
-from rocketbox.frozen import frozen
 
 __all__ = ["ConfigProperties", "Import", "circle_finding", "import_location", "imports_in", "tree_items"]
 
@@ -59,7 +59,7 @@ class ConfigProperties(BaseModel):
     activate: ActivateProperties = Field(default_factory=ActivateProperties)
 
 
-@frozen
+@dataclass(frozen=True)
 class Import:
     """One import: the file or directory, how and where it was written."""
 

@@ -25,7 +25,6 @@ from rocketbox.boot.shapes import UNDECLARED, Leaf, Section, Shape, Table, key_t
 from rocketbox.boot.wording import expected, mistaken, single_value_fix, unknown_key
 from rocketbox.boot.yaml_documents import Document, read_documents
 from rocketbox.errors import Finding
-from rocketbox.frozen import frozen
 
 __all__ = [
     "IMPORT",
@@ -47,7 +46,7 @@ IMPORT = ("rocketbox", "config", "import")
 _FOREIGN_SCHEMES = ("tcp://", "udp://", "sctp://")
 
 
-@frozen
+@dataclass(frozen=True)
 class Entry:
     """One value of one layer."""
 
@@ -79,7 +78,7 @@ class Layer:
     names: dict[tuple[str, ...], Entry] = field(default_factory=dict)
 
 
-@frozen
+@dataclass(frozen=True)
 class ConditionalDocument:
     """A document of a settings file; ``on_profile`` is empty for one that always counts.
 

@@ -7,10 +7,9 @@ mean is decided in ``boot.beans`` and ``boot.root_settings`` when an application
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeVar, overload
-
-from rocketbox.frozen import frozen
 
 if TYPE_CHECKING:
     from rocketbox.boot.conditions import Condition
@@ -47,14 +46,14 @@ class Phase(IntEnum):
     LISTENERS = 6
 
 
-@frozen
+@dataclass(frozen=True)
 class Qualifier:
     """``Annotated[T, Qualifier("audit")]``: the bean of that name, or of the cluster of that name."""
 
     name: str
 
 
-@frozen
+@dataclass(frozen=True)
 class Cluster:
     """What a ``per_cluster`` bean function may ask for: which cluster it is built for.
 
@@ -65,7 +64,7 @@ class Cluster:
     prefix: str
 
 
-@frozen
+@dataclass(frozen=True)
 class BeanMark:
     """What ``@bean`` said."""
 

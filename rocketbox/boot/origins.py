@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from rocketbox.frozen import frozen
 
 __all__ = ["Group", "Item", "Listing", "Origin", "Raw", "Ready", "Scalar", "file_label", "split_key"]
 
 
-@frozen
+@dataclass(frozen=True)
 class Origin:
     """Where a value was written. ``source`` is a file, or what stands for one; ``line`` and ``column`` begin at 1."""
 
@@ -26,7 +24,7 @@ class Origin:
         return f"{self.source}:{self.line}:{self.column}" if self.column else f"{self.source}:{self.line}"
 
 
-@frozen
+@dataclass(frozen=True)
 class Scalar:
     """Text; None is YAML's null. ``plain``: it was written without quotes. ``open_``: ``${...}`` in it counts.
 
@@ -40,7 +38,7 @@ class Scalar:
     secret: bool = False
 
 
-@frozen
+@dataclass(frozen=True)
 class Listing:
     """A list."""
 
@@ -48,7 +46,7 @@ class Listing:
     origin: Origin
 
 
-@frozen
+@dataclass(frozen=True)
 class Group:
     """A mapping inside a list, or an empty one: keys, where each was written, values."""
 
@@ -56,7 +54,7 @@ class Group:
     origin: Origin
 
 
-@frozen
+@dataclass(frozen=True)
 class Ready:
     """A Python value that a program handed in."""
 
@@ -67,7 +65,7 @@ class Ready:
 Raw = Scalar | Listing | Group | Ready
 
 
-@frozen
+@dataclass(frozen=True)
 class Item:
     """One value of a source, with the parts of its key as they were written and the place of each part."""
 

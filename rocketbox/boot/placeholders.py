@@ -8,10 +8,9 @@ Source: Spring ``PlaceholderResolutionSupport``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from rocketbox.errors import Finding
-from rocketbox.frozen import frozen
 
 __all__ = ["Found", "Lookup", "PlaceholderError", "resolve_placeholders"]
 
@@ -19,7 +18,7 @@ MOST_NESTED = 100  # names that stand for names, and placeholders in placeholder
 MOST_CHARACTERS = 1 << 20  # of one text, with all that its names stand for
 
 
-@frozen
+@dataclass(frozen=True)
 class Found:
     """What a name stands for, itself perhaps with placeholders, and where that was written."""
 
@@ -43,7 +42,7 @@ class PlaceholderError(Exception):
         super().__init__(str(finding))
 
 
-@frozen
+@dataclass(frozen=True)
 class _Step:
     name: str
     where: str

@@ -19,7 +19,6 @@ from rocketbox.boot.missing_beans import MissingBean
 from rocketbox.boot.report import ConditionsReport, ReportEntry
 from rocketbox.boot.wanted import Wanted, fits, hint_name
 from rocketbox.errors import Finding
-from rocketbox.frozen import frozen
 
 __all__ = ["Argument", "Bundle", "Plan", "SettingsView", "evaluate", "make_plan"]
 
@@ -33,7 +32,7 @@ class SettingsView(Protocol):
     def text(self, key: str) -> str | None: ...
 
 
-@frozen
+@dataclass(frozen=True)
 class Bundle:
     """Auto-configurations that came, or would have come, together. ``names`` are those by which they are left out.
 
@@ -45,7 +44,7 @@ class Bundle:
     loaded: bool = True
 
 
-@frozen
+@dataclass(frozen=True)
 class Argument:
     """What one parameter is given: one bean, all of a type, a constant (None, or the Cluster), or its default."""
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from glob import escape as glob_escape
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.frozen import frozen
 
 __all__ = [
     "DEFAULT_PROFILE",
@@ -114,7 +114,7 @@ def profiles_of_files(file: Path) -> Iterator[str]:
             yield beside.stem.removeprefix(f"{file.stem}-")
 
 
-@frozen
+@dataclass(frozen=True)
 class AskedProfiles:
     """The profiles somebody asked for, members of their groups included, each with the place that names it.
 

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rocketbox.boot.conditions import Verdict
-from rocketbox.frozen import frozen
 
 __all__ = ["ConditionsReport", "ReportEntry"]
 
 
-@frozen
+@dataclass(frozen=True)
 class ReportEntry:
     """One bean definition, for one cluster. ``verdicts`` are those that decided: all that held, or the first that
     did not. ``origin`` is the distribution that brought it, empty for rocketbox's own and the user's."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from pydantic import BaseModel
 
@@ -23,14 +24,13 @@ from rocketbox.boot.shapes import (
     leaves_of,
     uniform,
 )
-from rocketbox.frozen import frozen
 
 __all__ = ["Located", "Schema"]
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,3}")  # of a list's entry in the name of a variable
 
 
-@frozen
+@dataclass(frozen=True)
 class Located:
     """Where a written key leads. ``unknown`` is the index of the part that nobody knows; ``within`` knew the rest.
 

@@ -24,12 +24,11 @@ from rocketbox.boot.schema import Schema
 from rocketbox.boot.shapes import MISSING, Leaf, Section, Shape, Table, has_keys, unwrapped
 from rocketbox.boot.sources import Texts
 from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.frozen import frozen
 
 __all__ = ["Settings", "SettingsError", "SourceValue"]
 
 
-@frozen
+@dataclass(frozen=True)
 class SourceValue:
     """One source's word on a key; secrets are masked."""
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rocketbox.boot.shapes import MISSING, Field, Leaf, Many, Section, Shape, Table
 from rocketbox.errors import ConfigurationError
-from rocketbox.frozen import frozen
 
 __all__ = ["UnionShapes"]
 
 
-@frozen
+@dataclass(frozen=True)
 class UnionShapes:
     """Makes one shape of several. ``refuse`` makes the error for what cannot be: what is wrong, and what to write."""
 

@@ -31,14 +31,13 @@ from rocketbox.boot.profiles import accepts
 from rocketbox.boot.schema import Schema
 from rocketbox.boot.secrets import has_secret_name, secret_values
 from rocketbox.errors import Finding
-from rocketbox.frozen import frozen
 
 __all__ = ["FileLayer", "Glance", "Sources", "Texts", "file_layer"]
 
 _ABOVE_ENVIRONMENT = ("arguments", "overrides")
 
 
-@frozen
+@dataclass(frozen=True)
 class FileLayer:
     """What counts of one file; None for no file at all."""
 
@@ -59,7 +58,7 @@ def file_layer(
     return FileLayer(f"{label} (profile documents)" if conditional else label, chosen, file)
 
 
-@frozen
+@dataclass(frozen=True)
 class Glance:
     """What the sources say of single keys before all files are known: those of profiles and imports."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from rocketbox.boot.shapes import ANY, Leaf, Many, Section, Shape, Table, key_te
 from rocketbox.boot.sources import Texts
 from rocketbox.boot.wording import example, expected, shown
 from rocketbox.errors import Finding
-from rocketbox.frozen import frozen
 
 __all__ = ["validation_findings"]
 
@@ -56,7 +55,7 @@ def validation_findings(
     return list(findings.values())
 
 
-@frozen
+@dataclass(frozen=True)
 class _Place:
     """Where pydantic found something: the path of a key, what lies below it in a list, and the shape there.
 

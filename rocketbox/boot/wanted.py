@@ -10,12 +10,12 @@ import contextlib
 import inspect
 import types
 import typing
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from typing_extensions import TypeAliasType
 
 from rocketbox.boot.marks import Qualifier
-from rocketbox.frozen import frozen
 
 __all__ = [
     "Wanted",
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-@frozen
+@dataclass(frozen=True)
 class Wanted:
     """What somebody asks the container for."""
 

@@ -14,7 +14,6 @@ import yaml
 
 from rocketbox.boot.origins import Group, Item, Listing, Origin, Raw, Scalar, file_label, split_key
 from rocketbox.errors import Finding
-from rocketbox.frozen import frozen
 
 __all__ = ["Document", "read_documents"]
 
@@ -25,7 +24,7 @@ _TAG = "tag:yaml.org,2002:"
 _PLAIN_TAGS = {_TAG + name for name in "str int float bool null map seq merge value timestamp".split()}
 
 
-@frozen
+@dataclass(frozen=True)
 class Document:
     """One document of a file: its values, flattened to the leaves of its groups."""
 

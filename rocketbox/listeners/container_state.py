@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
-
-from rocketbox.frozen import frozen
 
 __all__ = ["ContainerState", "ContainerStatus"]
 
@@ -20,7 +18,7 @@ class ContainerStatus(Enum):
     STOPPED = "stopped"
 
 
-@frozen
+@dataclass(frozen=True)
 class ContainerState:
     """``ready`` turns false, with the ``reason``, when the container does not do its work.
 

@@ -5,7 +5,8 @@ The registrar makes it, the container runs it.
 
 from __future__ import annotations
 
-from rocketbox.frozen import frozen
+from dataclasses import dataclass
+
 from rocketbox.listeners.options import GroupOptions, OnInvalid
 from rocketbox.listeners.signature import HandlerSignature
 from rocketbox.marks import send_to
@@ -14,7 +15,7 @@ from rocketbox.message import ConsumeMode, MessageModel, SelectorType
 __all__ = ["ContainerPlan", "ListenerFunction"]
 
 
-@frozen(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ListenerFunction:
     """One function of a group and what it owns: topic, selector, payload, batch, and where its results go."""
 
@@ -27,7 +28,7 @@ class ListenerFunction:
     replies: tuple[send_to, ...]
 
 
-@frozen(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ContainerPlan:
     """What the registrar found: a group of a cluster (None: the main one), its functions, and its options.
 

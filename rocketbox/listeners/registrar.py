@@ -18,7 +18,6 @@ from rocketbox.client.checks import MAX_TOPIC_CHARS, check_group, check_topic
 from rocketbox.client.options import mismatches
 from rocketbox.declarations import SECONDS
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError, InvalidMessageError
-from rocketbox.frozen import frozen
 from rocketbox.hints import name_of, place_of
 from rocketbox.listeners.binding import Beans, read_signature
 from rocketbox.listeners.options import FUNCTION_OPTIONS, GROUP_OPTIONS, LISTENER_OPTIONS, GroupOptions, Said
@@ -37,7 +36,7 @@ __all__ = ["Candidate", "ClusterSettings", "plan_containers", "unknown_cluster"]
 _OPTION_KEYS = tuple(option.key for option in LISTENER_OPTIONS.values() if option.key is not None)
 
 
-@frozen
+@dataclass(frozen=True)
 class Candidate:
     """A marked function: what its decorator said, and the ``send_to`` marks beside it; a method of ``owner``'s bean."""
 
@@ -62,7 +61,7 @@ class Candidate:
         return group
 
 
-@frozen
+@dataclass(frozen=True)
 class ClusterSettings:
     """What the settings say about the listeners of one cluster; ``prefix`` is ``rocketmq`` or a cluster's own.
 

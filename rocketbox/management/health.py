@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Self
 
 from rocketbox.boot.masking import mask
-from rocketbox.frozen import frozen
 from rocketbox.safe_repr import safe_repr
 
 __all__ = ["ApplicationHealth", "Health", "HealthIndicator", "HealthStatus", "masked_health"]
@@ -37,7 +36,7 @@ class HealthStatus(Enum):
 _WORST_FIRST = (HealthStatus.DOWN, HealthStatus.OUT_OF_SERVICE, HealthStatus.UNKNOWN, HealthStatus.UP)
 
 
-@frozen
+@dataclass(frozen=True)
 class Health:
     """How a part is: ``reasons`` are sentences for people, ``details`` data for programs.
 
@@ -101,7 +100,7 @@ class HealthIndicator(ABC):
         """How it is now. Asked often, in the event loop: it must neither wait nor block."""
 
 
-@frozen
+@dataclass(frozen=True)
 class ApplicationHealth:
     """How an application is: whether it is ready for work, if not why not, and each of its parts."""
 

@@ -7,6 +7,7 @@ Where the values come from (YAML, decorator) is the caller's; what the data sour
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -14,7 +15,6 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from rocketbox.declarations import IN_CODE, Key, Option, Words, options_of
-from rocketbox.frozen import frozen
 
 __all__ = ["QUERY_OPTIONS", "OnInvalidBody", "QueryOptions", "RowForm"]
 
@@ -37,7 +37,7 @@ class OnInvalidBody(Enum):
     DEAD_LETTER = "dead-letter"
 
 
-@frozen(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class QueryOptions:
     """The options beside topic, group, cluster and selection, which all kinds of listeners have."""
 

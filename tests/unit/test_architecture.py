@@ -27,7 +27,6 @@ LADDER: dict[str, str] = {
     "hints": "",
     "rare_log": "",
     "frames": "",
-    "frozen": "",
     "safe_repr": "",
     "tasks": "errors clock safe_repr",
     "waiters": "",
@@ -42,7 +41,7 @@ LADDER: dict[str, str] = {
     "client": "declarations errors clock tasks frames rare_log safe_repr blocking waiters message storage "
     "protocol remoting",
     "template": "durations errors clock tasks loops message protocol remoting client",
-    "listeners": "declarations errors clock tasks frozen hints message marks protocol remoting client template",
+    "listeners": "declarations errors clock tasks hints message marks protocol remoting client template",
     "nameserver": "errors clock tasks rare_log message protocol remoting",
     "broker": "errors clock tasks rare_log blocking loops waiters message storage protocol remoting",
     "local_servers": "",
@@ -80,13 +79,13 @@ LADDER: dict[str, str] = {
     "spark.write_options",
     "spark.source": "spark.columns spark.options spark.readers spark.writing",
     "spark.discovery": "spark.source",
-    "spark": "declarations errors clock tasks frames frozen rare_log hints blocking message marks protocol remoting "
+    "spark": "declarations errors clock tasks frames rare_log hints blocking message marks protocol remoting "
     "client template listeners spark spark.columns spark.offsets spark.options",
-    "boot": "durations sizes errors clock tasks frames frozen hints loops own_failures safe_repr",
-    "autoconfigure": "declarations durations sizes errors clock tasks frozen hints safe_repr own_failures blocking "
+    "boot": "durations sizes errors clock tasks frames hints loops own_failures safe_repr",
+    "autoconfigure": "declarations durations sizes errors clock tasks hints safe_repr own_failures blocking "
     "loops message marks protocol remoting client template listeners spark boot storage local_servers embedded "
     "background_work management watchdog",
-    "management": "frozen safe_repr boot",
+    "management": "safe_repr boot",
     "background": "errors loops",
     "watchdog": "errors clock frames loops",
     "stop_guard": "clock frames loops watchdog",
