@@ -8,8 +8,10 @@ import typer
 
 from rocketbox.cli import service, settings
 from rocketbox.cli.broker import CONTEXT_SETTINGS, broker
+from rocketbox.cli.doctor import doctor
 from rocketbox.cli.new import new
 from rocketbox.cli.run import run
+from rocketbox.cli.spark import spark
 from rocketbox.cli.store import store
 from rocketbox.version import __version__
 
@@ -43,7 +45,9 @@ for command in (run, service.check, service.conditions, settings.config):
 app.command("broker", context_settings=CONTEXT_SETTINGS)(broker)
 app.command("schema")(settings.schema)  # takes no settings: any other option is a mistake
 app.command("new")(new)
+app.command("doctor")(doctor)
 app.add_typer(store, name="store")
+app.add_typer(spark, name="spark")
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,6 +27,7 @@ from pyspark.sql.udf import UserDefinedFunction
 from pyspark.sql.udtf import UserDefinedTableFunction
 
 from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.spark.checkpoint_folder import in_use
 from rocketbox.spark.java import find_java
 from rocketbox.spark.paths import local_folder
 from rocketbox.spark.submitted import has_log_settings, is_submitted, said_to_spark
@@ -255,7 +256,8 @@ class SparkRuntime:
             )
         self._checkpoints[key] = where
         try:
-            yield
+            with _held(checkpoint, where):
+                yield
         finally:
             del self._checkpoints[key]
 
@@ -272,6 +274,22 @@ class SparkRuntime:
                 self._session = await anyio.to_thread.run_sync(create_session, self._app_name, self._conf)
                 self._is_ours = self._session.sparkContext is not found
             return self._session
+
+
+@contextmanager
+def _held(checkpoint: str, where: str) -> Iterator[None]:
+    """Keep a folder of this machine from being set aside. Raises ConfigurationError when it cannot be written."""
+    if (folder := local_folder(checkpoint)) is None:
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(in_use(folder))
+        except OSError as error:
+            what = f"the checkpoint {checkpoint} of a Spark listener cannot be used: {error}"
+            fix = "let checkpoint= or rocketbox.spark.checkpoint name a folder that this process may write to"
+            raise ConfigurationError(Finding(what, where, fix)) from error
+        yield
 
 
 def _stop(session: SparkSession) -> None:

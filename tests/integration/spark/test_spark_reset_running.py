@@ -1,0 +1,59 @@
+"""``rocketbox spark reset`` asks the brokers whether a driver on another machine runs the query."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+pytest.importorskip("pyspark")
+
+from rocketbox.cli.app import app
+from rocketbox.client import MQClientInstance
+from rocketbox.spark.lease import Lease
+from tests.integration.spark.topics import Broker, rows_of
+from tests.services import ServiceMaker, service_maker
+
+pytestmark = pytest.mark.anyio
+
+SOURCE = """
+from pyspark.sql import DataFrame
+from rocketbox import RocketBox, rocketmq_spark_listener
+
+app = RocketBox("flight-desk", scan=[__name__])
+
+@rocketmq_spark_listener(topic="TOPIC", consumer_group="lake", checkpoint="lake")
+def to_lake(rows: DataFrame) -> None: ...
+"""
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
+    yield from service_maker(tmp_path, monkeypatch, runs=False)
+
+
+def reset(name: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        app(["spark", "reset", name, "--group", "lake", "--yes"])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+async def test_a_query_that_runs_on_another_machine_keeps_its_checkpoint(
+    service: ServiceMaker, broker: Broker, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 1))
+    name = service(SOURCE.replace("TOPIC", topic), f"rocketmq.name-server: {broker.name_server}\n").__name__
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / "metadata").write_text(json.dumps({"id": "6f1b"}))
+    async with MQClientInstance(broker.name_server) as instance:
+        lease = Lease(instance, "lake", topic, holder="another machine")
+        assert (await lease.take()).held
+        assert await anyio.to_thread.run_sync(reset, name) == 1
+        assert f"a query of group lake for topic {topic} runs: another driver holds its lock" in capsys.readouterr().err
+        await lease.release()
+        assert await anyio.to_thread.run_sync(reset, name) == 0
+    assert not (tmp_path / "lake").exists()
