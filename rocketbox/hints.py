@@ -4,7 +4,8 @@ The types that functions and classes are annotated with are resolved one by one 
 
 Resolving all at once (``typing.get_type_hints``) fails as a whole when one name exists for type checkers only; here
 only who asks for that one hint sees it fail. Works with and without ``from __future__ import annotations``, and for
-Python 3.14's lazy annotations. What a hint means is the business of who asks: ``boot.wanted``, ``listeners.binding``.
+Python 3.14's lazy annotations. What a hint means is the business of who asks: ``boot.dependencies``,
+``listeners.binding``.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from rocketbox.autoconfigure import embedded, rocketmq
 from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties, cluster_prefix
 from rocketbox.autoconfigure.service import Service, of_cluster
 from rocketbox.boot.beans import BeanContainer
-from rocketbox.boot.wanted import Wanted
+from rocketbox.boot.dependencies import Dependency
 from rocketbox.client import ConsumeMiddleware, MQClientInstance, SendMiddleware
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.local_servers import LocalServers
@@ -45,8 +45,10 @@ def embedded_elsewhere(properties: RocketMQProperties, container: BeanContainer,
 def idle_middleware(container: BeanContainer) -> Iterator[Finding]:
     """Middleware beans wrap what our client instances do; one of the user's own has to take them by itself."""
     planned = container.planned
-    middlewares = [bean for kind in (SendMiddleware, ConsumeMiddleware) for bean in planned.candidates(Wanted(kind))]
-    for bean in planned.candidates(Wanted(MQClientInstance, every=True)):
+    middlewares = [
+        bean for kind in (SendMiddleware, ConsumeMiddleware) for bean in planned.candidates(Dependency(kind))
+    ]
+    for bean in planned.candidates(Dependency(MQClientInstance, every=True)):
         given = [each for argument in planned.arguments.get(bean, ()) for each in argument.beans]
         if bean.target is not rocketmq.client_instance and not any(each in given for each in middlewares):
             for middleware in middlewares:
@@ -78,5 +80,5 @@ def absences(properties: RocketMQProperties, container: BeanContainer, *, listen
     if verdict is None or container.has(RocketMQTemplate) or listens:
         return
     if verdict.key is not None and verdict.key not in told:  # None: it is excluded
-        what = f"there is no {Wanted(RocketMQTemplate)}: {verdict.reason}"
+        what = f"there is no {Dependency(RocketMQTemplate)}: {verdict.reason}"
         yield Finding(what, None, verdict.fix)

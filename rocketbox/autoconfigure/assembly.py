@@ -28,12 +28,12 @@ from rocketbox.autoconfigure.unawaited import Suspect, forgotten_awaits
 from rocketbox.autoconfigure.users import PlannedClients
 from rocketbox.background_work import BackgroundWork
 from rocketbox.boot.beans import BeanContainer, Bundle
+from rocketbox.boot.dependencies import dependency_of, misplaced_qualifier
 from rocketbox.boot.failures import without_secrets
 from rocketbox.boot.marks import BEAN, PRIMARY, bean_mark
 from rocketbox.boot.missing_beans import told_together
 from rocketbox.boot.overrides import Replacement
 from rocketbox.boot.settings import Settings, SettingsError
-from rocketbox.boot.wanted import misplaced_qualifier, wanted
 from rocketbox.client import Producer
 from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.errors import ConfigurationError, Finding
@@ -133,7 +133,7 @@ class Assembly:
 
 
 def _asks_by_name(hint: Any) -> bool:
-    return wanted(hint).qualifier is not None
+    return dependency_of(hint).qualifier is not None
 
 
 def assemble(
@@ -248,7 +248,7 @@ def assemble(
 
 def _replaced_models(models: Mapping[str, Any], launch: Launch, replacements: Sequence[Replacement]) -> list[str]:
     """The prefixes of those models of the settings whose places are taken, so that nothing is required of them."""
-    taken = [wanted(hint).type_ for hint in launch.beans] + [each.bean.provides for each in replacements]
+    taken = [dependency_of(hint).type_ for hint in launch.beans] + [each.bean.provides for each in replacements]
     own = (RocketMQProperties, RocketBoxProperties)  # of which more is made than beans
     return [prefix for prefix, model in models.items() if model not in own and any(each is model for each in taken)]
 

@@ -21,8 +21,8 @@ from rocketbox.autoconfigure.listening import ResolveText
 from rocketbox.blocking import WorkerPool
 from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.conditions import Condition, Verdict
+from rocketbox.boot.dependencies import misplaced_qualifier
 from rocketbox.boot.failures import failure_findings
-from rocketbox.boot.wanted import misplaced_qualifier
 from rocketbox.durations import parse_duration
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import makes_coroutine, name_of, parameters_of, place_of, resolve_hint

@@ -22,10 +22,10 @@ from rocketbox.autoconfigure.service import Service, of_cluster
 from rocketbox.autoconfigure.users import PlannedClients, plan_clients
 from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.beans_ahead import beans_ahead
+from rocketbox.boot.dependencies import Dependency
 from rocketbox.boot.failures import failure_findings
 from rocketbox.boot.settings import Settings
 from rocketbox.boot.shapes import uniform
-from rocketbox.boot.wanted import Wanted
 from rocketbox.errors import ConfigurationError, Finding, RocketBoxError
 from rocketbox.hints import name_of, place_of
 from rocketbox.listeners import Beans
@@ -128,7 +128,7 @@ class ListenerPlanner:
         known: MessageConverter | None = self.container.known(MessageConverter)
         if known is not None:
             return known
-        found = self.container.planned.candidates(Wanted(MessageConverter))
+        found = self.container.planned.candidates(Dependency(MessageConverter))
         ours = not found or any(each.target is rocketmq.message_converter for each in found)
         return JsonMessageConverter() if ours else None
 

@@ -26,8 +26,8 @@ from rocketbox.autoconfigure.properties import (
 )
 from rocketbox.autoconfigure.scan import Marked
 from rocketbox.autoconfigure.service import Service, of_cluster
+from rocketbox.boot.dependencies import dependency_of
 from rocketbox.boot.marks import bean
-from rocketbox.boot.wanted import wanted
 from rocketbox.client import MQClientInstance
 from rocketbox.client.unbuilt import SPARK_KEYS
 from rocketbox.durations import parse_duration
@@ -309,7 +309,7 @@ def _plan_listener(
                 f"return {type_name(hint)} from a function marked @bean",
             )
             for hint in signature.beans
-            if not beans.has(hint) and not wanted(hint).optional
+            if not beans.has(hint) and not dependency_of(hint).optional
         ]
     if mark.trigger is not None and "trigger" not in of_group.values:
         options["trigger"], places["trigger"] = mark.trigger, here

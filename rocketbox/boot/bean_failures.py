@@ -26,7 +26,7 @@ class BeanFailures:
     @contextmanager
     def watched(self, bean: BeanDefinition, stack: AsyncExitStack) -> Iterator[None]:
         """Note, when the stack closes, what the bean that is entered inside raises itself."""
-        if bean.style is Style.GIVEN:
+        if bean.style is Style.INSTANCE:
             yield
             return
         before: list[BaseException | None] = [None]

@@ -61,7 +61,7 @@ class BeanProviders:
         self._providers = {bean: _provider_of(bean, in_place.get(bean, ())) for bean in plan.order}
 
         def is_handed_in(bean: BeanDefinition) -> bool:
-            return bean.style is Style.GIVEN and bean not in in_place
+            return bean.style is Style.INSTANCE and bean not in in_place
 
         for bean in sorted(self._providers, key=is_handed_in):
             # Objects that were handed in, such as models of settings, leave the plain name to a bean that has it too.
@@ -79,7 +79,7 @@ class BeanProviders:
 
     def is_there(self, bean: BeanDefinition) -> bool:
         """Whether nobody has to make it: it was handed in, or something overrides it."""
-        return bean.style is Style.GIVEN or (bean in self._providers and bool(overriding(self._providers[bean])))
+        return bean.style is Style.INSTANCE or (bean in self._providers and bool(overriding(self._providers[bean])))
 
     def add_left_out(self) -> None:
         """Have a provider as well for each bean that is not taken: it may be overridden for another plan that takes it.
@@ -140,7 +140,7 @@ class BeanProviders:
 
 def _provider_of(bean: BeanDefinition, in_place: Sequence[BeanProvider]) -> BeanProvider:
     """One that is filled when the bean is started, if it is not there already."""
-    if bean.style is Style.GIVEN and not in_place:
+    if bean.style is Style.INSTANCE and not in_place:
         if bean.value is not None:
             return providers.Object(bean.value)
         return providers.ThreadSafeSingleton(partial(_not_started, bean.label))  # of a model without known settings

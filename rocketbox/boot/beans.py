@@ -16,14 +16,14 @@ from typing import Annotated, Any, TypeVar, cast
 from rocketbox.boot.bean_failures import BeanFailures
 from rocketbox.boot.bean_providers import BeanProvider, BeanProviders, constant, every_one
 from rocketbox.boot.conditions import Condition, Verdict
-from rocketbox.boot.definitions import BeanDefinition, Source, Style, define, given
+from rocketbox.boot.definitions import BeanDefinition, Source, Style, define, define_instance
+from rocketbox.boot.dependencies import Dependency, dependency_of, fits, hint_name
 from rocketbox.boot.entering import EnteredBeans
 from rocketbox.boot.failures import failure_findings
 from rocketbox.boot.marks import Cluster, Phase, Qualifier
 from rocketbox.boot.overrides import Overrides, Replacement
 from rocketbox.boot.planning import Bundle, Plan, SettingsView, evaluate, make_plan
 from rocketbox.boot.report import ConditionsReport
-from rocketbox.boot.wanted import Wanted, fits, hint_name, wanted
 from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, Finding, NotStartedError
 from rocketbox.own_failures import failures_only
@@ -96,7 +96,7 @@ class BeanContainer:
         """
         kind = type(value) if provides is None else provides
         belongs = None if cluster is None else self._clusters.get(cluster, self._main)
-        self._definitions.append(given(value, kind, name or hint_name(kind), where, belongs))
+        self._definitions.append(define_instance(value, kind, name or hint_name(kind), where, belongs))
 
     def add_models(self, models: Mapping[str, Any], types: Mapping[str, type] | None = None) -> None:
         """Take the models of the settings, by their prefixes, as beans of their types.
@@ -147,7 +147,7 @@ class BeanContainer:
 
     def known(self, hint: Any) -> Any:
         """The object that this hint will be given, if it is there before the start: handed in, or an override."""
-        found = self.planned.candidates(wanted(hint))
+        found = self.planned.candidates(dependency_of(hint))
         if len(found) != 1 or found[0] not in self.providers or not self.providers.is_there(found[0]):
             return None
         return self.providers[found[0]]()
@@ -170,13 +170,13 @@ class BeanContainer:
 
     def has(self, hint: Any) -> bool:
         """Whether a parameter with this hint can be given: ``T``, ``Annotated``, ``list[T]`` or ``T | None``."""
-        asked = wanted(hint)
+        asked = dependency_of(hint)
         found = self.planned.candidates(asked)
         return bool(found) if asked.every else len(found) == 1
 
     def finding(self, hint: Any, who: str, where: str | None = None) -> Finding | None:
         """What is wrong with ``who`` asking for this hint: missing or ambiguous; None when it can be given."""
-        asked = wanted(hint)
+        asked = dependency_of(hint)
         found = self.planned.candidates(asked)
         if asked.every or len(found) == 1 or (asked.optional and not found):
             return None
@@ -189,7 +189,7 @@ class BeanContainer:
 
         It must when a definition of such a bean was left out, or when there are some by other names.
         """
-        asked, planned = wanted(hint), self.planned
+        asked, planned = dependency_of(hint), self.planned
         if planned.candidates(asked):
             return None
         by_others = asked.qualifier is not None and planned.candidates(replace(asked, qualifier=None, every=True))
@@ -199,7 +199,7 @@ class BeanContainer:
 
     def ambiguous(self, hint: Any, who: str, where: str | None = None) -> Finding | None:
         """What is wrong with ``who`` asking for this hint if there are several such beans; else None."""
-        asked = wanted(hint)
+        asked = dependency_of(hint)
         found = self.planned.candidates(asked)
         return self.planned.ambiguous(asked, found, who, where) if len(found) > 1 and not asked.every else None
 
@@ -258,7 +258,7 @@ class BeanContainer:
                 findings = failure_findings(f"bean {bean.label} failed to start", bean.where, error)
                 raise ConfigurationError(findings) from error
             self._started.add(bean)
-            if bean.style is not Style.GIVEN:
+            if bean.style is not Style.INSTANCE:
                 _log.debug("bean %s ready in %.1f ms", bean.label, (self._clock.monotonic() - since) * 1000)
 
     async def _start_bean(self, bean: BeanDefinition, stack: AsyncExitStack, is_cut_short: Callable[[], bool]) -> None:
@@ -278,11 +278,11 @@ class BeanContainer:
 
         Raises ConfigurationError when there is none or several, NotStartedError before its phase.
         """
-        return cast("BeanT", self._one(Wanted(kind, qualifier), f"get({hint_name(kind)})"))
+        return cast("BeanT", self._one(Dependency(kind, qualifier), f"get({hint_name(kind)})"))
 
     def resolve(self, hint: Any) -> Any:
         """What a parameter with this hint is given; raises as :meth:`get` does."""
-        asked = wanted(hint)
+        asked = dependency_of(hint)
         if asked.every:
             return [self._value(bean) for bean in self.planned.candidates(asked)]
         if asked.optional and not self.planned.candidates(asked):
@@ -294,7 +294,7 @@ class BeanContainer:
 
         It costs some 50 ns, and what overrides it later counts from the next call on.
         """
-        asked = wanted(hint)
+        asked = dependency_of(hint)
         found = self.planned.candidates(asked)
         if asked.every:
             return every_one([self._started_provider(bean) for bean in found])
@@ -302,10 +302,10 @@ class BeanContainer:
             return constant(None)
         return self._started_provider(self._only(asked, found, "somebody"))
 
-    def _one(self, asked: Wanted, who: str) -> Any:
+    def _one(self, asked: Dependency, who: str) -> Any:
         return self._value(self._only(asked, self.planned.candidates(asked), who))
 
-    def _only(self, asked: Wanted, found: Sequence[BeanDefinition], who: str) -> BeanDefinition:
+    def _only(self, asked: Dependency, found: Sequence[BeanDefinition], who: str) -> BeanDefinition:
         if not found:
             raise ConfigurationError(self.planned.missing(asked, who, None))
         if len(found) > 1:

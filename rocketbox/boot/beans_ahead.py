@@ -6,9 +6,9 @@ from typing import Any
 
 from rocketbox.boot.bean_providers import BeanProviders
 from rocketbox.boot.definitions import BeanDefinition, Style
+from rocketbox.boot.dependencies import Dependency, hint_name
 from rocketbox.boot.failures import failure_findings
 from rocketbox.boot.planning import Plan
-from rocketbox.boot.wanted import Wanted, hint_name
 from rocketbox.errors import Finding
 
 __all__ = ["beans_ahead"]
@@ -21,7 +21,7 @@ def beans_ahead(kind: Any, plan: Plan, providers: BeanProviders) -> tuple[list[A
     """
     made: list[Any] = []
     findings: list[Finding] = []
-    for bean in plan.candidates(Wanted(kind, every=True)):
+    for bean in plan.candidates(Dependency(kind, every=True)):
         late = _starts_late(bean, plan, providers)
         if late is None:
             try:
@@ -57,7 +57,7 @@ def _made(bean: BeanDefinition, plan: Plan, providers: BeanProviders) -> Any:
         for needed in (each for argument in plan.arguments[bean] for each in argument.beans):
             _made(needed, plan, providers)
         return providers.filled(bean)()
-    if bean.style is Style.GIVEN:  # others go in a circle, which is told already, and nothing has a provider
+    if bean.style is Style.INSTANCE:  # others go in a circle, which is told already, and nothing has a provider
         return bean.value
     assert bean.target is not None
     given: dict[str, Any] = {}

@@ -16,18 +16,25 @@ from enum import Enum
 from typing import Any
 
 from rocketbox.boot.conditions import Condition
+from rocketbox.boot.dependencies import (
+    Dependency,
+    dependency_of,
+    hint_name,
+    misplaced_qualifier,
+    provided_name,
+    provided_type,
+)
 from rocketbox.boot.marks import BeanMark, Cluster, Phase, bean_mark, is_primary
-from rocketbox.boot.wanted import Wanted, hint_name, misplaced_qualifier, provided_name, provided_type, wanted
 from rocketbox.errors import Finding
 from rocketbox.hints import parameters_of, place_of, resolve_hint, return_annotation
 
-__all__ = ["BeanDefinition", "BeanParameter", "Source", "Style", "define", "given"]
+__all__ = ["BeanDefinition", "BeanParameter", "Source", "Style", "define", "define_instance"]
 
 
 class Source(Enum):
     """Who brought a definition; the order in which they are considered."""
 
-    GIVEN = "given"
+    INSTANCE = "instance"
     USER = "user"
     AUTO = "auto-configuration"
 
@@ -35,7 +42,7 @@ class Source(Enum):
 class Style(Enum):
     """How a bean comes from its function."""
 
-    GIVEN = "given"
+    INSTANCE = "instance"
     PLAIN = "plain"
     ASYNC = "async"
     GENERATOR = "generator"
@@ -50,10 +57,10 @@ _MANAGERS = (contextlib.AbstractContextManager, contextlib.AbstractAsyncContextM
 
 @dataclass(frozen=True)
 class BeanParameter:
-    """One parameter of a bean function. ``wanted`` is None when it cannot be known; ``problem`` says why."""
+    """One parameter of a bean function. ``dependency`` is None when it cannot be known; ``problem`` says why."""
 
     name: str
-    wanted: Wanted | None
+    dependency: Dependency | None
     has_default: bool
     positional_only: bool
     problem: str = ""
@@ -92,7 +99,7 @@ class BeanDefinition:
         """An object that is there already in the place of this one."""
         cluster, primary = self.cluster, self.primary
         return BeanDefinition(
-            self.name, self.provides, Style.GIVEN, Source.GIVEN, self.where, value=value, cluster=cluster,
+            self.name, self.provides, Style.INSTANCE, Source.INSTANCE, self.where, value=value, cluster=cluster,
             primary=primary,
         )  # fmt: skip
 
@@ -138,7 +145,7 @@ class BeanDefinition:
             else:
                 try:
                     hint = resolve_hint(self.target, parameter.annotation)
-                    asked = wanted(hint)
+                    asked = dependency_of(hint)
                     if (wrong := misplaced_qualifier(parameter.name, hint, parameter.default)) is not None:
                         asked, has_default, problem, fix = None, False, f"it {wrong[0]}", wrong[1]
                 except Exception as error:  # evaluating an annotation can raise anything
@@ -160,7 +167,7 @@ class BeanDefinition:
         if not self.problem:
             return None
         fix = self.fix or f"write def {self.name}(...) -> TheType"
-        if self.provides is not None and (asked := wanted(self.provides)).every:
+        if self.provides is not None and (asked := dependency_of(self.provides)).every:
             fix = f"return a tuple[{hint_name(asked.type_)}, ...], or a class that has the list"
         return Finding(f"bean {self.name} {self.problem}", self.where, fix)
 
@@ -202,8 +209,8 @@ def define(
             name = mark.name or provided_name(hint) or name
             if provides in (None, type(None), Any, object) or typing.get_origin(provides) in _UNIONS:
                 problem = f"does not say what it provides: its return type is {hint_name(provides)}"
-            elif wanted(provides).every:
-                every = hint_name(wanted(provides).type_)
+            elif dependency_of(provides).every:
+                every = hint_name(dependency_of(provides).type_)
                 problem = f"is a list[{every}], which asks for all beans of type {every}, so that nobody could have it"
     fix = ""
     if not problem and not mark.close and style in _WITH_CLEAN_UP:
@@ -228,6 +235,6 @@ def _style(target: Callable[..., Any]) -> tuple[Style, bool]:
     return Style.PLAIN, False
 
 
-def given(value: Any, provides: Any, name: str, where: str, cluster: Cluster | None = None) -> BeanDefinition:
+def define_instance(value: Any, provides: Any, name: str, where: str, cluster: Cluster | None = None) -> BeanDefinition:
     """The definition of an object that exists already; its life is the giver's concern."""
-    return BeanDefinition(name, provides, Style.GIVEN, Source.GIVEN, where, value=value, cluster=cluster)
+    return BeanDefinition(name, provides, Style.INSTANCE, Source.INSTANCE, where, value=value, cluster=cluster)

@@ -14,7 +14,7 @@ from typing import Any
 
 from rocketbox.boot.closing import closing_call, is_left_alone
 from rocketbox.boot.definitions import BeanDefinition, Source, Style
-from rocketbox.boot.wanted import hint_name
+from rocketbox.boot.dependencies import hint_name
 from rocketbox.errors import ConfigurationError, Finding
 
 __all__ = ["EnteredBeans", "checked_bean"]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rocketbox.boot.bean_providers import BeanProvider, BeanProviders, constant, overriding
-from rocketbox.boot.definitions import BeanDefinition, Style, given
+from rocketbox.boot.definitions import BeanDefinition, Style, define_instance
+from rocketbox.boot.dependencies import Dependency, dependency_of, fits, hint_name, is_bean_type
 from rocketbox.boot.planning import Plan
-from rocketbox.boot.wanted import Wanted, fits, hint_name, is_bean_type, wanted
 from rocketbox.errors import Finding
 from rocketbox.safe_repr import safe_repr
 
@@ -45,7 +45,7 @@ def replacements_in(providers: BeanProviders) -> list[Replacement]:
     started = {
         id(providers[bean]): bean
         for bean in providers
-        if bean.style is not Style.GIVEN and not overriding(providers[bean])
+        if bean.style is not Style.INSTANCE and not overriding(providers[bean])
     }
 
     def asked_for(by: Sequence[Any]) -> Iterator[BeanDefinition]:
@@ -107,7 +107,7 @@ class Overrides:
             fix = f'write the type, or to mean one by its name Annotated[TheType, Qualifier("{hint}")]'
             yield Finding(what, None, fix)
             return
-        asked = wanted(hint)
+        asked = dependency_of(hint)
         if not is_bean_type(asked.type_):
             what = f"an override is for {_shown(hint)}, and beans are found by their types"
             yield Finding(what, None, "write the type that a parameter would have: beans={Desk: FakeDesk()}")
@@ -126,7 +126,7 @@ class Overrides:
         if len(found) == 1:
             taking = found[0].replaced_by(None)
         elif asked.qualifier is None:
-            taking = given(None, asked.type_, hint_name(asked.type_), "an override")
+            taking = define_instance(None, asked.type_, hint_name(asked.type_), "an override")
         else:  # a name that nobody has is a mistake
             yield plan.missing(asked, "an override", None)
             return
@@ -138,7 +138,7 @@ def _shown(hint: Any) -> str:
     return hint_name(hint) if isinstance(hint, type) else safe_repr(hint)
 
 
-def _is_called(bean: BeanDefinition, asked: Wanted) -> bool:
+def _is_called(bean: BeanDefinition, asked: Dependency) -> bool:
     """Whether the qualifier of who asks, or none, means this one."""
     if asked.qualifier is None:
         return not bean.cluster_name

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 from rocketbox.boot.conditions import Condition, Verdict
 from rocketbox.boot.definitions import BeanDefinition, BeanParameter, Source
+from rocketbox.boot.dependencies import Dependency, fits, hint_name
 from rocketbox.boot.failures import failure_findings
 from rocketbox.boot.marks import Cluster, Phase
 from rocketbox.boot.missing_beans import MissingBean
 from rocketbox.boot.report import ConditionsReport, ReportEntry
-from rocketbox.boot.wanted import Wanted, fits, hint_name
 from rocketbox.errors import Finding
 
 __all__ = ["Argument", "Bundle", "Plan", "SettingsView", "evaluate", "make_plan"]
@@ -74,26 +74,28 @@ class Plan:
     # --- finding beans -------------------------------------------------------------------------------------------
 
     def candidates(
-        self, wanted: Wanted, cluster: str = "", asking: BeanDefinition | None = None
+        self, dependency: Dependency, cluster: str = "", asking: BeanDefinition | None = None
     ) -> list[BeanDefinition]:
-        """The taken beans that answer ``wanted``, for somebody in ``cluster`` (empty: the main one).
+        """The taken beans that answer ``dependency``, for somebody in ``cluster`` (empty: the main one).
 
         ``asking`` is who asks, if it is a bean, which is never given itself. Of several beans those that are primary.
         """
-        found = [bean for bean in self._fitting(wanted, cluster) if bean is not asking]
-        if len(found) > 1 and not wanted.every:
+        found = [bean for bean in self._fitting(dependency, cluster) if bean is not asking]
+        if len(found) > 1 and not dependency.every:
             return [bean for bean in found if bean.primary] or found
         return found
 
-    def _fitting(self, wanted: Wanted, cluster: str) -> list[BeanDefinition]:
-        fitting = [bean for bean in self.taken if fits(bean.provides, wanted.type_)]
-        if wanted.qualifier is not None:
-            of_cluster = [bean for bean in fitting if bean.cluster_name == wanted.qualifier]
-            return of_cluster or [bean for bean in fitting if bean.name == wanted.qualifier and not bean.cluster_name]
-        if wanted.every and not cluster:
+    def _fitting(self, dependency: Dependency, cluster: str) -> list[BeanDefinition]:
+        fitting = [bean for bean in self.taken if fits(bean.provides, dependency.type_)]
+        if dependency.qualifier is not None:
+            of_cluster = [bean for bean in fitting if bean.cluster_name == dependency.qualifier]
+            return of_cluster or [
+                bean for bean in fitting if bean.name == dependency.qualifier and not bean.cluster_name
+            ]
+        if dependency.every and not cluster:
             return fitting
         own = [bean for bean in fitting if bean.cluster_name == cluster]
-        if own or not cluster or self._is_per_cluster(wanted.type_):
+        if own or not cluster or self._is_per_cluster(dependency.type_):
             return own  # never that of another cluster
         return [bean for bean in fitting if bean.cluster is None]
 
@@ -119,43 +121,46 @@ class Plan:
         key = next((verdict.key for _, verdict in found if verdict.key), None)
         return Verdict(False, "; ".join(reasons), key, ", or ".join(dict.fromkeys(fixes)) or None)
 
-    def missing(self, wanted: Wanted, who: str, where: str | None, cluster: str = "") -> Finding:
+    def missing(self, dependency: Dependency, who: str, where: str | None, cluster: str = "") -> Finding:
         """The finding that nobody provides what ``who`` needs."""
-        what = f"{who} needs a bean of type {wanted}, and there is none"
-        verdict = self.why_missing(wanted.type_, cluster, wanted.qualifier)
+        what = f"{who} needs a bean of type {dependency}, and there is none"
+        verdict = self.why_missing(dependency.type_, cluster, dependency.qualifier)
         if verdict is not None:
             self.puzzling |= verdict.key is None
-            told, fix = f"{what}: {verdict.reason}", verdict.fix or _write_one(wanted)
+            told, fix = f"{what}: {verdict.reason}", verdict.fix or _write_one(dependency)
             if verdict.key is None:
                 return Finding(told, where, fix)
-            return MissingBean(told, where, fix, who, str(wanted), verdict.reason, verdict.key)
-        others = [bean for bean in self.taken if fits(bean.provides, wanted.type_)]
+            return MissingBean(told, where, fix, who, str(dependency), verdict.reason, verdict.key)
+        others = [bean for bean in self.taken if fits(bean.provides, dependency.type_)]
         if not others:
-            return Finding(what, where, _write_one(wanted))
+            return Finding(what, where, _write_one(dependency))
         shown = ", ".join(f"{bean.label} ({bean.where})" for bean in others)
         names = [bean.cluster_name or bean.name for bean in others]
-        near = difflib.get_close_matches(wanted.qualifier or "", names, 1)
-        by_name = f'Annotated[{hint_name(wanted.type_)}, Qualifier("{near[0] if near else names[0]}")]'
+        near = difflib.get_close_matches(dependency.qualifier or "", names, 1)
+        by_name = f'Annotated[{hint_name(dependency.type_)}, Qualifier("{near[0] if near else names[0]}")]'
         fix = f"did you mean {by_name}?" if near else f"ask for it by name: {by_name}"
         return Finding(f"{what}; of this type there is {shown}", where, fix)
 
-    def ambiguous(self, wanted: Wanted, found: Sequence[BeanDefinition], who: str, where: str | None) -> Finding:
+    def ambiguous(
+        self, dependency: Dependency, found: Sequence[BeanDefinition], who: str, where: str | None
+    ) -> Finding:
         """The finding that several beans could be given."""
         names = ", ".join(f"{bean.label} ({bean.where})" for bean in found)
-        type_name = hint_name(wanted.type_)
+        type_name = hint_name(dependency.type_)
         several = found[0].primary  # then all of them are, and that is what is wrong
+        number = f"{len(found)}{' primary ones' * several}"
         by_mark = "leave @primary on one of them" if several else "mark one of them @primary"
         return Finding(
-            f"{who} needs one bean of type {wanted}, and there are {len(found)}{' primary ones' * several}: {names}",
+            f"{who} needs one bean of type {dependency}, and there are {number}: {names}",
             where,
             f'ask for one by name, Annotated[{type_name}, Qualifier("{found[0].name}")], or for all, '
             f"list[{type_name}], or {by_mark}",
         )
 
 
-def _write_one(wanted: Wanted) -> str:
-    named = f", with @bean(name={wanted.qualifier!r})" if wanted.qualifier is not None else ""
-    return f"write a @bean function that returns {hint_name(wanted.type_)}{named}"
+def _write_one(dependency: Dependency) -> str:
+    named = f", with @bean(name={dependency.qualifier!r})" if dependency.qualifier is not None else ""
+    return f"write a @bean function that returns {hint_name(dependency.type_)}{named}"
 
 
 def make_plan(
@@ -211,7 +216,7 @@ class _Context:
         return self.settings.profiles
 
     def bean_names(self, kind: Any) -> Sequence[str]:
-        return [bean.label for bean in self.plan.candidates(Wanted(kind), self.cluster_name)]
+        return [bean.label for bean in self.plan.candidates(Dependency(kind), self.cluster_name)]
 
     def why_missing(self, kind: Any) -> Verdict | None:
         return self.plan.why_missing(kind, self.cluster_name)
@@ -240,9 +245,9 @@ class _Planner:
             ReportEntry(bundle.names[0], bundle.where) for bundle in bundles if not bundle.loaded
         ]
         users = [bean for bean in definitions if bean.source is Source.USER]
-        given = [bean for bean in definitions if bean.source is Source.GIVEN]
+        instances = [bean for bean in definitions if bean.source is Source.INSTANCE]
         self.plan.taken += self._replaced.values()  # the first of all, so that every condition sees them
-        for definition in (*given, *self._sorted(users), *self._sorted(automatic)):
+        for definition in (*instances, *self._sorted(users), *self._sorted(automatic)):
             for bean in self._expanded(definition):
                 excluded_as = next((name for name in exclude if bean.is_named(name)), None)
                 if bean.source is Source.AUTO and excluded_as is not None:
@@ -343,29 +348,29 @@ class _Planner:
             ]
 
     def _argument(self, bean: BeanDefinition, parameter: BeanParameter) -> Argument | None:
-        wanted = parameter.wanted
+        dependency = parameter.dependency
         who = f"parameter {parameter.name} of bean {bean.label}"
-        if wanted is None:
+        if dependency is None:
             if parameter.has_default:
                 return Argument(parameter, use_default=True)
             fix = parameter.fix or f"give {parameter.name} a type that exists at run time, or a default"
             self.findings.append(Finding(f"{who} cannot be given: {parameter.problem}", bean.where, fix))
             return None
-        if wanted.type_ is Cluster and bean.cluster is not None:
+        if dependency.type_ is Cluster and bean.cluster is not None:
             return Argument(parameter, constant=bean.cluster)
-        found = self.plan.candidates(wanted, bean.cluster_name, asking=bean)
-        if wanted.every and (found or not parameter.has_default):
+        found = self.plan.candidates(dependency, bean.cluster_name, asking=bean)
+        if dependency.every and (found or not parameter.has_default):
             return Argument(parameter, tuple(found), every=True)
         if len(found) == 1:
             return Argument(parameter, (found[0],))
         if len(found) > 1:
-            self.findings.append(self.plan.ambiguous(wanted, found, who, bean.where))
+            self.findings.append(self.plan.ambiguous(dependency, found, who, bean.where))
             return None
         if parameter.has_default:
             return Argument(parameter, use_default=True)
-        if wanted.optional:
+        if dependency.optional:
             return Argument(parameter)
-        self.findings.append(self.plan.missing(wanted, who, bean.where, bean.cluster_name))
+        self.findings.append(self.plan.missing(dependency, who, bean.where, bean.cluster_name))
         return None
 
     # --- when each starts ----------------------------------------------------------------------------------------

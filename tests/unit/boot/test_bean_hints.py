@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import pytest
 
 from rocketbox.boot.definitions import Source, Style, define
+from rocketbox.boot.dependencies import Dependency, dependency_of
 from rocketbox.boot.marks import Qualifier, bean
-from rocketbox.boot.wanted import Wanted, wanted
 
 if TYPE_CHECKING:
     from decimal import Decimal  # not there at run time
@@ -30,8 +30,8 @@ def test_text_annotations_of_a_constructor_are_resolved() -> None:
     definition = define(Car, Source.USER)
     assert definition.provides is Car
     engine, spare = definition.parameters()
-    assert engine.wanted == Wanted(Engine)
-    assert spare.wanted == Wanted(Engine, "spare", optional=True)
+    assert engine.dependency == Dependency(Engine)
+    assert spare.dependency == Dependency(Engine, "spare", optional=True)
 
 
 def test_one_hint_that_exists_for_checkers_only_does_not_spoil_the_others() -> None:
@@ -41,8 +41,8 @@ def test_one_hint_that_exists_for_checkers_only_does_not_spoil_the_others() -> N
     definition = define(car, Source.USER)
     assert definition.provides is Car
     engine, price = definition.parameters()
-    assert engine.wanted == Wanted(Engine)
-    assert price.wanted is None
+    assert engine.dependency == Dependency(Engine)
+    assert price.dependency is None
     assert price.has_default
     assert price.problem == "its type Decimal | None cannot be resolved: name 'Decimal' is not defined"
 
@@ -70,15 +70,15 @@ def test_a_context_manager_provides_what_it_yields() -> None:
 @pytest.mark.parametrize(
     ("hint", "expected"),
     [
-        (Engine, Wanted(Engine)),
-        (Engine | None, Wanted(Engine, optional=True)),
-        (list[Engine], Wanted(Engine, every=True)),
-        (Annotated[Engine, Qualifier("a")], Wanted(Engine, "a")),
-        (Annotated[Engine, "something else"], Wanted(Engine)),
-        (Annotated[list[Engine], Qualifier("a")], Wanted(Engine, "a", every=True)),
-        (list[Annotated[Engine, Qualifier("a")]], Wanted(Engine, "a", every=True)),
-        (int | str, Wanted(int | str)),
+        (Engine, Dependency(Engine)),
+        (Engine | None, Dependency(Engine, optional=True)),
+        (list[Engine], Dependency(Engine, every=True)),
+        (Annotated[Engine, Qualifier("a")], Dependency(Engine, "a")),
+        (Annotated[Engine, "something else"], Dependency(Engine)),
+        (Annotated[list[Engine], Qualifier("a")], Dependency(Engine, "a", every=True)),
+        (list[Annotated[Engine, Qualifier("a")]], Dependency(Engine, "a", every=True)),
+        (int | str, Dependency(int | str)),
     ],
 )
-def test_what_a_hint_asks_for(hint: object, expected: Wanted) -> None:
-    assert wanted(hint) == expected
+def test_what_a_hint_asks_for(hint: object, expected: Dependency) -> None:
+    assert dependency_of(hint) == expected

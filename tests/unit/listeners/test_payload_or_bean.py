@@ -12,8 +12,8 @@ from pydantic import BaseModel, RootModel
 
 from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.conditions import Verdict
+from rocketbox.boot.dependencies import dependency_of
 from rocketbox.boot.marks import Qualifier, bean
-from rocketbox.boot.wanted import wanted
 from rocketbox.clock import RealClock
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners.arguments import HandlerBinding
@@ -63,7 +63,7 @@ def beans(*objects: Any, **named: Any) -> Beans:
     assert container.plan() == []
     return Beans(
         container.has, container.provider, container.left_out, container.ambiguous,
-        lambda hint: wanted(hint).qualifier is not None,
+        lambda hint: dependency_of(hint).qualifier is not None,
     )  # fmt: skip
 
 

@@ -18,19 +18,19 @@ from typing_extensions import TypeAliasType
 from rocketbox.boot.marks import Qualifier
 
 __all__ = [
-    "Wanted",
+    "Dependency",
     "fits",
     "hint_name",
     "is_bean_type",
     "misplaced_qualifier",
     "provided_name",
     "provided_type",
-    "wanted",
+    "dependency_of",
 ]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Dependency:
     """What somebody asks the container for."""
 
     type_: Any
@@ -43,7 +43,7 @@ class Wanted:
         return f"{name} named {self.qualifier!r}" if self.qualifier is not None else name
 
 
-def wanted(hint: Any) -> Wanted:
+def dependency_of(hint: Any) -> Dependency:
     """Read ``T``, ``Annotated[T, Qualifier("x")]``, ``list[T]`` and ``T | None``, in any useful nesting."""
     qualifier: str | None = None
     every = optional = False
@@ -62,7 +62,7 @@ def wanted(hint: Any) -> Wanted:
             every = True
             (hint,) = arguments
         else:
-            return Wanted(hint, qualifier, every, optional)
+            return Dependency(hint, qualifier, every, optional)
 
 
 def is_bean_type(hint: Any) -> bool:
@@ -77,7 +77,7 @@ def misplaced_qualifier(parameter: str, hint: Any, default: Any) -> tuple[str, s
 
     The parameter would be given any bean of its type, or the Qualifier itself.
     """
-    name = hint_name(wanted(hint).type_) if hint is not inspect.Parameter.empty else "TheType"
+    name = hint_name(dependency_of(hint).type_) if hint is not inspect.Parameter.empty else "TheType"
     if isinstance(default, Qualifier):
         return "has a Qualifier as its default", f'write {parameter}: Annotated[{name}, Qualifier("{default.name}")]'
     if default is Qualifier or _names_qualifier_class(hint):
