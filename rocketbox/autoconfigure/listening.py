@@ -22,7 +22,7 @@ from rocketbox.boot.shapes import uniform
 from rocketbox.durations import format_duration
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import name_of, place_of
-from rocketbox.listeners.options import LISTENER_OPTIONS, Said
+from rocketbox.listeners.options import LISTENER_OPTIONS, OptionLayer
 from rocketbox.listeners.registrar import Candidate, ClusterSettings
 from rocketbox.marks import NAMES_ELSEWHERE, rocketmq_listener, rocketmq_spark_listener, send_to
 from rocketbox.spark.query_options import QUERY_OPTIONS
@@ -46,14 +46,16 @@ def cluster_settings(prefix: str, properties: ClusterProperties, where: Where) -
     consumer = properties.consumer
     listeners = f"{prefix}.consumer.listeners"
 
-    def said(path: str, model: Properties) -> Said:
-        return Said(_said_in(model), lambda name: where(f"{path}.{name.replace('_', '-')}") or f"default of {path}")
+    def layer(path: str, model: Properties) -> OptionLayer:
+        return OptionLayer(
+            _said_in(model), lambda name: where(f"{path}.{name.replace('_', '-')}") or f"default of {path}"
+        )
 
     findings = []
-    groups: dict[str, Said] = {}
+    groups: dict[str, OptionLayer] = {}
     switches: dict[str, dict[str, bool]] = {}
     for group, listener in consumer.listeners.items():
-        groups[group] = said(f"{listeners}.{group}", listener)
+        groups[group] = layer(f"{listeners}.{group}", listener)
         for name, value in (listener.model_extra or {}).items():
             if isinstance(value, bool) or value in ("true", "false"):
                 switches.setdefault(group, {})[name] = value in (True, "true")
@@ -61,9 +63,9 @@ def cluster_settings(prefix: str, properties: ClusterProperties, where: Where) -
                 findings.append(_unknown(f"{listeners}.{group}", name, where))
     if findings:
         raise ConfigurationError(findings)
-    defaults = said(f"{prefix}.consumer", consumer)
+    defaults = layer(f"{prefix}.consumer", consumer)
     if consumer.group is not None:
-        defaults = Said({**defaults.values, "group": consumer.group}, defaults.where)
+        defaults = OptionLayer({**defaults.values, "group": consumer.group}, defaults.where)
     return ClusterSettings(
         prefix=prefix,
         off_by=_off_by(prefix, properties),
@@ -124,7 +126,7 @@ def candidate_of(
     sent_on = tuple(_resolved_reply(reply, name, here, resolve_text, findings) for reply in replies)
     if findings:
         raise ConfigurationError(findings)
-    return Candidate(function, Said(values, lambda option: here), sent_on, owner)
+    return Candidate(function, OptionLayer(values, lambda option: here), sent_on, owner)
 
 
 def said_in_mark(

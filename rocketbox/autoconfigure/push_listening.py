@@ -75,7 +75,7 @@ class PushListeners(ListenerKind[Candidate, ContainerPlan]):
         )  # fmt: skip
         if seconds is not None and (wanted := timedelta(seconds=seconds)) > share:
             key = "rocketbox.shutdown.timeout"
-            said = plan.said.get("await_termination_when_shutdown", plan.where)
+            said = plan.origins.get("await_termination_when_shutdown", plan.where)
             yield Finding(
                 f"await-termination-when-shutdown of group {plan.group!r} is {format_duration(wanted)}, and {key} is "
                 f"{format_duration(whole)}, of which handlers have three quarters, {format_duration(share)}",
@@ -141,8 +141,8 @@ def push_listeners(properties: RocketMQProperties, own: RocketBoxProperties, ser
 def _unbuilt_in_decorators(plan: ContainerPlan) -> Iterator[Finding]:
     decorators = {function.signature.where for function in plan.functions}
     for option, unbuilt in unbuilt_among(vars(plan.options), GROUP_OPTIONS):
-        if plan.said.get(option) in decorators:  # what the settings say is told already
-            yield unbuilt.finding(f"{option} of group {plan.group!r}", plan.said[option])
+        if plan.origins.get(option) in decorators:  # what the settings say is told already
+            yield unbuilt.finding(f"{option} of group {plan.group!r}", plan.origins[option])
 
 
 def check_payloads(plans: Sequence[ContainerPlan], converter: MessageConverter) -> None:

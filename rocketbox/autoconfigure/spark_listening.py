@@ -34,7 +34,7 @@ from rocketbox.durations import parse_duration
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import place_of
 from rocketbox.listeners.binding import Beans
-from rocketbox.listeners.options import OnInvalid, Said
+from rocketbox.listeners.options import OnInvalid, OptionLayer
 from rocketbox.listeners.payload_types import type_name
 from rocketbox.listeners.registrar import ClusterSettings, unknown_cluster
 from rocketbox.marks import rocketmq_spark_listener
@@ -53,16 +53,16 @@ class SparkCandidate:
 
     function: Callable[..., Any]
     mark: rocketmq_spark_listener
-    said: Mapping[str, Any]
+    declared: Mapping[str, Any]
 
     @property
     def cluster(self) -> str | None:
-        cluster: str | None = self.said.get("cluster")
+        cluster: str | None = self.declared.get("cluster")
         return cluster
 
     @property
     def group(self) -> str | None:
-        group: str | None = self.said.get("consumer_group")
+        group: str | None = self.declared.get("consumer_group")
         return group
 
     @property
@@ -176,7 +176,7 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
         """That Spark's processes would have to sign their requests, if they would."""
         settings = planning.clusters[plan.cluster]
         own = self._properties.cluster(plan.cluster or "")
-        layers = (settings.groups.get(plan.group, Said.nothing()), settings.defaults)
+        layers = (settings.groups.get(plan.group, OptionLayer.empty()), settings.defaults)
         if own.values()["access_key"] is not None or any(layer.values.get("access_key") for layer in layers):
             yield SPARK_KEYS.finding(f"group {plan.group!r} of a Spark listener, whose cluster has keys,", plan.where)
 
@@ -254,8 +254,8 @@ def _plan_listener(
     if settings is None:
         raise ConfigurationError(unknown_cluster(name, candidate.cluster, clusters, here))
     group = candidate.group or settings.defaults.values.get("group")
-    of_group = settings.groups.get(group or "", Said.nothing())
-    layers = (of_group, Said(candidate.said, lambda option: here))
+    of_group = settings.groups.get(group or "", OptionLayer.empty())
+    layers = (of_group, OptionLayer(candidate.declared, lambda option: here))
     said = {option: layer.values[option] for layer in reversed(layers) for option in layer.values}
     places = {option: layer.where(option) for layer in reversed(layers) for option in layer.values}
     topic = said.get("topic") or settings.defaults.values.get("topic")
@@ -362,14 +362,14 @@ def _off_by(candidate: SparkCandidate, planning: Planning) -> str:
     settings = planning.clusters[candidate.cluster]
     group = candidate.group or settings.defaults.values.get("group") or ""
     path = f"{settings.prefix}.consumer.listeners.{group}"
-    said = settings.groups.get(group, Said.nothing()).values
+    said = settings.groups.get(group, OptionLayer.empty()).values
     if settings.off_by is not None:
         return settings.off_by
     if said.get("enabled") is False:
         return f"{path}.enabled"
-    if "enabled" not in said and candidate.said.get("enabled") is False:
+    if "enabled" not in said and candidate.declared.get("enabled") is False:
         return "its decorator"
-    topic = said.get("topic") or candidate.said.get("topic") or settings.defaults.values.get("topic")
+    topic = said.get("topic") or candidate.declared.get("topic") or settings.defaults.values.get("topic")
     return f"{path}.{topic}"
 
 

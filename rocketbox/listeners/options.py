@@ -31,7 +31,7 @@ __all__ = [
     "GroupOptions",
     "OnInvalid",
     "Placement",
-    "Said",
+    "OptionLayer",
     "consumer_options",
 ]
 
@@ -104,7 +104,7 @@ LISTENER_OPTIONS: Mapping[str, Option] = {**options_of(Placement), **FUNCTION_OP
 
 
 @dataclass(frozen=True)
-class Said:
+class OptionLayer:
     """Options that somebody said: by name, in their final types, and where each was written.
 
     Values are in no ``repr``: keys are among them.
@@ -114,8 +114,8 @@ class Said:
     where: Callable[[str], str]
 
     @staticmethod
-    def nothing() -> Said:
-        return Said({}, lambda name: "nowhere")
+    def empty() -> OptionLayer:
+        return OptionLayer({}, lambda name: "nowhere")
 
 
 def consumer_options(

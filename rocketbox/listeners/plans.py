@@ -32,14 +32,14 @@ class ListenerFunction:
 class ContainerPlan:
     """What the registrar found: a group of a cluster (None: the main one), its functions, and its options.
 
-    ``said`` tells for each group option that somebody said, where.
+    ``origins`` tells for each group option that somebody said, where.
     """
 
     cluster: str | None
     group: str
     functions: tuple[ListenerFunction, ...]
     options: GroupOptions
-    said: dict[str, str]
+    origins: dict[str, str]
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ class ContainerPlan:
             retries = "retries without end, the queue waits"
         else:
             retries = f"{16 if times < 0 else times} retries, then %DLQ%{self.group}"
-        said = "; ".join(f"{name.replace('_', '-')} said in {where}" for name, where in self.said.items())
+        said = "; ".join(f"{name.replace('_', '-')} said in {where}" for name, where in self.origins.items())
         lines = []
         for function in self.functions:
             line = (

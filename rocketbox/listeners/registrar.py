@@ -20,7 +20,7 @@ from rocketbox.declarations import SECONDS
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError, InvalidMessageError
 from rocketbox.hints import name_of, place_of
 from rocketbox.listeners.binding import Beans, read_signature
-from rocketbox.listeners.options import FUNCTION_OPTIONS, GROUP_OPTIONS, LISTENER_OPTIONS, GroupOptions, Said
+from rocketbox.listeners.options import FUNCTION_OPTIONS, GROUP_OPTIONS, LISTENER_OPTIONS, GroupOptions, OptionLayer
 from rocketbox.listeners.plans import ContainerPlan, ListenerFunction
 from rocketbox.listeners.return_types import wrong_return
 from rocketbox.listeners.signature import HandlerSignature
@@ -41,7 +41,7 @@ class Candidate:
     """A marked function: what its decorator said, and the ``send_to`` marks beside it; a method of ``owner``'s bean."""
 
     function: Callable[..., Any]
-    said: Said
+    declared: OptionLayer
     replies: tuple[send_to, ...] = ()
     owner: Any = None
 
@@ -51,13 +51,13 @@ class Candidate:
 
     @property
     def cluster(self) -> str | None:
-        cluster: str | None = self.said.values.get("cluster")
+        cluster: str | None = self.declared.values.get("cluster")
         return cluster
 
     @property
     def group(self) -> str | None:
         """What the decorator says; None: the settings may."""
-        group: str | None = self.said.values.get("consumer_group")
+        group: str | None = self.declared.values.get("consumer_group")
         return group
 
 
@@ -71,8 +71,8 @@ class ClusterSettings:
 
     prefix: str = "rocketmq"
     off_by: str | None = None
-    defaults: Said = field(default_factory=Said.nothing)
-    groups: Mapping[str, Said] = field(default_factory=dict)
+    defaults: OptionLayer = field(default_factory=OptionLayer.empty)
+    groups: Mapping[str, OptionLayer] = field(default_factory=dict)
     switches: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
     where_switched: Callable[[str], str] = lambda name: "nowhere"
 
@@ -129,13 +129,13 @@ class _Registrar:
     def add(self, candidate: Candidate) -> None:
         """Find the candidate's group and topic, and put it there unless it is switched off."""
         here = place_of(candidate.function)
-        said = candidate.said
-        cluster = said.values.get("cluster")
+        declared = candidate.declared
+        cluster = declared.values.get("cluster")
         settings = self.clusters.get(cluster)
         if settings is None:
             self.findings.append(unknown_cluster(f"listener {candidate.name}", cluster, self.clusters, here))
             return
-        group = said.values.get("consumer_group") or settings.defaults.values.get("group")
+        group = declared.values.get("consumer_group") or settings.defaults.values.get("group")
         if not group:
             self.wrong(
                 f"listener {candidate.name} has no consumer group",
@@ -143,8 +143,9 @@ class _Registrar:
                 f"write consumer_group= in its decorator, or set {settings.prefix}.consumer.group",
             )
             return
-        group_said = settings.groups.get(group, Said.nothing())
-        topic = group_said.values.get("topic") or said.values.get("topic") or settings.defaults.values.get("topic")
+        group_layer = settings.groups.get(group, OptionLayer.empty())
+        layers = (group_layer, declared, settings.defaults)
+        topic = next((found for layer in layers if (found := layer.values.get("topic"))), None)
         if not topic:
             self.wrong(
                 f"listener {candidate.name} of group {group!r} has no topic",
@@ -154,7 +155,7 @@ class _Registrar:
             return
         self.check_names(candidate.name, group, topic, here)
         self.topics_seen.setdefault((cluster, group), set()).add(topic)
-        if not self.is_enabled(candidate, settings, group, topic, group_said):
+        if not self.is_enabled(candidate, settings, group, topic, group_layer):
             return
         try:
             signature = read_signature(
@@ -165,7 +166,7 @@ class _Registrar:
             return
         options = {}
         for name in FUNCTION_OPTIONS:
-            for layer in (group_said, said, settings.defaults):
+            for layer in layers:
                 if layer.values.get(name) is not None:
                     options[name] = layer.values[name]
                     break
@@ -177,7 +178,7 @@ class _Registrar:
         self.groups.setdefault((cluster, group), []).append(_Member(candidate, signature, topic, options))
 
     def is_enabled(
-        self, candidate: Candidate, settings: ClusterSettings, group: str, topic: str, group_said: Said
+        self, candidate: Candidate, settings: ClusterSettings, group: str, topic: str, group_layer: OptionLayer
     ) -> bool:
         switched = settings.switches.get(group, {}).get(topic)
         path = f"{settings.prefix}.consumer.listeners.{group}"
@@ -187,9 +188,9 @@ class _Registrar:
             off.append((settings.off_by, None))
         if switched is False:
             off.append((f"{path}.{topic}", settings.where_switched(f"{group}.{topic}")))
-        if group_said.values.get("enabled") is False:
-            off.append((f"{path}.enabled", group_said.where("enabled")))
-        elif "enabled" not in group_said.values and candidate.said.values.get("enabled") is False:
+        if group_layer.values.get("enabled") is False:
+            off.append((f"{path}.enabled", group_layer.where("enabled")))
+        elif "enabled" not in group_layer.values and candidate.declared.values.get("enabled") is False:
             off.append(("its decorator", here))
         if candidate.owner is not None and not self.beans.has(candidate.owner):
             left_out = self.beans.left_out(candidate.owner, "it", here)
@@ -227,24 +228,26 @@ class _Registrar:
         plans = []
         for (cluster, group), members in self.groups.items():
             settings = self.clusters[cluster]
-            group_said = settings.groups.get(group, Said.nothing())
-            self.check_function_options(settings, group, members, group_said)
-            options, said = self.group_options(group, members, group_said, settings.defaults)
+            group_layer = settings.groups.get(group, OptionLayer.empty())
+            self.check_function_options(settings, group, members, group_layer)
+            options, origins = self.group_options(group, members, group_layer, settings.defaults)
             if options.consume_mode is ConsumeMode.ORDERLY and options.delay_level_when_next_consume != 0:
                 self.wrong(
                     f"group {group!r} is ORDERLY, where delay_level_when_next_consume has no effect: a queue waits",
-                    said["delay_level_when_next_consume"],
+                    origins["delay_level_when_next_consume"],
                     "set suspend_current_queue_time instead",
                 )
             if options.consume_mode is ConsumeMode.ORDERLY and options.message_model is MessageModel.BROADCASTING:
                 self.wrong(
                     f"group {group!r} is ORDERLY and BROADCASTING, which RocketMQ does not offer together",
-                    said.get("message_model") or said.get("consume_mode") or "the defaults",
+                    origins.get("message_model") or origins.get("consume_mode") or "the defaults",
                     "choose CLUSTERING, or CONCURRENTLY",
                 )
             functions = tuple(self.function(group, member, options) for member in members)
             self.check_topics(group, functions)
-            plans.append(ContainerPlan(cluster=cluster, group=group, functions=functions, options=options, said=said))
+            plans.append(
+                ContainerPlan(cluster=cluster, group=group, functions=functions, options=options, origins=origins)
+            )
         self.check_switches()
         return plans
 
@@ -283,46 +286,46 @@ class _Registrar:
                     )
 
     def check_function_options(
-        self, settings: ClusterSettings, group: str, members: Sequence[_Member], group_said: Said
+        self, settings: ClusterSettings, group: str, members: Sequence[_Member], group_layer: OptionLayer
     ) -> None:
         if len(members) == 1:
             return
         for name in FUNCTION_OPTIONS:
-            if name in group_said.values:
+            if name in group_layer.values:
                 key = f"{settings.prefix}.consumer.listeners.{group}.{name.replace('_', '-')}"
                 named = ", ".join(member.signature.name for member in members)
                 self.wrong(
                     f"{key} is an option of one function, and the group has {len(members)}: {named}",
-                    group_said.where(name),
+                    group_layer.where(name),
                     "write it in the decorator of the function that is meant",
                 )
 
     def group_options(
-        self, group: str, members: Sequence[_Member], group_said: Said, defaults: Said
+        self, group: str, members: Sequence[_Member], group_layer: OptionLayer, defaults: OptionLayer
     ) -> tuple[GroupOptions, dict[str, str]]:
-        """The group's options and where each that somebody said was said."""
+        """The group's options, and where each was written that was."""
         values: dict[str, Any] = {}
-        said: dict[str, str] = {}
+        origins: dict[str, str] = {}
         by_default: set[str] = set()
         for name in GROUP_OPTIONS:
-            by_decorators = [member for member in members if member.candidate.said.values.get(name) is not None]
-            if group_said.values.get(name) is not None:
-                layer = group_said
+            by_decorators = [member for member in members if member.candidate.declared.values.get(name) is not None]
+            if group_layer.values.get(name) is not None:
+                layer = group_layer
             elif by_decorators:
-                layer = by_decorators[0].candidate.said
+                layer = by_decorators[0].candidate.declared
                 self.check_agreement(group, name, by_decorators)
             elif defaults.values.get(name) is not None:
                 layer = defaults
                 by_default.add(name)
             else:
                 continue
-            values[name], said[name] = layer.values[name], layer.where(name)
-        self.check_user(group, values, said)
-        self.check_timestamp(group, values, said, by_default)
-        self.check_pair(group, [group_said, *(member.candidate.said for member in members), defaults], said)
-        return GroupOptions(**values), said
+            values[name], origins[name] = layer.values[name], layer.where(name)
+        self.check_user(group, values, origins)
+        self.check_timestamp(group, values, origins, by_default)
+        self.check_pair(group, [group_layer, *(member.candidate.declared for member in members), defaults], origins)
+        return GroupOptions(**values), origins
 
-    def check_pair(self, group: str, layers: Sequence[Said], said: Mapping[str, str]) -> None:
+    def check_pair(self, group: str, layers: Sequence[OptionLayer], origins: Mapping[str, str]) -> None:
         """Tell of a key that would go with one of another pair; ``layers`` are what says them, what wins first."""
         for one, other in (("access_key", "secret_key"), ("secret_key", "access_key")):
             first = next((layer.values[one] for layer in layers if one in layer.values), None)
@@ -330,20 +333,20 @@ class _Registrar:
             if beside is not None and first != beside:
                 self.wrong(
                     f"{one} of group {group!r} would go with the {other} of another pair",
-                    f"{said[one]} and {said[other]}",
+                    f"{origins[one]} and {origins[other]}",
                     f"say its {other} in the same place, or leave the {one} out",
                 )
 
-    def check_user(self, group: str, values: dict[str, Any], said: Mapping[str, str]) -> None:
+    def check_user(self, group: str, values: dict[str, Any], origins: Mapping[str, str]) -> None:
         """Tell of keys and namespaces that do not go together, and take them out of values."""
         for mismatch in mismatches(values):
-            where = " and ".join(said[name] for name in mismatch.given)
+            where = " and ".join(origins[name] for name in mismatch.given)
             self.wrong(f"{mismatch.told()}, for group {group!r}", where, mismatch.fix)
             for name in mismatch.given:
                 del values[name]
 
     def check_timestamp(
-        self, group: str, values: dict[str, Any], said: Mapping[str, str], by_default: Collection[str]
+        self, group: str, values: dict[str, Any], origins: Mapping[str, str], by_default: Collection[str]
     ) -> None:
         """Tell of a time to begin at where a new group begins elsewhere, and take it out of values.
 
@@ -353,9 +356,9 @@ class _Registrar:
         if "consume_timestamp" not in values or begins is ConsumeFromWhere.TIMESTAMP:
             return
         del values["consume_timestamp"]
-        has_own_word = "consume_from_where" in said and "consume_from_where" not in by_default
+        has_own_word = "consume_from_where" in origins and "consume_from_where" not in by_default
         if "consume_timestamp" not in by_default or not has_own_word:
-            places = [said[name] for name in ("consume_timestamp", "consume_from_where") if name in said]
+            places = [origins[name] for name in ("consume_timestamp", "consume_from_where") if name in origins]
             self.wrong(
                 f"consume_timestamp of group {group!r} is set, and consume_from_where is {begins.name}",
                 " and ".join(dict.fromkeys(places)),
@@ -365,7 +368,7 @@ class _Registrar:
     def check_agreement(self, group: str, name: str, members: Sequence[_Member]) -> None:
         first, *others = members
         for other in others:
-            mine, theirs = first.candidate.said.values[name], other.candidate.said.values[name]
+            mine, theirs = first.candidate.declared.values[name], other.candidate.declared.values[name]
             if mine != theirs:
                 mine, theirs = (
                     ("a value", "another") if GROUP_OPTIONS[name].secret else (_text(name, mine), _text(name, theirs))

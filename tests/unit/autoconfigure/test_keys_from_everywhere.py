@@ -116,7 +116,7 @@ def test_variables_reach_clusters_and_listeners_by_their_names(
         (None, "Night_desk"): 4,
         ("audit", "desk"): 5,
     }
-    assert said[None, "Night_desk"].said["concurrency"] == (
+    assert said[None, "Night_desk"].origins["concurrency"] == (
         "environment variable ROCKETMQ_CONSUMER_LISTENERS_NIGHT_DESK_CONCURRENCY"
     )
     assert assembly.rocketmq.clusters["audit"].name_server == "audit-ns:9876"
@@ -176,9 +176,9 @@ def test_placeholders_count_in_every_text_and_time_of_a_listener() -> None:
     async def handler(body: bytes) -> None: ...
 
     candidate = candidate_of(handler, mark, (reply,), resolve_text=resolve)
-    assert candidate.said.values.keys() == set(texts)
-    assert "${" not in str(candidate.said.values)
-    assert {candidate.said.values[name] for name in times} == {3.0}
+    assert candidate.declared.values.keys() == set(texts)
+    assert "${" not in str(candidate.declared.values)
+    assert {candidate.declared.values[name] for name in times} == {3.0}
     assert candidate.replies == (send_to("<topic>:<tag>", cluster="<cluster>"),)
 
 

@@ -57,7 +57,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_one() -> None:
 def test_a_decorators_text_is_resolved_and_its_times_are_read() -> None:
     mark = rocketmq_listener(topic="${topic}", consumer_group="desk", consume_timeout="90s", on_invalid="SKIP")
     candidate = candidate_of(on_departure, mark, (send_to("${topic}-alerts"),), resolve_text=as_written)
-    assert candidate.said.values == {
+    assert candidate.declared.values == {
         "topic": "departures",
         "consumer_group": "desk",
         "consume_timeout": 90.0,

@@ -14,7 +14,7 @@ from rocketbox.errors import Reject
 from rocketbox.hints import place_of
 from rocketbox.listeners import ContainerStatus, ListenerContainer
 from rocketbox.listeners.binding import Beans
-from rocketbox.listeners.options import Said
+from rocketbox.listeners.options import OptionLayer
 from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_containers
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.template import JsonMessageConverter, RocketMQTemplate
@@ -37,7 +37,7 @@ def container_of(
 ) -> ListenerContainer:
     """A container of group g with a function for each topic, at first A and T."""
     candidates = [
-        Candidate(function, Said({"topic": topic, "consumer_group": "g", **options}, lambda name: "here"))
+        Candidate(function, OptionLayer({"topic": topic, "consumer_group": "g", **options}, lambda name: "here"))
         for topic, function in (functions or {"A": on_arrival, "T": on_departure}).items()
     ]
     converter = JsonMessageConverter()

@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, Json
 
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners.binding import Beans, read_signature
-from rocketbox.listeners.options import Said
+from rocketbox.listeners.options import OptionLayer
 from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_containers
 from rocketbox.listeners.signature import Role
 from rocketbox.marks import Header, send_to
@@ -198,7 +198,7 @@ def batch_of_any_later(orders: list[Order]) -> Awaitable[Any]: ...  # type: igno
 
 
 def findings(function: Callable[..., Any], *, sends_on: bool) -> list[Finding]:
-    said = Said({"topic": "orders", "consumer_group": "billing"}, lambda name: "app.py")
+    said = OptionLayer({"topic": "orders", "consumer_group": "billing"}, lambda name: "app.py")
     candidate = Candidate(function, said, (send_to("invoices"),) if sends_on else ())
     converter = JsonMessageConverter()
     return plan_containers([candidate], {None: ClusterSettings()}, beans=NO_BEANS, converter=converter)[1]

@@ -11,7 +11,7 @@ import pytest
 
 from rocketbox.errors import Finding
 from rocketbox.listeners.binding import Beans
-from rocketbox.listeners.options import GroupOptions, OnInvalid, Said, consumer_options
+from rocketbox.listeners.options import GroupOptions, OnInvalid, OptionLayer, consumer_options
 from rocketbox.listeners.plans import ContainerPlan
 from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_containers
 from rocketbox.marks import send_to
@@ -34,15 +34,15 @@ async def on_arrival(arrival: dict[str, Any]) -> None: ...
 async def audit(departures: list[dict[str, Any]]) -> None: ...
 
 
-def said(**values: Any) -> Said:
-    return Said(values, lambda name: f"rocketbox.yaml:{list(values).index(name) + 1}")
+def said(**values: Any) -> OptionLayer:
+    return OptionLayer(values, lambda name: f"rocketbox.yaml:{list(values).index(name) + 1}")
 
 
 def marked(
     function: Callable[..., Any] = on_departure, *, replies: tuple[send_to, ...] = (), **options: Any
 ) -> Candidate:
     options = {"topic": "departures", "consumer_group": "desk", **options}
-    return Candidate(function, Said(options, lambda name: f"app.py ({name})"), replies)
+    return Candidate(function, OptionLayer(options, lambda name: f"app.py ({name})"), replies)
 
 
 def planned(*candidates: Candidate, **settings: Any) -> tuple[list[ContainerPlan], list[Finding], list[Finding]]:
@@ -69,7 +69,7 @@ def test_an_option_is_taken_from_the_group_then_the_decorator_then_the_defaults(
     defaults = said(concurrency=5, pull_batch_size=16)
     (all_three,) = plan(marked(concurrency=32), groups=groups, defaults=defaults)
     assert (all_three.options.concurrency, all_three.options.pull_batch_size) == (64, 16)
-    assert all_three.said == {"concurrency": "rocketbox.yaml:1", "pull_batch_size": "rocketbox.yaml:2"}
+    assert all_three.origins == {"concurrency": "rocketbox.yaml:1", "pull_batch_size": "rocketbox.yaml:2"}
     (two,) = plan(marked(concurrency=32), defaults=defaults)
     assert two.options.concurrency == 32
     (one,) = plan(marked(), defaults=defaults)

@@ -17,7 +17,7 @@ from rocketbox.listeners.arguments import HandlerBinding
 from rocketbox.listeners.binding import Beans
 from rocketbox.listeners.dispatch import HandlerDispatch
 from rocketbox.listeners.invalid_limit import InvalidLimit
-from rocketbox.listeners.options import Said
+from rocketbox.listeners.options import OptionLayer
 from rocketbox.listeners.plans import ContainerPlan
 from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_containers
 from rocketbox.listeners.tag_routing import TagRouter
@@ -34,7 +34,7 @@ Handler = Callable[..., Any]
 
 def planned(*functions: tuple[Handler, dict[str, Any]], **options: Any) -> tuple[list[ContainerPlan], list[str]]:
     candidates = [
-        Candidate(function, Said({"topic": "T", "consumer_group": "g", **options, **own}, lambda name: "here"))
+        Candidate(function, OptionLayer({"topic": "T", "consumer_group": "g", **options, **own}, lambda name: "here"))
         for function, own in functions
     ]
     converter = JsonMessageConverter()
