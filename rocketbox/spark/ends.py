@@ -27,7 +27,8 @@ ROUTES_FOR = 5.0  # seconds
 PATTERN_FOR = 30.0
 MISSING_FOR = 1.0
 SILENCE = 180.0  # seconds without any answer after which a stream says so
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two polls that bring nothing
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between two polls that bring nothing
+IDLE_SHARE = 0.1  # such a pause is this share of the time in which nothing has come
 
 
 class SilenceError(RocketBoxError):
@@ -51,7 +52,8 @@ class Ends:
         self._complete = self._was_complete = False
         self._asked_at = -math.inf
         self._silent_since: float | None = None
-        self._pause = 0.0
+        self._polled_at = -math.inf
+        self._idle_since: float | None = None
         self._told = RareLog(_log, period=60.0)
         self.seen = False
         """Whether there was a queue once: then a topic without a route is no missing one, its brokers are away."""
@@ -66,6 +68,7 @@ class Ends:
         Raises MissingTopicError where a missing topic is not waited for, and SilenceError when nothing has answered for
         SILENCE seconds; what the client raises when it is not ``patient`` and no name server answers.
         """
+        self._polled_at = self._clock.monotonic()
         try:
             queues = await self._known_queues(admin)
         except UNREACHABLE as error:
@@ -112,13 +115,16 @@ class Ends:
         return self._complete and not self.away
 
     async def wait(self) -> None:
-        """Wait before the next poll, longer each time until :meth:`moved`."""
-        self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
-        await self._clock.sleep(self._pause)
+        """Wait until the next poll is due, the longer the longer ago :meth:`moved` was."""
+        now = self._clock.monotonic()
+        if self._idle_since is None:
+            self._idle_since = now
+        pause = min(max(FIRST_PAUSE, IDLE_SHARE * (now - self._idle_since)), LONGEST_PAUSE)
+        await self._clock.sleep(max(0.0, self._polled_at + pause - now))
 
     def moved(self) -> None:
         """Something new was there: the next poll comes soon."""
-        self._pause = 0.0
+        self._idle_since = None
 
     async def _known_queues(self, admin: Admin) -> list[MessageQueue]:
         fresh_for = MISSING_FOR if not self._complete else PATTERN_FOR if self._selection.pattern else ROUTES_FOR

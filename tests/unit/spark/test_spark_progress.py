@@ -350,7 +350,7 @@ async def test_an_idle_stream_asks_once_a_second_and_queue() -> None:
         clock = StillClock()
         reader = progress(here, clock)
         end = await reader.next(here.admin, INITIAL)
-        for _ in range(10):  # slower and slower
+        while clock.slept < 30:  # slower and slower
             await reader.ends.wait()
             await reader.next(here.admin, end)
         here.requests.by_code.clear()
@@ -361,6 +361,24 @@ async def test_an_idle_stream_asks_once_a_second_and_queue() -> None:
         assert here.requests.by_code[RequestCode.GET_MAX_OFFSET] == 60 * 4
         assert here.requests.by_code[RequestCode.GET_ROUTEINFO_BY_TOPIC] <= 12
         assert here.requests.by_code.total() <= 60 * 4 + 12
+
+
+async def test_an_idle_stream_that_asks_seldom_does_not_wait_besides() -> None:
+    async with store("orders") as here:
+        clock = StillClock()
+        reader = progress(here, clock)
+        end = await reader.next(here.admin, INITIAL)
+        pauses = []
+        for _ in range(3):
+            begun = clock.slept
+            await reader.ends.wait()
+            pauses.append(clock.slept - begun)
+            await reader.next(here.admin, end)
+        assert pauses == pytest.approx([0.1] * 3), "soon after the last message"
+        clock.slept += 10  # the trigger's own pause
+        begun = clock.slept
+        await reader.ends.wait()
+        assert clock.slept == begun
 
 
 async def test_a_batch_costs_one_pull_for_each_queue_that_moved() -> None:
