@@ -31,6 +31,7 @@ from rocketbox.listeners import ContainerState, ContainerStatus
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.deliveries import FORMS, Delivery, form_of
 from rocketbox.spark.java import JavaNotFoundError
+from rocketbox.spark.listener_source import rows_of_a_task
 from rocketbox.spark.paths import checkpoint_location
 from rocketbox.spark.query_options import OnInvalidBody, RowForm
 from rocketbox.spark.session import SessionLostError, SparkRuntime, log_query_errors
@@ -389,6 +390,7 @@ class SparkListenerContainer:
             .option("tags", options.selector_expression)
             .option("startingOffsets", options.starting_offsets)
             .option("commitOffsets", "true")
+            .option("rowsPerPartition", rows_of_a_task(options.max_messages, session.sparkContext.defaultParallelism))
             .options(**options.source_options)
         )
         if options.max_messages is not None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rocketbox.spark.options import SourceOptions
+from rocketbox.spark.options import ROWS_PER_PARTITION, SourceOptions
 
-__all__ = ["source_options", "wrong_source_options"]
+__all__ = ["rows_of_a_task", "source_options", "wrong_source_options"]
+
+FEWEST_ROWS = 2_000  # of a task: what starts and ends one takes as long as reading some hundred rows
 
 _SAID_BY: Mapping[str, str] = {
     "nameserver": "the cluster's name-server",
@@ -24,6 +26,13 @@ _SAID_BY: Mapping[str, str] = {
 }
 """Options of the source, in small letters, that a listener says by options of its own."""
 _ALWAYS = {"commitoffsets": "its group's offsets always follow"}
+
+
+def rows_of_a_task(max_messages: int | None, parallelism: int) -> int:
+    """How many rows a task reads where nobody says it: a full batch gives each core of the cluster some."""
+    if max_messages is None:
+        return ROWS_PER_PARTITION
+    return min(ROWS_PER_PARTITION, max(FEWEST_ROWS, -(-max_messages // parallelism)))
 
 
 def source_options(values: Mapping[str, Any]) -> dict[str, str]:

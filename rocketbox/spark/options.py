@@ -20,7 +20,7 @@ from rocketbox.spark.columns import choose_columns
 from rocketbox.spark.selection import Selection, assigned_queues
 from rocketbox.spark.starting import EARLIEST, LATEST, PlaceKind, Places, places_of
 
-__all__ = ["OPTIONS", "SourceOption", "SourceOptions"]
+__all__ = ["OPTIONS", "ROWS_PER_PARTITION", "SourceOption", "SourceOptions"]
 
 ValueT = TypeVar("ValueT")
 Use = Literal["both", "batch", "stream"]

@@ -18,7 +18,7 @@ from rocketbox.autoconfigure.properties import SPARK_SHARES
 from rocketbox.errors import Finding
 from rocketbox.listeners.options import LISTENER_OPTIONS
 from rocketbox.marks import rocketmq_spark_listener
-from rocketbox.spark.listener_source import source_options
+from rocketbox.spark.listener_source import rows_of_a_task, source_options
 from rocketbox.spark.query_options import QUERY_OPTIONS, RowForm
 from tests.services import ServiceMaker, service_maker
 
@@ -110,6 +110,13 @@ def test_the_decorator_says_every_option_and_wins_over_the_default(service: Serv
 def test_the_data_source_is_told_what_a_listener_says() -> None:
     values = {"fail_on_data_loss": False, "rows_per_partition": 50, "options": {"maxPartitions": "3"}}
     assert source_options(values) == {"failOnDataLoss": "false", "rowsPerPartition": "50", "maxPartitions": "3"}
+
+
+def test_a_full_batch_gives_each_core_of_the_cluster_some_rows() -> None:
+    assert rows_of_a_task(100_000, 2) == rows_of_a_task(None, 200) == 20_000
+    assert rows_of_a_task(100_000, 20) == 5_000
+    assert rows_of_a_task(100_001, 20) == 5_001
+    assert rows_of_a_task(100_000, 200) == rows_of_a_task(1, 1) == 2_000
 
 
 @pytest.mark.parametrize(
