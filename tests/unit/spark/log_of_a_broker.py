@@ -19,7 +19,7 @@ from rocketbox.protocol.stored_message import StoredMessage, encode_stored_messa
 __all__ = ["QUEUE", "LogOfABroker", "Queue", "StillClock", "record"]
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
-SCANNED = 800  # units of a queue that a broker looks at for one pull with a filter, where it is asked for no more
+SCANNED = 800  # units of a queue that a broker looks at for one pull with a filter
 
 
 class StillClock(RealClock):
@@ -75,12 +75,14 @@ class LogOfABroker(Admin):
         *,
         most: int = 32,
         most_bytes: int = 256 << 10,
+        scanned: int = SCANNED,
         chance: Random | None = None,
     ) -> None:
         self.logs = dict(queues)
         self.failures = list(failures)
         self.most = most
         self.most_bytes = most_bytes
+        self.scanned = scanned
         self.chance = chance
         self.pulls: list[tuple[MessageQueue, int]] = []
         self.asked_for: list[int] = []
@@ -119,7 +121,7 @@ class LogOfABroker(Admin):
             status = PullStatus.NO_NEW_MSG if offset == queue.end else PullStatus.OFFSET_ILLEGAL
             return PulledRecords(status, queue.end, *bounds)
         most = min(self.most, max_messages)
-        scanned_to = min(queue.end, offset + (SCANNED if expression != "*" else most))
+        scanned_to = min(queue.end, offset + (self.scanned if expression != "*" else most))
         found: list[bytes] = []
         size, reached = 0, scanned_to
         index = bisect_left(queue.offsets, offset)
