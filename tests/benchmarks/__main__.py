@@ -3,9 +3,9 @@
 The broker is ``rocketbox broker``, first with SYNC_FLUSH, the default, then with ASYNC_FLUSH, or the servers named by
 ``--name-server`` and ``--broker`` (an Apache cluster of one). CPU per message is the client process' own; the broker's
 is shown where the broker is ours. The scenarios of the store alone have neither: theirs is the CPU of the process that
-holds the store. The starts of a whole service (``start``), sends among hostile peers (``hostile``), and Apache's Java
-client on our broker and on Apache's (``java``) bring their own servers, as does our client beside the Java client on
-Apache's broker (``clients``); ``--profile`` shows what our broker does meanwhile.
+holds the store. The starts of a whole service (``start``), sends among hostile peers (``hostile``), the Spark source
+(``spark``), and Apache's Java client on our broker and on Apache's (``java``) bring their own servers, as does our
+client beside the Java client on Apache's broker (``clients``); ``--profile`` shows what our broker does meanwhile.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from tests.benchmarks.hostile import HOSTILE, measure_hostile, table_of_hostile
 from tests.benchmarks.java import JAVA, SHARE, loads_of, measure_java, profile_of, table_of_java
 from tests.benchmarks.processes import cpu_seconds, pinned
 from tests.benchmarks.scenario import SCENARIOS
+from tests.benchmarks.spark import SPARK, measure_spark, table_of_spark
 from tests.benchmarks.start import STARTS, measure_starts, table_of
 from tests.broker_process import BrokerProcess
 
@@ -102,6 +103,7 @@ def measure_all(arguments: argparse.Namespace, tables: list[Table | str]) -> Non
     hostile = [name for name in HOSTILE if own and arguments.only in name]
     java = [name for name in JAVA if own and arguments.only in name]
     clients = clients_to_run(arguments.only) if own else []
+    spark = [name for name in SPARK if own and arguments.only in name]
     flush_types = [arguments.flush_disk_type] if arguments.flush_disk_type else FLUSH_TYPES if own else FLUSH_TYPES[:1]
     title = f"{machine()}, Python {platform.python_version()}, median of {arguments.rounds} rounds"
     with Progress(console=Console(stderr=True)) as progress:
@@ -114,7 +116,10 @@ def measure_all(arguments: argparse.Namespace, tables: list[Table | str]) -> Non
             sum(len(of_kind) for _, of_kind in runs) + len(starts) + len(hostile) + (2 * loads_of(java) if java else 0)
         )
         bar = progress.add_task(
-            "measuring", total=total * (arguments.rounds + 1) + steps_of_clients(clients, arguments.rounds)
+            "measuring",
+            total=total * (arguments.rounds + 1)
+            + steps_of_clients(clients, arguments.rounds)
+            + len(spark) * arguments.rounds,
         )
 
         def begins(name: str) -> None:
@@ -135,6 +140,9 @@ def measure_all(arguments: argparse.Namespace, tables: list[Table | str]) -> Non
             of_clients := measure_clients(clients, arguments.rounds, arguments.messages, arguments.directory, begins)
         ):
             tables += tables_of_clients(of_clients, f"Apache's broker, ASYNC_FLUSH, {title}")
+        if spark:
+            of_spark = measure_spark(spark, arguments.rounds, arguments.messages, arguments.directory, begins)
+            tables.append(table_of_spark(of_spark, f"the Spark source, ASYNC_FLUSH, {title}"))
         if hostile:
             measured = measure_hostile(hostile, arguments.rounds, arguments.directory, begins)
             tables.append(table_of_hostile(measured, title))
