@@ -26,8 +26,8 @@ __all__ = ["HELD_BYTES", "PULLS_IN_FLIGHT", "PullPlan", "Stretch"]
 
 PULLS_IN_FLIGHT = 8
 PULL_MESSAGES = 1024  # a broker gives what it likes to give at once
-ROWS_PER_RECORD_BATCH = 8192
-HELD_BYTES = 24 * 1024 * 1024
+ROWS_PER_RECORD_BATCH = 4096
+HELD_BYTES = 8 * 1024 * 1024
 STRETCH_PULLS = 8  # at most: the last pull of a stretch is shorter than the others
 STRETCH_BYTES = 2 * 1024 * 1024
 FIRST_STRETCH = 32  # offsets

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final
 
@@ -48,7 +48,7 @@ __all__ = [
     "unreadable_record",
 ]
 
-BYTES_PER_RECORD_BATCH = 8 * 1024 * 1024
+BYTES_PER_RECORD_BATCH = 6 * 1024 * 1024
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _TYPES: Final[Mapping[str, Any]] = {
@@ -157,9 +157,13 @@ class RecordDecoder:
     def record_batches(self, pulled: Sequence[Pulled]) -> Iterator[Any]:
         """The rows of these pulls in their order; several batches where bodies are much larger than they came."""
         records = _joined(pulled)
+        pulled = [replace(pull, data=b"", starts=()) for pull in pulled]  # while Spark works, nothing is held twice
         odd = self._odd(records)
-        for plain in _rewritten(records, odd) if odd.any() else (records,):
-            batch = self._record_batch(plain, pulled)
+        pieces = _rewritten(records, odd) if odd.any() else iter([records])
+        del records
+        for piece in pieces:
+            batch = self._record_batch(piece, pulled)
+            del piece
             if batch.num_rows:
                 yield batch
 

@@ -25,6 +25,7 @@ from rocketbox.spark import reading
 from rocketbox.spark.columns import COLUMNS
 from rocketbox.spark.offsets import QueueRange
 from rocketbox.spark.options import SourceOptions
+from rocketbox.spark.pull_plan import ROWS_PER_RECORD_BATCH
 from rocketbox.spark.record_columns import Pulled, RecordDecoder, record_starts
 from tests.benchmarks import spark_rows
 
@@ -40,6 +41,7 @@ FEW = ("body", "queue_id", "queue_offset", "born_timestamp", "store_timestamp")
 ALL = tuple(COLUMNS)
 RECORDS = 16_384
 PULL = 32
+PULLS_A_BATCH = ROWS_PER_RECORD_BATCH // PULL
 MICRO_BATCHES = (20_000, 100_000, 400_000)
 ROW_PATH = "rocketmq_rows"  # of spark_rows_source
 TRICKLE, PAUSE = 40, 0.25  # messages, and seconds between them
@@ -96,8 +98,9 @@ def decode(arguments: argparse.Namespace) -> None:
 
         def run() -> int:
             found = 0
-            for half in (answers[: len(answers) // 2], answers[len(answers) // 2 :]):  # 8,192 rows a batch, as in tasks
-                pulled = [Pulled(queue, 0, RECORDS, answer, record_starts(answer)) for answer in half]
+            for at in range(0, len(answers), PULLS_A_BATCH):
+                some = answers[at : at + PULLS_A_BATCH]
+                pulled = [Pulled(queue, 0, RECORDS, answer, record_starts(answer)) for answer in some]
                 found += sum(batch.num_rows for batch in decoder.record_batches(pulled))
             return found
 
