@@ -1,13 +1,15 @@
 """Where the queues of a stream end now, asked a bounded number of times, and what becomes of those that do not answer.
 
 A poll costs one request for each queue; routes are asked for every five seconds (each second while a topic is missing),
-the topics of a pattern every half a minute. While nothing new comes, polls slow down to one a second.
+the topics of a pattern every half a minute. While nothing new comes, polls slow down to one a second. A broker that
+does not answer is left out of polls for a while, so that the others need not wait for it each time.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Collection
 
 from rocketbox.client import Admin
 from rocketbox.clock import Clock
@@ -27,6 +29,7 @@ ROUTES_FOR = 5.0  # seconds
 PATTERN_FOR = 30.0
 MISSING_FOR = 1.0
 SILENCE = 180.0  # seconds without any answer after which a stream says so
+FIRST_ABSENCE, LONGEST_ABSENCE = 1.0, 15.0  # seconds for which a broker that does not answer is left out
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between two polls that bring nothing
 IDLE_SHARE = 0.1  # such a pause is this share of the time in which nothing has come
 
@@ -55,6 +58,7 @@ class Ends:
         self._polled_at = -math.inf
         self._idle_since: float | None = None
         self._told = RareLog(_log, period=60.0)
+        self._absences: dict[str, tuple[float, float]] = {}  # by broker: until when it is left out, and for how long
         self.seen = False
         """Whether there was a queue once: then a topic without a route is no missing one, its brokers are away."""
         self.away: frozenset[MessageQueue] = frozenset()
@@ -81,22 +85,23 @@ class Ends:
         if self.seen and not queues:
             self._silence(MissingTopicError("no queue of it has a route", "its brokers may be away"))
             return {}
-        ends, failed = await ask_each(admin.max_offset, queues)
-        self.away = frozenset(failed)
+        ends, failed = await ask_each(admin.max_offset, self._present(queues))
+        self._note_absences(ends, failed)
+        self.away = frozenset(queues) - ends.keys()
         self.last |= ends
         if failed:
             self._asked_at = -math.inf  # the broker may have moved
             why = failed[min(failed)]
-            brokers = sorted({queue.broker_name for queue in failed})
+            brokers = sorted({queue.broker_name for queue in self.away})
             self._told.tell(
                 logging.WARNING, self._clock.monotonic(), "away",
                 "%d of %d queues of %s are not read: broker %s does not answer: %s",
-                len(failed), len(queues), self._selection, ", ".join(brokers), why,
+                len(self.away), len(queues), self._selection, ", ".join(brokers), why,
             )  # fmt: skip
             if not ends:
                 self._silence(why)
                 return {}
-        else:
+        elif not self.away:
             self._told.over("away")
         self._silent_since = None
         self.seen = self.seen or bool(ends)
@@ -125,6 +130,21 @@ class Ends:
     def moved(self) -> None:
         """Something new was there: the next poll comes soon."""
         self._idle_since = None
+
+    def _present(self, queues: list[MessageQueue]) -> list[MessageQueue]:
+        """The queues that are asked now; all of them where each would be left out."""
+        now = self._clock.monotonic()
+        present = [queue for queue in queues if self._absences.get(queue.broker_name, (now, 0.0))[0] <= now]
+        return present or queues
+
+    def _note_absences(self, ends: Collection[MessageQueue], failed: Collection[MessageQueue]) -> None:
+        for name in {queue.broker_name for queue in ends}:
+            self._absences.pop(name, None)
+        now = self._clock.monotonic()
+        for name in {queue.broker_name for queue in failed} - {queue.broker_name for queue in ends}:
+            _, before = self._absences.get(name, (now, 0.0))
+            absence = min(max(FIRST_ABSENCE, 2 * before), LONGEST_ABSENCE)
+            self._absences[name] = (now + absence, absence)
 
     async def _known_queues(self, admin: Admin) -> list[MessageQueue]:
         fresh_for = MISSING_FOR if not self._complete else PATTERN_FOR if self._selection.pattern else ROUTES_FOR

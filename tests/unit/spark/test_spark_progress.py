@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from rocketbox.client import Admin
 from rocketbox.errors import ClientError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import RequestCode
+from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import MemoryNetwork
 from rocketbox.spark.checkpoint import INITIAL, CheckpointError, StreamOffset, decode_offset, encode_offset
 from rocketbox.spark.ends import SILENCE, SilenceError
@@ -25,6 +27,18 @@ pytestmark = pytest.mark.anyio
 
 Q0, Q1 = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
 TEXTS = [b"%d" % number for number in range(200)]
+
+
+class CountingNetwork(MemoryNetwork):
+    """Notes to which ports connections were tried."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connects: list[int] = []
+
+    async def connect(self, host: str, port: int, opened: Any, tasks: Any) -> Connection:
+        self.connects.append(port)
+        return await super().connect(host, port, opened, tasks)
 
 
 def progress(of: Store, clock: StillClock | None = None, /, **options: str) -> StreamProgress:
@@ -272,6 +286,33 @@ async def test_one_broker_away_does_not_stop_the_others() -> None:
         assert moved.queues[there] == end.queues[there]
         restarted = await progress(here).next(here.admin, again(end))
         assert nexts(restarted) == {Q0: 10, there: 5}
+
+
+async def test_a_broker_that_is_away_is_asked_now_and_then_and_read_again_when_it_is_back() -> None:
+    network = CountingNetwork()
+    async with store("orders", queues=1, network=network) as here, here.another_broker("broker-b") as other:
+        there = MessageQueue("orders", "broker-b", 0)
+        clock = StillClock()
+        reader = progress(here, clock)
+        await here.admin.create_topic("orders", queues=1)
+        await here.send(there, TEXTS[:5])
+        await here.send(Q0, TEXTS[:5])
+        end = await reader.next(here.admin, INITIAL)
+        await here.send(there, TEXTS[:3])
+        host, _, port = other.address.rpartition(":")
+        listener = here.network._listeners[host, int(port)]
+        unreachable(here, other.address)
+        before = network.connects.count(int(port))
+        for _ in range(60):
+            clock.slept += 1
+            end = await reader.next(here.admin, again(end))
+        assert nexts(end) == {Q0: 5, there: 5}
+        assert 5 <= network.connects.count(int(port)) - before <= 8
+        here.network._listeners[host, int(port)] = listener
+        for _ in range(16):
+            clock.slept += 1
+            end = await reader.next(here.admin, again(end))
+        assert nexts(end) == {Q0: 5, there: 8}
 
 
 async def test_what_is_available_now_is_not_all_read_while_a_broker_is_away() -> None:
