@@ -196,7 +196,8 @@ def assemble(
     ours = own_autoconfigurations()
     for each in (*ours, *others):
         bundle, origin = Bundle(each.names, each.where, loaded=not each.excluded), "" if each in ours else each.origin
-        container.add_bundle(bundle)
+        if each.beans or each in others:  # our module of settings cannot be left out
+            container.add_bundle(bundle)
         for target in each.beans:
             if target not in users:  # who scans the package of another takes what is there for their own
                 container.add(target, automatic=True, origin=origin, bundle=bundle)

@@ -17,13 +17,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from rocketbox.autoconfigure.machine import Machine
-from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties
+from rocketbox.autoconfigure.own_beans import own_autoconfigurations
 from rocketbox.autoconfigure.scan import marked_in
 from rocketbox.boot.discovery import AutoconfigurationModule, discover_autoconfigurations, has_autoconfigurations
 from rocketbox.boot.marks import PROPERTIES
 from rocketbox.boot.root_settings import load_settings, read_ahead
 from rocketbox.boot.settings import Settings
 from rocketbox.boot.settings_file import find_settings_file
+from rocketbox.boot.sources import SourceOptions
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.hints import place_of
 
@@ -78,7 +79,7 @@ def load(
     return load_settings(models, replaced=replaced, **_sources(modules, home, launch, config))
 
 
-def _sources(modules: Sequence[ModuleType], home: str, launch: Launch, config: Path | str | None) -> dict[str, Any]:
+def _sources(modules: Sequence[ModuleType], home: str, launch: Launch, config: Path | str | None) -> SourceOptions:
     """Where the settings of that application come from."""
     beside = next((getattr(module, "__file__", None) for module in modules if module is sys.modules.get(home)), None)
     dotenv = Path(".env")
@@ -102,8 +103,8 @@ def find_others(
         return []
     said: Any = None
     with contextlib.suppress(ConfigurationError):
-        models = {"rocketbox": RocketBoxProperties}
-        said = read_ahead(models, "rocketbox.autoconfigure.exclude", **_sources(modules, home, launch, config))
+        sources = _sources(modules, home, launch, config)
+        said = read_ahead(settings_models(()), "rocketbox.autoconfigure.exclude", **sources)
     return discover_autoconfigurations([*exclude, *(said or ())])
 
 
@@ -114,7 +115,9 @@ def settings_models(
 
     Raises ConfigurationError when two want the same prefix.
     """
-    models: dict[str, type[BaseModel]] = {"rocketmq": RocketMQProperties, "rocketbox": RocketBoxProperties}
+    models: dict[str, type[BaseModel]] = {}
+    for ours in own_autoconfigurations():
+        models.update(ours.properties)
     findings = []
     wanted: list[tuple[str, Any, str, str]] = []
     for marked in marked_in(modules, PROPERTIES):

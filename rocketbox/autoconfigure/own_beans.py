@@ -14,7 +14,7 @@ __all__ = ["OWN", "own_autoconfigurations"]
 
 OWN: tuple[EntryPoint, ...] = tuple(
     EntryPoint(name, f"rocketbox.autoconfigure.{name}", GROUP)
-    for name in ("embedded", "rocketmq", "topics", "push_listening", "spark_listening", "health")
+    for name in ("properties", "embedded", "rocketmq", "topics", "push_listening", "spark_listening", "health")
 )
 
 
@@ -22,5 +22,6 @@ def own_autoconfigurations() -> list[AutoconfigurationModule]:
     """What they bring. Those that are excluded are loaded all the same, and their beans left out one by one.
 
     So it can be told which of them somebody misses, and why.
+    ``properties`` has the models of our settings and no beans.
     """
     return [load_autoconfiguration(point, of="rocketbox") for point in OWN]

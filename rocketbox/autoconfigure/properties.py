@@ -18,6 +18,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, field_validator
 
 from rocketbox.autoconfigure.option_models import NOT_YET, Properties, Secret, Text, with_options
+from rocketbox.boot.marks import configuration_properties
 from rocketbox.boot.shapes import key_text
 from rocketbox.boot.units import Duration
 from rocketbox.client import ClientOptions, LitePullConsumerOptions, ProducerOptions
@@ -195,6 +196,7 @@ class ClusterProperties(Properties):
         return ClientOptions(**said, tls_enable=next(iter(encryption.values()), False))
 
 
+@configuration_properties("rocketmq")
 class RocketMQProperties(ClusterProperties):
     """``rocketmq``: the main cluster, the switch of everything, and further clusters."""
 
@@ -295,6 +297,7 @@ class AutoconfigureProperties(Properties):
     exclude: list[str] = Field(default_factory=list, description="names of auto-configurations to leave out")
 
 
+@configuration_properties("rocketbox")
 class RocketBoxProperties(Properties):
     """``rocketbox``: everything that is not RocketMQ's."""
 

@@ -14,11 +14,10 @@ Source: Spring Boot 3 externalized configuration.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 from pydantic import BaseModel, ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
@@ -36,7 +35,7 @@ from rocketbox.boot.profiles import ProfilesProperties
 from rocketbox.boot.schema import Schema
 from rocketbox.boot.settings import Settings, SettingsError
 from rocketbox.boot.shapes import Section, Shape, Table
-from rocketbox.boot.sources import Sources, Texts
+from rocketbox.boot.sources import SourceOptions, Sources, Texts
 from rocketbox.boot.validation import validation_findings
 
 __all__ = ["RootSettings", "load_settings", "read_ahead", "schema_of"]
@@ -106,19 +105,13 @@ class RootSettings(BaseSettings):
 def load_settings(
     models: Mapping[str, type[BaseModel]],
     *,
-    file: Path | None = None,
-    profiles: Sequence[str] = (),
-    environ: Mapping[str, str] | None = None,
-    env_file: Path | None = None,
-    arguments: Sequence[str] | Mapping[str, str] = (),
-    overrides: Mapping[str, Any] | None = None,
     strict_prefixes: Sequence[str] = STRICT_PREFIXES,
     root: type[RootSettings] = RootSettings,
     replaced: Collection[str] = (),
+    **options: Unpack[SourceOptions],
 ) -> Settings:
     """Read all sources and bind them to ``models``, which stand below their prefixes (``{"desk": DeskProperties}``).
 
-    ``profiles`` take the place of ``rocketbox.profiles.active``. ``environ`` is the process's own when it is None.
     The models of ``replaced`` prefixes are not made: their keys are known, and none is required. Below
     ``strict_prefixes``, and in models that forbid extra keys, an unknown key is an error; elsewhere a warning.
 
@@ -126,8 +119,9 @@ def load_settings(
     """
     models = {**models, **OWN_MODELS}
     schema = Schema(models, strict_prefixes)
-    sources = Sources(schema, os.environ if environ is None else environ, env_file, arguments, overrides or {})
-    chosen = choose_files(sources, file, profiles)
+    file, env_file = options.get("file"), options.get("env_file")
+    sources = Sources(schema, options)
+    chosen = choose_files(sources, file, options.get("profiles", ()))
     layers = sources.layers(chosen.layers)
     sources.findings += idle_keys(layers[file is not None : len(chosen.layers)])
     made = {prefix: model for prefix, model in models.items() if prefix not in replaced}
@@ -153,24 +147,14 @@ def load_settings(
     return replace(settings, warnings=tuple(sources.warnings))
 
 
-def read_ahead(
-    models: Mapping[str, type[BaseModel]],
-    key: str,
-    *,
-    file: Path | None = None,
-    profiles: Sequence[str] = (),
-    environ: Mapping[str, str] | None = None,
-    env_file: Path | None = None,
-    arguments: Sequence[str] | Mapping[str, str] = (),
-    overrides: Mapping[str, Any] | None = None,
-) -> Any:
+def read_ahead(models: Mapping[str, type[BaseModel]], key: str, **options: Unpack[SourceOptions]) -> Any:
     """What the sources say of one key before all models are known, by its type in ``models``; None for nothing.
 
     Nothing is bound, and what is wrong is not told: it is found again when the settings are loaded.
     """
     schema = schema_of(models)
-    sources = Sources(schema, os.environ if environ is None else environ, env_file, arguments, overrides or {})
-    seen = sources.glance(choose_files(sources, file, profiles).layers)
+    sources = Sources(schema, options)
+    seen = sources.glance(choose_files(sources, options.get("file"), options.get("profiles", ())).layers)
     entry = seen.entries.get(schema.locate(split_key(key)).path)
     value = UNSET if entry is None else early_value(seen, entry)
     return None if value is UNSET else value

@@ -5,11 +5,12 @@ Which layer wins is pydantic-settings' business (``boot.root_settings``), what t
 
 from __future__ import annotations
 
+import os
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from pydantic import Secret, SecretBytes, SecretStr
 
@@ -32,7 +33,7 @@ from rocketbox.boot.schema import Schema
 from rocketbox.boot.secrets import has_secret_name, secret_values
 from rocketbox.errors import Finding
 
-__all__ = ["FileLayer", "Glance", "Sources", "Texts", "file_layer"]
+__all__ = ["FileLayer", "Glance", "SourceOptions", "Sources", "Texts", "file_layer"]
 
 _ABOVE_ENVIRONMENT = ("arguments", "overrides")
 
@@ -66,25 +67,34 @@ class Glance:
     texts: Texts
 
 
+class SourceOptions(TypedDict, total=False):
+    """Where the settings of one start come from. ``environ`` is the process's own when it is None or lacks.
+
+    ``profiles`` take the place of ``rocketbox.profiles.active``.
+    """
+
+    file: Path | None
+    profiles: Sequence[str]
+    environ: Mapping[str, str] | None
+    env_file: Path | None
+    arguments: Sequence[str] | Mapping[str, str]
+    overrides: Mapping[str, Any] | None
+
+
 class Sources:
-    def __init__(
-        self,
-        schema: Schema,
-        environ: Mapping[str, str],
-        env_file: Path | None,
-        arguments: Sequence[str] | Mapping[str, str],
-        overrides: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, schema: Schema, options: SourceOptions) -> None:
+        environ, env_file = options.get("environ"), options.get("env_file")
         self.findings: list[Finding] = []
         self.warnings: list[Finding] = []
         self.refused: set[tuple[str, ...]] = set()
         self._schema = schema
         self._dotenv = {} if env_file is None else dotenv_values(env_file, self.findings)
         self._environ = {
-            name: Scalar(value, Origin(f"environment variable {name}"), open_=False) for name, value in environ.items()
+            name: Scalar(value, Origin(f"environment variable {name}"), open_=False)
+            for name, value in (os.environ if environ is None else environ).items()
         }
-        self._arguments = argument_items(arguments, self.findings)
-        self._overrides = override_items(overrides, self.findings)
+        self._arguments = argument_items(options.get("arguments", ()), self.findings)
+        self._overrides = override_items(options.get("overrides") or {}, self.findings)
 
     def read(self, file: Path | None) -> list[ConditionalDocument]:
         return [] if file is None else conditional_documents(file, self.findings)

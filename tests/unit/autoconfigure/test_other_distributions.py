@@ -13,7 +13,9 @@ import pytest
 from pydantic_settings import BaseSettings
 from typer.testing import CliRunner
 
+from rocketbox import RocketBox
 from rocketbox.autoconfigure import own_beans
+from rocketbox.autoconfigure.loading import settings_models
 from rocketbox.boot.definitions import Source
 from rocketbox.boot.discovery import GROUP
 from rocketbox.cli.app import app as cli
@@ -367,3 +369,16 @@ def packed() -> Packed:
     look = service(source(), SENDS).app.look()
     (entry,) = [entry for entry in look.container.report.negative if entry.name == "message_converter"]
     assert entry.verdicts[0].reason == "MessageConverter is provided already, by packed"
+
+
+def test_our_own_settings_come_as_those_of_others_do() -> None:
+    ours = own_beans.own_autoconfigurations()
+    brought = {prefix: model for each in ours for prefix, model in each.properties.items()}
+    assert settings_models(()) == brought
+    assert brought.keys() == {"rocketmq", "rocketbox"}
+
+
+def test_our_module_of_settings_is_nothing_that_can_be_excluded() -> None:
+    app = RocketBox("desk", scan=[], exclude=["properties"])
+    (finding,) = app.look().findings
+    assert finding.what == "there is no auto-configuration properties to exclude"
