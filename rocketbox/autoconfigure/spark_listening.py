@@ -195,8 +195,25 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
     async def start(self, plans: Sequence[SparkPlan], starting: Starting) -> list[SparkListenerContainer]:
         from rocketbox.spark.session import SparkRuntime
 
+        await self._expect_topics(plans, starting)
         runtime = await starting.stack.enter_async_context(SparkRuntime(self._service.name, self._own.conf))
         return [self._container(plan, runtime, starting) for plan in plans]
+
+    async def _expect_topics(self, plans: Sequence[SparkPlan], starting: Starting) -> None:
+        """Raise ConfigurationError for topics that do not exist, where the settings say that this is an error."""
+        findings = []
+        for plan in plans:
+            if self._properties.cluster(plan.cluster or "").consumer.missing_topic != "fail":
+                continue
+            instance: MQClientInstance = starting.resolve(of_cluster(MQClientInstance, plan.cluster))
+            if await instance.find_route(plan.topic) is None:
+                name = f"Spark listener {plan.signature.function.__qualname__}"
+                servers = ", ".join(instance.name_servers)
+                what = f"topic {plan.topic} of {name} does not exist at name server {servers}"
+                fix = f"create it, or set {cluster_prefix(plan.cluster)}.consumer.missing-topic: wait"
+                findings.append(Finding(what, plan.where, fix))
+        if findings:
+            raise ConfigurationError(findings)
 
     def _container(self, plan: SparkPlan, runtime: SparkRuntime, starting: Starting) -> SparkListenerContainer:
         from rocketbox.spark.listener import SparkListenerContainer, SparkListenerOptions
@@ -286,10 +303,19 @@ def _plan_listener(
         options["on_invalid"] = OnInvalidBody(options["on_invalid"].value)
     signature = None
     try:
-        from rocketbox.spark.deliveries import missing_library
+        from rocketbox.spark.deliveries import Delivery, missing_library
         from rocketbox.spark.listener import read_spark_signature
 
         signature = read_spark_signature(function, form)
+        Delivery(  # looks at the schema; DDL alone is read by Spark itself, which does not run yet
+            label=name,
+            where=here,
+            group=group or "",
+            schema=mark.schema,
+            as_=form,
+            on_invalid=OnInvalidBody.COLUMN,
+            clock=service.clock,
+        )
         if (library := missing_library(form)) is not None:
             what = f"{name} asks for its rows as {form.value}, and {library} is not installed"
             findings.append(Finding(what, places.get("as_", here), f"pip install {library}, or leave as_ out"))

@@ -157,6 +157,14 @@ def test_options_of_another_kind_of_listeners_are_refused(service: ServiceMaker)
     assert other.what.startswith("rocketmq.consumer.listeners.desk.trigger is no option of @rocketmq_listener")
 
 
+def test_a_schema_that_cannot_be_columns_is_found_at_a_look(service: ServiceMaker) -> None:
+    rest = "\nfrom pydantic import BaseModel\n\nclass Odd(BaseModel):\n    value: complex\n"
+    rest += '\n@rocketmq_spark_listener(topic="t", consumer_group="odd", schema=Odd)\n'
+    rest += "def odd(rows: DataFrame) -> None: ...\n"
+    finding = finding_of(look(service, rest=rest))
+    assert finding.what.startswith("Spark listener odd: Odd.value")
+
+
 def test_a_group_is_not_shared_with_plain_listeners(service: ServiceMaker) -> None:
     """Spark's offsets would be committed over messages that the plain one has not processed."""
     plain = (
