@@ -59,6 +59,20 @@ def test_a_read_delivers_the_columns_that_it_names(spark: SparkSession, broker: 
     assert "properties" not in read(spark, broker, topic, includeProperties=False).columns
 
 
+def test_messages_that_cannot_be_read_are_rows_that_say_why(spark: SparkSession, broker: Broker, topic: str) -> None:
+    broker.send(topic, [{"row": number} for number in range(8)])
+    broker.send_by_hand(topic, b"sent in another age", g=2**62)
+    broker.send_by_hand(topic, b"no zlib", f=1)
+    broker.send(topic, [{"row": number} for number in range(8, 16)])
+    rows = read(spark, broker, topic).toArrow().to_pylist()
+    assert sorted(json.loads(row["body"])["row"] for row in rows if row["body"]) == list(range(16))
+    age, packed = sorted((row for row in rows if row["body"] is None), key=lambda row: row["queue_offset"])
+    assert f"the born timestamp {2**62}" in age["_error"]
+    assert "a compressed body cannot be read" in packed["_error"]
+    assert [row["_error"] for row in rows if row["body"]] == [None] * 16
+    assert read(spark, broker, topic).where("_error IS NOT NULL").count() == 2
+
+
 def test_sql_reads_a_topic_by_its_tags(spark: SparkSession, broker: Broker, topic: str) -> None:
     broker.send(topic, [{"row": number} for number in range(30)], lambda number: "ABC"[number % 3])
     spark.sql(

@@ -12,8 +12,12 @@ from typing import Any, Self, TypeVar
 import anyio
 
 from rocketbox.client import Admin, Producer
+from rocketbox.clock import RealClock
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers, ServersInThread
 from rocketbox.message import Message, MessageQueue, SendResult
+from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.remoting.client import RemotingClient
 from tests.waiting import PATIENCE
 
 __all__ = ["Broker", "rows_of", "wait_for"]
@@ -96,6 +100,23 @@ class Broker:
                 return await function(admin)
 
         return anyio.run(ask)
+
+    def send_by_hand(self, topic: str, body: bytes, **fields: object) -> None:
+        """A message with fields of its header that no producer would write, by the letters they have there."""
+
+        async def send() -> None:
+            async with RemotingClient(clock=RealClock()) as remoting:
+                header = {
+                    "a": "group", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_700_000_000_000, "h": 0,
+                    "j": 0, "k": "false", "m": "false", **fields,
+                }  # fmt: skip
+                words = {name: str(value) for name, value in header.items()}
+                command = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, words, body)
+                assert self.servers is not None
+                answer = await remoting.request(self.servers.broker_address, command, timeout=PATIENCE)
+                assert answer.code == 0, answer.remark
+
+        anyio.run(send)
 
     def committed(self, topic: str, group: str) -> dict[MessageQueue, int | None]:
         """The group's offset of each queue."""
