@@ -32,7 +32,7 @@ from rocketbox.client.workers import OTHERS_RAN, SLICE, take_in_hand
 from rocketbox.clock import Clock
 from rocketbox.message import MessageExt
 from rocketbox.tasks import SupervisedTask, Supervisor
-from rocketbox.waiters import Waiter, make_waiter
+from rocketbox.waiters import LoopCondition, Waiter, make_waiter
 
 __all__ = ["HandlerCall", "HandlerCalls"]
 
@@ -145,7 +145,7 @@ class HandlerCalls:
         self._last_prepared = float("-inf")
         self._behind = False  # it has ended, and there is more to prepare
         self._more: Waiter | None = None
-        self._drained: list[Waiter] = []
+        self._drained = LoopCondition()
 
     def start(self) -> None:
         self.threads.on_delivered(self._go_on)
@@ -175,13 +175,7 @@ class HandlerCalls:
 
     async def drained(self) -> None:
         """Return when nothing is in hand."""
-        while self._in_hand:
-            waiter = make_waiter()
-            self._drained.append(waiter)
-            try:
-                await waiter
-            finally:
-                self._drained.remove(waiter)
+        await self._drained.wait_for(lambda: not self._in_hand)
 
     @property
     def busy(self) -> int:
@@ -216,9 +210,7 @@ class HandlerCalls:
         if call.result is not None:
             call.drop_result()
         if not self._in_hand:
-            for waiter in self._drained:
-                if not waiter.done():
-                    waiter.set_result(None)
+            self._drained.notify_all()
 
     def _hand_over(self) -> None:
         """Take messages of the queues in turn, while there is room, and put calls with them into the threads' line."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.client.options import MIB
 from rocketbox.message import QUEUE_OFFSET_FIELD, MessageExt, MessageQueue
-from rocketbox.waiters import Waiter, make_waiter
+from rocketbox.waiters import LoopCondition, Waiter, make_waiter
 
 __all__ = ["LOCK_EXPIRY", "FlowLimits", "ProcessQueue"]
 
@@ -42,7 +42,7 @@ class ProcessQueue:
     __slots__ = (
         "_cached",
         "_held",
-        "_idle_waiters",
+        "_idle",
         "_limits",
         "_live",
         "_room_waiter",
@@ -82,7 +82,7 @@ class ProcessQueue:
         self._live: dict[int, int] = {}  # offset: bytes of the body as it came, for a handler may replace it
         self._limits: FlowLimits | None = None
         self._room_waiter: Waiter | None = None
-        self._idle_waiters: list[Waiter] = []
+        self._idle = LoopCondition()
 
     def put(self, messages: Iterable[MessageExt], next_offset: int) -> int:
         """Take over what a pull brought, and go on at next_offset; returns how many messages are new.
@@ -127,10 +127,8 @@ class ProcessQueue:
     def finish(self, batches: int = 1) -> None:
         """So many batches that were taken have been dealt with."""
         self.in_process -= batches
-        if self._idle_waiters and self.in_process == 0:
-            for waiter in self._idle_waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        if self.in_process == 0 and self._idle.waiting:
+            self._idle.notify_all()
 
     def give_back(self, messages: Sequence[MessageExt]) -> int:
         """Let messages wait again, before all others and in their order; those no longer held are left out."""
@@ -221,13 +219,7 @@ class ProcessQueue:
 
     async def idle(self) -> None:
         """Return when no batch is in process."""
-        while self.in_process:
-            waiter = make_waiter()
-            self._idle_waiters.append(waiter)
-            try:
-                await waiter
-            finally:
-                self._idle_waiters.remove(waiter)
+        await self._idle.wait_for(lambda: not self.in_process)
 
     def close(self) -> None:
         """Nothing more is pulled or begun, what waits is forgotten; what is in hand ends, and counts."""

@@ -22,7 +22,7 @@ from rocketbox.client.message_source import MessageSource
 from rocketbox.clock import Clock
 from rocketbox.message import MessageExt
 from rocketbox.tasks import SupervisedTask, Supervisor
-from rocketbox.waiters import Waiter, make_waiter
+from rocketbox.waiters import LoopCondition, Waiter, make_waiter
 
 __all__ = ["OTHERS_RAN", "SLICE", "Handling", "Worker", "Workers", "in_hand", "take_in_hand"]
 
@@ -99,7 +99,7 @@ class Workers:
         self.taken = 0
         """How many queues were taken from the line so far."""
         self._busy = 0
-        self._drained: list[Waiter] = []
+        self._drained = LoopCondition()
         self._workers: list[Worker] = []
         self._slice_ends = 0.0  # on the monotonic clock
         self._slice_left = 0  # batches
@@ -131,13 +131,7 @@ class Workers:
 
     async def drained(self) -> None:
         """Return when no worker has anything in hand."""
-        while self._busy:
-            waiter = make_waiter()
-            self._drained.append(waiter)
-            try:
-                await waiter
-            finally:
-                self._drained.remove(waiter)
+        await self._drained.wait_for(lambda: not self._busy)
 
     def cancel(self) -> None:
         """Cancel what is in hand, and take it out of the workers' hands: whatever becomes of it no longer counts."""
@@ -211,10 +205,8 @@ class Workers:
                 await self._work(worker, queue)
             finally:
                 self._busy -= 1
-                if self._drained and not self._busy:
-                    for waiter in self._drained:
-                        if not waiter.done():
-                            waiter.set_result(None)
+                if not self._busy and self._drained.waiting:
+                    self._drained.notify_all()
             self._last_ended = clock.monotonic()
 
     def _begin_slice(self, now: float) -> None:

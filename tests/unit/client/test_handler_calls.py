@@ -13,47 +13,26 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from rocketbox.client import ClientOptions, ConsumerOptions, PushConsumer
 from rocketbox.client.outcomes import Outcomes
 from rocketbox.errors import Reject
-from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageExt
+from rocketbox.message import ConsumeMode, MessageExt
 from rocketbox.protocol.codes import RequestCode
-from tests.clocks import VirtualClock, settle
-from tests.unit.client.scripted_broker import ScriptedBroker
+from tests.clocks import settle
+from tests.unit.client import def_handlers
 
 pytestmark = pytest.mark.anyio
 
 
-class Setting:
-    """One consumer's broker and clock. Threads run in the time of the machine, all else when a test moves the clock."""
+class Setting(def_handlers.Setting):
+    """What a handler was given, and how far it came."""
 
     def __init__(self) -> None:
-        self.clock = VirtualClock()
-        self.broker = ScriptedBroker(self.clock)
-        self.broker.topics = {"T": 1, "%RETRY%g": 1}
+        super().__init__()
         self.came: list[bytes] = []
         self.release = threading.Event()  # what blocked handlers wait for
 
-    def consumer(self, **options: object) -> PushConsumer:
-        options.setdefault("consume_from_where", ConsumeFromWhere.FIRST_OFFSET)
-        return PushConsumer(
-            "g",
-            name_server=self.broker.address,
-            options=ConsumerOptions(**options),  # type: ignore[arg-type] # options of many types
-            client_options=ClientOptions(client_ip="10.0.0.9", instance_name="c1"),
-            clock=self.clock,
-            network=self.broker.network,
-        )
-
     def store(self, count: int, queue_id: int = 0) -> None:
         self.broker.store("T", *(b"%d" % number for number in range(count)), queue_id=queue_id)
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait, in the time of threads, not of the clock."""
-        with anyio.fail_after(10):
-            while not condition():
-                await anyio.sleep(0.001)
-                await settle(20)
 
     def handle(self, batch: list[MessageExt]) -> None:
         self.came.extend(message.body for message in batch)

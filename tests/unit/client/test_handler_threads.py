@@ -4,45 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 
-import anyio
 import pytest
 
-from rocketbox.client import ClientOptions, ConsumerOptions, PushConsumer
 from rocketbox.errors import Reject
-from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageExt
+from rocketbox.message import ConsumeMode, MessageExt
 from rocketbox.protocol.codes import RequestCode
-from tests.clocks import VirtualClock, settle
-from tests.unit.client.scripted_broker import ScriptedBroker
-from tests.waiting import PATIENCE
+from tests.clocks import settle
+from tests.unit.client.def_handlers import Setting
 
 pytestmark = pytest.mark.anyio
-
-
-class Setting:
-    def __init__(self) -> None:
-        self.clock = VirtualClock()
-        self.broker = ScriptedBroker(self.clock)
-        self.broker.topics = {"T": 1, "%RETRY%g": 1}
-
-    def consumer(self, **options: object) -> PushConsumer:
-        options.setdefault("consume_from_where", ConsumeFromWhere.FIRST_OFFSET)
-        return PushConsumer(
-            "g",
-            name_server=self.broker.address,
-            options=ConsumerOptions(**options),  # type: ignore[arg-type] # options of many types
-            client_options=ClientOptions(client_ip="10.0.0.9", instance_name="c1"),
-            clock=self.clock,
-            network=self.broker.network,
-        )
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait, in the time of threads, not of the clock."""
-        with anyio.fail_after(PATIENCE):
-            while not condition():
-                await anyio.sleep(0.001)
-                await settle(20)
 
 
 @pytest.fixture
