@@ -59,7 +59,7 @@ bench: $(STAMP) ## print the benchmarks (ARGS="--help")
 conformance: $(STAMP) ## the same suite on Apache RocketMQ 5.5.0 and 4.9.7 (needs Java 17+ and Maven; ARGS=--all: every test, 5.3.3 too)
 	@$(BIN)/python -m tests.conformance $(ARGS)
 
-chaos: $(STAMP) ## kill the broker 100 times with clients at work (ARGS="--java" in turns with Apache's)
+chaos: $(STAMP) ## kill the broker 100 times with clients at work (ARGS="--java" in turns with Apache's; ARGS=spark: executors and drivers on Spark's cluster)
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
 mutants: $(STAMP) ## break one promise after the other and show which test notices (ARGS="fsync")

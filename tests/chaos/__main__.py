@@ -1,6 +1,7 @@
 """``make chaos``: 100 kills of ``rocketbox broker``; with ``--java`` in turns with Apache's brokers as well.
 
-``make chaos ARGS="--cycles 20 --java"``. Status 1 when something acknowledged is missing, or anything else is wrong.
+``make chaos ARGS="--cycles 20 --java"``; ``make chaos ARGS=spark``: kills on Spark's standalone cluster instead, of 20
+executors and 20 drivers. Status 1 when something acknowledged is missing, or anything else is wrong.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ __all__ = ["main"]
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
+    parser.add_argument("what", nargs="?", choices=("brokers", "spark"), default="brokers", help="what is killed")
+    parser.add_argument("--kills", type=int, default=20, help="of spark: executors, and as many drivers (20)")
     parser.add_argument(
         "--cycles", type=int, default=100, help="how often our broker alone is killed (100); 0: not at all"
     )
@@ -25,6 +28,8 @@ def main() -> int:
     parser.add_argument("--java", action="store_true", help="in turns with Apache RocketMQ 4.9.7 and 5.5.0 as well")
     parser.add_argument("--java-cycles", type=int, default=24, help="kills in turns with each of the two (24)")
     arguments = parser.parse_args()
+    if arguments.what == "spark":
+        return _spark(arguments.kills, arguments.seed)
     status = 0
 
     def run(title: str, cycles: int, *brokers: str) -> Result:
@@ -51,6 +56,18 @@ def main() -> int:
             if run(f"{OURS} and Apache {version} in turns", arguments.java_cycles, OURS, version).wrong:
                 status = 1
     return status
+
+
+def _spark(kills: int, seed: int) -> int:
+    from tests.chaos.spark_cluster import run_spark  # the others need no pyspark
+
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="rocketbox-chaos-") as folder:
+        result = run_spark(Path(folder), kills, seed=seed, say=lambda text: print(" ", text, flush=True))
+    for text in result.wrong:
+        print(f"  WRONG {text}")
+    print(f"Spark's cluster: {result} ({time.monotonic() - began:.0f} s)", flush=True)
+    return 1 if result.wrong else 0
 
 
 if __name__ == "__main__":

@@ -134,7 +134,7 @@ class Job:
         return [json.loads(line) for line in self.notes_file.read_text().splitlines()]
 
     def wait_for_notes(self, count: int) -> None:
-        wait_for(lambda: len(self.notes) >= count, 2 * PATIENCE, unless=lambda: self.process.poll() and "it ended")
+        wait_for(lambda: len(self.notes) >= count, 5 * PATIENCE, unless=lambda: self.process.poll() and "it ended")
 
     def kill(self) -> None:
         """End the driver at once: the Java process of spark-submit, and the Python of the program."""
@@ -150,7 +150,7 @@ def rows_in(folder: Path) -> Counter[tuple[str, int, int]]:
     import pyarrow.parquet as pq
 
     rows: Counter[tuple[str, int, int]] = Counter()
-    files: Sequence[Path] = sorted(folder.glob("**/*.parquet"))
+    files: Sequence[Path] = [file for file in sorted(folder.glob("**/*.parquet")) if "_temporary" not in file.parts]
     for file in files:
         table = pq.ParquetFile(file).read(["broker_name", "queue_id", "queue_offset"])
         rows.update(zip(*(column.to_pylist() for column in table.columns), strict=True))
