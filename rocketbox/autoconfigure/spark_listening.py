@@ -225,7 +225,6 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
             group=plan.group,
             name=plan.name,
             cluster=plan.cluster,
-            name_server=";".join(instance.name_servers),
             checkpoint=plan.checkpoint,
             selector_expression=plan.selector_expression,
             schema=plan.mark.schema,
@@ -235,11 +234,14 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
             as_=plan.options["as_"],
             on_invalid=plan.options["on_invalid"],
             source_options=source_options(plan.options),
+            max_batch_attempts=plan.options["max_batch_attempts"],
+            persist=plan.options["persist"],
         )
         return SparkListenerContainer(
             options,
             plan.signature,
             runtime=runtime,
+            instance=instance,
             provider=starting.beans.provider,
             clock=self._service.clock,
             drain_timeout=starting.drain_timeout,

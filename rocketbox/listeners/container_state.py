@@ -13,6 +13,8 @@ class ContainerStatus(Enum):
     STARTING = "starting"
     RUNNING = "running"
     PAUSED = "paused"
+    RESTARTING = "restarting"
+    STANDING_BY = "standing by"
     FAILED = "failed"
     FINISHED = "finished"
     STOPPED = "stopped"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["SparkBatch"]
+
+ResultT = TypeVar("ResultT")
+Runner = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,7 @@ class SparkBatch:
     """What a listener may know of the micro-batch it gets.
 
     ``query_id`` and ``id`` together name the batch for ever: a sink that overwrites by them keeps each row once.
-    ``attempt`` is 1, and grows when the same batch comes again in this process.
+    ``attempt`` is 1, and grows when the same batch comes again, also in another process.
     """
 
     id: int
@@ -29,6 +33,19 @@ class SparkBatch:
     spark: SparkSession
     written: set[str] = field(default_factory=set, repr=False, compare=False)
     """Where :meth:`write` has written in this call."""
+    runner: Runner | None = field(default=None, repr=False, compare=False)
+    """How :meth:`run` runs something; None for a batch that a test has made."""
+
+    async def run(self, function: Callable[..., ResultT], *args: Any) -> ResultT:
+        """The result of ``function(*args)``, for async functions: ``rows = await batch.run(frame.collect)``.
+
+        It runs on the thread of the batch, whose jobs belong to the query and end with it, and the application's loop
+        goes on meanwhile. Calls of one batch run one after another.
+        """
+        if self.runner is None:
+            return function(*args)
+        result: ResultT = await self.runner(partial(function, *args))
+        return result
 
     def already_done(self, path: str | PathLike[str]) -> bool:
         """Whether :meth:`write` has written this batch to ``path`` as a whole, in this call or one before it."""

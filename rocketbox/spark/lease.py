@@ -142,6 +142,7 @@ class Lease:
             for broker in self._asked | self._confirmed.keys():
                 tasks.start_soon(ask, broker)
         if not self.held:
+            self._doubt.set()  # who keeps it is to know at once
             raise LeaseLostError(
                 f"the lease of topic {self._topic} for group {self._group} is lost: "
                 + ("another driver has it" if not self._confirmed else "no broker has confirmed it for too long")

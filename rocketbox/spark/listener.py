@@ -1,41 +1,55 @@
-"""Runs ``@rocketmq_spark_listener`` functions: one streaming query each, restarted when it fails, drained at the stop.
+"""Runs ``@rocketmq_spark_listener`` functions: one streaming query each, supervised from its start to the stop.
 
 The query reads by the data source ``rocketmq`` and calls the function by ``foreachBatch``, in this process: the
 application's beans are at hand. Spark's checkpoint decides what is read next; the function is called at least once for
 each micro-batch, and the same batch has the same id and offsets when it comes again.
+
+What is done in turn, until a stop or something that no restart mends (the states are in ``states``):
+
+    the topic is there          else it is asked for each second        ``topic_watch``
+    the lease is held           else the listener stands by             ``lease``
+    there is a session          a dead one is replaced                  ``session``
+    the query is started        and its batches given to the function   ``query``, ``batches``
+    it has ended                finished, failed, or from above again, a little later each time; a query that
+                                somebody stopped has failed as well; the lease is kept meanwhile
 """
 
 from __future__ import annotations
 
-import inspect
 import logging
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
-from datetime import timedelta
-from enum import Enum
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from rocketbox.blocking import WorkerPool
+from rocketbox.client import Admin, MQClientInstance
 from rocketbox.clock import Clock
-from rocketbox.errors import ConfigurationError, Finding
-from rocketbox.hints import UnresolvedHintError, hint_of, parameters_of, place_of
-from rocketbox.listeners import ContainerState, ContainerStatus
+from rocketbox.listeners import ContainerState
 from rocketbox.spark.batch import SparkBatch
-from rocketbox.spark.deliveries import FORMS, Delivery, form_of
+from rocketbox.spark.batch_log import BatchLog
+from rocketbox.spark.batches import BatchRunner
+from rocketbox.spark.checkpoint import decode_ends
+from rocketbox.spark.deliveries import Delivery
+from rocketbox.spark.driver_id import driver_id
 from rocketbox.spark.java import JavaNotFoundError
-from rocketbox.spark.listener_source import rows_of_a_task
-from rocketbox.spark.paths import checkpoint_location
-from rocketbox.spark.query_options import OnInvalidBody, RowForm
-from rocketbox.spark.session import SessionLostError, SparkRuntime, log_query_errors
-from rocketbox.tasks import Supervisor
+from rocketbox.spark.lease import Lease, LeaseAnswer, LeaseLostError
+from rocketbox.spark.listener_options import SparkListenerOptions
+from rocketbox.spark.paths import checkpoint_location, local_folder
+from rocketbox.spark.py4j_log import told_once
+from rocketbox.spark.query import GONE, in_words, is_permanent, start_query, stop_query
+from rocketbox.spark.query_progress import BatchProgress, follow, lag_of, unfollow
+from rocketbox.spark.session import SparkRuntime, is_alive
+from rocketbox.spark.signature import SparkSignature, read_spark_signature
+from rocketbox.spark.states import ENDED, Situation, SparkListenerState
+from rocketbox.spark.takeover import not_shared
+from rocketbox.spark.topic_watch import TopicWatch
+from rocketbox.tasks import SupervisedTask, Supervisor
 
 __all__ = [
     "SparkListenerContainer",
@@ -46,123 +60,33 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+ResultT = TypeVar("ResultT")
 
 FIRST_BACKOFF = 1.0  # seconds until a failed query is started again; doubles up to LONGEST_BACKOFF
 LONGEST_BACKOFF = 60.0
 POLL = 0.2  # seconds between two looks at the query: Spark offers nothing that could be awaited
-COMMIT_TIMEOUT, COMMIT_POLL = 5.0, 0.02  # seconds; how long a stop waits for Spark to commit the last batch
+STAND_BY_POLL = 2.0  # seconds between two tries to get the lease
+COMMIT_POLL = 0.02  # seconds; a stop waits for Spark to commit the last batch
+LONGEST_RESERVE = 2.0  # seconds of a stop that are kept for Spark's part of it; a quarter of it at most
 
 
-@dataclass(frozen=True, kw_only=True)
-class SparkListenerOptions:
-    """Everything about one listener, in its final types; ``trigger`` is the pause from batch to batch.
-
-    ``name`` is what ``app.listeners`` knows it by in its ``cluster``; without one, its group.
-    """
-
-    topic: str
-    group: str
-    name_server: str
-    checkpoint: str
-    name: str | None = None
-    cluster: str | None = None
-    selector_expression: str = "*"
-    schema: Any = None
-    trigger: timedelta | Literal["available_now"] = timedelta(seconds=1)
-    max_messages: int | None = None
-    starting_offsets: str = "group"
-    source_options: Mapping[str, str] = field(default_factory=dict)
-    as_: RowForm = RowForm.SPARK
-    on_invalid: OnInvalidBody = OnInvalidBody.COLUMN
+class QueryStoppedError(Exception):
+    """The query has ended, and neither failed nor was asked to: somebody has stopped it, or its session."""
 
 
-class SparkListenerState(Enum):
-    STARTING = "starting"
-    RUNNING = "running"
-    RESTARTING = "restarting"
-    UNAVAILABLE = "no Java"
-    FAILED = "failed"  # by what no restart mends
-    FINISHED = "finished"
-    STOPPED = "stopped"
+class SessionGoneError(Exception):
+    """The Java process has ended (it was killed, it had no memory left), and everything in it."""
 
 
-_STATES = {
-    SparkListenerState.STARTING: (ContainerStatus.STARTING, False),
-    SparkListenerState.RUNNING: (ContainerStatus.RUNNING, True),
-    SparkListenerState.RESTARTING: (ContainerStatus.FAILED, False),
-    SparkListenerState.UNAVAILABLE: (ContainerStatus.FAILED, False),
-    SparkListenerState.FAILED: (ContainerStatus.FAILED, False),
-    SparkListenerState.FINISHED: (ContainerStatus.FINISHED, True),
-    SparkListenerState.STOPPED: (ContainerStatus.STOPPED, False),
-}
-"""What each is to health, and whether the listener does its work."""
-
-ENDED = frozenset(SparkListenerState) - {
-    SparkListenerState.STARTING,
-    SparkListenerState.RUNNING,
-    SparkListenerState.RESTARTING,
-}
-
-
-@dataclass(frozen=True)
-class SparkSignature:
-    """What the function takes after its DataFrame: for each parameter, SparkBatch, SparkSession, or a bean's type."""
-
-    function: Callable[..., Any]
-    where: str
-    is_async: bool
-    parameters: tuple[tuple[str, Any], ...]
-
-    @property
-    def beans(self) -> tuple[Any, ...]:
-        return tuple(hint for _, hint in self.parameters if hint not in (SparkBatch, SparkSession))
-
-
-def read_spark_signature(function: Callable[..., Any], as_: RowForm = RowForm.SPARK) -> SparkSignature:
-    """Look at the function's parameters. Raises ConfigurationError when they cannot be bound, or not to ``as_``."""
-    where = place_of(function)
-    name = getattr(function, "__qualname__", str(function))
-
-    def refuse(what: str) -> ConfigurationError:
-        return ConfigurationError(
-            Finding(
-                f"Spark listener {name}: {what}",
-                where,
-                "write it as def name(rows: DataFrame, batch: SparkBatch, ...beans by their type)",
-            )
-        )
-
-    parameters = parameters_of(function)
-    if not parameters:
-        raise refuse("it takes no parameters, and the first one gets the DataFrame")
-    hints = []
-    for parameter in parameters:
-        try:
-            hints.append(hint_of(function, parameter))
-        except UnresolvedHintError as error:
-            raise refuse(str(error)) from None
-    if hints[0] is not inspect.Parameter.empty and (asked := form_of(hints[0])) != as_:
-        first = parameters[0].name
-        if asked is None:
-            raise refuse(f"its first parameter {first!r} is not a DataFrame but {hints[0]!r}")
-        is_one = f"its first parameter {first!r} is one of {FORMS[asked][0]}"
-        raise refuse(f"{is_one}, and as_ is {as_.value!r}; say as_={asked.value!r}")
-    rest = []
-    for parameter, hint in zip(parameters[1:], hints[1:], strict=True):
-        if hint is inspect.Parameter.empty:
-            if parameter.default is inspect.Parameter.empty:
-                raise refuse(f"parameter {parameter.name!r} has no type")
-            continue
-        rest.append((parameter.name, hint))
-    return SparkSignature(function, where, inspect.iscoroutinefunction(function), tuple(rest))
-
-
-class _StoppingError(Exception):
-    """Raised into Spark so that a batch which begins during the stop is not committed."""
+_TOLD_IN_WORDS = (QueryStoppedError, SessionGoneError)  # a traceback of ours says nothing more
 
 
 class SparkListenerContainer:
-    """One function and its query. Entering starts the query in the background; leaving drains and stops it."""
+    """One function and its query. Entering starts the query in the background; leaving drains and stops it.
+
+    ``instance`` is the client by which the listener holds its lease and looks at its topic; Spark's processes have
+    clients of their own.
+    """
 
     def __init__(
         self,
@@ -170,6 +94,7 @@ class SparkListenerContainer:
         signature: SparkSignature,
         *,
         runtime: SparkRuntime,
+        instance: MQClientInstance,
         provider: Callable[[Any], Callable[[], Any]],
         clock: Clock,
         drain_timeout: float = 15.0,
@@ -177,17 +102,14 @@ class SparkListenerContainer:
     ) -> None:
         self.options = options
         self.signature = signature
-        self.status = SparkListenerState.STARTING
         self.error: BaseException | None = None
         """What ended the query last; None again as soon as a batch succeeds."""
+        self._situation = Situation(SparkListenerState.STARTING)
         self._runtime = runtime
+        self._instance = instance
         self._clock = clock
         self._drain_timeout = drain_timeout
         self._lines = tuple(lines)
-        self._beans = {
-            name: provider(hint) for name, hint in signature.parameters if hint not in (SparkBatch, SparkSession)
-        }
-        self._needs = {name: hint for name, hint in signature.parameters if hint in (SparkBatch, SparkSession)}
         self._delivery = Delivery(
             label=f"Spark listener {signature.function.__qualname__}",
             where=signature.where,
@@ -197,25 +119,40 @@ class SparkListenerContainer:
             on_invalid=options.on_invalid,
             clock=clock,
         )
+        self._name_server = ";".join(instance.name_servers)
+        self._batches = BatchRunner(
+            options,
+            signature,
+            beans={n: provider(hint) for n, hint in signature.parameters if hint not in (SparkBatch, SparkSession)},
+            delivery=self._delivery,
+            name_server=self._name_server,
+            succeeded=self._batch_is_done,
+        )
+        self._watch = TopicWatch(Admin(instance=instance), options.group, options.topic, clock)
+        self._starting_offsets = options.starting_offsets
         self._stack = AsyncExitStack()
         self._stopping = False
-        self._abandoned = False
-        self._idle = threading.Event()
-        self._idle.set()
-        self._attempts: tuple[int, int] = (-1, 0)  # batch id, how often it was begun
         self._query: StreamingQuery | None = None
-        self._batch_error: BaseException | None = None
-        self._done = -1  # the id of the last batch of this query that the function has done
+        self._session: SparkSession | None = None
+        self._last: BatchProgress | None = None
+        self._watching: SupervisedTask | None = None
+        self._keeper: SupervisedTask | None = None
+        self._left_behind: StreamingQuery | None = None
+        """A query whose function did not end when it was stopped: its batch is not committed, but it still runs."""
 
     async def __aenter__(self) -> Self:
-        self._stop_asked = anyio.Event()
+        self._stop_asked, self._lease_lost = anyio.Event(), anyio.Event()
+        options = self.options
         async with AsyncExitStack() as stack:
-            stack.enter_context(_told_once())
-            stack.enter_context(self._runtime.claim(self.options.checkpoint, self.signature.where))
-            self._threads = await stack.enter_async_context(WorkerPool(2, f"spark-{self.options.group}"))
+            stack.enter_context(told_once(BatchRunner.__call__))
+            stack.enter_context(self._runtime.claim(options.checkpoint, self.signature.where))
+            folder = local_folder(options.checkpoint)
+            holder = stack.enter_context(driver_id(self._instance.storage, self._clock, folder))
+            self._lease = Lease(self._instance, options.group, options.topic, holder=holder)
+            self._threads = await stack.enter_async_context(WorkerPool(2, f"spark-{options.group}"))
             self._portal = await stack.enter_async_context(BlockingPortal())
-            tasks = await stack.enter_async_context(Supervisor(f"spark listener {self.options.group}", self._clock))
-            self._task = tasks.start("query", self._run, restart=False)
+            self._tasks = await stack.enter_async_context(Supervisor(f"spark listener {options.group}", self._clock))
+            self._task = self._tasks.start("query", self._run, restart=False)
             self._stack = stack.pop_all()
         return self
 
@@ -228,7 +165,7 @@ class SparkListenerContainer:
             if isinstance(error, Exception):  # the portal would wrap it in a group
                 kind = error = trace = None
             await self._stack.__aexit__(kind, error, trace)
-            self.status = SparkListenerState.STOPPED
+            self._is(SparkListenerState.STOPPED)
 
     async def session(self) -> SparkSession:
         """The application's session. Raises JavaNotFoundError."""
@@ -247,22 +184,34 @@ class SparkListenerContainer:
         """What ``app.listeners`` knows it by in its cluster."""
         return self.options.name or self.options.group
 
+    @property
+    def status(self) -> SparkListenerState:
+        return self._situation.state
+
     def describe(self) -> list[str]:
         """Its line of the start log."""
         return list(self._lines)
 
     def state(self) -> ContainerState:
         """What health shows; one whose query has failed, waits to start again or cannot run is not ready."""
-        status, ready = _STATES[self.status]
-        reason = None if ready else self.status.value
-        if not ready and self.error is not None:
-            text = str(self.error).strip().partition("\n")[0]
-            reason = f"its query is {self.status.value}: {type(self.error).__name__}: {text}"
-        batch, attempt = self._attempts
-        attempt = attempt if batch > self._done else 0
-        progress = {
-            "batch": self._done, "attempt": attempt, "busy": not self._idle.is_set(), "invalid": self._delivery.invalid,
-        }  # fmt: skip
+        status, ready, reason = self._situation.health(self._watch.trouble, self._clock.monotonic())
+        batch, attempt = self._batches.attempt
+        progress: dict[str, object] = {
+            "state": self._situation.state.value,
+            "batch": self._batches.done,
+            "attempt": attempt if batch > self._batches.done else 0,
+            "busy": not self._batches.idle.is_set(),
+            "invalid": self._delivery.invalid,
+        }
+        if (last := self._last) is not None:
+            lag = lag_of(self._watch.ends, last.end)
+            progress |= {
+                "rows": last.rows,
+                "rows_per_second": last.rows_per_second,
+                "batch_seconds": last.seconds,
+                "lag": sum(lag.values()),
+                "lag_by_queue": lag,
+            }
         return ContainerState(self.cluster, self.group, status, ready, reason, progress)
 
     @property
@@ -274,195 +223,271 @@ class SparkListenerContainer:
         """Return when the query has ended for good (see :attr:`has_ended`)."""
         await self._task.wait()
 
-    async def drain(self, timeout: float) -> None:
-        """Let the running batch end; one that begins from now on is refused, so nothing unprocessed is committed."""
-        self._drain_timeout = timeout
-        with anyio.CancelScope(shield=True):
-            await self._drain()
+    def _is(self, state: SparkListenerState, why: str | None = None, *, next_start: float | None = None) -> None:
+        self._situation = Situation(state, why, next_start)
 
-    async def _drain(self) -> None:
+    # --- the stop ----------------------------------------------------------------------------------------------------
+
+    async def drain(self, timeout: float) -> None:
+        """Let the running batch end, and stop the query, both within ``timeout`` seconds.
+
+        One that begins from now on is refused, so nothing unprocessed is committed.
+        """
+        until = self._clock.monotonic() + timeout
+        self._batches.refuse()
         self._stopping = True
         self._stop_asked.set()
-        if (query := self._query) is not None:
-            session = await self._runtime.session()
-            await self._threads.run(log_query_errors, session, False)
-            try:
-                await self._drain_query(query)
-            finally:
-                await self._threads.run(log_query_errors, session, True)
-        await self._task.wait()  # it may be starting a query just now
+        with anyio.CancelScope(shield=True):
+            if (query := self._query) is not None:
+                try:
+                    await self._drain_query(query, until, min(LONGEST_RESERVE, timeout / 4))
+                except GONE as error:  # then it does not run either
+                    _log.warning(
+                        "Spark listener %s: its Java process is gone at the stop: %s", self.group, in_words(error)
+                    )
+            await self._task.wait()  # it may be starting a query just now
 
-    async def _drain_query(self, query: StreamingQuery) -> None:
-        if not await self._threads.run(self._idle.wait, self._drain_timeout):
+    async def _drain_query(self, query: StreamingQuery, until: float, reserve: float) -> None:
+        left = max(0.0, until - self._clock.monotonic() - reserve)
+        if not await self._threads.run(self._batches.idle.wait, left):
+            place = self._batches.hangs_at()
             _log.warning(
-                "the batch of Spark listener %s did not end within %g s; it will come again",
-                self.options.group,
-                self._drain_timeout,
-            )
-            await self._portal.stop(cancel_remaining=True)  # an async function ends by it
-        with self._clock.move_on_after(COMMIT_TIMEOUT):
+                "batch %d of Spark listener %s has not ended within %.1f s%s; it is not committed and comes again",
+                self._batches.attempt[0], self.group, left, f", it is at {place}" if place else "",
+            )  # fmt: skip
+            if self.signature.is_async:
+                await self._portal.stop(cancel_remaining=True)  # it ends by that
+        with self._clock.move_on_after(until - self._clock.monotonic()):
             while await self._threads.run(self._commits, query):
                 await self._clock.sleep(COMMIT_POLL)
-        await self._stop_query(query)
+        await self._stop_query(query, until - self._clock.monotonic())
 
     def _commits(self, query: StreamingQuery) -> bool:
         """Whether Spark has yet to write down that the last batch is done; stopped before, it would come again."""
-        progress = query.lastProgress
-        return self._done >= 0 and query.isActive and (progress is None or progress["batchId"] < self._done)
+        if not self._batches.idle.is_set() or not query.isActive:
+            return False
+        progress, done = query.lastProgress, self._batches.done
+        return done >= 0 and (progress is None or progress["batchId"] < done)
 
-    async def _stop_query(self, query: StreamingQuery) -> None:
+    async def _stop_query(self, query: StreamingQuery, timeout: float) -> None:
+        assert self._session is not None
         try:
-            await self._threads.run(query.stop)
+            await self._threads.run(stop_query, self._session, query, timeout)
         except Exception as error:
-            # After spark.sql.streaming.stopTimeout: a function that neither ends nor asks Spark for anything.
-            self._abandoned = True
-            _log.warning("the query of Spark listener %s did not stop: %s", self.options.group, error)
+            self._left_behind = query
+            place = self._batches.hangs_at()
+            _log.warning(
+                "the query of Spark listener %s does not stop, since its function does not end%s: %s",
+                self.group, f" (at {place})" if place else "", in_words(error),
+            )  # fmt: skip
 
-    def _stopped(self) -> bool:
+    async def _unless_stopped(self, function: Callable[[], Awaitable[ResultT]]) -> ResultT | None:
+        """The result of function; None when a stop is asked for meanwhile."""
+        result: list[ResultT] = []
+        errors: list[Exception] = []
+
+        async def run() -> None:
+            try:
+                result.append(await function())
+            except Exception as error:
+                errors.append(error)
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await self._stop_asked.wait()
+            tasks.cancel_scope.cancel()
+        if errors:
+            raise errors[0]
+        return result[0] if result else None
+
+    # --- from start to end -------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """Keep a query running; see ``states`` for how this ends."""
+        backoff = FIRST_BACKOFF
+        try:
+            while not self._has_stopped():
+                started = self._clock.monotonic()
+                try:
+                    error = await self._run_once()
+                except Exception as failure:
+                    error = await self._if_gone(failure)
+                if self._has_stopped() or self.has_ended:
+                    return
+                if error is None or isinstance(error, LeaseLostError):
+                    continue
+                if self._clock.monotonic() - started > LONGEST_BACKOFF:
+                    backoff = FIRST_BACKOFF
+                self.error = error
+                why = await self._threads.run(in_words, error)
+                if await self._ends_by(error, why):
+                    return
+                await self._pause(error, why, backoff)
+                backoff = min(backoff * 2, LONGEST_BACKOFF)
+        finally:
+            if self._left_behind is None:  # else it still writes, and nobody else may before the lease has run out
+                await self._lease.release()
+
+    def _has_stopped(self) -> bool:
         return self._stopping
 
-    async def _pause(self, seconds: float) -> None:
-        """Wait, but not when the container is to stop."""
+    async def _if_gone(self, error: Exception) -> Exception:
+        """error, or that the session is gone, which is why it was raised."""
+        session = self._session
+        if isinstance(error, GONE) and session is not None and not await self._threads.run(is_alive, session):
+            return SessionGoneError("the Java process of its session is gone")
+        return error
+
+    async def _run_once(self) -> BaseException | None:
+        """From the topic to the end of a query; what ended it, None where it is nobody's fault."""
+        took_over: bool | None = False
+        if is_new := not self._lease.held:
+            took_over = await self._unless_stopped(self._take_lease)
+        if took_over is None or self._has_stopped():
+            return None
+        session = self._session = await self._runtime.session()
+        log = await self._threads.run(BatchLog, session, checkpoint_location(self.options.checkpoint))
+        if is_new:
+            await self._check_checkpoint(log, took_over)
+        await self._threads.run(self._batches.begin, log, self._lease, self._portal)
+        if self._has_stopped():
+            return None
+        self._query = query = await self._threads.run(self._start_query, session)
+        run_id = ""
+        try:
+            run_id = await self._threads.run(lambda: str(query.runId))
+            await self._threads.run(follow, session, run_id, self._take_progress)
+            if self._has_stopped():  # while it started: nobody else knows of it
+                await self._drain_query(query, self._clock.monotonic() + LONGEST_RESERVE, LONGEST_RESERVE)
+                return None
+            self._is(SparkListenerState.RUNNING)
+            return await self._until_end(query)
+        finally:
+            self._query = None
+            await self._threads.run(unfollow, session, run_id)
+
+    async def _take_lease(self) -> bool:
+        """Return when it is held, and kept from then on; whether another driver was seen to have it."""
+        await self._until_left_alone()
+        was_there = await self._watch.until_there()
+        if not was_there and self.options.starting_offsets == "latest":
+            self._starting_offsets = "earliest"  # all that the topic has came later than this listener
+        if self._watching is None:
+            self._watching = self._tasks.start("topic", self._watch.watch)
+        by_another = False
+        while True:
+            answer = await self._lease.take()
+            if answer.held and by_another:
+                answer = await self._lease.settle()
+            if answer.held:
+                break
+            self._wait_for_lease(answer)
+            by_another = by_another or answer.by_another
+            await self._clock.sleep(STAND_BY_POLL)
+        if by_another:
+            _log.warning("Spark listener %s takes over topic %s", self.group, self.options.topic)
+            self._is(SparkListenerState.STARTING)
+        if self._keeper is not None:
+            self._keeper.cancel()
+        self._lease_lost = anyio.Event()
+        self._keeper = self._tasks.start("lease", self._keep_lease, self._lease_lost)
+        return by_another
+
+    async def _until_left_alone(self) -> None:
+        """Return when the query that did not stop has ended: Spark runs no second one of its name."""
+        while (query := self._left_behind) is not None:
+            if not await self._threads.run(lambda query=query: query.isActive):
+                self._left_behind = None
+                return
+            self._is(SparkListenerState.RESTARTING, "its last query has been stopped, and its function does not end")
+            await self._clock.sleep(STAND_BY_POLL)
+
+    def _wait_for_lease(self, answer: LeaseAnswer) -> None:
+        state = SparkListenerState.STANDING_BY if answer.by_another else SparkListenerState.STARTING
+        if self.status is not state or self._situation.why != answer.why:
+            does = "stands by" if answer.by_another else "waits"
+            _log.warning("Spark listener %s %s: %s", self.group, does, answer.why)
+        self._is(state, answer.why)
+
+    async def _keep_lease(self, lost: anyio.Event) -> None:
+        await self._lease.keep()
+        lost.set()
+
+    async def _check_checkpoint(self, log: BatchLog, took_over: bool) -> None:
+        """Raise ConfigurationError when others have read on, and this checkpoint does not know of it."""
+        options, admin = self.options, Admin(instance=self._instance)
+        planned = await self._threads.run(log.last_planned)
+        end = None if planned is None or planned.end is None else decode_ends(planned.end)
+        queues = await admin.queues(options.topic)
+        committed = {queue: await admin.committed(options.group, queue) for queue in queues}
+        refusal = not_shared(
+            options.checkpoint, options.group, self.signature.where, end=end, committed=committed, took_over=took_over
+        )
+        if refusal is not None:
+            raise refusal
+
+    async def _until_end(self, query: StreamingQuery) -> BaseException | None:
+        while self._left_behind is None and await self._threads.run(lambda: query.isActive):
+            if self._lease_lost.is_set() and not self._has_stopped():
+                _log.warning("Spark listener %s has lost its lease; its query stops", self.group)
+                await self._stop_query(query, LONGEST_RESERVE)
+                return None
+            await self._clock.sleep(POLL)
+        if self._has_stopped():
+            return None
+        # Spark hands on the text of an error only; what the function raised is kept.
+        if (error := self._batches.failure or await self._threads.run(query.exception)) is not None:
+            return error
+        if self.options.trigger == "available_now":
+            self._is(SparkListenerState.FINISHED)
+            return None
+        return QueryStoppedError("somebody has stopped it, or its session")
+
+    async def _ends_by(self, error: BaseException, why: str) -> bool:
+        """Whether that was the end."""
+        if isinstance(error, JavaNotFoundError):
+            self._is(SparkListenerState.UNAVAILABLE, why)
+        elif self._batches.gave_up:
+            most, batch = self.options.max_batch_attempts, self._batches.attempt[0]
+            self._is(SparkListenerState.FAILED, f"batch {batch} has failed {most} times (max_batch_attempts): {why}")
+        elif error is not self._batches.failure and await self._threads.run(is_permanent, error):
+            self._is(SparkListenerState.FAILED, f"its query cannot run: {why}")
+        else:
+            return False
+        _log.error(
+            "Spark listener %s does not run, everything else does. %s", self.group, self._situation.why,
+            exc_info=error if self._batches.gave_up else None,
+        )  # fmt: skip
+        return True
+
+    async def _pause(self, error: BaseException, why: str, seconds: float) -> None:
+        """Wait until the query may begin again, but not when the container is to stop."""
+        self._is(
+            SparkListenerState.RESTARTING, f"its query has ended: {why}", next_start=self._clock.monotonic() + seconds
+        )
+        _log.error(
+            "the query of Spark listener %s failed; it starts again in %g s from its checkpoint %s%s",
+            self.group, seconds, self.options.checkpoint, f": {why}" if isinstance(error, _TOLD_IN_WORDS) else "",
+            exc_info=None if isinstance(error, _TOLD_IN_WORDS) else error,
+        )  # fmt: skip
         with self._clock.move_on_after(seconds):
             await self._stop_asked.wait()
 
-    async def _run(self) -> None:
-        """Keep a query running; see :class:`SparkListenerState` for how this ends."""
-        backoff = FIRST_BACKOFF
-        while not self._stopped():
-            started = self._clock.monotonic()
-            try:
-                error = await self._run_query()
-            except (JavaNotFoundError, SessionLostError, ConfigurationError) as failure:
-                no_java = isinstance(failure, JavaNotFoundError)
-                self.status = SparkListenerState.UNAVAILABLE if no_java else SparkListenerState.FAILED
-                self.error = failure
-                _log.error("Spark listener %s does not run, everything else does. %s", self.options.group, failure)
-                return
-            except Exception as failure:
-                error = failure
-            if self._stopped():
-                return
-            if error is None:
-                self.status = SparkListenerState.FINISHED
-                return
-            if self._clock.monotonic() - started > LONGEST_BACKOFF:
-                backoff = FIRST_BACKOFF
-            self.error = error
-            self.status = SparkListenerState.RESTARTING
-            _log.error(
-                "the query of Spark listener %s failed; it starts again in %g s from its checkpoint %s",
-                self.options.group,
-                backoff,
-                self.options.checkpoint,
-                exc_info=error,
-            )
-            await self._pause(backoff)
-            backoff = min(backoff * 2, LONGEST_BACKOFF)
-
-    async def _run_query(self) -> BaseException | None:
-        """Start the query and wait for its end; what ended it, or None when it has read all there was."""
-        session = await self._runtime.session()
-        if self._stopped():
-            return None
-        self._batch_error, self._done = None, -1
-        self._query = query = await self._threads.run(self._start_query, session)
-        try:
-            if self._stopped():  # while it started: nobody else knows of it
-                await self._drain_query(query)
-                return None
-            self.status = SparkListenerState.RUNNING
-            while not self._abandoned and await self._threads.run(lambda: query.isActive):
-                await self._clock.sleep(POLL)
-            # Spark hands on the text of an error only; what the function raised is kept by _on_batch.
-            return self._batch_error or await self._threads.run(query.exception)
-        finally:
-            self._query = None
+    # --- the query ---------------------------------------------------------------------------------------------------
 
     def _start_query(self, session: SparkSession) -> StreamingQuery:
-        options = self.options
         self._delivery.begin()
-        reader = (
-            session.readStream.format("rocketmq")
-            .option("nameServer", options.name_server)
-            .option("topic", options.topic)
-            .option("group", options.group)
-            .option("tags", options.selector_expression)
-            .option("startingOffsets", options.starting_offsets)
-            .option("commitOffsets", "true")
-            .option("rowsPerPartition", rows_of_a_task(options.max_messages, session.sparkContext.defaultParallelism))
-            .options(**options.source_options)
+        return start_query(
+            session,
+            self.options,
+            name_server=self._name_server,
+            starting_offsets=self._starting_offsets,
+            on_batch=self._batches,
         )
-        if options.max_messages is not None:
-            reader = reader.option("maxOffsetsPerTrigger", options.max_messages)
-        writer = (
-            reader.load()
-            .writeStream.queryName(f"{options.group}.{options.topic}")
-            .option("checkpointLocation", checkpoint_location(options.checkpoint))
-            .foreachBatch(self._on_batch)
-        )
-        if isinstance(options.trigger, timedelta):
-            writer = writer.trigger(processingTime=f"{round(options.trigger.total_seconds() * 1000)} milliseconds")
-        else:
-            writer = writer.trigger(availableNow=True)
-        return writer.start()
 
-    def _on_batch(self, rows: DataFrame, batch_id: int) -> None:
-        """Called by Spark on a thread of its own; what is raised here ends the query without a commit."""
-        self._idle.clear()
-        try:
-            if self._stopping:
-                raise _StoppingError("the application stops")
-            last, attempts = self._attempts
-            self._attempts = (batch_id, attempts + 1 if last == batch_id else 1)
-            session = rows.sparkSession
-            batch = SparkBatch(
-                id=batch_id,
-                query_id=session.sparkContext.getLocalProperty("sql.streaming.queryId") or "",
-                topic=self.options.topic,
-                group=self.options.group,
-                attempt=self._attempts[1],
-                spark=session,
-            )
-            given = {SparkBatch: batch, SparkSession: session}
-            beans = {name: bean() for name, bean in self._beans.items()}
-            arguments = {**beans, **{name: given[hint] for name, hint in self._needs.items()}}
-            function = self.signature.function
-            with self._delivery.of(rows, batch_id, self.options.name_server) as frame:
-                if self.signature.is_async:
-                    self._portal.call(lambda: function(frame, **arguments))
-                else:
-                    function(frame, **arguments)
-            self.error, self._done = None, batch_id
-        except BaseException as error:
-            self._batch_error = error
-            raise
-        finally:
-            self._idle.set()
+    def _take_progress(self, progress: BatchProgress) -> None:
+        self._last = progress
 
-
-@contextmanager
-def _told_once() -> Iterator[None]:
-    """Keeps from py4j's log what the listeners that are inside log themselves."""
-    log = logging.getLogger("py4j.clientserver")
-
-    def told(record: logging.LogRecord) -> bool:  # one for each listener: who leaves takes away its own
-        return _is_told(record)
-
-    log.addFilter(told)
-    try:
-        yield
-    finally:
-        log.removeFilter(told)
-
-
-def _is_told(record: logging.LogRecord) -> bool:
-    """A listener logs what its function raises; nobody logs a refusal, or each single call."""
-    if record.levelno < logging.WARNING:
-        return False
-    trace = record.exc_info[2] if record.exc_info else None
-    while trace is not None:
-        if trace.tb_frame.f_code is SparkListenerContainer._on_batch.__code__:
-            return False
-        trace = trace.tb_next
-    return True
+    def _batch_is_done(self) -> None:
+        self.error = None

@@ -60,6 +60,10 @@ class QueryOptions:
         bool, Words("false: where messages are gone before they were read, it goes on behind them")
     ] = True
     rows_per_partition: Annotated[int | None, Ge(1), Words("about how many messages one task reads")] = None
+    max_batch_attempts: Annotated[
+        int | None, Ge(1), Words("how often a batch is tried before the listener has failed (default: without end)")
+    ] = None
+    persist: Annotated[bool, Words("true: a batch's rows are kept for several actions in one call")] = False
     options: Annotated[
         dict[str, str] | None, Words("further options of the data source, by their names, such as maxBytesPerTrigger")
     ] = None

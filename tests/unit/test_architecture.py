@@ -79,8 +79,9 @@ LADDER: dict[str, str] = {
     "spark.write_options",
     "spark.source": "spark.columns spark.options spark.readers spark.writing",
     "spark.discovery": "spark.source",
-    "spark": "declarations sizes errors clock tasks frames rare_log hints blocking message marks protocol remoting "
-    "client template listeners spark spark.checkpoint spark.columns spark.offsets spark.options",
+    "spark": "declarations sizes errors clock tasks frames loops rare_log safe_repr hints blocking message storage "
+    "marks protocol remoting client template listeners spark spark.checkpoint spark.columns spark.offsets "
+    "spark.options",
     "boot": "durations sizes errors clock tasks frames hints loops own_failures safe_repr",
     "autoconfigure": "declarations durations sizes errors clock tasks hints safe_repr own_failures blocking "
     "loops message marks protocol remoting client template listeners spark boot storage local_servers embedded "

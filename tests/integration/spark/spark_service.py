@@ -15,6 +15,7 @@ from pathlib import Path
 import anyio
 from pyspark.sql import DataFrame
 
+from rocketbox.client import MQClientInstance
 from rocketbox.clock import RealClock
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.listener import SparkListenerContainer, SparkListenerOptions, read_spark_signature
@@ -36,18 +37,19 @@ async def main(name_server: str, topic: str, checkpoint: str, notes: str, hang_i
     options = SparkListenerOptions(
         topic=topic,
         group="killed",
-        name_server=name_server,
         checkpoint=checkpoint,
         trigger="available_now",
         max_messages=10,
     )
-    async with SparkRuntime("killed", {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}) as runtime:
+    conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    async with MQClientInstance(name_server) as instance, SparkRuntime("killed", conf) as runtime:
         spark = await runtime.session()
         note(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
         container = SparkListenerContainer(
             options,
             read_spark_signature(handle),
             runtime=runtime,
+            instance=instance,
             provider=lambda hint: lambda: None,
             clock=RealClock(),
         )

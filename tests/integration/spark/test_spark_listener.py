@@ -8,7 +8,7 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -23,6 +23,7 @@ pytest.importorskip("pyspark")
 from pydantic import BaseModel, Field
 from pyspark.sql import DataFrame, SparkSession
 
+from rocketbox.client import MQClientInstance
 from rocketbox.clock import RealClock
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.listener import (
@@ -36,6 +37,12 @@ from tests.integration.spark.topics import Broker, rows_of, wait_for
 from tests.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.anyio, pytest.mark.usefixtures("spark")]
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[MQClientInstance]:
+    async with MQClientInstance(broker.name_server) as instance:
+        yield instance
 
 
 class Model(BaseModel):
@@ -73,14 +80,20 @@ def rows_in(frame: DataFrame) -> list[int]:
 
 
 def container(
-    function: Callable[..., Any], broker: Broker, topic: str, folder: Path, ledger: Ledger | None = None, **options: Any
+    function: Callable[..., Any],
+    client: MQClientInstance,
+    topic: str,
+    folder: Path,
+    ledger: Ledger | None = None,
+    **options: Any,
 ) -> SparkListenerContainer:
     drain_timeout = options.pop("drain_timeout", 15.0)
     said = {"trigger": timedelta(0), "group": topic[-40:], "checkpoint": str(folder / "checkpoint"), **options}
     return SparkListenerContainer(
-        SparkListenerOptions(topic=topic, name_server=broker.name_server, **said),
+        SparkListenerOptions(topic=topic, **said),
         read_spark_signature(function),
         runtime=SparkRuntime("tests", {}),
+        instance=client,
         provider=lambda hint: partial({Ledger: ledger}.__getitem__, hint),
         clock=RealClock(),
         drain_timeout=drain_timeout,
@@ -89,7 +102,7 @@ def container(
 
 @pytest.mark.parametrize("schema", [Model, Data, Typed, "row bigint, name string"], ids=str)
 async def test_a_function_gets_its_columns_the_message_and_its_beans(
-    broker: Broker, topic: str, tmp_path: Path, schema: Any
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, schema: Any
 ) -> None:
     rows: list[dict[str, Any]] = [{"row": 7, "name": "seven"}, {"row": 8, "name": "eight"}]
     await anyio.to_thread.run_sync(broker.send, topic, rows, lambda _: "T")
@@ -104,7 +117,7 @@ async def test_a_function_gets_its_columns_the_message_and_its_beans(
         ]
 
     ledger = Ledger()
-    listener = container(handle, broker, topic, tmp_path, ledger, schema=schema, trigger="available_now")
+    listener = container(handle, client, topic, tmp_path, ledger, schema=schema, trigger="available_now")
     async with listener:
         await listener.wait()
         assert listener.status is SparkListenerState.FINISHED, listener.error
@@ -120,7 +133,9 @@ async def test_a_function_gets_its_columns_the_message_and_its_beans(
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-async def test_an_async_function_runs_in_the_applications_loop(broker: Broker, topic: str, tmp_path: Path) -> None:
+async def test_an_async_function_runs_in_the_applications_loop(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
+) -> None:
     await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 3))
     loop = threading.current_thread()
     threads = []
@@ -130,7 +145,7 @@ async def test_an_async_function_runs_in_the_applications_loop(broker: Broker, t
         ledger.saw(batch, await anyio.to_thread.run_sync(rows_in, rows))
 
     ledger = Ledger()
-    listener = container(handle, broker, topic, tmp_path, ledger, trigger="available_now")
+    listener = container(handle, client, topic, tmp_path, ledger, trigger="available_now")
     async with listener:
         await listener.wait()
     assert ledger.rows == [0, 1, 2]
@@ -139,7 +154,7 @@ async def test_an_async_function_runs_in_the_applications_loop(broker: Broker, t
 
 
 async def test_a_failed_batch_comes_again_until_it_succeeds(
-    broker: Broker, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 4))
     failure = ArithmeticError("the sink is full")
@@ -152,7 +167,7 @@ async def test_a_failed_batch_comes_again_until_it_succeeds(
             raise failure
 
     ledger = Ledger()
-    listener = container(handle, broker, topic, tmp_path, ledger)
+    listener = container(handle, client, topic, tmp_path, ledger)
     with caplog.at_level(logging.ERROR, "rocketbox"):
         async with listener:
             await until(lambda: listener.status is SparkListenerState.RESTARTING)
@@ -168,7 +183,9 @@ async def test_a_failed_batch_comes_again_until_it_succeeds(
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-async def test_a_stop_lets_the_batch_end_and_loses_nothing(broker: Broker, topic: str, tmp_path: Path) -> None:
+async def test_a_stop_lets_the_batch_end_and_loses_nothing(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
+) -> None:
     await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 30))
     begun, release = threading.Event(), threading.Event()
 
@@ -178,14 +195,14 @@ async def test_a_stop_lets_the_batch_end_and_loses_nothing(broker: Broker, topic
         ledger.saw(batch, rows_in(rows))  # Spark still answers during the drain
 
     ledger = Ledger()
-    listener = container(handle, broker, topic, tmp_path, ledger, max_messages=10)
+    listener = container(handle, client, topic, tmp_path, ledger, max_messages=10)
     async with listener:
         await until(begun.is_set)
         threading.Timer(0.5, release.set).start()
     assert ledger.batches == [(0, 1, ledger.rows)]
     assert len(ledger.rows) == 10
     assert listener.status is SparkListenerState.STOPPED
-    again = container(handle, broker, topic, tmp_path, ledger, max_messages=10, trigger="available_now")
+    again = container(handle, client, topic, tmp_path, ledger, max_messages=10, trigger="available_now")
     async with again:
         await again.wait()
     assert ledger.rows == list(range(30))
@@ -193,7 +210,7 @@ async def test_a_stop_lets_the_batch_end_and_loses_nothing(broker: Broker, topic
 
 
 async def test_a_batch_that_does_not_end_in_time_is_cancelled_and_comes_again(
-    broker: Broker, topic: str, tmp_path: Path
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
 ) -> None:
     await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 3))
     begun = threading.Event()
@@ -202,7 +219,7 @@ async def test_a_batch_that_does_not_end_in_time_is_cancelled_and_comes_again(
         begun.set()
         await anyio.sleep(10 * PATIENCE)
 
-    listener = container(stuck, broker, topic, tmp_path, drain_timeout=0.5)
+    listener = container(stuck, client, topic, tmp_path, drain_timeout=0.5)
     with anyio.fail_after(PATIENCE):
         async with listener:
             await until(begun.is_set)
@@ -211,31 +228,33 @@ async def test_a_batch_that_does_not_end_in_time_is_cancelled_and_comes_again(
     def handle(rows: DataFrame, batch: SparkBatch, ledger: Ledger) -> None:
         ledger.saw(batch, rows_in(rows))
 
-    again = container(handle, broker, topic, tmp_path, ledger, trigger="available_now")
+    again = container(handle, client, topic, tmp_path, ledger, trigger="available_now")
     async with again:
         await again.wait()
     assert ledger.batches == [(0, 1, [0, 1, 2])]
 
 
 async def test_a_stop_while_the_query_starts_leaves_none_behind(
-    broker: Broker, topic: str, tmp_path: Path, spark: SparkSession
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, spark: SparkSession
 ) -> None:
     def handle(rows: DataFrame) -> None:
         raise AssertionError("nothing was sent")
 
     for pause in (0.0, 0.1, 0.3):
-        async with container(handle, broker, topic, tmp_path):
+        async with container(handle, client, topic, tmp_path):
             await anyio.sleep(pause)
         assert spark.streams.active == []
 
 
-async def test_no_thread_outlives_its_listener(broker: Broker, topic: str, tmp_path: Path) -> None:
+async def test_no_thread_outlives_its_listener(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
+) -> None:
     def handle(rows: DataFrame, ledger: Ledger) -> None:
         rows.count()
 
     async def run() -> None:
         await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 1))
-        listener = container(handle, broker, topic, tmp_path, Ledger(), trigger="available_now")
+        listener = container(handle, client, topic, tmp_path, Ledger(), trigger="available_now")
         async with listener:
             await listener.wait()
 
@@ -248,11 +267,13 @@ async def test_no_thread_outlives_its_listener(broker: Broker, topic: str, tmp_p
     assert [thread for thread in left if thread.is_alive()] == []
 
 
-async def test_ddl_that_spark_cannot_read_ends_the_listener(broker: Broker, topic: str, tmp_path: Path) -> None:
+async def test_ddl_that_spark_cannot_read_ends_the_listener(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
+) -> None:
     def handle(rows: DataFrame) -> None:
         raise AssertionError("it cannot run")
 
-    listener = container(handle, broker, topic, tmp_path, schema="row bigint name string")
+    listener = container(handle, client, topic, tmp_path, schema="row bigint name string")
     async with listener:
         await listener.wait()
         assert listener.status is SparkListenerState.FAILED

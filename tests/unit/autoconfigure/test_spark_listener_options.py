@@ -76,6 +76,8 @@ SAID: Mapping[str, tuple[Any, str]] = {
     "as_": (RowForm.SPARK, "spark"),
     "fail_on_data_loss": (False, "false"),
     "rows_per_partition": (50, "50"),
+    "max_batch_attempts": (3, "3"),
+    "persist": (True, "true"),
     "options": ({"maxBytesPerTrigger": "64MB"}, "{maxBytesPerTrigger: 64MB}"),
 }
 

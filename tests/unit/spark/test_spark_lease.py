@@ -10,17 +10,15 @@ from typing import Self, TypeVar
 import anyio
 import pytest
 
-from rocketbox.broker.locks import QueueLocks
 from rocketbox.client import ClientOptions, MQClientInstance
 from rocketbox.errors import NoRouteError
 from rocketbox.message import MessageQueue
-from rocketbox.protocol.bodies import decode_lock_batch_request, encode_lock_batch_response
+from rocketbox.protocol.bodies import decode_lock_batch_request
 from rocketbox.protocol.codes import RequestCode
-from rocketbox.protocol.command import RemotingCommand
-from rocketbox.remoting.connection import Connection
 from rocketbox.spark.lease import Lease, LeaseLostError, lease_group
 from tests.clocks import VirtualClock, idle
-from tests.scripted_cluster import Answer, ScriptedBroker, ScriptedCluster
+from tests.scripted_cluster import ScriptedCluster
+from tests.unit.spark.lock_tables import LockTable
 
 pytestmark = pytest.mark.anyio
 ResultT = TypeVar("ResultT")
@@ -31,48 +29,13 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Locks:
-    """The table of locks of one broker, as the embedded one has it."""
-
-    def __init__(self, clock: VirtualClock, broker: ScriptedBroker) -> None:
-        self._clock = clock
-        self.broker = broker
-        self.silent = False
-        self.forget()
-        broker.scripts[RequestCode.LOCK_BATCH_MQ] = self._lock
-        broker.scripts[RequestCode.UNLOCK_BATCH_MQ] = self._unlock
-
-    def forget(self) -> None:
-        """What a restart of the broker does."""
-        self._table = QueueLocks(self._clock)
-
-    def holds_any(self, group: str) -> bool:
-        return self._table.is_locked(group)
-
-    async def _never(self) -> RemotingCommand | None:
-        await self._clock.sleep(3600)
-        return None
-
-    def _lock(self, _: Connection, request: RemotingCommand) -> Answer:
-        if self.silent:
-            return self._never()
-        body = decode_lock_batch_request(request.body)
-        given = self._table.lock(body.consumer_group, body.client_id, body.mq_set)
-        return RemotingCommand.response(body=encode_lock_batch_response(given))
-
-    def _unlock(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        body = decode_lock_batch_request(request.body)
-        self._table.unlock(body.consumer_group, body.client_id, body.mq_set)
-        return RemotingCommand.response()
-
-
 class World:
     """A cluster with the topic T, and drivers that want to read it for the group g."""
 
     def __init__(self, brokers: tuple[str, ...]) -> None:
         self.clock = VirtualClock(settle=idle)
         self.cluster = ScriptedCluster(self.clock, brokers)
-        self.locks = {name: Locks(self.clock, broker) for name, broker in self.cluster.brokers.items()}
+        self.locks = {name: LockTable(self.clock, broker) for name, broker in self.cluster.brokers.items()}
         self.cluster.add_topic("T")
         self._stack = AsyncExitStack()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
@@ -16,9 +16,12 @@ import pyarrow as pa
 from pydantic import BaseModel
 from pyspark.sql import DataFrame, SparkSession
 
+from rocketbox.client import MQClientInstance
 from rocketbox.clock import RealClock
 from rocketbox.errors import ConfigurationError
 from rocketbox.listeners import ContainerStatus
+from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.command import RemotingCommand
 from rocketbox.spark import session
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.java import JavaNotFoundError
@@ -30,6 +33,8 @@ from rocketbox.spark.listener import (
 )
 from rocketbox.spark.query_options import RowForm
 from rocketbox.spark.session import SparkRuntime
+from tests.scripted_cluster import ScriptedCluster
+from tests.unit.spark.lock_tables import LockTable
 
 pytestmark = [pytest.mark.spark, pytest.mark.anyio]
 
@@ -42,11 +47,27 @@ def handle(rows: DataFrame, batch: SparkBatch, service: Service, spark: SparkSes
     rows.count()
 
 
-def container(checkpoint: Path, runtime: SparkRuntime, **options: Any) -> SparkListenerContainer:
+@pytest.fixture
+async def client() -> AsyncIterator[MQClientInstance]:
+    """A client of a broker that has the topic t and gives locks."""
+    clock = RealClock()
+    cluster = ScriptedCluster(clock)
+    LockTable(clock, cluster.broker)
+    cluster.broker.scripts[RequestCode.GET_MAX_OFFSET] = lambda *_: RemotingCommand.response(ext_fields={"offset": "0"})
+    cluster.add_topic("t")
+    instance = MQClientInstance(cluster.name_server.address, clock=clock, network=cluster.network)
+    async with cluster, instance:
+        yield instance
+
+
+def container(
+    checkpoint: Path, runtime: SparkRuntime, client: MQClientInstance | None = None, **options: Any
+) -> SparkListenerContainer:
     return SparkListenerContainer(
-        SparkListenerOptions(topic="t", group="g", name_server="127.0.0.1:1", checkpoint=str(checkpoint), **options),
+        SparkListenerOptions(topic="t", group="g", checkpoint=str(checkpoint), **options),
         read_spark_signature(handle),
         runtime=runtime,
+        instance=client or MQClientInstance("127.0.0.1:1"),
         provider=lambda hint: partial({Service: Service(), int: 3}.__getitem__, hint),
         clock=RealClock(),
     )
@@ -124,34 +145,36 @@ def test_a_schema_that_cannot_be_columns_is_refused(schema: Any, text: str, tmp_
 
 
 async def test_without_java_the_listener_says_so_and_the_rest_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, client: MQClientInstance, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def no_java() -> None:
         raise JavaNotFoundError("Spark needs Java 17 or newer")
 
     monkeypatch.setattr(session, "has_session", lambda: False)
     monkeypatch.setattr(session, "find_java", no_java)
-    async with SparkRuntime("t", {}) as runtime, container(tmp_path, runtime) as listener:
+    async with SparkRuntime("t", {}) as runtime, container(tmp_path, runtime, client) as listener:
         await listener.wait()
         assert listener.status is SparkListenerState.UNAVAILABLE
         assert listener.has_ended
         assert isinstance(listener.error, JavaNotFoundError)
         state = listener.state()
         assert (state.status, state.ready) == (ContainerStatus.FAILED, False)
-        assert state.reason == "its query is no Java: JavaNotFoundError: Spark needs Java 17 or newer"
+        assert state.reason == "Spark needs Java 17 or newer"
     assert "Spark listener g does not run, everything else does. Spark needs Java 17 or newer" in caplog.text
 
 
-async def test_two_listeners_with_one_checkpoint_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_listeners_with_one_checkpoint_are_refused(
+    tmp_path: Path, client: MQClientInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_java() -> None:
         raise JavaNotFoundError("no Java")
 
     monkeypatch.setattr(session, "has_session", lambda: False)
     monkeypatch.setattr(session, "find_java", no_java)
     async with SparkRuntime("t", {}) as runtime:
-        async with container(tmp_path, runtime):
+        async with container(tmp_path, runtime, client):
             with pytest.raises(ConfigurationError, match="two Spark listeners would keep their progress in one"):
-                async with container(tmp_path, runtime):
+                async with container(tmp_path, runtime, client):
                     pytest.fail("it must not start")
-        async with container(tmp_path, runtime):  # free again
+        async with container(tmp_path, runtime, client):  # free again
             assert True

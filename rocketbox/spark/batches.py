@@ -1,0 +1,226 @@
+"""The call of a listener's function with a micro-batch: what comes before, what is given, and what is counted.
+
+Spark calls on a thread of py4j's, and commits the batch when that call returns; what is raised ends the query without
+a commit. So a batch that must not be committed (the application stops, the lease is lost) is refused by raising.
+
+An async function runs in the application's loop, as its beans do. The thread that Spark has called on, which is the
+one whose jobs belong to the query, waits meanwhile and does what ``SparkBatch.run`` hands to it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import anyio
+from anyio.from_thread import BlockingPortal
+from pyspark.sql import DataFrame, SparkSession
+
+from rocketbox.frames import awaited_frames, outwards, place_of_frame, users_frame
+from rocketbox.loops import call_soon_from_thread
+from rocketbox.spark.batch import SparkBatch
+from rocketbox.spark.batch_log import BatchLog
+from rocketbox.spark.checkpoint import decode_offset
+from rocketbox.spark.deliveries import Delivery
+from rocketbox.spark.lease import Lease
+from rocketbox.spark.listener_options import SparkListenerOptions
+from rocketbox.spark.signature import SparkSignature
+
+__all__ = ["BatchFailedTooOftenError", "BatchRunner", "RefusedError"]
+
+ResultT = TypeVar("ResultT")
+Job = Callable[[], None]
+
+
+class RefusedError(Exception):
+    """The application stops: the batch is not begun, and so not committed."""
+
+
+class BatchFailedTooOftenError(Exception):
+    """A batch has used up its attempts, the last of which ended with its process."""
+
+
+class BatchRunner:
+    """Calls one function with batches; ``beans`` give its other arguments, ``delivery`` its rows.
+
+    ``succeeded`` is called behind each batch that is done.
+    """
+
+    def __init__(
+        self,
+        options: SparkListenerOptions,
+        signature: SparkSignature,
+        *,
+        beans: Mapping[str, Callable[[], Any]],
+        delivery: Delivery,
+        name_server: str,
+        succeeded: Callable[[], None],
+    ) -> None:
+        self.failure: BaseException | None = None
+        """What ended the query that runs, as it was raised: Spark hands on its text only."""
+        self.gave_up = False
+        """Whether that was the last attempt that the batch had."""
+        self.done = -1
+        """The id of the last batch of this query that the function has done."""
+        self.attempt = (-1, 0)  # batch, which attempt it is
+        self.idle = threading.Event()
+        self.idle.set()
+        self._options = options
+        self._signature = signature
+        self._beans = beans
+        self._needs = {name: hint for name, hint in signature.parameters if hint in (SparkBatch, SparkSession)}
+        self._delivery = delivery
+        self._name_server = name_server
+        self._succeeded = succeeded
+        self._refusing = False
+        self._thread: int | None = None
+        self._coroutine: Coroutine[Any, Any, Any] | None = None
+
+    def begin(self, log: BatchLog, lease: Lease, portal: BlockingPortal) -> None:
+        """A query is about to start. Blocks: it looks into the checkpoint."""
+        planned = log.last_planned()
+        self.failure, self.gave_up, self.done = None, False, -1
+        self._log, self._lease, self._portal = log, lease, portal
+        self._pending = -1 if planned is None or planned.done else planned.id
+        self._tried = log.attempts(planned)
+        self._last_end = (-1, None) if planned is None else (planned.id, planned.end)
+
+    def refuse(self) -> None:
+        """Begin no further batch."""
+        self._refusing = True
+
+    def hangs_at(self) -> str | None:
+        """The line of the function's that is at work now, or waits."""
+        frames = awaited_frames(self._coroutine)
+        if not frames and self._thread is not None:
+            frames = list(outwards(sys._current_frames().get(self._thread)))
+        found = users_frame(frames)
+        return None if found is None else place_of_frame(found)
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        """Called by Spark."""
+        self.idle.clear()
+        self._thread = threading.get_ident()
+        attempt = self._tried + 1 if batch == self._pending else 1
+        try:
+            self._check(batch, attempt)
+            if not self._is_empty(batch):
+                self._deliver(rows, batch, attempt)
+            self.done = batch
+            self._succeeded()
+        except BaseException as error:
+            self.failure = error
+            if self._refusing:
+                self._log.note(batch, attempt - 1)  # the stop is not the batch's fault
+            raise
+        finally:
+            self._thread = self._coroutine = None
+            self.idle.set()
+
+    def _check(self, batch: int, attempt: int) -> None:
+        """Whether the batch may begin; it is counted then."""
+        if self._refusing:
+            raise RefusedError("the application stops")
+        self._portal.call(self._lease.confirm)
+        most = self._options.max_batch_attempts
+        if most is not None and attempt > most:
+            self._give_up(batch)
+            raise BatchFailedTooOftenError(
+                f"batch {batch} was begun {attempt - 1} times and never ended, the last time with its process; "
+                f"max_batch_attempts is {most}"
+            )
+        self.attempt = (batch, attempt)
+        if attempt > 1:
+            self._log.note(batch, attempt)
+
+    def _give_up(self, batch: int) -> None:
+        self.gave_up = True
+        self._log.note(batch, 0)  # whoever starts the application again has mended it
+
+    def _is_empty(self, batch: int) -> bool:
+        """Whether it ends in each queue where it began; Spark makes such batches when there is a new queue."""
+        (last, before), end = self._last_end, self._log.end(batch)
+        if last != batch - 1:
+            before = self._log.end(batch - 1)
+        self._last_end = (batch, end)
+        if end is None or (before is None and batch > 0):
+            return False
+        began = {} if before is None else decode_offset(before).queues
+        return all(
+            done.next == (began[queue].next if queue in began else done.first)
+            for queue, done in decode_offset(end).queues.items()
+        )
+
+    def _deliver(self, rows: DataFrame, batch: int, attempt: int) -> None:
+        if self._options.persist:
+            rows.persist()
+        try:
+            self._call(rows, batch, attempt)
+        except Exception:
+            if attempt == self._options.max_batch_attempts and not self._refusing:
+                self._give_up(batch)
+            raise
+        finally:
+            if self._options.persist:
+                rows.unpersist()
+        self._portal.call(self._lease.confirm)  # another driver may have read it by now
+
+    def _call(self, rows: DataFrame, batch: int, attempt: int) -> None:
+        session = rows.sparkSession
+        jobs: SimpleQueue[Job | None] = SimpleQueue()
+        query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
+        if not query_id:  # two sinks that name batches by it would overwrite each other
+            raise RuntimeError("Spark does not say which query the batch belongs to (sql.streaming.queryId)")
+        given = {
+            SparkBatch: SparkBatch(
+                id=batch,
+                query_id=query_id,
+                topic=self._options.topic,
+                group=self._options.group,
+                attempt=attempt,
+                spark=session,
+                runner=partial(_run_in, jobs),
+            ),
+            SparkSession: session,
+        }
+        beans = {name: bean() for name, bean in self._beans.items()}
+        arguments = {**beans, **{name: given[hint] for name, hint in self._needs.items()}}
+        with self._delivery.of(rows, batch, self._name_server) as frame:
+            call = partial(self._signature.function, frame, **arguments)
+            if self._signature.is_async:
+                self._run_async(call, jobs)
+            else:
+                call()
+
+    def _run_async(self, call: Callable[[], Coroutine[Any, Any, Any]], jobs: SimpleQueue[Job | None]) -> None:
+        async def run() -> None:
+            self._coroutine = call()
+            await self._coroutine
+
+        ended = self._portal.start_task_soon(run)
+        ended.add_done_callback(lambda _: jobs.put(None))
+        while (job := jobs.get()) is not None:
+            job()
+        ended.result()
+
+
+async def _run_in(jobs: SimpleQueue[Job | None], function: Callable[[], ResultT]) -> ResultT:
+    """The result of function, run by whoever takes jobs; one that has begun ends, also for a caller that has gone."""
+    result: Future[ResultT] = Future()
+    ended, call_soon = anyio.Event(), call_soon_from_thread()
+
+    def job() -> None:
+        try:
+            result.set_result(function())
+        except BaseException as error:
+            result.set_exception(error)
+        call_soon(ended.set)
+
+    jobs.put(job)
+    await ended.wait()
+    return result.result()

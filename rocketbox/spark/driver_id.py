@@ -1,0 +1,43 @@
+"""The name under which a driver holds its lease.
+
+It is a driver's own, so that two never take one another's lease for theirs. With a checkpoint on this machine it is
+kept there, locked while the process lives: a driver that was killed and comes again on the same checkpoint goes on at
+once, and need not wait for its own lease to run out. The name of the machine is part of it, for a folder that several
+machines mount may have no locks.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rocketbox.clock import Clock
+from rocketbox.errors import StoreLockedError
+from rocketbox.storage.file_system import Storage
+
+__all__ = ["driver_id"]
+
+
+@contextmanager
+def driver_id(storage: Storage, clock: Clock, folder: Path | None) -> Iterator[str]:
+    """The name of this driver with the checkpoint in ``folder`` (None: it is on another file system). Blocks."""
+    own = f"{socket.gethostname()}@{clock.uuid()}"
+    if folder is None:
+        yield own
+        return
+    place = folder / "rocketbox"
+    try:
+        storage.make_directories(str(place))
+        lock = storage.lock(str(place / "driver"))
+    except (StoreLockedError, OSError):  # another driver has it, or nobody can: Spark will say so itself
+        yield own
+        return
+    try:
+        if not (kept := lock.read()):
+            kept = clock.uuid().encode()
+            lock.write(kept)
+        yield f"{socket.gethostname()}@{kept.decode()}"
+    finally:
+        lock.release()

@@ -1,0 +1,119 @@
+"""The streaming query of a listener: how it is made and stopped, and what its end means.
+
+Everything here blocks, and asks the Java process; where that is gone, py4j raises what ``GONE`` names.
+
+Source: Apache Spark 4.3.0 ``StreamingQuery``, ``StreamExecution.stop``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped] # it has no types
+from pyspark.errors import AnalysisException, IllegalArgumentException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from rocketbox.errors import ConfigurationError
+from rocketbox.safe_repr import safe_str
+from rocketbox.spark.checkpoint import CheckpointError
+from rocketbox.spark.listener_options import SparkListenerOptions
+from rocketbox.spark.listener_source import rows_of_a_task
+from rocketbox.spark.paths import checkpoint_location
+from rocketbox.spark.session import SessionLostError, log_query_errors
+
+__all__ = ["GONE", "in_words", "is_permanent", "start_query", "stop_query"]
+
+GONE = (Py4JError, OSError)
+"""What is raised when the Java process does not answer any more."""
+
+PERMANENT = (ConfigurationError, CheckpointError, SessionLostError, AnalysisException, IllegalArgumentException)
+STOP_TIMEOUT = "spark.sql.streaming.stopTimeout"
+SHORTEST_STOP = 0.5  # seconds; Spark takes 0 for ever
+
+# What a source raises in a process of its own comes as the text of its traceback.
+_PERMANENT_IN_SOURCE = re.compile(r"^(?:\w+\.)*(?:ValueError|CheckpointError|DataLossError): ", re.MULTILINE)
+_PERMANENT_IN_JAVA = (
+    "java.lang.IllegalArgumentException",
+    "java.lang.ClassNotFoundException",
+    "org.apache.hadoop.fs.UnsupportedFileSystemException",
+)
+_STILL_ENDING = "already active"  # the last run of this query has not ended yet
+
+
+def start_query(
+    session: SparkSession,
+    options: SparkListenerOptions,
+    *,
+    name_server: str,
+    starting_offsets: str,
+    on_batch: Callable[[DataFrame, int], None],
+) -> StreamingQuery:
+    """Start the listener's query; ``on_batch(rows, id)`` is called with each micro-batch, on a thread of py4j's."""
+    reader = (
+        session.readStream.format("rocketmq")
+        .option("nameServer", name_server)
+        .option("topic", options.topic)
+        .option("group", options.group)
+        .option("tags", options.selector_expression)
+        .option("startingOffsets", starting_offsets)
+        .option("commitOffsets", "true")
+        .option("rowsPerPartition", rows_of_a_task(options.max_messages, session.sparkContext.defaultParallelism))
+        .options(**options.source_options)
+    )
+    if options.max_messages is not None:
+        reader = reader.option("maxOffsetsPerTrigger", options.max_messages)
+    writer = (
+        reader.load()
+        .writeStream.queryName(options.query_name)
+        .option("checkpointLocation", checkpoint_location(options.checkpoint))
+        .foreachBatch(on_batch)
+    )
+    if isinstance(options.trigger, timedelta):
+        writer = writer.trigger(processingTime=f"{round(options.trigger.total_seconds() * 1000)} milliseconds")
+    else:
+        writer = writer.trigger(availableNow=True)
+    return writer.start()
+
+
+def stop_query(session: SparkSession, query: StreamingQuery, timeout: float) -> None:
+    """Stop a query, without pages of Java in the log. Raises when it has not ended after ``timeout`` seconds.
+
+    That is so while its function neither ends nor asks Spark for anything.
+    """
+    # Of the session, whoever made it: without one Spark waits for ever.
+    session.conf.set(STOP_TIMEOUT, f"{round(max(timeout, SHORTEST_STOP) * 1000)}ms")
+    log_query_errors(session, False)
+    try:
+        query.stop()
+    finally:
+        with suppress(*GONE):
+            log_query_errors(session, True)
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Whether no restart mends what has ended a query, or kept it from starting."""
+    text = safe_str(error)
+    if _STILL_ENDING in text:
+        return False
+    if isinstance(error, PERMANENT):
+        return True
+    if isinstance(error, Py4JJavaError):
+        return any(name in text for name in _PERMANENT_IN_JAVA)
+    return _PERMANENT_IN_SOURCE.search(text) is not None
+
+
+def in_words(error: BaseException) -> str:
+    """An error in one line; of a source's traceback that what it raised."""
+    text = safe_str(error).strip()
+    if type(error).__module__.startswith("rocketbox."):  # its text is a sentence
+        return text.partition("\n")[0]
+    if isinstance(error, Py4JJavaError):  # which call it was, and then what that raised
+        text = text.partition("\n")[2].removeprefix(": ") or text
+        return text.partition("\n")[0]
+    raised = [line for line in text.splitlines() if re.match(r"(?:\w+\.)*\w+(?:Error|Exception): ", line)]
+    line = raised[-1] if raised else f"{type(error).__name__}: {text.partition(chr(10))[0]}"
+    return line if len(line) <= 500 else f"{line[:500]}..."

@@ -1,0 +1,94 @@
+"""What a listener's own client sees of its topic: whether it is there, which brokers are away, and how far they are.
+
+Spark asks its source in other processes, which wait patiently and tell nobody: so the listener looks for itself every
+10 s. What is wrong is in its log and in readiness within 30 s, once, and once when it is over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import anyio
+
+from rocketbox.client import Admin
+from rocketbox.clock import Clock
+from rocketbox.errors import NoRouteError, RocketBoxError
+from rocketbox.message import MessageQueue
+
+__all__ = ["TopicWatch"]
+
+_log = logging.getLogger(__name__)
+
+INTERVAL = 10.0  # seconds between two looks
+REMIND = 60.0  # seconds between two lines about a topic that does not exist
+MISSING_INTERVAL = 1.0  # seconds between two looks for one
+
+
+class TopicWatch:
+    """Looks at ``topic`` for the listener of ``group``; ``trouble`` is None while all is well."""
+
+    def __init__(self, admin: Admin, group: str, topic: str, clock: Clock) -> None:
+        self.trouble: str | None = None
+        self.ends: Mapping[MessageQueue, int] = {}
+        """The offset that the next message of each queue will get; that of a broker which is away is the last known."""
+        self._admin = admin
+        self._group = group
+        self._topic = topic
+        self._clock = clock
+        self._queues: list[MessageQueue] = []
+
+    async def until_there(self) -> bool:
+        """Return when the topic exists; whether it did at once. Raises RemotingError when no name server answers."""
+        waited, told = False, -REMIND
+        while True:
+            try:
+                self._queues = await self._admin.queues(self._topic)
+                break
+            except NoRouteError:
+                now = self._clock.monotonic()
+                if now - told >= REMIND:
+                    told = now
+                    what = "still no route for topic %s" if waited else "topic %s does not exist yet"
+                    _log.warning(f"Spark listener %s: {what}; it is asked for each second", self._group, self._topic)
+                waited, self.trouble = True, f"waits for topic {self._topic}, which no name server knows yet"
+            await self._clock.sleep(MISSING_INTERVAL)
+        self.trouble = None
+        if waited:
+            _log.info("Spark listener %s: topic %s is there now", self._group, self._topic)
+        return not waited
+
+    async def watch(self) -> None:
+        """Look at it for ever."""
+        while True:
+            trouble = await self.look()
+            if trouble is not None and self.trouble is None:
+                _log.warning("Spark listener %s: %s", self._group, trouble)
+            elif trouble is None and self.trouble is not None:
+                _log.warning("Spark listener %s: topic %s can be read again", self._group, self._topic)
+            self.trouble = trouble
+            await self._clock.sleep(INTERVAL)
+
+    async def look(self) -> str | None:
+        """What keeps the topic from being read now; None: nothing."""
+        try:
+            self._queues = await self._admin.queues(self._topic)
+        except RocketBoxError as error:
+            return f"the queues of topic {self._topic} cannot be asked for: {error}"
+        ends: dict[MessageQueue, int] = {}
+        away: dict[str, RocketBoxError] = {}
+
+        async def ask(queue: MessageQueue) -> None:
+            try:
+                ends[queue] = await self._admin.max_offset(queue)
+            except RocketBoxError as error:
+                away.setdefault(queue.broker_name, error)
+
+        async with anyio.create_task_group() as tasks:
+            for queue in self._queues:
+                tasks.start_soon(ask, queue)
+        self.ends = {queue: ends.get(queue, self.ends.get(queue, 0)) for queue in self._queues}
+        if not away:
+            return None
+        told = "; ".join(f"{broker}: {error}" for broker, error in sorted(away.items()))
+        return f"topic {self._topic} cannot be read from {len(away)} of its brokers ({told})"

@@ -1,0 +1,329 @@
+"""The states of Spark listeners on the embedded broker: what begins again, what stands by, what has failed for good."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import DataFrame, SparkSession
+
+from rocketbox.client import MQClientInstance
+from rocketbox.clock import RealClock
+from rocketbox.listeners import ContainerStatus
+from rocketbox.spark.batch import SparkBatch
+from rocketbox.spark.listener import (
+    SparkListenerContainer,
+    SparkListenerOptions,
+    SparkListenerState,
+    read_spark_signature,
+)
+from rocketbox.spark.session import SparkRuntime
+from tests.integration.spark.topics import Broker, rows_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.anyio, pytest.mark.usefixtures("spark")]
+
+MINUTES = 240.0  # seconds; the first query of a session alone takes one where the machine has much else to do
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(MINUTES):
+        while not condition():
+            await anyio.sleep(0.01)
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[MQClientInstance]:
+    async with MQClientInstance(broker.name_server) as instance:
+        yield instance
+
+
+def rows_in(frame: DataFrame) -> list[int]:
+    return sorted(json.loads(bytes(row.body))["row"] for row in frame.select("body").collect())
+
+
+def listener(
+    function: Callable[..., Any],
+    client: MQClientInstance,
+    topic: str,
+    checkpoint: Path | str,
+    *,
+    runtime: SparkRuntime | None = None,
+    **options: Any,
+) -> SparkListenerContainer:
+    said = {"trigger": timedelta(0), "group": topic[-40:], "checkpoint": str(checkpoint), **options}
+    return SparkListenerContainer(
+        SparkListenerOptions(topic=topic, **said),
+        read_spark_signature(function),
+        runtime=runtime or SparkRuntime("tests", {}),
+        instance=client,
+        provider=lambda hint: lambda: None,
+        clock=RealClock(),
+    )
+
+
+class Seen:
+    """The batches that a function was given."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, int, list[int]]] = []  # id, attempt, rows
+
+    def handle(self, rows: DataFrame, batch: SparkBatch) -> None:
+        self.batches.append((batch.id, batch.attempt, rows_in(rows)))
+
+    @property
+    def rows(self) -> list[int]:
+        return sorted(row for _, _, rows in self.batches for row in rows)
+
+
+async def send(broker: Broker, topic: str, first: int, end: int) -> None:
+    await anyio.to_thread.run_sync(broker.send, topic, rows_of(first, end))
+
+
+async def test_a_query_that_somebody_stops_begins_again(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, spark: SparkSession,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    await send(broker, topic, 0, 3)
+    seen = Seen()
+    running = listener(seen.handle, client, topic, tmp_path)
+    async with running:
+        await until(lambda: seen.rows == [0, 1, 2])
+        (query,) = spark.streams.active
+        assert query.name == f"{topic[-40:]}.{topic}"
+        await anyio.to_thread.run_sync(query.stop)
+        await until(lambda: running.status is SparkListenerState.RESTARTING)
+        state = running.state()
+        assert (state.status, state.ready) == (ContainerStatus.RESTARTING, False)
+        assert state.reason is not None
+        assert "its query has ended: somebody has stopped it, or its session; it starts again in" in state.reason
+        await send(broker, topic, 3, 5)
+        await until(lambda: seen.rows == [0, 1, 2, 3, 4])
+        assert running.state().ready
+    assert "somebody has stopped it" in caplog.text
+
+
+async def test_what_is_behind_shows_in_the_state_and_at_the_broker(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
+) -> None:
+    await send(broker, topic, 0, 8)
+    seen, hold = Seen(), threading.Event()
+
+    def handle(rows: DataFrame, batch: SparkBatch) -> None:
+        seen.handle(rows, batch)
+        if batch.id == 1:
+            hold.wait(MINUTES)
+
+    running = listener(handle, client, topic, tmp_path, max_messages=4)
+    async with running:
+        await until(lambda: running.state().progress.get("lag") == 4)
+        progress = running.state().progress
+        assert progress["state"] == "running"
+        assert (progress["batch"], progress["rows"]) == (0, 4)
+        assert progress["lag_by_queue"] == {f"broker-a/{number}": 1 for number in range(4)}
+        assert isinstance(progress["rows_per_second"], float)
+        hold.set()
+        await until(lambda: running.state().progress["lag"] == 0)
+        # The last batch is mirrored also when nothing more comes.
+        with anyio.fail_after(MINUTES):
+            while await anyio.to_thread.run_sync(broker.committed, topic, topic[-40:]) != (
+                await anyio.to_thread.run_sync(broker.ends, topic)
+            ):
+                await anyio.sleep(0.1)
+
+
+async def test_an_error_that_no_restart_mends_is_failed_at_once(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await send(broker, topic, 0, 1)
+    seen = Seen()
+    wrong: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"starting_offsets": "tomorrow"}, "startingOffsets"),
+        ({"checkpoint": "nosuch://host/path"}, "nosuch"),
+        ({"schema": "row bigint name string"}, "is no DDL of Spark"),
+    )
+    for options, text in wrong:
+        checkpoint = options.pop("checkpoint", str(tmp_path / text))
+        running = listener(seen.handle, client, topic, checkpoint, **options)
+        async with running:
+            with anyio.fail_after(MINUTES):
+                await running.wait()
+            assert running.status is SparkListenerState.FAILED
+            state = running.state()
+            assert (state.status, state.ready) == (ContainerStatus.FAILED, False)
+            assert state.reason is not None
+            assert text in state.reason
+    assert seen.batches == []
+    assert caplog.text.count("does not run, everything else does") == 3
+
+
+async def test_a_batch_that_fails_too_often_is_given_up_with_what_the_function_raised(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
+) -> None:
+    await send(broker, topic, 0, 2)
+    attempts: list[int] = []
+    failure = ArithmeticError("the sink is full")
+
+    def handle(rows: DataFrame, batch: SparkBatch) -> None:
+        attempts.append(batch.attempt)
+        raise failure
+
+    running = listener(handle, client, topic, tmp_path, max_batch_attempts=3)
+    async with running:  # a stop in between does not begin the count anew
+        await until(lambda: len(attempts) == 2)
+    again = listener(handle, client, topic, tmp_path, max_batch_attempts=3)
+    async with again:
+        with anyio.fail_after(MINUTES):
+            await again.wait()
+        assert again.status is SparkListenerState.FAILED
+        assert again.error is failure
+        reason = again.state().reason
+        assert reason == "batch 0 has failed 3 times (max_batch_attempts): ArithmeticError: the sink is full"
+    assert attempts == [1, 2, 3]
+    seen = Seen()  # whoever starts it again has mended it
+    mended = listener(seen.handle, client, topic, tmp_path, max_batch_attempts=3, trigger="available_now")
+    async with mended:
+        await mended.wait()
+    assert seen.batches == [(0, 1, [0, 1])]
+
+
+async def test_jobs_of_an_async_function_belong_to_the_query_and_leave_the_loop_alone(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
+) -> None:
+    await send(broker, topic, 0, 3)
+    threads: list[threading.Thread] = []
+    ids: list[Any] = []
+
+    def count(rows: DataFrame) -> int:
+        threads.append(threading.current_thread())
+        context = rows.sparkSession.sparkContext
+        ids.append((context.getLocalProperty("spark.jobGroup.id"), context.getLocalProperty("sql.streaming.queryId")))
+        return rows.count()
+
+    async def handle(rows: DataFrame, batch: SparkBatch) -> None:
+        threads.append(threading.current_thread())
+        assert await batch.run(count, rows) == 3
+        with pytest.raises(ZeroDivisionError):
+            await batch.run(lambda: 1 // 0)
+        ids.append(batch.query_id)
+
+    running = listener(handle, client, topic, tmp_path, trigger="available_now")
+    async with running:
+        await running.wait()
+        assert running.status is SparkListenerState.FINISHED, running.error
+    assert threads[0] is threading.current_thread()
+    assert threads[1] is not threads[0]
+    (job_group, query_id), told = ids
+    assert job_group
+    assert query_id == told
+
+
+async def test_a_missing_topic_is_told_and_read_from_its_beginning_when_it_comes(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = Seen()
+    running = listener(seen.handle, client, topic, tmp_path, starting_offsets="latest")
+    async with running:
+        await until(lambda: running.state().reason not in (None, "starting"))
+        state = running.state()
+        assert not state.ready
+        assert state.reason == f"waits for topic {topic}, which no name server knows yet"
+        await send(broker, topic, 0, 5)
+        await until(lambda: seen.rows == [0, 1, 2, 3, 4])
+        assert running.state().ready
+    assert caplog.text.count(f"topic {topic} does not exist yet") == 1
+
+
+async def test_a_hanging_function_does_not_stretch_the_stop_and_is_named(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    release, begun = threading.Event(), []
+
+    def hangs(rows: DataFrame, batch: SparkBatch) -> None:
+        begun.append(batch.id)
+        release.wait(MINUTES)
+
+    runtime = SparkRuntime("tests", {})
+    topics = [f"{topic[:90]}_{number}" for number in range(2)]
+    for each in topics:
+        await send(broker, each, 0, 1)
+    both = [listener(hangs, client, each, tmp_path / each, runtime=runtime) for each in topics]
+    try:
+        async with both[0], both[1]:
+            await until(lambda: len(begun) == 2)
+            began = RealClock().monotonic()
+            async with anyio.create_task_group() as tasks:  # as an application does it
+                for running in both:
+                    tasks.start_soon(running.drain, 4.0)
+            took = RealClock().monotonic() - began
+    finally:
+        release.set()
+    assert took < 7, "4 s, and what a busy machine adds"
+    line = hangs.__code__.co_firstlineno + 2
+    assert caplog.text.count(f"{Path(__file__).name}:{line} in") >= 2
+    assert "has not ended within" in caplog.text
+
+
+async def test_a_replica_stands_by_and_takes_over_where_the_checkpoint_is_shared(
+    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocketbox.spark.lease.CONFIRM_INTERVAL", 0.5)  # what a new holder waits for a former one
+    await send(broker, topic, 0, 4)
+    seen: dict[str, Seen] = {name: Seen() for name in ("one", "two", "three")}
+    ends: dict[str, anyio.Event] = {name: anyio.Event() for name in seen}
+    drivers: dict[str, SparkListenerContainer] = {}
+
+    async def replica(name: str, checkpoint: str) -> None:
+        """A driver with a client of its own; in one session, so its query has a cluster's name."""
+        async with MQClientInstance(broker.name_server) as client:
+            running = listener(seen[name].handle, client, topic, tmp_path / checkpoint, cluster=name, group="replicas")
+            async with running:
+                drivers[name] = running
+                await ends[name].wait()
+
+    async def stands_by(name: str) -> None:
+        await until(lambda: name in drivers and drivers[name].status is SparkListenerState.STANDING_BY)
+
+    async def has_read_all(name: str) -> None:
+        await until(lambda: name in drivers and drivers[name].state().progress.get("lag") == 0)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(replica, "one", "shared")
+        await has_read_all("one")
+        tasks.start_soon(replica, "two", "shared")
+        await stands_by("two")
+        state = drivers["two"].state()
+        assert (state.status, state.ready) == (ContainerStatus.STANDING_BY, True)
+        assert state.reason == "another driver holds its lock at broker broker-a"
+        ends["one"].set()
+        await send(broker, topic, 4, 6)
+        await has_read_all("two")
+        tasks.start_soon(replica, "three", "own")
+        await stands_by("three")
+        ends["two"].set()
+        await until(lambda: drivers["three"].status is SparkListenerState.FAILED)
+        assert "the checkpoint is not shared: group replicas has read" in str(drivers["three"].state().reason)
+        ends["three"].set()
+    assert [seen[name].rows for name in seen] == [[0, 1, 2, 3], [4, 5], []]
+
+
+def test_a_java_process_that_is_killed_is_replaced_and_a_dead_one_does_not_fail_the_stop(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("killed_java.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["reason"].startswith("its query has ended: the Java process of its session is gone")
+    assert report["status"] == "stopped"
+    assert report["seen"] == [0, 1, 2, 3, 4]

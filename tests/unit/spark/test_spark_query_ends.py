@@ -1,0 +1,106 @@
+"""What the end of a query means, and what health shows of the states of a listener."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import AnalysisException, IllegalArgumentException, StreamingQueryException
+
+from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.listeners import ContainerStatus
+from rocketbox.message import MessageQueue
+from rocketbox.spark.checkpoint import CheckpointError
+from rocketbox.spark.query import in_words, is_permanent
+from rocketbox.spark.query_progress import lag_of
+from rocketbox.spark.session import SessionLostError
+from rocketbox.spark.states import Situation, SparkListenerState
+
+pytestmark = pytest.mark.spark
+
+
+def of_a_source(raised: str) -> StreamingQueryException:
+    text = (
+        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_"
+        "ERROR] Failed when Python streaming data source perform latestOffset: Traceback (most recent call last):\n"
+        '  File "python_streaming_source_runner.py", line 12, in main\n'
+        f"    offset = reader.latestOffset(start)\n{raised}\n\n SQLSTATE: 38000 SQLSTATE: XXKST"
+    )
+    return StreamingQueryException(text)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AnalysisException("[PATH_NOT_FOUND] no path"),
+        IllegalArgumentException("java.net.UnknownHostException: nowhere"),
+        ConfigurationError(Finding("wrong", None)),
+        CheckpointError("of another cluster"),
+        SessionLostError("submit it again"),
+        of_a_source("ValueError: option tags is wrong"),
+        of_a_source("rocketbox.spark.checkpoint.CheckpointError: the checkpoint is of another store"),
+        of_a_source("rocketbox.spark.loss.DataLossError: orders a/0: offsets 5 to 7 are gone"),
+    ],
+    ids=str,
+)
+def test_what_no_restart_mends_is_known(error: Exception) -> None:
+    assert is_permanent(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        of_a_source("rocketbox.errors.ConnectError: nobody listens at 127.0.0.1:9876"),
+        of_a_source("OSError: too many open files"),
+        IllegalArgumentException("Cannot start query with name g.t as a query is already active"),
+        ConnectionRefusedError("refused"),
+        RuntimeError("whatever"),
+    ],
+    ids=str,
+)
+def test_what_may_pass_is_tried_again(error: Exception) -> None:
+    assert not is_permanent(error)
+
+
+def test_an_error_is_told_in_one_line_by_what_was_raised_first() -> None:
+    error = of_a_source("rocketbox.errors.ConnectError: nobody listens at 127.0.0.1:9876")
+    assert in_words(error) == "rocketbox.errors.ConnectError: nobody listens at 127.0.0.1:9876"
+    assert in_words(SessionLostError("submit it\nagain")) == "submit it"
+    assert in_words(ArithmeticError("the sink is full")) == "ArithmeticError: the sink is full"
+    assert len(in_words(ArithmeticError("x" * 5000))) < 600
+
+
+@pytest.mark.parametrize(
+    ("state", "trouble", "status", "ready", "reason"),
+    [
+        ("STARTING", None, ContainerStatus.STARTING, False, "starting"),
+        ("STARTING", "waits for topic t", ContainerStatus.STARTING, False, "waits for topic t"),
+        ("RUNNING", None, ContainerStatus.RUNNING, True, None),
+        ("RUNNING", "a broker is away", ContainerStatus.RUNNING, False, "a broker is away"),
+        ("STANDING_BY", "a broker is away", ContainerStatus.STANDING_BY, True, None),
+        ("FINISHED", "a broker is away", ContainerStatus.FINISHED, True, None),
+        ("FAILED", None, ContainerStatus.FAILED, False, "failed"),
+        ("UNAVAILABLE", None, ContainerStatus.FAILED, False, "no Java"),
+        ("STOPPED", None, ContainerStatus.STOPPED, False, "stopped"),
+    ],
+)
+def test_states_are_ready_or_say_why_not(
+    state: str, trouble: str | None, status: ContainerStatus, ready: bool, reason: str | None
+) -> None:
+    assert Situation(SparkListenerState[state]).health(trouble, 0.0) == (status, ready, reason)
+
+
+def test_a_query_that_restarts_says_why_and_when() -> None:
+    situation = Situation(SparkListenerState.RESTARTING, "its query has ended: it broke", next_start=107.0)
+    assert situation.health(None, 100.0) == (
+        ContainerStatus.RESTARTING,
+        False,
+        "its query has ended: it broke; it starts again in 7 s",
+    )
+
+
+def test_the_lag_is_what_lies_between_the_ends_and_what_was_read() -> None:
+    ends = {MessageQueue("T", "a", 0): 9, MessageQueue("T", "a", 1): 4, MessageQueue("T", "b", 0): 2}
+    read = {MessageQueue("T", "a", 0): 5, MessageQueue("T", "a", 1): 6}
+    assert lag_of(ends, read) == {"a/0": 4, "a/1": 0, "b/0": 2}

@@ -1,0 +1,63 @@
+"""Who may go on from a checkpoint, and by which name a driver holds its lease."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from rocketbox.clock import RealClock
+from rocketbox.message import MessageQueue
+from rocketbox.spark.driver_id import driver_id
+from rocketbox.spark.takeover import not_shared
+from rocketbox.storage.file_system import RealStorage
+
+Q0, Q1 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
+
+
+@pytest.mark.parametrize(
+    ("end", "committed", "took_over"),
+    [
+        (None, {Q0: None, Q1: None}, True),  # nobody has read anything
+        (None, {Q0: 7, Q1: 3}, False),  # the first driver of a group that somebody read before
+        (None, {Q0: 0, Q1: None}, True),
+        ({Q0: 7, Q1: 3}, {Q0: 7, Q1: 3}, True),
+        ({Q0: 9, Q1: 3}, {Q0: 7, Q1: 3}, True),  # the mirror is a batch behind
+        ({Q0: 9}, {Q0: 7, Q1: None}, False),
+    ],
+)
+def test_a_checkpoint_that_knows_what_the_group_has_read_is_gone_on_with(
+    end: Mapping[MessageQueue, int] | None, committed: Mapping[MessageQueue, int | None], took_over: bool
+) -> None:
+    assert not_shared("ck", "g", "app.py:3", end=end, committed=committed, took_over=took_over) is None
+
+
+@pytest.mark.parametrize("took_over", [True, False])
+def test_a_checkpoint_that_lags_behind_the_group_is_refused(took_over: bool) -> None:
+    error = not_shared("ck", "g", "app.py:3", end={Q0: 9, Q1: 2}, committed={Q0: 9, Q1: 3}, took_over=took_over)
+    assert error is not None
+    (finding,) = error.findings
+    assert finding.what == (
+        "the checkpoint is not shared: group g has read T a/1 up to 3, which ck does not know (it ends at 2 there); "
+        "from it messages would come again"
+    )
+    assert finding.where == "app.py:3"
+
+
+def test_a_replica_with_an_empty_checkpoint_does_not_take_over() -> None:
+    error = not_shared("ck", "g", "app.py:3", end=None, committed={Q0: 9}, took_over=True)
+    assert error is not None
+    assert "which ck does not know (it is empty)" in error.findings[0].what
+
+
+def test_a_driver_that_comes_again_on_its_checkpoint_has_the_same_name(tmp_path: Path) -> None:
+    storage, clock = RealStorage(), RealClock()
+    with driver_id(storage, clock, tmp_path) as first, driver_id(storage, clock, tmp_path) as beside:
+        assert beside != first  # as in another process: the first one lives
+    with driver_id(storage, clock, tmp_path) as again:
+        assert again == first
+    with driver_id(storage, clock, tmp_path / "another") as other:
+        assert other != first
+    with driver_id(storage, clock, None) as one, driver_id(storage, clock, None) as two:
+        assert one != two
