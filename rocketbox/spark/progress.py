@@ -21,7 +21,7 @@ from rocketbox.spark.identity import another_store, check_ownership, difference,
 from rocketbox.spark.limits import FewRows, limit_bytes, limit_rows
 from rocketbox.spark.offsets import QueueOffsets, QueueRange, in_words
 from rocketbox.spark.options import SourceOptions
-from rocketbox.spark.starting import PlaceKind, resolve
+from rocketbox.spark.starting import PlaceKind, resolve, within
 from rocketbox.spark.worker_client import gather, patiently
 
 __all__ = ["StreamProgress", "ranges_between"]
@@ -148,9 +148,7 @@ class StreamProgress:
             if wanted.kind is PlaceKind.LATEST:
                 return last[queue]
             found = await resolve(admin, wanted, queue, self._options.group)
-            if wanted.kind is PlaceKind.OFFSET and found > last[queue]:
-                raise ValueError(f"option startingOffsets has offset {found} for {queue}, which ends at {last[queue]}")
-            return min(found, last[queue])
+            return within("startingOffsets", wanted, queue, found, last[queue])
 
         firsts, _ = await ask_each(first_of, new)  # one that does not answer appears in a later batch
         first = {queue: progress.next for queue, progress in start.queues.items()} | firsts

@@ -31,7 +31,7 @@ from rocketbox.spark.progress import StreamProgress, ranges_between
 from rocketbox.spark.pushdown import Pushed, spark_pushes_filters
 from rocketbox.spark.reading import read_ranges
 from rocketbox.spark.selection import MissingTopicError
-from rocketbox.spark.starting import PlaceKind, Places, offset_at, resolve
+from rocketbox.spark.starting import PlaceKind, Places, offset_at, resolve, within
 from rocketbox.spark.worker_client import client, gather
 
 __all__ = ["RocketMQBatchReader", "RocketMQStreamReader", "batch_reader"]
@@ -106,9 +106,7 @@ class RocketMQBatchReader(_Reader, DataSourceReader):
             if place.kind is PlaceKind.LATEST:
                 return last[queue]
             offset = await resolve(admin, place, queue, self.options.group)
-            if place.kind is PlaceKind.OFFSET and offset > last[queue]:
-                raise ValueError(f"option {option} has offset {offset} for {queue}, which ends at {last[queue]}")
-            return min(offset, last[queue])
+            return within(option, place, queue, offset, last[queue])
 
         return await gather(offset_of, last)
 

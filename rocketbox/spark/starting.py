@@ -8,6 +8,7 @@ broker what a place is now. Source: Apache Spark 4.3.0, ``KafkaOffsetReader`` (i
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +17,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from rocketbox.message import MessageQueue
+from rocketbox.spark.offsets import in_words
 
 if TYPE_CHECKING:
     from rocketbox.client import Admin  # options are read without loading the client
 
-__all__ = ["EARLIEST", "GROUP", "LATEST", "Place", "PlaceKind", "Places", "places_of", "resolve"]
+__all__ = ["EARLIEST", "GROUP", "LATEST", "Place", "PlaceKind", "Places", "places_of", "resolve", "within"]
+
+_log = logging.getLogger(__name__)
 
 TIME_EXAMPLE = "2026-01-31T12:00:00Z, 2026-01-31T12:00:00+01:00, 1769860800s or 1769860800000ms"
 _NUMBER = re.compile(r"(\d+)\s*(ms|s)", re.IGNORECASE)
@@ -134,6 +138,21 @@ async def resolve(admin: Admin, place: Place, queue: MessageQueue, group: str | 
             if committed is not None:
                 return committed
     return await admin.min_offset(queue)
+
+
+def within(option: str, place: Place, queue: MessageQueue, offset: int, end: int) -> int:
+    """The offset that a place has come to, in a queue that ends at ``end``. Raises ValueError for one beyond it."""
+    if offset <= end:
+        return offset
+    if place.kind is PlaceKind.OFFSET:
+        raise ValueError(f"option {option} has offset {offset} for {in_words(queue)}, which ends at {end}")
+    if place.kind is PlaceKind.GROUP:
+        _log.warning(
+            "%s: the group stands at %d, and the queue ends at %d: its store was made anew or has lost messages, and "
+            "what is before its end is not read (startingOffsets=earliest reads it)",
+            in_words(queue), offset, end,
+        )  # fmt: skip
+    return end
 
 
 async def offset_at(admin: Admin, queue: MessageQueue, time_ms: int) -> int:

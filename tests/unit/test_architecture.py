@@ -55,7 +55,7 @@ LADDER: dict[str, str] = {
     "spark.pushdown": "message",
     "spark.loss": "errors message spark.offsets",
     "spark.selection": "errors message protocol client",  # client: for the type of Admin alone, under TYPE_CHECKING
-    "spark.starting": "message client",  # as above
+    "spark.starting": "message client spark.offsets",  # as above
     "spark.options": "durations sizes spark.columns spark.selection spark.starting",
     "spark.worker_log": "",
     "spark.worker_client": "errors clock protocol client spark.worker_log",

@@ -213,6 +213,15 @@ async def test_a_stream_begins_where_its_group_stands_and_never_drags_it_back() 
         assert await here.admin.committed("etl", Q0) == 10
 
 
+async def test_a_group_beyond_the_end_of_its_queue_begins_there_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async with store("orders") as here:
+        await here.send(Q0, TEXTS[:10])
+        await here.admin.commit("etl", Q0, 50)
+        end = await progress(here, group="etl").next(here.admin, INITIAL)
+        assert firsts(end) == {Q0: 10, Q1: 0}
+        assert "orders broker-a/0: the group stands at 50, and the queue ends at 10" in caplog.text
+
+
 async def test_offsets_and_times_say_where_single_queues_begin() -> None:
     async with store("orders") as here:
         await here.send(Q0, TEXTS[:10])
