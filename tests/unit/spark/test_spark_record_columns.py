@@ -137,6 +137,12 @@ def test_rows_are_those_of_single_messages(pulls: list[list[bytes]]) -> None:
     assert_equal_rows([pulled(*records) for records in pulls])
 
 
+@pytest.mark.parametrize("keys", ["a b", " a  b ", "a\tb", "a\u00a0b", "\u3000a", "a", "\u00e4\u00f6", "\u2028"])
+def test_keys_are_the_words_of_their_property(keys: str) -> None:
+    text = encode_properties({"KEYS": keys})
+    assert [row["keys"] for row in rows(stored(0, properties=text), stored(1))] == [keys.split(), []]
+
+
 def test_recorded_answers_of_apache_become_the_same_rows() -> None:
     found = 0
     for line in FRAMES.read_text().splitlines():
@@ -245,6 +251,15 @@ def test_a_record_whose_parts_do_not_fit_is_a_row_of_what_is_known(at: int, valu
                 }  # fmt: skip
             else:
                 assert (row["body"], row["tag"], row[ERROR]) == (b"body", "A", None)
+
+
+@pytest.mark.parametrize("hosts", [0x10, 0x20, 0x30])
+def test_a_record_that_is_too_short_for_its_hosts_is_a_row_as_well(hosts: int) -> None:
+    shortest = bytearray(stored(1, b"", topic=""))
+    shortest[36:40] = hosts.to_bytes(4, "big")
+    found = rows(stored(0), bytes(shortest))
+    assert [(row["queue_offset"], row["body"]) for row in found] == [(0, b"body"), (1, None)]
+    assert "byte" in found[1][ERROR]
 
 
 @settings(max_examples=80, deadline=None)
