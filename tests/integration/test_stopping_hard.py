@@ -20,65 +20,51 @@ app = RocketBox("desk", scan=[__name__])
 
 def said(text):
     print(text, flush=True)
+
+class Radio: ...
+"""
+
+ON_THE_LOOP = """
+@bean
+async def radio() -> AsyncIterator[Radio]:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(listen)
+        yield Radio()
+
+async def listen():
+    await anyio.sleep(0.2)
 """
 
 BLOCKED = {
     "a coroutine that blocks the loop": """
 @app.on_startup
 async def hook(): ...
-
-class Radio: ...
-
-@bean
-async def radio() -> AsyncIterator[Radio]:
-    async with anyio.create_task_group() as tasks:
-        async def listen():
-            await anyio.sleep(0.2)
-            said("BLOCKED")
-            while True:
-                time.sleep(0.1)
-        tasks.start_soon(listen)
-        yield Radio()
+"""
+    + ON_THE_LOOP
+    + """    said("BLOCKED")
+    while True:
+        time.sleep(0.1)
 """,
-    "a call into C that no signal interrupts": """
-class Radio: ...
-
-@bean
-async def radio() -> AsyncIterator[Radio]:
-    async with anyio.create_task_group() as tasks:
-        async def listen():
-            await anyio.sleep(0.2)
-            libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
-            libc.pthread_mutex_lock(mutex)
-            said("BLOCKED")
-            libc.pthread_mutex_lock(mutex)
-        tasks.start_soon(listen)
-        yield Radio()
+    "a call into C that no signal interrupts": ON_THE_LOOP
+    + """    libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+    libc.pthread_mutex_lock(mutex)
+    said("BLOCKED")
+    libc.pthread_mutex_lock(mutex)
 """,
     "somebody who has the lock of logging": """
 class Stuck(logging.Handler):
     def emit(self, record):
         said("BLOCKED")
         time.sleep(600)
-
-class Radio: ...
-
-@bean
-async def radio() -> AsyncIterator[Radio]:
-    async with anyio.create_task_group() as tasks:
-        async def listen():
-            await anyio.sleep(0.2)
-            logging.getLogger().addHandler(Stuck())
-            logging.getLogger("desk").warning("something")
-        tasks.start_soon(listen)
-        yield Radio()
+"""
+    + ON_THE_LOOP
+    + """    logging.getLogger().addHandler(Stuck())
+    logging.getLogger("desk").warning("something")
 """,
 }
 
 CLOSES = {
     "a clean-up that blocks": """
-class Radio: ...
-
 @bean
 def radio() -> Iterator[Radio]:
     yield Radio()
@@ -86,8 +72,6 @@ def radio() -> Iterator[Radio]:
     time.sleep(600)
 """,
     "a clean-up that cannot be cancelled": """
-class Radio: ...
-
 @bean
 async def radio() -> AsyncIterator[Radio]:
     yield Radio()
@@ -96,8 +80,6 @@ async def radio() -> AsyncIterator[Radio]:
         await anyio.sleep(600)
 """,
     "a thread that is no daemon": """
-class Radio: ...
-
 @bean
 def radio() -> Iterator[Radio]:
     yield Radio()
@@ -201,7 +183,7 @@ async def later():
     source += BLOCKED["a coroutine that blocks the loop"]
     desk = service(tmp_path, source, timeout="500ms")
     assert desk.finish() == 3, desk.output
-    assert "in radio.<locals>.listen holds it up" in desk.output
+    assert "in listen holds it up" in desk.output
 
 
 def test_what_a_loop_or_library_does_with_signals_goes_on(tmp_path: Path) -> None:

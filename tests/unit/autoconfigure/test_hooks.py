@@ -13,27 +13,10 @@ import pytest
 from rocketbox import RocketBox, on_profile
 from rocketbox.errors import ConfigurationError
 from tests.services import ServiceMaker, service_maker
+from tests.unit.autoconfigure.flight_desk import FLIGHT_DESK
 from tests.waiting import until
 
-SOURCE = """
-import functools
-import threading
-from collections.abc import AsyncIterator
-
-import anyio
-from rocketbox import RocketBox, bean, on_bean, on_profile, on_property
-
-app = RocketBox("flight-desk", scan=[__name__])
-events = []
-
-class Desk: ...
-
-@bean
-async def desk() -> AsyncIterator[Desk]:
-    events.append("desk opens")
-    yield Desk()
-    events.append("desk closes")
-"""
+SOURCE = FLIGHT_DESK
 
 
 @pytest.fixture
@@ -130,8 +113,8 @@ async def begin() -> None:
     async with module.app:
         assert module.events == ["desk opens", "begin"]
     place = f"{module.__name__}.py"
-    assert f"startup hook demo is off: profile demo is not active (active: default) ({place}:19)" in caplog.text
-    assert f"scheduled function refresh is off: desk.refresh is not set ({place}:22)" in caplog.text
+    assert f"startup hook demo is off: profile demo is not active (active: default) ({place}:22)" in caplog.text
+    assert f"scheduled function refresh is off: desk.refresh is not set ({place}:25)" in caplog.text
 
 
 @pytest.mark.anyio
@@ -154,7 +137,7 @@ async def never() -> None:
         await module.app.__aenter__()
     (finding,) = caught.value.findings
     assert finding.what == "startup hook begin failed: ValueError: the cache is cold"
-    assert finding.where == f"{module.__name__}.py:22, raised at {module.__name__}.py:20"
+    assert finding.where == f"{module.__name__}.py:25, raised at {module.__name__}.py:23"
     assert finding.fix == "--debug shows the traceback"
     assert module.events == ["desk opens", "desk closes"]
 
@@ -177,7 +160,7 @@ async def fails() -> None:
     async with module.app:
         pass
     assert module.events == ["desk opens", "hangs", "desk closes"]
-    assert f"shutdown hook fails ({module.__name__}.py:24) failed; the stop goes on" in caplog.text
+    assert f"shutdown hook fails ({module.__name__}.py:27) failed; the stop goes on" in caplog.text
     assert "ValueError: no disk" in caplog.text
     assert "the stop took longer than 0.1 s; phase startup was cut short" in caplog.text
 
@@ -203,21 +186,21 @@ async def ends(thread: threading.Thread) -> None: ...
     told = [(finding.what, finding.where) for finding in module.app.look().findings]
     place = f"{module.__name__}.py"
     assert told == [
-        ("background task blocks is a plain def, and a thread cannot be cancelled at the stop", f"{place}:19"),
+        ("background task blocks is a plain def, and a thread cannot be cancelled at the stop", f"{place}:22"),
         (
             "scheduled function often is to run every '5': 5 has no unit; write a time such as 15m, 30s, 500ms, 1m30s "
             "or PT3S",
-            f"{place}:22",
+            f"{place}:25",
         ),
         (
             "the interval of scheduled function sometimes needs ${desk.refresh}, and nothing has that name",
-            f"{place}:25",
+            f"{place}:28",
         ),
-        ("parameter desk of scheduled function always has no type", f"{place}:28"),
-        ("scheduled function always is to run every '0s': it must be longer than nothing", f"{place}:28"),
+        ("parameter desk of scheduled function always has no type", f"{place}:31"),
+        ("scheduled function always is to run every '0s': it must be longer than nothing", f"{place}:31"),
         (
             "parameter thread of shutdown hook ends needs a bean of type Thread, and there is none",
-            f"{place}:31",
+            f"{place}:34",
         ),
     ]
 
@@ -234,7 +217,7 @@ async def begin() -> None: ...
     module = service(SOURCE + source, "")
     (finding,) = module.app.look().findings
     assert finding.what == "the condition of startup hook begin failed: ValueError: no idea"
-    assert finding.where == f"{module.__name__}.py:23, raised at {module.__name__}.py:21"
+    assert finding.where == f"{module.__name__}.py:26, raised at {module.__name__}.py:24"
 
 
 @pytest.mark.anyio

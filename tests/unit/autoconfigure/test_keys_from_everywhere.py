@@ -14,29 +14,15 @@ import pytest
 from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.embedded import embedded_options
 from rocketbox.autoconfigure.listening import candidate_of
-from rocketbox.autoconfigure.loading import Launch, settings_models
-from rocketbox.boot.root_settings import load_settings, schema_of
+from rocketbox.autoconfigure.loading import Launch
+from rocketbox.boot.root_settings import load_settings
 from rocketbox.embedded import EmbeddedOptions
 from rocketbox.errors import ConfigurationError
 from rocketbox.marks import rocketmq_listener, rocketmq_spark_listener, send_to
 from tests.services import ServiceMaker, service_maker
+from tests.unit.autoconfigure.own_keys import MODELS, SCHEMA, own_keys
 
-MODELS = settings_models([])
-SCHEMA = schema_of(MODELS)
-NAMES = {
-    "clusters": "audit",
-    "listeners": "desk",
-    "topics": "payments",
-    "attributes": "message.type",
-    "level": "rocketbox.client",
-    "conf": "spark.ui.enabled",
-    "options": "maxpartitions",
-    "group": "p",
-}
-PATHS = [
-    tuple(NAMES[path[index - 1]] if part == "*" else part for index, part in enumerate(path))
-    for path, _ in SCHEMA.leaves()
-]
+PATHS = [path for path, _ in own_keys()]
 
 
 @pytest.fixture

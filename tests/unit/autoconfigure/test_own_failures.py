@@ -10,30 +10,12 @@ import pytest
 
 from rocketbox.errors import ConfigurationError
 from tests.services import ServiceMaker, service_maker
+from tests.unit.autoconfigure.flight_desk import FLIGHT_DESK
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
-SOURCE = """
-import asyncio
-from collections.abc import AsyncIterator
-
-import anyio
-from rocketbox import RocketBox, bean, on_profile
-
-app = RocketBox("flight-desk", scan=[__name__])
-events = []
-
-class Desk: ...
-
-@bean
-async def desk() -> AsyncIterator[Desk]:
-    events.append("desk opens")
-    try:
-        yield Desk()
-    finally:
-        events.append("desk closes")
-
+SOURCE = f"""{FLIGHT_DESK}
 async def stop_polling() -> None:
     task = asyncio.ensure_future(asyncio.sleep(1e9))
     await asyncio.sleep(0)

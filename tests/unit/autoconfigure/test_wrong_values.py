@@ -17,31 +17,22 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from rocketbox.autoconfigure.loading import settings_models
-from rocketbox.boot.root_settings import load_settings, schema_of
+from rocketbox.boot.root_settings import load_settings
 from rocketbox.boot.shapes import Leaf, Many, key_text, uniform
 from rocketbox.errors import ConfigurationError, Finding
 from tests.services import ServiceMaker, service_maker
-
-MODELS = settings_models([])
-NAMES = {
-    "clusters": "audit",
-    "listeners": "desk",
-    "topics": "payments",
-    "attributes": "message.type",
-    "level": "rocketbox.client",
-    "conf": "spark.ui.enabled",
-    "options": "maxpartitions",
-}
+from tests.unit.autoconfigure.own_keys import MODELS, own_keys
 
 Key = tuple[tuple[str, ...], Leaf | Many]
 
 
 def _keys() -> Iterator[Key]:
-    """Every key of ours; tables have one name each."""
-    for path, leaf in schema_of(MODELS).leaves():
-        if path[:2] not in (("rocketbox", "profiles"), ("rocketbox", "config")):
-            yield tuple(NAMES[path[index - 1]] if part == "*" else part for index, part in enumerate(path)), leaf
+    """Those that are bound with all others."""
+    return (
+        (path, leaf)
+        for path, leaf in own_keys()
+        if path[:2] not in (("rocketbox", "profiles"), ("rocketbox", "config"))
+    )
 
 
 KEYS = list(_keys())
