@@ -177,6 +177,7 @@ class rocketmq_spark_listener(_ByName):  # noqa: N801 - used as a decorator
     fail_on_data_loss: bool | None = None
     rows_per_partition: int | None = None
     max_batch_attempts: int | None = None
+    on_failed_batch: str | None = None
     persist: bool | None = None
     options: Mapping[str, str] | None = None
     cluster: str | None = None

@@ -235,6 +235,7 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
             on_invalid=plan.options["on_invalid"],
             source_options=source_options(plan.options),
             max_batch_attempts=plan.options["max_batch_attempts"],
+            on_failed_batch=plan.options["on_failed_batch"],
             persist=plan.options["persist"],
         )
         return SparkListenerContainer(

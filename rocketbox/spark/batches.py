@@ -9,6 +9,7 @@ one whose jobs belong to the query, waits meanwhile and does what ``SparkBatch.r
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -29,10 +30,13 @@ from rocketbox.spark.checkpoint import decode_offset
 from rocketbox.spark.deliveries import Delivery
 from rocketbox.spark.lease import Lease
 from rocketbox.spark.listener_options import SparkListenerOptions
+from rocketbox.spark.query import in_words
+from rocketbox.spark.query_options import OnFailedBatch
 from rocketbox.spark.signature import SparkSignature
 
 __all__ = ["BatchFailedTooOftenError", "BatchRunner", "RefusedError"]
 
+_log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 Job = Callable[[], None]
 
@@ -128,15 +132,18 @@ class BatchRunner:
             raise RefusedError("the application stops")
         self._portal.call(self._lease.confirm)
         most = self._options.max_batch_attempts
-        if most is not None and attempt > most:
+        if most is not None and attempt > most and self._options.on_failed_batch is OnFailedBatch.FAIL:
             self._give_up(batch)
-            raise BatchFailedTooOftenError(
-                f"batch {batch} was begun {attempt - 1} times and never ended, the last time with its process; "
-                f"max_batch_attempts is {most}"
-            )
+            raise self._never_ended(batch, attempt)
         self.attempt = (batch, attempt)
         if attempt > 1:
             self._log.note(batch, attempt)
+
+    def _never_ended(self, batch: int, attempt: int) -> BatchFailedTooOftenError:
+        return BatchFailedTooOftenError(
+            f"batch {batch} was begun {attempt - 1} times and never ended, the last time with its process; "
+            f"max_batch_attempts is {self._options.max_batch_attempts}"
+        )
 
     def _give_up(self, batch: int) -> None:
         self.gave_up = True
@@ -157,18 +164,33 @@ class BatchRunner:
         )
 
     def _deliver(self, rows: DataFrame, batch: int, attempt: int) -> None:
+        most = self._options.max_batch_attempts
+        if most is not None and attempt > most:
+            self._dead_letter(rows, batch, self._never_ended(batch, attempt))
+            return
         if self._options.persist:
             rows.persist()
         try:
             self._call(rows, batch, attempt)
-        except Exception:
-            if attempt == self._options.max_batch_attempts and not self._refusing:
+        except Exception as error:
+            if attempt != most or self._refusing:
+                raise
+            if self._options.on_failed_batch is OnFailedBatch.FAIL:
                 self._give_up(batch)
-            raise
+                raise
+            self._dead_letter(rows, batch, error)
         finally:
             if self._options.persist:
                 rows.unpersist()
         self._portal.call(self._lease.confirm)  # another driver may have read it by now
+
+    def _dead_letter(self, rows: DataFrame, batch: int, error: Exception) -> None:
+        self._portal.call(self._lease.confirm)
+        number = self._delivery.dead_letter(rows, in_words(error), self._name_server)
+        _log.error(
+            "batch %d of Spark listener %s has failed %d times (max_batch_attempts): its %d messages are in %%DLQ%%%s",
+            batch, self._options.group, self._options.max_batch_attempts, number, self._options.group, exc_info=error,
+        )  # fmt: skip
 
     def _call(self, rows: DataFrame, batch: int, attempt: int) -> None:
         session = rows.sparkSession

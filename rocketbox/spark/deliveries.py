@@ -145,14 +145,19 @@ class Delivery:
             return
         yield self._form(frame.where(~invalid))
         if number := found.count():
-            self._dead_letter(found, name_server)
+            reason = reason_of(found.columns).alias("reason")
+            whole = found.select(f"{MESSAGE}.*", reason) if MESSAGE in found.columns else found.select("*", reason)
+            self._dead_letter(whole, name_server)
             self._saw(number, batch)
 
-    def _dead_letter(self, found: DataFrame, name_server: str) -> None:
-        reason = reason_of(found.columns).alias("reason")
-        letters = found.select(f"{MESSAGE}.*", reason) if MESSAGE in found.columns else found.select("*", reason)
+    def _dead_letter(self, letters: DataFrame, name_server: str) -> None:
         options = {"nameServer": name_server, "deadLettersOf": self._group, "writeId": "dead-letters"}
         letters.write.format("rocketmq").mode("append").options(**options).save()
+
+    def dead_letter(self, rows: DataFrame, reason: str, name_server: str) -> int:
+        """Send all messages of a batch, as it came, to the group's dead-letter topic; how many there are."""
+        self._dead_letter(rows.withColumn("reason", f.lit(reason)), name_server)
+        return rows.count()
 
     def _refusal(self, row: Any, columns: list[str]) -> InvalidRowError:
         message = row[MESSAGE] if MESSAGE in columns else row

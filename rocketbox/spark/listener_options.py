@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
 
-from rocketbox.spark.query_options import OnInvalidBody, RowForm
+from rocketbox.spark.query_options import OnFailedBatch, OnInvalidBody, RowForm
 
 __all__ = ["SparkListenerOptions"]
 
@@ -17,8 +17,8 @@ class SparkListenerOptions:
     """One listener; ``trigger`` is the pause from batch to batch.
 
     ``name`` is what ``app.listeners`` knows it by in its ``cluster``; without one, its group. After
-    ``max_batch_attempts`` (None: never) a batch that fails is given up, and the listener with it. ``persist`` keeps a
-    batch's rows for several actions in one call.
+    ``max_batch_attempts`` (None: never) a batch that fails is given up, and the listener with it, or its messages go to
+    the group's dead letters (``on_failed_batch``). ``persist`` keeps a batch's rows for several actions in one call.
     """
 
     topic: str
@@ -35,6 +35,7 @@ class SparkListenerOptions:
     as_: RowForm = RowForm.SPARK
     on_invalid: OnInvalidBody = OnInvalidBody.COLUMN
     max_batch_attempts: int | None = None
+    on_failed_batch: OnFailedBatch = OnFailedBatch.FAIL
     persist: bool = False
 
     @property

@@ -16,7 +16,7 @@ from annotated_types import Ge
 
 from rocketbox.declarations import IN_CODE, Key, Option, Words, options_of
 
-__all__ = ["QUERY_OPTIONS", "OnInvalidBody", "QueryOptions", "RowForm"]
+__all__ = ["QUERY_OPTIONS", "OnFailedBatch", "OnInvalidBody", "QueryOptions", "RowForm"]
 
 
 class RowForm(Enum):
@@ -34,6 +34,13 @@ class OnInvalidBody(Enum):
     COLUMN = "column"
     FAIL = "fail"
     SKIP = "skip"
+    DEAD_LETTER = "dead-letter"
+
+
+class OnFailedBatch(Enum):
+    """What becomes of a batch that has used up its attempts."""
+
+    FAIL = "fail"
     DEAD_LETTER = "dead-letter"
 
 
@@ -61,8 +68,12 @@ class QueryOptions:
     ] = True
     rows_per_partition: Annotated[int | None, Ge(1), Words("about how many messages one task reads")] = None
     max_batch_attempts: Annotated[
-        int | None, Ge(1), Words("how often a batch is tried before the listener has failed (default: without end)")
+        int | None, Ge(1), Words("how often a batch is tried before it is given up (default: without end)")
     ] = None
+    on_failed_batch: Annotated[
+        OnFailedBatch,
+        Words("what becomes of a batch that is given up: fail the listener, or dead-letter its messages and go on"),
+    ] = OnFailedBatch.FAIL
     persist: Annotated[bool, Words("true: a batch's rows are kept for several actions in one call")] = False
     options: Annotated[
         dict[str, str] | None, Words("further options of the data source, by their names, such as maxBytesPerTrigger")

@@ -18,9 +18,10 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import DataFrame, SparkSession
 
-from rocketbox.client import MQClientInstance
+from rocketbox.client import Admin, MQClientInstance
 from rocketbox.clock import RealClock
 from rocketbox.listeners import ContainerStatus
+from rocketbox.protocol.codes import dlq_topic
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.listener import (
     SparkListenerContainer,
@@ -28,6 +29,7 @@ from rocketbox.spark.listener import (
     SparkListenerState,
     read_spark_signature,
 )
+from rocketbox.spark.query_options import OnFailedBatch
 from rocketbox.spark.session import SparkRuntime
 from tests.integration.spark.topics import Broker, rows_of
 
@@ -195,6 +197,32 @@ async def test_a_batch_that_fails_too_often_is_given_up_with_what_the_function_r
     async with mended:
         await mended.wait()
     assert seen.batches == [(0, 1, [0, 1])]
+
+
+async def test_a_batch_that_fails_too_often_may_be_dead_lettered_and_the_next_one_comes(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
+) -> None:
+    await send(broker, topic, 0, 4)
+    calls: list[tuple[int, int]] = []
+
+    def handle(rows: DataFrame, batch: SparkBatch) -> None:
+        calls.append((batch.id, batch.attempt))
+        if batch.id == 0:
+            raise ArithmeticError("the sink is full")
+
+    running = listener(handle, client, topic, tmp_path, max_batch_attempts=2, on_failed_batch=OnFailedBatch.DEAD_LETTER)
+    async with running:
+        await until(lambda: running.state().progress.get("lag") == 0)
+        await send(broker, topic, 4, 5)
+        await until(lambda: (1, 1) in calls)
+        assert running.state().ready
+    assert calls == [(0, 1), (0, 2), (1, 1)]
+    letters: list[Any] = []
+    async with Admin(instance=client) as admin:
+        for queue in await admin.queues(dlq_topic(topic[-40:])):
+            letters += (await admin.pull(queue, 0)).messages
+    assert sorted(json.loads(letter.body)["row"] for letter in letters) == [0, 1, 2, 3]
+    assert {letter.properties["DLQ_REASON"] for letter in letters} == {"ArithmeticError: the sink is full"}
 
 
 async def test_jobs_of_an_async_function_belong_to_the_query_and_leave_the_loop_alone(

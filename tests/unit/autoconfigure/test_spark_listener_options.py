@@ -19,7 +19,7 @@ from rocketbox.errors import Finding
 from rocketbox.listeners.options import LISTENER_OPTIONS
 from rocketbox.marks import rocketmq_spark_listener
 from rocketbox.spark.listener_source import rows_of_a_task, source_options
-from rocketbox.spark.query_options import QUERY_OPTIONS, RowForm
+from rocketbox.spark.query_options import QUERY_OPTIONS, OnFailedBatch, RowForm
 from tests.services import ServiceMaker, service_maker
 
 pytestmark = pytest.mark.spark
@@ -60,7 +60,7 @@ def test_the_decorator_has_what_is_declared() -> None:
     assert {field.name for field in dataclasses.fields(rocketmq_spark_listener)} == declared.keys()
     assert all(field.default is None for field in dataclasses.fields(rocketmq_spark_listener)), "None: not said"
     for name, option in declared.items():
-        if name in ("as_", "on_invalid"):  # what they may be is written as text
+        if name in ("as_", "on_failed_batch", "on_invalid"):  # what they may be is written as text
             assert hints[name] == str | None
         elif name not in ("schema", "trigger", "options"):
             assert hints[name] == option.kind | None, name
@@ -77,6 +77,7 @@ SAID: Mapping[str, tuple[Any, str]] = {
     "fail_on_data_loss": (False, "false"),
     "rows_per_partition": (50, "50"),
     "max_batch_attempts": (3, "3"),
+    "on_failed_batch": (OnFailedBatch.DEAD_LETTER, "dead-letter"),
     "persist": (True, "true"),
     "options": ({"maxBytesPerTrigger": "64MB"}, "{maxBytesPerTrigger: 64MB}"),
 }
