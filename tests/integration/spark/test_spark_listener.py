@@ -20,6 +20,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import pyarrow.parquet
 from pydantic import BaseModel, Field
 from pyspark.sql import DataFrame, SparkSession
 
@@ -278,6 +279,28 @@ async def test_ddl_that_spark_cannot_read_ends_the_listener(
         await listener.wait()
         assert listener.status is SparkListenerState.FAILED
         assert "'row bigint name string' is no DDL of Spark" in str(listener.error)
+
+
+def in_the_lake(path: Path) -> list[int]:
+    return sorted(json.loads(body)["row"] for body in pyarrow.parquet.read_table(path)["body"].to_pylist())
+
+
+async def test_a_batch_that_fails_after_its_write_is_in_the_sink_once(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
+) -> None:
+    await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 20))
+    written = []
+
+    def handle(rows: DataFrame, batch: SparkBatch) -> None:
+        written.append(batch.write(rows.selectExpr("cast(body AS string) AS body"), tmp_path / "lake"))
+        if len(written) == 1:
+            raise ArithmeticError("after the write")
+
+    listener = container(handle, client, topic, tmp_path, max_messages=10, trigger="available_now")
+    async with listener:
+        await listener.wait()
+    assert written == [True, False, True]
+    assert in_the_lake(tmp_path / "lake") == list(range(20))
 
 
 def test_a_killed_process_gets_the_same_batch_again(broker: Broker, topic: str, tmp_path: Path) -> None:
