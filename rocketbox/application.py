@@ -354,7 +354,7 @@ class RocketBox(HookDecorators):
             return ApplicationHealth.not_ready("it does not run")
         return self._run.health()
 
-    def report(self) -> ConditionsReport:
+    def conditions(self) -> ConditionsReport:
         """Which auto-configurations were taken, which were not, and why; without a start, as it would be now."""
         assembly = self._run.assembly if self._run is not None else self.look()
         return assembly.container.report

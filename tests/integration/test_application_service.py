@@ -410,7 +410,7 @@ async def test_a_users_own_bean_takes_the_place_of_the_auto_configured_one(servi
         assert isinstance(app.template, module.MyTemplate)
         assert app.get(Producer).group == "mine"
         assert (await app.template.send("departures", b"x")).queue_offset == 0
-        taken = app.report().negative
+        taken = app.conditions().negative
         assert {entry.name for entry in taken} >= {"producer", "rocketmq_template"}
 
 

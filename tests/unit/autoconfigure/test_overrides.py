@@ -77,7 +77,7 @@ async def test_a_template_is_replaced_where_nothing_of_rocketmq_runs(module: Any
         desk = app.get(module.Desk)
         assert desk.template is fake
         assert module.events == ["opens the pager", (desk, fake)]
-        assert "an object was given in its place" in app.report().render()
+        assert "an object was given in its place" in app.conditions().render()
 
 
 async def test_a_template_is_replaced_without_a_name_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
