@@ -66,14 +66,15 @@ def is_cancelled(*, as_task: bool = False) -> bool:
 
 
 def never_closed() -> tuple[type, ...]:
-    """Types of objects that must be neither entered nor closed by who has them: locks and their kin, event loops."""
-    kinds = [asyncio.Lock, asyncio.Semaphore, asyncio.Condition, asyncio.AbstractEventLoop]
+    """Types of objects that must be neither entered nor closed by who has them: locks, scopes, event loops."""
+    kinds = [asyncio.Lock, asyncio.Semaphore, asyncio.Condition, asyncio.Barrier, asyncio.AbstractEventLoop]
+    kinds += [anyio.ResourceGuard, anyio.CancelScope]
     trio: Any = sys.modules.get("trio")
     for library in (anyio, trio):
         if library is not None:
             kinds += [library.Lock, library.Semaphore, library.Condition, library.CapacityLimiter]
     if trio is not None:
-        kinds.append(trio.StrictFIFOLock)
+        kinds += [trio.StrictFIFOLock, trio.CancelScope]
     return tuple(kinds)
 
 

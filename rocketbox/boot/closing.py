@@ -12,7 +12,7 @@ from typing import Any
 
 from rocketbox.loops import never_closed
 
-__all__ = ["closing_call", "is_left_alone"]
+__all__ = ["closing_call", "is_left_alone", "is_lock"]
 
 STANDARD_STREAMS = ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")
 
@@ -20,6 +20,11 @@ STANDARD_STREAMS = ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__s
 def is_left_alone(value: Any) -> bool:
     """Whether it is neither entered nor closed, whatever methods it has: a lock, a running loop, standard output."""
     return isinstance(value, never_closed()) or any(value is getattr(sys, name) for name in STANDARD_STREAMS)
+
+
+def is_lock(value: object) -> bool:
+    """Whether it looks like a lock, of threads or another library: entering it would keep it from whoever uses it."""
+    return all(callable(getattr(value, name, None)) for name in ("acquire", "release"))
 
 
 def closing_call(value: Any) -> Callable[[], Awaitable[None]] | None:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
-from rocketbox.boot.closing import closing_call, is_left_alone
+from rocketbox.boot.closing import closing_call, is_left_alone, is_lock
 from rocketbox.boot.definitions import BeanDefinition, Source, Style
 from rocketbox.boot.dependencies import hint_name
 from rocketbox.errors import ConfigurationError, Finding
@@ -46,7 +46,7 @@ class EnteredBeans:
             await stack.enter_async_context(value)
         elif (close := closing_call(value)) is not None:  # a connection's __exit__ may end a transaction, and no more
             stack.push_async_callback(close)
-        elif hasattr(kind, "__enter__") and hasattr(kind, "__exit__"):
+        elif hasattr(kind, "__enter__") and hasattr(kind, "__exit__") and not is_lock(value):
             stack.enter_context(value)
         elif bean.source is Source.USER or bean.origin:  # of ours it is known
             _log.debug("bean %s: nothing of %s is closed at the stop", bean.label, hint_name(kind))

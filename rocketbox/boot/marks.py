@@ -132,7 +132,11 @@ def bean(
 def _makes_conditions(target: object) -> bool:
     """Whether it is a function such as ``on_property``, which is no bean function, and is called for a condition."""
     returned = getattr(target, "__annotations__", {}).get("return") if not isinstance(target, type) else None
-    return (returned if isinstance(returned, str) else getattr(returned, "__name__", "")) == "Condition"
+    if returned == "Condition":  # others have classes of that name; ours may be known to type checkers alone
+        returned = getattr(target, "__globals__", {}).get("Condition", returned)
+    return returned == "Condition" or (
+        getattr(returned, "__name__", "") == "Condition" and returned.__module__ == "rocketbox.boot.conditions"
+    )
 
 
 def _mark(target: TargetT, mark: BeanMark) -> TargetT:

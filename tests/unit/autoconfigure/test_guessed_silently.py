@@ -151,6 +151,15 @@ def test_a_condition_without_its_call_is_refused(condition: Any) -> None:
         bean(condition)
 
 
+@pytest.mark.parametrize("future", ["", "from __future__ import annotations\n"])
+@pytest.mark.parametrize("source", ["from asyncio import Condition", "class Condition: ..."])
+def test_a_bean_of_another_class_that_is_called_condition_is_a_bean(
+    service: ServiceMaker, source: str, future: str
+) -> None:
+    text = f"{future}{HEAD}{source}\n@bean\ndef weather() -> Condition:\n    return Condition()\n"
+    service(text, SERVERS).app.check()
+
+
 PLACES = {
     "bean": "@bean\ndef book({parameter}) -> list: ...\n",
     "hook": "@app.on_startup\ndef begin({parameter}) -> None: ...\n",

@@ -77,6 +77,50 @@ async def test_a_bean_with_close_is_closed_and_not_entered(service: ServiceMaker
     assert module.events == ["closes"]
 
 
+LOCK_OF_ANOTHER_LIBRARY = """
+class Lock:
+    def __init__(self):
+        self._lock = threading.Lock()
+        self.acquire, self.release = self._lock.acquire, self._lock.release
+
+    def __enter__(self):
+        self.acquire()
+
+    def __exit__(self, *error):
+        self.release()
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "lock",
+    ["Lock()", "threading.Lock()", "threading.RLock()", "threading.Condition()", "threading.Semaphore()",
+     "multiprocessing.Lock()"],
+)  # fmt: skip
+async def test_a_lock_is_free_while_the_service_runs(service: ServiceMaker, lock: str) -> None:
+    source = "import multiprocessing, threading\n" + LOCK_OF_ANOTHER_LIBRARY
+    source += f"made = {lock}\nKind = type(made)\n@bean\ndef lock() -> Kind:\n    return made\n"
+    module = service(HEAD + source, "")
+    free = []
+    async with module.app:
+        other = threading.Thread(target=lambda: free.append(module.made.acquire(timeout=0)))
+        other.start()
+        other.join()
+    assert free == [True]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("made", ["asyncio.Barrier(2)", "anyio.ResourceGuard()", "anyio.CancelScope()"])
+async def test_what_waits_or_guards_when_it_is_entered_is_left_to_who_uses_it(service: ServiceMaker, made: str) -> None:
+    source = f"import asyncio\nmade = {made}\nKind = type(made)\n@bean\ndef one() -> Kind:\n    return made\n"
+    module = service(HEAD + source, "rocketbox.shutdown.timeout: 1s\n")
+    with anyio.fail_after(1):
+        async with module.app:
+            if not made.startswith("asyncio"):
+                with module.made:
+                    pass
+
+
 YIELDS = {
     "async generator": "@bean\nasync def desk() -> AsyncIterator[Desk]:\n",
     "generator": "@bean\ndef desk() -> Iterator[Desk]:\n",
