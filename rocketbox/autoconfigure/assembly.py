@@ -28,7 +28,7 @@ from rocketbox.autoconfigure.unawaited import Suspect, forgotten_awaits
 from rocketbox.autoconfigure.users import PlannedClients
 from rocketbox.background_work import BackgroundWork
 from rocketbox.boot.beans import BeanContainer, Bundle
-from rocketbox.boot.dependencies import dependency_of, misplaced_qualifier
+from rocketbox.boot.dependencies import dependency_of, fits, is_bean_type, misplaced_qualifier
 from rocketbox.boot.failures import without_secrets
 from rocketbox.boot.marks import BEAN, PRIMARY, bean_mark
 from rocketbox.boot.missing_beans import told_together
@@ -161,14 +161,15 @@ def assemble(
     others = find_others(modules, home, launch, config, exclude)
     wrong_settings: Sequence[Finding] = ()
     models = settings_models(modules, others)
-    replaced = _replaced_models(models, launch, replacements)
     try:
-        settings = load(models, modules, home, launch, config, replaced)
+        settings, lacking = _settings(
+            models, _replaced_models(models, launch, replacements), modules, home, launch, config
+        )
     except SettingsError as error:
         if error.settings is None and not with_any_settings:
             raise
         settings = error.settings or load(settings_models(()), modules, home, launch, config)
-        wrong_settings = error.findings
+        lacking, wrong_settings = (), error.findings
     properties: RocketMQProperties = settings.get("rocketmq")
     own: RocketBoxProperties = settings.get("rocketbox")
     of_all_clients = own.client.values()
@@ -218,6 +219,8 @@ def assemble(
     for hint, value in launch.beans.items():
         container.override(hint, value)
     of_beans = container.plan()
+    if lacking and container.unmade():
+        raise SettingsError(lacking, None)
     listeners = list(listeners_in(modules, container.classes(), MARKS))
     assembly.inventory = Inventory.of(modules, listeners, hooks, len(users))
     planner = ListenerPlanner(settings, properties, service, container, assembly.beans, clients, listeners)
@@ -247,11 +250,34 @@ def assemble(
     return assembly
 
 
+def _settings(
+    models: Mapping[str, type],
+    replaced: Sequence[str],
+    modules: Sequence[ModuleType],
+    home: str,
+    launch: Launch,
+    config: Path | str | None,
+) -> tuple[Settings, Sequence[Finding]]:
+    """The settings, if need be without the models of ``replaced`` prefixes, and what is wrong with these then."""
+    try:
+        return load(models, modules, home, launch, config), ()
+    except SettingsError as error:
+        if not replaced:
+            raise
+        return load(models, modules, home, launch, config, replaced), error.findings
+
+
 def _replaced_models(models: Mapping[str, Any], launch: Launch, replacements: Sequence[Replacement]) -> list[str]:
-    """The prefixes of those models of the settings whose places are taken, so that nothing is required of them."""
-    taken = [dependency_of(hint).type_ for hint in launch.beans] + [each.bean.provides for each in replacements]
+    """The prefixes of those models of the settings whose places may be taken: then nothing is required of them."""
+    asked = [each for each in map(dependency_of, launch.beans) if is_bean_type(each.type_)]
+    names = {each.bean.name for each in replacements if each.bean.target is None}
     own = (RocketMQProperties, RocketBoxProperties)  # of which more is made than beans
-    return [prefix for prefix, model in models.items() if model not in own and any(each is model for each in taken)]
+    return [
+        prefix
+        for prefix, model in models.items()
+        if model not in own
+        and (prefix in names or any(fits(model, each.type_) and each.qualifier in (None, prefix) for each in asked))
+    ]
 
 
 def _suspects(listeners: Iterable[Marked], hooks: Iterable[Hook], beans: Iterable[Any]) -> Iterator[Suspect]:

@@ -223,6 +223,11 @@ class BeanContainer:
         for bean in self._definitions:
             yield from bean.conditions
 
+    def unmade(self) -> list[str]:
+        """The models of the settings that were not made, and that no override takes the place of."""
+        instances = [bean for bean in self.planned.taken if bean.style is Style.INSTANCE and bean.value is None]
+        return [bean.name for bean in instances if bean not in self._overrides.in_place]
+
     def types(self) -> list[Any]:
         """The types of all beans, in the order of registration."""
         return [bean.provides for bean in self.planned.taken]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from dependency_injector import providers
 
 from rocketbox.boot.conditions import on_property
-from rocketbox.boot.marks import bean
+from rocketbox.boot.marks import Qualifier, bean
 from rocketbox.errors import ClientStateError, ConfigurationError
 from tests.services import ServiceMaker, service_maker
 
@@ -133,6 +133,66 @@ async def test_settings_whose_model_is_overridden_in_the_container_are_not_requi
     module = service(PROPERTIES.replace('"desk")\nclass', '"counter")\nclass'), "")
     module.app.container.counter.override(module.Props(key="given"))
     async with module.app as app:
+        assert app.get(module.Desk).key == "given"
+
+
+NIGHT = """
+from typing import Annotated
+from rocketbox import Qualifier
+
+class Night:
+    def __init__(self, properties, others):
+        self.keys = [properties.key, others.key]
+
+@bean
+def late() -> Props:
+    return Props(key="late")
+
+@bean
+def night(properties: Annotated[Props, Qualifier("late")], others: Annotated[Props, Qualifier("desk")]) -> Night:
+    return Night(properties, others)
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("by", ["hint", "container"])
+async def test_settings_are_required_where_another_bean_of_their_type_is_overridden(
+    service: ServiceMaker, by: str
+) -> None:
+    source = PROPERTIES.partition("class Desk:")[0] + NIGHT
+    module = service(source, "")
+    beans = {}
+    if by == "hint":
+        beans[Annotated[module.Props, Qualifier("late")]] = module.Props(key="given")
+    else:
+        module.app.container.late.override(module.Props(key="given"))
+    with pytest.raises(ConfigurationError, match=r"desk\.key is required and not set"):
+        async with module.app.started(beans=beans):
+            pass
+    async with module.app.started(beans=beans, settings={"desk.key": "written"}) as app:
+        assert app.get(module.Night).keys == ["given", "written"]
+
+
+@pytest.mark.anyio
+async def test_settings_are_required_where_the_override_is_for_a_primary_bean(service: ServiceMaker) -> None:
+    source = PROPERTIES + "\nfrom rocketbox import primary\n@primary\n@bean\ndef late() -> Props: ...\n"
+    module = service(source, "")
+    with pytest.raises(ConfigurationError, match=r"desk\.key is required and not set"):
+        async with module.app.started(beans={module.Props: module.Props(key="given")}):
+            pass
+    async with module.app.started(beans={module.Props: (given := module.Props(key="g"))}, settings={"desk.key": "k"}):
+        assert module.app.get(module.Props) is given
+        assert module.app.get(module.Props, "desk").key == "k"
+
+
+@pytest.mark.anyio
+async def test_settings_whose_model_is_overridden_by_a_base_class_are_not_required(service: ServiceMaker) -> None:
+    source = PROPERTIES.replace(
+        "class Props(BaseModel)", "class Keys: ...\n\n@configuration_properties('desk')\nclass Props(BaseModel, Keys)"
+    )
+    source = source.replace('@configuration_properties("desk")\nclass Keys', "class Keys")
+    module = service(source, "")
+    async with module.app.started(beans={module.Keys: module.Props(key="given")}) as app:
         assert app.get(module.Desk).key == "given"
 
 
