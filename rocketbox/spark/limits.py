@@ -44,20 +44,27 @@ def limit_bytes(
     row_bytes: Mapping[MessageQueue, float],
     most: int,
 ) -> QueueOffsets:
-    """The same by bytes, a queue's rows being of ``row_bytes`` each; at least one row, however large it is."""
+    """The same by bytes, a queue's rows being of ``row_bytes`` each; at least one row, however large it is.
+
+    Where one row of each queue fits, each moves by at least one; else those with the smallest backlogs go first.
+    """
     backlog = {queue: max(0, end - start[queue]) for queue, end in latest.items()}
     total = sum(rows * row_bytes[queue] for queue, rows in backlog.items() if rows)
     if total <= most:
         return dict(latest)
     ends = {queue: start[queue] for queue in latest}
-    left = float(most)
     waiting = sorted((queue for queue in latest if backlog[queue]), key=lambda queue: (backlog[queue], queue))
+    left, first = float(most), 0
+    if (one_of_each := sum(row_bytes[queue] for queue in waiting)) <= most:
+        left, first = most - one_of_each, 1
+    shared = left
     for queue in waiting:
         each = row_bytes[queue]
-        rows = min(backlog[queue], max(1, int(most * (backlog[queue] * each / total) // each)), int(left // each))
-        ends[queue] += rows
+        share = max(1 - first, int(shared * (backlog[queue] * each / total) // each))
+        rows = min(backlog[queue] - first, share, int(left // each))
+        ends[queue] += first + rows
         left -= rows * each
-    if waiting and not any(ends[queue] > start[queue] for queue in waiting):
+    if not any(ends[queue] > start[queue] for queue in waiting):
         smallest = min(waiting, key=lambda queue: (row_bytes[queue], queue))
         ends[smallest] += 1
     return ends

@@ -28,6 +28,13 @@ def test_a_limited_batch_takes_what_it_may_and_starves_no_queue(
         assert all(taken[queue] for queue, (_, size) in backlog.items() if size)
 
 
+def test_a_queue_of_large_messages_moves_though_others_have_taken_their_shares() -> None:
+    one, small, large = (MessageQueue("t", "a", number) for number in range(3))
+    start = dict.fromkeys((one, small, large), 0)
+    sizes = {one: 4e6, small: 1e3, large: 4e6}
+    assert limit_bytes(start, {one: 1, small: 9_999, large: 10_000}, sizes, 8_001_500) == {one: 1, small: 1, large: 1}
+
+
 @given(backlogs, st.data(), st.integers(1, 10**7))
 def test_a_batch_limited_by_bytes_holds_no_more_unless_it_is_one_row(
     backlog: dict[MessageQueue, tuple[int, int]], data: st.DataObject, most: int
