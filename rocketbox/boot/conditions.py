@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+from rocketbox.boot.profile_expressions import accepts, fault_of_expression, profiles_in
+
 __all__ = [
     "Condition",
     "ConditionContext",
@@ -160,7 +162,7 @@ class _OnProfile:
     def evaluate(self, context: ConditionContext) -> Verdict:
         active = context.profiles()
         wanted = " or ".join(self.names)
-        matched = any((name[1:] not in active) if name.startswith("!") else (name in active) for name in self.names)
+        matched = accepts(self.names, active)
         now = ", ".join(active) or "none"
         if matched:
             return Verdict(True, f"profile {wanted} (active: {now})")
@@ -173,7 +175,13 @@ class _OnProfile:
 
 
 def on_profile(*names: str) -> Condition:
-    """Holds when one of the profiles is active; ``!prod`` holds when prod is not."""
+    """Holds when one of the profiles is active; ``!prod`` holds when prod is not, ``prod & eu`` when both are."""
+    for name in names:
+        if fault := fault_of_expression(name):
+            raise ValueError(
+                f"on_profile({name!r}): {fault}; write a profile, '!prod', or 'prod & eu' for both, "
+                "and several arguments where one of them is enough"
+            )
     return _OnProfile(names)
 
 
@@ -220,7 +228,7 @@ def profiles_named(condition: Condition) -> Iterator[str]:
     """The profiles that a condition asks about, by whatever conditions it is made of; those of others are not known."""
     match condition:
         case _OnProfile(names):
-            yield from (name.removeprefix("!") for name in names)
+            yield from profiles_in(names)
         case _AnyOf(parts):
             for part in parts:
                 yield from profiles_named(part)

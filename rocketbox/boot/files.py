@@ -18,7 +18,8 @@ from rocketbox.boot.imports import Import, circle_finding, import_location, impo
 from rocketbox.boot.layers import IMPORT, ConditionalDocument, Entry, Layer
 from rocketbox.boot.origins import Origin, Raw, Scalar, file_label
 from rocketbox.boot.placeholders import PlaceholderError
-from rocketbox.boot.profiles import profile_file, profiles_in, profiles_of_files
+from rocketbox.boot.profile_expressions import profiles_in
+from rocketbox.boot.profiles import profile_file, profiles_of_files
 from rocketbox.boot.secrets import credentials_in, secrets_in
 from rocketbox.boot.sources import FileLayer, Glance, Sources, file_layer
 from rocketbox.errors import ConfigurationError, Finding

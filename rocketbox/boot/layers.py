@@ -19,6 +19,7 @@ from dotenv.parser import parse_stream
 
 from rocketbox.boot.imports import imports_in
 from rocketbox.boot.origins import Group, Item, Listing, Origin, Raw, Ready, Scalar, file_label, split_key
+from rocketbox.boot.profile_expressions import fault_of_expression
 from rocketbox.boot.schema import Located, Schema
 from rocketbox.boot.secrets import is_secret
 from rocketbox.boot.shapes import UNDECLARED, Leaf, Section, Shape, Table, key_text
@@ -107,11 +108,23 @@ def _conditional(document: Document, findings: list[Finding]) -> ConditionalDocu
         if key != ON_PROFILE:
             rest.append(item)
             continue
-        scalars = item.raw.items if isinstance(item.raw, Listing) else (item.raw,)
-        for scalar in scalars:
-            if isinstance(scalar, Scalar) and scalar.text is not None:
-                on_profile += [name.strip() for name in scalar.text.split(",") if name.strip()]
+        on_profile += _expressions(item.raw, findings)
     return ConditionalDocument(tuple(rest), tuple(on_profile), tuple(imports))
+
+
+def _expressions(raw: Raw, findings: list[Finding]) -> list[str]:
+    """The expressions of an ``on-profile``: one, several with commas, or a list."""
+    scalars = raw.items if isinstance(raw, Listing) and raw.items else (raw,)
+    expressions = []
+    for scalar in scalars:
+        text = scalar.text or "" if isinstance(scalar, Scalar) else ""
+        here = [expression.strip() for expression in text.split(",")]
+        if fault := next(filter(None, map(fault_of_expression, here)), None):
+            what = f"{key_text(ON_PROFILE)} is {text!r}: {fault}"
+            fix = "write a profile, !prod, or prod & eu for both; several with commas where one of them is enough"
+            findings.append(Finding(what, str(scalar.origin), fix))
+        expressions += here
+    return expressions
 
 
 @dataclass
@@ -378,7 +391,7 @@ def override_items(overrides: Mapping[Any, Any], findings: list[Finding], above:
         key = f"{above}.{name}" if above else name
         if isinstance(value, Mapping):
             items += override_items(value, findings, key)
-        elif isinstance(value, str):
+        elif value is None or isinstance(value, str):  # None is nothing, as YAML's null
             items.append(_item(key, Scalar(value, Origin(f"override {key}"))))
         else:
             items.append(_item(key, Ready(value, Origin(f"override {key}"))))

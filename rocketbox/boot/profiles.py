@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from glob import escape as glob_escape
 from pathlib import Path
@@ -20,13 +20,11 @@ __all__ = [
     "DEFAULT_PROFILE",
     "AskedProfiles",
     "ProfilesProperties",
-    "accepts",
     "active_profiles",
     "endings",
     "is_profile_name",
     "one_of_yaml",
     "profile_file",
-    "profiles_in",
     "profiles_of_files",
 ]
 
@@ -64,25 +62,9 @@ def active_profiles(
     return tuple(active)
 
 
-def accepts(expressions: Sequence[str], active: Collection[str]) -> bool:
-    """Whether a document with these ``on-profile`` expressions counts: one of ``prod``, ``!prod``, ``prod & eu``."""
-    return any(all(_holds(term.strip(), active) for term in expression.split("&")) for expression in expressions)
-
-
-def _holds(term: str, active: Collection[str]) -> bool:
-    return term[1:].strip() not in active if term.startswith("!") else term in active
-
-
 def is_profile_name(name: str) -> bool:
     """Whether a file can have the name of a profile in its own."""
     return bool(_NAME.fullmatch(name))
-
-
-def profiles_in(expressions: Iterable[str]) -> Iterator[str]:
-    """The profiles that ``on-profile`` expressions name, whether they should be active or not."""
-    for expression in expressions:
-        for term in expression.split("&"):
-            yield term.strip().removeprefix("!").strip()
 
 
 def endings(file: Path) -> tuple[str, ...]:

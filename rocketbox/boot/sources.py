@@ -28,7 +28,7 @@ from rocketbox.boot.layers import (
 )
 from rocketbox.boot.origins import Listing, Origin, Raw, Ready, Scalar, file_label, split_key
 from rocketbox.boot.placeholders import Found, PlaceholderError, resolve_placeholders
-from rocketbox.boot.profiles import accepts
+from rocketbox.boot.profile_expressions import accepts
 from rocketbox.boot.schema import Schema
 from rocketbox.boot.secrets import has_secret_name, secret_values
 from rocketbox.errors import Finding

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rocketbox.boot.conditions import any_of, not_, on_module, on_profile, on_property
+from rocketbox.boot.conditions import any_of, not_, on_module, on_profile, on_property, profiles_named
 from rocketbox.boot.marks import BeanMark, bean, bean_mark, configuration_properties, properties_prefix
 
 
@@ -96,6 +96,15 @@ class Context:
         (not_(on_property("a")), {"a": "1"}, False, "a is set", "a"),
         (not_(on_property("a")), {}, True, "a is not set", None),
         (on_profile("dev"), {}, True, "profile dev (active: dev)", None),
+        (on_profile("dev & !prod"), {}, True, "profile dev & !prod (active: dev)", None),
+        (on_profile("! prod"), {}, True, "profile ! prod (active: dev)", None),
+        (
+            on_profile("!dev & x"),
+            {},
+            False,
+            "profile !dev & x is not active (active: dev)",
+            "rocketbox.profiles.active",
+        ),
         (on_profile("!dev"), {}, False, "profile !dev is not active (active: dev)", "rocketbox.profiles.active"),
     ],
 )
@@ -104,6 +113,16 @@ def test_a_condition_says_whether_it_holds_why_and_what_would_mend_it(
 ) -> None:
     verdict = condition.evaluate(Context(texts, ("dev",)))  # type: ignore[attr-defined]  # a condition of any kind
     assert (verdict.matched, verdict.reason, verdict.key) == (matched, reason, key)
+
+
+@pytest.mark.parametrize("wrong", ["prod | eu", "prod,eu", "(prod)", "prod &", "not prod", ""])
+def test_a_profile_that_is_no_expression_is_refused_where_it_is_written(wrong: str) -> None:
+    with pytest.raises(ValueError, match=r"^on_profile\(.*\): .*; write a profile, '!prod', or 'prod & eu' for both"):
+        on_profile("dev", wrong)
+
+
+def test_a_condition_names_each_profile_of_its_expressions() -> None:
+    assert [*profiles_named(any_of(on_profile("a & !b"), not_(on_profile("c"))))] == ["a", "b", "c"]
 
 
 def test_either_of_two_mends_any_of() -> None:

@@ -97,3 +97,33 @@ def test_what_is_active_because_none_was_asked_for_need_not_be_known(text: str) 
 
 def test_a_group_without_members_makes_a_profile_known() -> None:
     assert load("rocketbox.profiles.group.prod: []\n", profiles=["prod"]).asked_profiles.unknown(()) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "fault"),
+    [
+        ("prod | eu", "a name has a space in it"),
+        ("prod|eu", "'|' is no part of a profile's name"),
+        ("(prod)", "'(' is no part of a profile's name"),
+        ("prod && eu", "a name is missing"),
+        ("prod & ", "a name is missing"),
+        ("prod,, eu", "it names no profile"),
+        ("!!prod", "'!' is no part of a profile's name"),
+        ("prod or eu", "a name has a space in it"),
+        ("${PROFILE}", "'{' is no part of a profile's name"),
+        ("", "it names no profile"),
+    ],
+)
+def test_an_expression_that_is_none_is_refused_and_drops_no_settings_in_silence(written: str, fault: str) -> None:
+    text = f"desk: {{}}\n---\nrocketbox.config.activate.on-profile: '{written}'\ndesk: {{threshold-minutes: 7}}\n"
+    (finding,) = refused(text)
+    assert finding.startswith(f"rocketbox.config.activate.on-profile is {written!r}: {fault}")
+    assert "rocketbox.yaml:3:39" in finding
+    assert "write a profile, !prod, or prod & eu for both; several with commas where one of them is enough" in finding
+
+
+@pytest.mark.parametrize("nothing", ["", "[]", "~", "{}"])
+def test_a_document_for_no_profile_is_refused_and_does_not_count_for_all(nothing: str) -> None:
+    text = f"---\nrocketbox.config.activate.on-profile: {nothing}\ndesk: {{threshold-minutes: 7}}\n"
+    (finding,) = refused(text)
+    assert finding.startswith("rocketbox.config.activate.on-profile is '': it names no profile")

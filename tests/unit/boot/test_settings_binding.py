@@ -441,3 +441,9 @@ def test_a_name_with_nothing_below_it_takes_nothing_from_another_source(tmp_path
     file.write_text("desk.gates.a.rows: 5\n---\nrocketbox.config.activate.on-profile: p\ndesk.gates: {a: {}}\n")
     settings = load_settings({"desk": Gates}, file=file, environ={}, profiles=["p"])
     assert settings.get("desk") == Gates(gates={"a": Gate(rows=5)})
+
+
+def test_none_as_an_override_is_nothing_written_as_it_is_in_yaml() -> None:
+    settings = load("desk: {limit: 3}\n", overrides={"other.key": None, "desk": {"maybe": None}})
+    assert (settings.text("other.key"), settings.has("other.key")) == (None, False)
+    assert settings.get("desk").maybe is None
