@@ -105,9 +105,10 @@ def awaited_frames(awaitable: Any) -> list[FrameType]:
 
 def _awaited_by(awaitable: Any) -> Any:
     for name in ("cr_await", "ag_await", "gi_yieldfrom"):
-        if hasattr(awaitable, name):
-            return getattr(awaitable, name)
-    # What steps an asynchronous generator does not say which one; neither does a wrapper of a coroutine.
+        if hasattr(awaitable, name) and ((awaits := getattr(awaitable, name)) is not None or name != "gi_yieldfrom"):
+            return awaits
+    # What steps an asynchronous generator does not say which one; neither does a wrapper of a coroutine, nor a
+    # generator that steps one by hand, as consumers step handlers.
     for inner in gc.get_referents(awaitable):
         if isinstance(inner, AsyncGeneratorType) or hasattr(inner, "cr_await"):
             return inner
