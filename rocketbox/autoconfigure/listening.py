@@ -73,6 +73,7 @@ def cluster_settings(prefix: str, properties: ClusterProperties, where: Where) -
         groups=groups,
         switches=switches,
         where_switched=lambda name: where(f"{listeners}.{name}") or listeners,
+        option_meant=lambda name: _option_meant(name, 0.75),  # topics may be somewhat like an option
     )
 
 
@@ -91,21 +92,26 @@ def _off_by(prefix: str, properties: Any) -> str | None:
     return None if properties.consumer.enabled else f"{prefix}.consumer.enabled"
 
 
+_OPTION_KEYS = [field.alias or name for name, field in ListenerProperties.model_fields.items()]
 _OF_A_CLUSTER = ("nameserver", "accesschannel", "tlsenable", "instancename")
 
 
 def _unknown(path: str, name: str, where: Where) -> Finding:
-    known = [field.alias or field_name for field_name, field in ListenerProperties.model_fields.items()]
-    spelled = uniform(name)
-    elsewhere = NAMES_ELSEWHERE.get(spelled, "").replace("_", "-")
-    near = [elsewhere] if elsewhere in known else difflib.get_close_matches(name, known, n=1)
-    if spelled in _OF_A_CLUSTER:
+    if uniform(name) in _OF_A_CLUSTER:
         fix = "put the cluster under rocketmq.clusters.<name> and name it in the decorator, by cluster="
-    elif near:
-        fix = f"did you mean {path}.{near[0]}?"
+    elif meant := _option_meant(name, 0.6):
+        fix = f"did you mean {path}.{meant}?"
     else:
-        fix = f"options are: {', '.join(sorted(known))}"
+        fix = f"options are: {', '.join(sorted(_OPTION_KEYS))}"
     return Finding(f"{path}.{name} is no option of a listener", where(f"{path}.{name}"), fix)
+
+
+def _option_meant(name: str, likeness: float) -> str | None:
+    """The option that a key is so much like; of two letters, one may be wrong."""
+    elsewhere = NAMES_ELSEWHERE.get(uniform(name), "").replace("_", "-")
+    if elsewhere in _OPTION_KEYS:
+        return elsewhere
+    return next(iter(difflib.get_close_matches(name, _OPTION_KEYS, 1, likeness if len(name) > 2 else 0.5)), None)
 
 
 def candidate_of(

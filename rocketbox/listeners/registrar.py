@@ -20,7 +20,7 @@ from rocketbox.declarations import SECONDS
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError, InvalidMessageError
 from rocketbox.hints import name_of, place_of
 from rocketbox.listeners.binding import Beans, read_signature
-from rocketbox.listeners.options import FUNCTION_OPTIONS, GROUP_OPTIONS, LISTENER_OPTIONS, GroupOptions, OptionLayer
+from rocketbox.listeners.options import FUNCTION_OPTIONS, GROUP_OPTIONS, GroupOptions, OptionLayer
 from rocketbox.listeners.plans import ContainerPlan, ListenerFunction
 from rocketbox.listeners.return_types import wrong_return
 from rocketbox.listeners.signature import HandlerSignature
@@ -32,8 +32,6 @@ from rocketbox.template import MessageConverter
 from rocketbox.template.headers import split_destination
 
 __all__ = ["Candidate", "ClusterSettings", "plan_containers", "unknown_cluster"]
-
-_OPTION_KEYS = tuple(option.key for option in LISTENER_OPTIONS.values() if option.key is not None)
 
 
 @dataclass(frozen=True)
@@ -67,6 +65,7 @@ class ClusterSettings:
 
     ``off_by`` is the key that switches all of them off, if one does.
     ``switches`` are rocketmq-spring's ``<group>.<topic>: false``, with the place of each as ``<group>.<topic>``.
+    ``option_meant`` gives the option, of any kind of listeners, that a name which is no topic is much like.
     """
 
     prefix: str = "rocketmq"
@@ -75,6 +74,7 @@ class ClusterSettings:
     groups: Mapping[str, OptionLayer] = field(default_factory=dict)
     switches: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
     where_switched: Callable[[str], str] = lambda name: "nowhere"
+    option_meant: Callable[[str], str | None] = lambda name: None
 
 
 def plan_containers(
@@ -388,8 +388,8 @@ class _Registrar:
                     if topic not in known:
                         path = f"{settings.prefix}.consumer.listeners.{group}"
                         topics = f"topics of the group are: {', '.join(sorted(known))}"
-                        near = difflib.get_close_matches(topic, _OPTION_KEYS, 1, 0.75)
-                        meant = [f"did you mean {path}.{near[0]}?"] if near else []
+                        option = settings.option_meant(topic)
+                        meant = [f"did you mean {path}.{option}?"] if option else []
                         self.wrong(
                             f"{path}.{topic} is neither an option of a listener nor a topic of group {group!r}",
                             settings.where_switched(f"{group}.{topic}"),
