@@ -133,27 +133,34 @@ class _Keeper:
     async def look_after_all(self) -> None:
         """Raises RemotingError when no server answers, ConfigurationError with everything else that is wrong.
 
-        ClientError where it may wait and brokers are not known yet.
+        ClientError where it may wait and brokers of some topics are not known yet; the others are looked after.
         """
         self._findings.clear()
+        unknown: ClientError | None = None
         for name, topic in self._needed.topics.items():
             try:
                 await self._look_after(name, topic)
             except (BrokerError, ClientError) as error:
-                misspelt = isinstance(error, UnknownClusterError) and _meant(error) is not None
-                if self._waits and isinstance(error, ClientError) and not misspelt:
-                    raise
-                self._findings.append(self._refused(name, error))
+                if self._waits and isinstance(error, ClientError):
+                    unknown = unknown or error
+                else:
+                    self._findings.append(self._refused(name, error))
         if self._findings:
             raise ConfigurationError(self._findings)
+        if unknown is not None:
+            raise unknown
         self._needed.done = True
 
     def tell_of_wait(self, error: RocketBoxError) -> None:
         """Say in health why the topics still wait, and in the log when it is for something else than before."""
-        self._needed.problem = f"topics below {self._prefix}.topics wait for the servers: {error}"
+        why = str(error)
+        # It may be misspelt, or the name of a cluster that comes up later than another: that ends no service that waits.
+        if isinstance(error, UnknownClusterError) and (meant := _meant(error)) is not None:
+            why += f" (did you mean {meant}?)"
+        self._needed.problem = f"topics below {self._prefix}.topics wait for the servers: {why}"
         if type(error) is not self._told:
             self._told = type(error)
-            _log.warning("topics below %s.topics are looked after when the servers answer: %s", self._prefix, error)
+            _log.warning("topics below %s.topics are looked after when the servers answer: %s", self._prefix, why)
 
     async def go_on_trying(self) -> None:
         """The same until a server answers; what is wrong then is told in the log."""

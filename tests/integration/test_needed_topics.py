@@ -207,15 +207,26 @@ async def test_brokers_that_are_not_known_end_the_start_or_are_waited_for(
     assert finding.fix == "see that its brokers run and are known; rocketmq.topics.payments.cluster names their cluster"
 
 
-@pytest.mark.parametrize("startup", ["fail", "retry"])
-async def test_a_misspelt_cluster_is_told_and_not_waited_for(service: ServiceMaker, startup: str) -> None:
-    settings = SETTINGS + f"rocketmq.startup: {startup}\nrocketmq.topics.payments.cluster: DefaultClustr\n"
+async def test_a_misspelt_cluster_is_told_with_the_one_that_is_meant(service: ServiceMaker) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        async with service(SERVICE, settings).app:
+        async with service(SERVICE, SETTINGS + "rocketmq.topics.payments.cluster: DefaultClustr\n").app:
             pass
     (finding,) = caught.value.findings
     assert "there is no cluster 'DefaultClustr'; the name server knows DefaultCluster" in finding.what
     assert finding.fix == "did you mean rocketmq.topics.payments.cluster: DefaultCluster?"
+
+
+async def test_a_cluster_with_nearly_the_name_of_another_is_waited_for_while_other_topics_are_made(
+    service: ServiceMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = SETTINGS.replace("rocketmq:", "rocketbox.embedded.broker-cluster-name: prod-a\nrocketmq:", 1)
+    topics = "rocketmq.startup: retry\nrocketmq.topics: {payments: {cluster: prod-b}, refunds: {cluster: prod-a}}\n"
+    async with service(SERVICE, settings + topics).app as app:
+        (reason,) = app.health().components["topics"].reasons
+        assert "there is no cluster 'prod-b'; the name server knows prod-a (did you mean prod-a?)" in reason
+        async with Admin(instance=app.get(MQClientInstance)) as admin:
+            assert len(await admin.queues("refunds")) == 8
+    assert "(did you mean prod-a?)" in caplog.text
 
 
 async def test_health_says_for_what_the_topics_wait_now(
