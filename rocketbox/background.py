@@ -58,7 +58,8 @@ class Background:
     @property
     def is_running(self) -> bool:
         """Whether it was started in this process, and has neither been stopped nor ended by itself."""
-        return self._thread is not None and self._thread.process == os.getpid() and not self._thread.has_ended
+        thread = self._thread
+        return thread is not None and thread.process == os.getpid() and not thread.has_ended
 
     def start(self) -> Self:
         """Start the service; ClientStateError when it runs already."""
@@ -109,17 +110,20 @@ class Background:
 
     def submit(self, function: Callable[P, Awaitable[ResultT]], *args: P.args, **kwargs: P.kwargs) -> Future[ResultT]:
         """As :meth:`call`, without waiting. Cancelling the future cancels the call."""
-        if self._thread is None:
+        thread = self._thread  # another thread may stop it meanwhile
+        if thread is None:
             raise NotStartedError(f"the background of {self.name}", HOW_TO_START)
-        if self._thread.process != os.getpid():
-            raise ForkedError(self.name, self._thread.process)
+        if thread.process != os.getpid():
+            raise ForkedError(self.name, thread.process)
         self._refuse_in_loop("call")
-        if self._thread.is_starting:
+        if thread.is_starting:
             raise NotStartedError(
                 f"the background of {self.name}", "it is about to: call it when its start() has returned"
             )
+        if not thread.has_started:
+            raise NotStartedError(f"the background of {self.name}", HOW_TO_START)
         try:
-            return self._thread.portal.start_task_soon(partial(function, *args, **kwargs))
+            return thread.portal.start_task_soon(partial(function, *args, **kwargs))
         except RuntimeError as error:  # it has ended by itself
             raise NotStartedError(f"the background of {self.name}", HOW_TO_START) from error
 
@@ -154,6 +158,11 @@ class _ServiceThread:
     def is_starting(self) -> bool:
         """Whether it is neither ready nor has failed to become so."""
         return not self._ready.done()
+
+    @property
+    def has_started(self) -> bool:
+        """Whether its start has succeeded, so that it has, or had, a loop to call into."""
+        return self._ready.done() and self._ready.exception() is None
 
     def start(self) -> None:
         self._thread.start()

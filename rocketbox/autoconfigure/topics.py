@@ -154,7 +154,7 @@ class _Keeper:
     def tell_of_wait(self, error: RocketBoxError) -> None:
         """Say in health why the topics still wait, and in the log when it is for something else than before."""
         why = str(error)
-        # It may be misspelt, or the name of a cluster that comes up later than another: that ends no service that waits.
+        # It may be misspelt, or come up later than one of nearly its name: that ends no service that waits.
         if isinstance(error, UnknownClusterError) and (meant := _meant(error)) is not None:
             why += f" (did you mean {meant}?)"
         self._needed.problem = f"topics below {self._prefix}.topics wait for the servers: {why}"

@@ -110,7 +110,9 @@ def failures_of_result(messages: Sequence[MessageExt], result: object) -> Failur
         outcomes = list(result)
         if all(outcome is None or isinstance(outcome, Exception) for outcome in outcomes):
             return [
-                (message, outcome) for message, outcome in zip(messages, outcomes, strict=True) if outcome is not None
+                (message, signal_in(outcome))
+                for message, outcome in zip(messages, outcomes, strict=True)
+                if outcome is not None
             ]
     error = HandlerError(
         f"the handler returned {safe_repr(result):.200}; it must return None or a list of {len(messages)} outcomes, "

@@ -40,6 +40,12 @@ def test_a_signal_beside_other_errors_is_an_error_like_any(others: list[Exceptio
     assert all(reason is error for _, reason in failures_of_error(messages(2), error))
 
 
+def test_a_signal_in_a_group_that_is_returned_as_the_outcome_of_a_message_is_its_outcome() -> None:
+    """``asyncio.gather(..., return_exceptions=True)`` returns such groups, and batches return its results."""
+    group = ExceptionGroup("unhandled errors in a TaskGroup", [signal := Reject("no")])
+    assert [reason for _, reason in failures_of_result(messages(2), [None, group])] == [signal]
+
+
 def test_a_group_of_one_other_error_stays_as_it_is() -> None:
     error = ExceptionGroup("unhandled errors in a TaskGroup", [ValueError("no disk")])
     assert [reason for _, reason in failures_of_error(messages(1), error)] == [error]

@@ -14,6 +14,7 @@ import pytest
 from pydantic import BaseModel, field_validator
 
 from rocketbox.client.handler_threads import HandlerThreads
+from rocketbox.client.outcomes import failures_of_result
 from rocketbox.clock import RealClock
 from rocketbox.errors import BatchFailed, HandlerError, Reject, RetryLater
 from rocketbox.listeners.arguments import HandlerBinding
@@ -198,6 +199,17 @@ async def test_what_an_orderly_batch_that_fails_did_not_get_counts_as_not_tried(
 
     orderly = dispatch(batch, on_invalid=OnInvalid.RETRY, consume_mode=ConsumeMode.ORDERLY)
     assert kinds(await orderly.handle(rows(1, None, 4))) == ["ValueError", "PayloadError", "NotTriedError"]
+
+
+async def test_the_signal_of_a_task_group_counts_before_an_invalid_message_of_an_orderly_batch() -> None:
+    async def batch(departures: list[Departure]) -> None:
+        raise ExceptionGroup("unhandled errors in a TaskGroup", [Reject("no seat")])
+
+    orderly = dispatch(batch, on_invalid=OnInvalid.RETRY, consume_mode=ConsumeMode.ORDERLY)
+    outcomes = await orderly.handle(messages := rows(1, None, 4))
+    assert [type(error).__name__ for _, error in failures_of_result(messages, outcomes)] == [
+        "Reject", "PayloadError", "NotTriedError",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("error", [KeyError("gates"), Reject("row 13")])
