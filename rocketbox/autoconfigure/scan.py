@@ -211,7 +211,7 @@ def _marked_methods(
         if not marks or member is None:  # on = None switches it off
             continue
         if not (callable(member) or hasattr(member, "__func__")):
-            if _own_marks(member, attribute):
+            if _own_marks(member, attribute) and not _is_another_way(member, class_, attribute):
                 raise ConfigurationError(_no_method(class_, name, member))
             continue
         if not isinstance(member, staticmethod | classmethod) and hasattr(type(member), "__get__"):
@@ -301,6 +301,14 @@ def _function_in(target: object) -> object:
         case functools.cached_property() | functools.partialmethod():
             return target.func
     return None
+
+
+def _is_another_way(member: object, class_: type, attribute: str) -> bool:
+    """Whether it has no marks itself, and what it calls is a method of the class under a name of its own."""
+    inner = _function_in(member)
+    return attribute not in _own_names(member) and any(
+        inner is each for base in class_.__mro__ for each in vars(base).values()
+    )
 
 
 def _own_names(target: object) -> Mapping[str, Any]:

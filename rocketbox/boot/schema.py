@@ -185,6 +185,8 @@ def _groups(shape: Shape, words: list[str], path: Path) -> Iterator[Path]:
             candidate = shape.fields.get("".join(words[:length]))
             if candidate is not None and not candidate.above:
                 yield from _groups(candidate.shape, words[length:], (*path, candidate.key))
+    elif isinstance(shape, Many) and _NUMBER.fullmatch(words[0]):
+        yield from _groups(shape.item_at(int(words[0])), words[1:], (*path, words[0]))
 
 
 def _open_tables(shape: Shape, words: list[str], path: Path) -> Iterator[Path]:

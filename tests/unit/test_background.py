@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
@@ -13,10 +12,11 @@ from rocketbox.background import Background, Service
 from rocketbox.errors import NotStartedError
 
 
-@asynccontextmanager
-async def no_service() -> AsyncIterator[Service]:
-    raise ValueError("no desk is free")
-    yield
+class NoService(AbstractAsyncContextManager[Service]):
+    async def __aenter__(self) -> Service:
+        raise ValueError("no desk is free")
+
+    async def __aexit__(self, *error: object) -> None: ...
 
 
 async def answer() -> int:
@@ -24,7 +24,7 @@ async def answer() -> int:
 
 
 def test_a_call_while_a_start_fails_says_that_nothing_is_started() -> None:
-    background = Background("desk", no_service)
+    background = Background("desk", NoService)
     told: list[Exception] = []
     over = threading.Event()
 

@@ -265,6 +265,21 @@ def test_a_marked_property_is_refused(service: ServiceMaker, kind: str) -> None:
     assert fix == "write the mark above a def of the class, which may call it"
 
 
+@pytest.mark.parametrize("other", ["partialmethod(on, flag=1)", "property(on)", "cached_property(on)"])
+def test_another_way_to_a_marked_method_is_no_listener_of_its_own(service: ServiceMaker, other: str) -> None:
+    source = f"""
+from functools import partialmethod
+
+@bean
+class Counter:
+    @rocketmq_listener(topic="t", consumer_group="g")
+    async def on(self, text: str, flag=0) -> None: ...
+
+    other = {other}
+"""
+    assert service(HEAD + source, SERVERS).app.check().inventory.listeners == 1
+
+
 def test_a_bean_that_is_a_property_is_refused(service: ServiceMaker) -> None:
     source = "class Counter:\n    @property\n    @bean\n    def desk(self) -> Desk: ...\n"
     ((what, _),) = refused(service(HEAD + source, ""))
@@ -345,6 +360,7 @@ class Props(BaseModel):
     sub: Sub = Sub()
     table: dict[str, Sub] = {}
     free: dict[str, int] = {}
+    subs: list[Sub] = []
 """
 
 
@@ -355,6 +371,7 @@ class Props(BaseModel):
         ("DESK", '{"sub": {"a": 5}}', "desk", "DESK_SUB=..."),
         ("DESK_TABLE_ONE", ' {"a": 5}', "desk.table.one", "DESK_TABLE_ONE_A=..."),
         ("DESK_TABLE", '{"one": {"a": 5}}', "desk.table", "DESK_TABLE_ONE=..."),
+        ("DESK_SUBS_0", '{"a": 5}', "desk.subs.0", "DESK_SUBS_0_A=..."),
         ("ROCKETMQ_PRODUCER", '{"send-message-timeout": 5}', "rocketmq.producer",
          "ROCKETMQ_PRODUCER_SEND_MESSAGE_TIMEOUT=..."),
     ],
