@@ -128,6 +128,7 @@ class _Keeper:
         self._prefix = prefix
         self._service = service
         self._findings: list[Finding] = []
+        self._looked_after: set[str] = set()
         self._told: type[RocketBoxError] | None = None
 
     async def look_after_all(self) -> None:
@@ -138,8 +139,11 @@ class _Keeper:
         self._findings.clear()
         unknown: ClientError | None = None
         for name, topic in self._needed.topics.items():
+            if name in self._looked_after:
+                continue
             try:
                 await self._look_after(name, topic)
+                self._looked_after.add(name)
             except (BrokerError, ClientError) as error:
                 if self._waits and isinstance(error, ClientError):
                     unknown = unknown or error

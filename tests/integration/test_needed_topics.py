@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from rocketbox.autoconfigure import topics
-from rocketbox.client import Admin, MQClientInstance
+from rocketbox.client import Admin, MQClientInstance, needed_topics
+from rocketbox.client.needed_topics import TopicState
+from rocketbox.client.options import TopicOptions
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import ConfigurationError
 from rocketbox.protocol.codes import PermName
@@ -227,6 +229,28 @@ async def test_a_cluster_with_nearly_the_name_of_another_is_waited_for_while_oth
         async with Admin(instance=app.get(MQClientInstance)) as admin:
             assert len(await admin.queues("refunds")) == 8
     assert "(did you mean prod-a?)" in caplog.text
+
+
+async def test_a_topic_that_was_looked_after_is_left_alone_while_another_is_waited_for(
+    service: ServiceMaker, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "RETRY_PAUSE", 0.01)
+    asked: list[str] = []
+
+    async def find_topic(admin: Admin, name: str, needed: TopicOptions) -> TopicState:
+        asked.append(name)
+        return await needed_topics.find_topic(admin, name, needed)
+
+    monkeypatch.setattr(topics, "find_topic", find_topic)
+    async with EmbeddedServers(options(tmp_path)) as servers:
+        async with Admin(name_server=servers.name_server_address) as admin:
+            await admin.create_topic("refunds", queues=4)
+        settings = f"rocketmq: {{name-server: '{servers.name_server_address}', startup: retry, producer.group: desk}}\n"
+        needed = "rocketmq.topics: {payments: {cluster: elsewhere}, refunds: {queues: 3}}\n"
+        async with service(SERVICE, settings + needed).app:
+            await until(lambda: asked.count("payments") > 2)
+    assert asked.count("refunds") == 1
+    assert caplog.text.count("a topic that is there is not changed") == 1
 
 
 async def test_health_says_for_what_the_topics_wait_now(
