@@ -54,6 +54,7 @@ class Background:
         self.name = name
         self._service = service
         self._thread: _ServiceThread | None = None
+        self._stopping: _ServiceThread | None = None
 
     @property
     def is_running(self) -> bool:
@@ -83,7 +84,7 @@ class Background:
             return
         self._refuse_in_loop("stop")
         _running.discard(self)
-        self._thread = None
+        self._thread, self._stopping = None, thread
         thread.stop()
 
     def __enter__(self) -> Self:
@@ -112,7 +113,9 @@ class Background:
         """As :meth:`call`, without waiting. Cancelling the future cancels the call."""
         thread = self._thread  # another thread may stop it meanwhile
         if thread is None:
-            raise NotStartedError(f"the background of {self.name}", HOW_TO_START)
+            stops = self._stopping is not None and not self._stopping.has_ended
+            how = "it stops: call it before, or await in an async hook" if stops else HOW_TO_START
+            raise NotStartedError(f"the background of {self.name}", how)
         if thread.process != os.getpid():
             raise ForkedError(self.name, thread.process)
         self._refuse_in_loop("call")

@@ -1,4 +1,4 @@
-"""Calls from other threads into a background that fails to start, again and again."""
+"""Calls from other threads into a background that has no loop to call into, or not for long."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 import threading
 from contextlib import AbstractAsyncContextManager
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from rocketbox.background import Background, Service
@@ -17,6 +19,40 @@ class NoService(AbstractAsyncContextManager[Service]):
         raise ValueError("no desk is free")
 
     async def __aexit__(self, *error: object) -> None: ...
+
+
+class CallsAtItsEnd(AbstractAsyncContextManager[Service]):
+    """As a ``def`` hook at the shutdown, in a thread."""
+
+    def __init__(self) -> None:
+        self.told = ""
+
+    async def __aenter__(self) -> Service:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await anyio.to_thread.run_sync(self._call)
+
+    async def wait_for_shutdown(self) -> None:
+        await anyio.sleep_forever()
+
+    def _call(self) -> None:
+        try:
+            background.call(answer)
+        except NotStartedError as error:
+            self.told = str(error)
+
+
+ends = CallsAtItsEnd()
+background = Background("desk", lambda: ends)
+
+
+def test_a_call_while_it_stops_says_so() -> None:
+    with background:
+        pass
+    assert ends.told == "the background of desk is not started; it stops: call it before, or await in an async hook"
+    with pytest.raises(NotStartedError, match=r"call its start\(\)"):
+        background.call(answer)
 
 
 async def answer() -> int:
