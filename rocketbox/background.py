@@ -223,10 +223,8 @@ class _ServiceThread:
 
 def _stop_all() -> None:
     for background in list(_running):
-        try:
+        with suppress(Exception):  # its thread has told it
             background.stop()
-        except Exception:
-            _log.exception("the background of %s has failed at its stop", background.name)
 
 
 # Before Python waits for threads, and from 3.12 on starts none any more: as concurrent.futures does it. What ``atexit``

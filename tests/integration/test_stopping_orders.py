@@ -283,6 +283,33 @@ def test_the_end_of_python_stops_in_order_and_without_a_traceback(tmp_path: Path
     assert not list(tmp_path.glob("*/abort")), "the store was closed"
 
 
+FAILS_TO_CLOSE = """
+from rocketbox import RocketBox, bean
+
+app = RocketBox("desk", scan=[__name__])
+
+class Radio:
+    def close(self): raise OSError("the radio does not close")
+
+@bean
+def radio() -> Radio:
+    return Radio()
+
+background = app.background().start()
+"""
+
+
+def test_a_background_that_fails_at_the_end_of_python_says_so_once(tmp_path: Path) -> None:
+    (tmp_path / "ends.py").write_text(FAILS_TO_CLOSE)
+    ran = subprocess.run(
+        [sys.executable, "ends.py"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert ran.stderr.count("the background of desk has failed, and runs no more") == 1
+    assert ran.stderr.count("OSError: the radio does not close") == 1
+
+
 def test_a_background_that_fails_says_so(service: ServiceMaker, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     app = service(FAILS, "bank: {password: hunter2hunter2}\n").app
