@@ -112,7 +112,11 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
     """Listeners that get a topic as DataFrames: one streaming query each, on one session for all."""
 
     mark = rocketmq_spark_listener
-    options = (*SPARK_SHARES, *(name for name, option in QUERY_OPTIONS.items() if option.key is not None))
+    options = (
+        *SPARK_SHARES,
+        *(name for name, option in QUERY_OPTIONS.items() if option.key is not None),
+        *("access_key", "secret_key", "security_token"),  # refused with their own reason, see _keys_for
+    )
 
     def __init__(self, properties: RocketMQProperties, own: RocketBoxProperties, service: Service) -> None:
         self._properties = properties

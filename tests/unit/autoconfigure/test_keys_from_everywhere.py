@@ -184,6 +184,7 @@ def test_placeholders_count_in_every_text_and_time_of_a_spark_listener(service: 
     texts = [field.name for field in dataclasses.fields(rocketmq_spark_listener) if _takes_text(hints[field.name])]
     values = {
         "trigger": "10s", "cluster": "audit", "starting_offsets": "earliest", "as_": "spark", "on_invalid": "skip",
+        "on_failed_batch": "dead-letter",
     }  # fmt: skip
     options = ", ".join(f"{name}='${{lake.{name}}}'" for name in texts)
     lake = "".join(f"  {name}: {values.get(name, f'the-{name}')}\n" for name in texts)

@@ -13,8 +13,9 @@ from rocketbox.autoconfigure.properties import ListenerProperties, ProducerPrope
 from rocketbox.client import ProducerOptions
 from rocketbox.errors import ConfigurationError
 from rocketbox.listeners.options import FUNCTION_OPTIONS, GROUP_OPTIONS, OnInvalid
-from rocketbox.marks import rocketmq_listener, send_to
+from rocketbox.marks import rocketmq_listener, rocketmq_spark_listener, send_to
 from rocketbox.message import ConsumeMode
+from rocketbox.spark.query_options import QUERY_OPTIONS
 
 
 def as_written(text: str, subject: str, where: str) -> str:
@@ -27,7 +28,9 @@ async def on_departure(departure: dict[str, Any]) -> None: ...
 def test_every_option_of_the_decorator_is_a_setting_with_a_place_and_a_default() -> None:
     options = {field.name for field in dataclasses.fields(rocketmq_listener)}
     assert {*GROUP_OPTIONS, *FUNCTION_OPTIONS} | {"consumer_group", "cluster", "enabled"} == options
-    assert set(ListenerProperties.model_fields) == options - {"consumer_group", "cluster"}
+    of_spark = {name for name, option in QUERY_OPTIONS.items() if option.key is not None}
+    assert of_spark <= {field.name for field in dataclasses.fields(rocketmq_spark_listener)}
+    assert set(ListenerProperties.model_fields) == (options | of_spark) - {"consumer_group", "cluster"}
 
 
 def test_settings_of_listeners_become_what_the_registrar_takes() -> None:
