@@ -12,12 +12,17 @@ each source). Everything here blocks, and asks the Java process.
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 __all__ = ["BatchLog", "PlannedBatch"]
+
+_log = logging.getLogger(__name__)
+
+ATTEMPTS = "rocketbox/attempts.json"
 
 
 @dataclass(frozen=True)
@@ -56,18 +61,31 @@ class BatchLog:
         """How often the function was given the batch that is not done yet, by this process and those before it."""
         if planned is None or planned.done:
             return 0
-        text = self._read("rocketbox/attempts.json")
-        noted = {} if text is None else json.loads(text)
-        return int(noted["attempts"]) if noted.get("batch") == planned.id else 1
+        text = self._read(ATTEMPTS)
+        if text is None:
+            return 1
+        try:
+            noted = json.loads(text)
+            return int(noted["attempts"]) if noted["batch"] == planned.id else 1
+        except (ValueError, KeyError, TypeError) as error:
+            _log.warning("%s of checkpoint %s cannot be read, so batch %d counts as tried once: %s",
+                         ATTEMPTS, self._root.toString(), planned.id, error)  # fmt: skip
+            return 1
 
     def note(self, batch: int, attempts: int) -> None:
-        """Keep that a batch was tried so often."""
-        path = self._path("rocketbox/attempts.json")
-        output = self._files.create(path, True)
+        """Keep that a batch was tried so often.
+
+        Whole or not at all: Spark interrupts a thread that writes when it stops a query.
+        """
+        draft, path = self._path(f"{ATTEMPTS}.draft"), self._path(ATTEMPTS)
+        output = self._files.create(draft, True)
         try:
             output.write(json.dumps({"batch": batch, "attempts": attempts}).encode())
         finally:
             output.close()
+        self._files.delete(path, False)  # not every file system renames to a name that is there
+        if not self._files.rename(draft, path):
+            raise OSError(f"{draft.toString()} could not be renamed to {path.toString()}")
 
     def _path(self, name: str) -> Any:
         return self._java.org.apache.hadoop.fs.Path(self._root, name)

@@ -82,6 +82,7 @@ class BatchRunner:
         self._name_server = name_server
         self._succeeded = succeeded
         self._refusing = False
+        self._cut_short: tuple[int, int] | None = None
         self._thread: int | None = None
         self._coroutine: Coroutine[Any, Any, Any] | None = None
 
@@ -97,6 +98,22 @@ class BatchRunner:
     def refuse(self) -> None:
         """Begin no further batch."""
         self._refusing = True
+
+    def take_back(self) -> None:
+        """Count the attempt that a stop has cut short for none: it is not the batch's fault.
+
+        Not on the thread that called the function: Spark interrupts that one when it stops the query.
+        """
+        if self._cut_short is None:
+            return
+        (batch, attempt), self._cut_short = self._cut_short, None
+        try:
+            self._log.note(batch, attempt - 1)
+        except Exception as error:
+            _log.warning(
+                "batch %d of Spark listener %s was cut short by the stop, and counts as tried: %s",
+                batch, self._options.group, in_words(error),
+            )  # fmt: skip
 
     def hangs_at(self) -> str | None:
         """The line of the function's that is at work now, or waits."""
@@ -120,7 +137,7 @@ class BatchRunner:
         except BaseException as error:
             self.failure = error
             if self._refusing:
-                self._log.note(batch, attempt - 1)  # the stop is not the batch's fault
+                self._cut_short = (batch, attempt)
             raise
         finally:
             self._thread = self._coroutine = None

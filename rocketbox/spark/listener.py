@@ -261,6 +261,7 @@ class SparkListenerContainer:
             while await self._threads.run(self._commits, query):
                 await self._clock.sleep(COMMIT_POLL)
         await self._stop_query(query, until - self._clock.monotonic())
+        await self._threads.run(self._batches.take_back)
 
     def _commits(self, query: StreamingQuery) -> bool:
         """Whether Spark has yet to write down that the last batch is done; stopped before, it would come again."""
