@@ -274,9 +274,11 @@ async def test_ddl_that_spark_cannot_read_ends_the_listener(
     def handle(rows: DataFrame) -> None:
         raise AssertionError("it cannot run")
 
+    await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 1))  # else it would wait for its topic
     listener = container(handle, client, topic, tmp_path, schema="row bigint name string")
     async with listener:
-        await listener.wait()
+        with anyio.fail_after(PATIENCE):
+            await listener.wait()
         assert listener.status is SparkListenerState.FAILED
         assert "'row bigint name string' is no DDL of Spark" in str(listener.error)
 
