@@ -101,6 +101,7 @@ async def test_a_query_that_somebody_stops_begins_again(
     running = listener(seen.handle, client, topic, tmp_path)
     async with running:
         await until(lambda: seen.rows == [0, 1, 2])
+        await until(lambda: "rows" in running.state().progress)  # else the batch is not committed, and comes again
         (query,) = spark.streams.active
         assert query.name == f"{topic[-40:]}.{topic}"
         await anyio.to_thread.run_sync(query.stop)
