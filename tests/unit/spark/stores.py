@@ -6,14 +6,10 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from random import Random
-
-import anyio
 
 from rocketbox.broker.broker import Broker
 from rocketbox.broker.options import read_broker_options
 from rocketbox.client import Admin, ClientOptions, Producer
-from rocketbox.clock import RealClock
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.message import Message, MessageQueue
 from rocketbox.protocol.command import RemotingCommand
@@ -23,22 +19,7 @@ from rocketbox.storage.file_system import Storage
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.integration.wire import SMALL_FILES
 
-__all__ = ["Requests", "StillClock", "Store", "store"]
-
-
-class StillClock(RealClock):
-    """Sleeps without waiting, and notes for how long it should have been."""
-
-    def __init__(self) -> None:
-        super().__init__(Random(1))
-        self.slept = 0.0
-
-    def monotonic(self) -> float:
-        return self.slept
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept += seconds
-        await anyio.lowlevel.checkpoint()
+__all__ = ["Requests", "Store", "store"]
 
 
 class Requests:

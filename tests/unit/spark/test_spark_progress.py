@@ -21,7 +21,8 @@ from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.progress import StreamProgress, ranges_between
 from rocketbox.spark.selection import MissingTopicError
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.spark.stores import StillClock, Store, store
+from tests.unit.spark.log_of_a_broker import StillClock
+from tests.unit.spark.stores import Store, store
 
 pytestmark = pytest.mark.anyio
 
