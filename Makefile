@@ -59,10 +59,12 @@ bench: $(STAMP) ## print the benchmarks (ARGS="--help")
 conformance: $(STAMP) ## the same suite on Apache RocketMQ 5.5.0 and 4.9.7 (needs Java 17+ and Maven; ARGS=--all: every test, 5.3.3 too)
 	@$(BIN)/python -m tests.conformance $(ARGS)
 
-chaos: $(STAMP) ## kill the broker 100 times with clients at work (ARGS="--java" in turns with Apache's; ARGS=spark: executors and drivers on Spark's cluster)
+chaos: $(STAMP) ## kill the broker 100 times with clients at work (ARGS="--java" in turns with Apache's; ARGS=spark: what a Spark listener lives through)
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
-mutants: $(STAMP) ## break one promise after the other and show which test notices (ARGS="fsync")
+mutants: $(STAMP) ## break one promise after the other and show which test notices (ARGS="fsync"; ARGS="--package protocol": 100 changes of single operators)
+	@$(if $(filter --package% --one%,$(ARGS)),$(BIN)/python -c 'import cosmic_ray; import coverage' 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --editable '.[mutants]')
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
 simulate: $(STAMP) ## run clients and servers on virtual time, as seeds decide (SEEDS=100000)

@@ -57,7 +57,6 @@ AppT = TypeVar("AppT")
 BeanT = TypeVar("BeanT")
 
 _runs = itertools.count()
-STOPPED_BECAUSE = "APPLICATION STOPPED BECAUSE"
 STOPPED, FAILED = 0, 1  # exit codes, beside those of stop_guard
 
 
@@ -215,7 +214,12 @@ class RocketBox(HookDecorators):
         from rocketbox.background import Background  # here, because few need it, and a portal costs the start 4 ms
 
         launch = Launch(config, profiles, arguments, settings or {}, beans or {})
-        return Background(self.name, partial(self.launched, launch))
+        return Background(self.name, partial(self._in_background, launch))
+
+    @asynccontextmanager
+    async def _in_background(self, launch: Launch) -> AsyncIterator[Run]:
+        async with self._launched(launch):
+            yield self._running
 
     def _assemble(self, launch: Launch) -> Assembly:
         assembly = self._look(launch)
@@ -230,7 +234,7 @@ class RocketBox(HookDecorators):
             scan=self._scan,
             config=self._config,
             exclude=self._exclude,
-            hooks=self._hooks,
+            hooks=self._hooks if launch.hooks else (),
             instances=(self,),
             replacements=() if self._planned is None else replacements_in(self._planned.providers),
             with_any_settings=with_any_settings,
@@ -359,6 +363,11 @@ class RocketBox(HookDecorators):
         assembly = self._run.assembly if self._run is not None else self.look()
         return assembly.container.report
 
+    @property
+    def assembly(self) -> Assembly:
+        """What was found out about the application before this run of it: settings, beans, listeners."""
+        return self._running.assembly
+
     def look(
         self,
         *,
@@ -481,10 +490,9 @@ class RocketBox(HookDecorators):
 
     def _print_end(self, error: Exception, run: Run, debug: bool) -> None:
         """Write to stderr why the application has stopped by itself; with ``debug`` the traceback first."""
-        secrets = run.assembly.settings.secrets
         if debug:
-            _log.error("%s has failed\n%s", self.name, masked_traceback(error, secrets))
-        print(render_failure(run.why_it_ended(error), headline=STOPPED_BECAUSE, secrets=secrets), file=sys.stderr)  # noqa: T201
+            _log.error("%s has failed\n%s", self.name, masked_traceback(error, run.assembly.settings.secrets))
+        print(run.told_of_end(error), file=sys.stderr)  # noqa: T201
 
     @staticmethod
     def print_failure(error: BaseException, *, debug: bool = False, secrets: frozenset[str] = frozenset()) -> None:

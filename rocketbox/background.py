@@ -35,10 +35,17 @@ _running: set[Background] = set()  # those that nobody keeps, too: the end of th
 class Service(Protocol):
     """What runs in the background."""
 
-    async def wait_for_shutdown(self) -> None:
+    async def wait_until_wanted(self) -> None:
         """Return when the service itself wants the end."""
 
+    def told_of_end(self, error: BaseException, see_traceback: str) -> str:
+        """What an error that ended it is to a user: what failed, where, and what to do.
 
+        ``see_traceback`` is what to do to see more of it.
+        """
+
+
+SEE_TRACEBACK = f"logger {__name__} shows the traceback at level debug"
 HOW_TO_START = "call its start(), or use it inside 'with'"
 
 
@@ -193,6 +200,7 @@ class _ServiceThread:
 
     async def _serve(self) -> None:
         self._stop = anyio.Event()
+        service: Service | None = None
         async with BlockingPortal() as self.portal:
             try:
                 async with self._service() as service:
@@ -200,12 +208,12 @@ class _ServiceThread:
                     if not self._stop_wanted:
                         await self._until_stop(service)
             except Exception as error:  # here, before the portal's task group wraps it
-                self._failed(error)
+                self._failed(error, service)
             await self.portal.stop(cancel_remaining=True)
 
     async def _until_stop(self, service: Service) -> None:
         async def wait_for_its_own_wish() -> None:
-            await service.wait_for_shutdown()
+            await service.wait_until_wanted()
             self._stop.set()
 
         async with anyio.create_task_group() as tasks:
@@ -213,8 +221,12 @@ class _ServiceThread:
             await self._stop.wait()
             tasks.cancel_scope.cancel()
 
-    def _failed(self, error: BaseException) -> None:
-        if self._ready.done():
+    def _failed(self, error: BaseException, service: Service | None = None) -> None:
+        if self._ready.done() and service is not None:
+            told = service.told_of_end(error, SEE_TRACEBACK)
+            _log.error("the background of %s has failed, and runs no more\n%s", self.name, told)
+            _log.debug("the background of %s has failed", self.name, exc_info=error)
+        elif self._ready.done():
             _log.error("the background of %s has failed, and runs no more", self.name, exc_info=error)
         future = self._ended if self._ready.done() else self._ready
         if not future.done():

@@ -27,13 +27,14 @@ from rocketbox.errors import NotStartedError
 from rocketbox.loops import at_interpreter_end, call_soon_from_thread, outside_of_loops
 from rocketbox.waiters import Waiter, make_waiter
 
-__all__ = ["Job", "WorkerPool", "blocking_in_loop", "run_blocking"]
+__all__ = ["Job", "WorkerPool", "blocking_in_loop", "pools_started", "run_blocking"]
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 Later = Callable[[Callable[[], object]], object]
 
 _later: contextvars.ContextVar[Later | None] = contextvars.ContextVar("later", default=None)
+_started: contextvars.ContextVar[list[WorkerPool] | None] = contextvars.ContextVar("started", default=None)
 
 
 @contextmanager
@@ -47,6 +48,17 @@ def blocking_in_loop(later: Later) -> Iterator[None]:
         yield
     finally:
         _later.reset(token)
+
+
+@contextmanager
+def pools_started() -> Iterator[list[WorkerPool]]:
+    """The pools that run, of those that are started inside, or by tasks that are: whose threads somebody waits for."""
+    pools: list[WorkerPool] = []
+    token = _started.set(pools)
+    try:
+        yield pools
+    finally:
+        _started.reset(token)
 
 
 async def run_blocking(function: Callable[..., ResultT], *args: Any) -> ResultT:
@@ -173,6 +185,7 @@ class WorkerPool:
         self._alive = 0
         self._lacking = False  # of threads, and that has been logged
         self._ended = anyio.Event()
+        self._listed_in: list[WorkerPool] | None = None
         self.context = contextvars.Context()
         """That in which the pool was started, without its loop: for jobs that bring none of their own."""
         self.on_delivered: Callable[[], object] = _nothing
@@ -182,6 +195,9 @@ class WorkerPool:
         self._call_soon = call_soon_from_thread()
         self._later = _later.get()
         self.context = outside_of_loops()
+        self._listed_in = _started.get()
+        if self._listed_in is not None:
+            self._listed_in.append(self)
         return self
 
     async def __aexit__(
@@ -194,6 +210,22 @@ class WorkerPool:
         while self._alive:  # not by joining: a thread that waits in join() would itself keep the process alive
             self._ended = anyio.Event()
             await self._ended.wait()
+        if self._listed_in is not None:
+            self._listed_in.remove(self)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def at_work(self) -> bool:
+        """Whether a function runs in a thread, or waits for one, or has ended and the loop does not know it yet."""
+        return bool(self._jobs or self._finished) or len(self._idle) < len(self._threads)
+
+    @property
+    def busy_threads(self) -> list[int]:
+        """The idents of its threads, while some of them are at work."""
+        return [thread.ident for thread in self._threads if thread.ident is not None] if self.at_work else []
 
     async def run(self, function: Callable[..., ResultT], *args: Any) -> ResultT:
         """The result of ``function(*args)``, which runs in a thread of the pool; raises what it raises."""

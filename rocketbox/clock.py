@@ -15,7 +15,7 @@ from typing import Protocol
 
 import anyio
 
-__all__ = ["Clock", "RealClock"]
+__all__ = ["Clock", "RealClock", "chances_of"]
 
 
 class Clock(Protocol):
@@ -40,6 +40,11 @@ class Clock(Protocol):
 
     def uuid(self) -> str:
         """A random UUID (RFC 9562, version 4) as text."""
+
+
+def chances_of(seed: int) -> _random.Random:
+    """Chances that are the same for the same seed, for clocks of tests."""
+    return _random.Random(seed)
 
 
 class RealClock:

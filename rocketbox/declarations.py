@@ -18,21 +18,26 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from annotated_types import Ge, Gt, Le
 
+from rocketbox.durations import format_duration
 from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.sizes import format_size
 
 __all__ = [
     "BYTES",
     "IN_CODE",
+    "MILLISECONDS",
     "SECONDS",
     "Bounds",
     "Key",
     "Option",
     "Unit",
     "Words",
+    "bounds_in_words",
     "check_options",
     "option_findings",
     "options_of",
@@ -41,12 +46,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Unit:
-    """What the number of an option counts."""
+    """What the number of an option counts; of a time how many ``seconds`` each is."""
 
     name: str
+    seconds: float | None = None
 
 
-SECONDS = Unit("seconds")
+SECONDS = Unit("seconds", 1.0)
+MILLISECONDS = Unit("milliseconds", 0.001)
 BYTES = Unit("bytes")
 
 
@@ -151,6 +158,15 @@ def _option(field: dataclasses.Field[Any], hint: Any) -> Option:
         key=key,
         secret=not field.repr,
     )
+
+
+def bounds_in_words(option: Option) -> str:
+    """The bounds of an option in the words and units of settings; empty where it has none."""
+    if option.bounds is None:
+        return ""
+    if option.unit is not None and (seconds := option.unit.seconds) is not None:
+        return option.bounds.told(lambda number: format_duration(timedelta(seconds=number * seconds)))
+    return option.bounds.told((lambda number: format_size(int(number))) if option.unit is BYTES else str)
 
 
 def option_findings(options: object) -> list[Finding]:

@@ -23,13 +23,14 @@ import anyio
 
 from rocketbox.blocking import run_blocking
 from rocketbox.broker.broker import Broker
-from rocketbox.broker.options import BrokerOptions, read_broker_options, setting_names
+from rocketbox.broker.options import BrokerOptions, broker_settings, read_broker_options
 from rocketbox.broker.peer_limits import remoting_options
 from rocketbox.broker.store.options import FlushDiskType
 from rocketbox.clock import Clock, RealClock
+from rocketbox.declarations import Option
 from rocketbox.errors import ClientStateError, ConfigurationError, Finding, NotStartedError
 from rocketbox.local_servers import LocalServers, ServersHealth
-from rocketbox.loops import call_soon_from_thread, run_loop
+from rocketbox.loops import call_soon_from_thread, loop_name, loop_options, run_loop
 from rocketbox.nameserver.name_server import NameServer, NameServerOptions
 from rocketbox.nameserver.route_info import RouteLimits
 from rocketbox.remoting.network import Network
@@ -49,8 +50,8 @@ class EmbeddedOptions:
     """Settings of the embedded servers (``rocketbox.embedded.*``); port 0 takes a free one."""
 
     data_dir: Path
-    host: str = "127.0.0.1"
-    port: int = 10911
+    host: str = BrokerOptions.bind_address
+    port: int = BrokerOptions.listen_port
     name_server_port: int = 9876
     flush_disk_type: str = FlushDiskType.SYNC_FLUSH.value
     """SYNC_FLUSH acknowledges after the disk has a message, ASYNC_FLUSH before."""
@@ -64,9 +65,9 @@ class EmbeddedOptions:
     """Where (file:line) a setting was written, for errors; by its name without prefix."""
 
     @staticmethod
-    def broker_settings() -> list[str]:
-        """The names of the further settings, in kebab case."""
-        return setting_names()
+    def broker_settings() -> Mapping[str, Option]:
+        """The further settings by their names in kebab case, as broker and store declare them."""
+        return broker_settings()
 
     def broker_options(self) -> BrokerOptions:
         """What the broker is started with. Raises ConfigurationError with everything that is wrong."""
@@ -304,7 +305,7 @@ class ServersInThread(LocalServers):
 
     def _run(self) -> None:
         try:
-            run_loop(self._serve)
+            run_loop(self._serve, **loop_options())
         except BaseException as error:  # it belongs to the thread that started this one
             if self._ready.is_set():
                 _log.exception("the embedded servers have failed")
@@ -322,6 +323,7 @@ class ServersInThread(LocalServers):
         call_soon = call_soon_from_thread()
         servers = EmbeddedServers(self.options, storage=self._storage)
         servers.on_health_change.append(self._take_health)
+        _log.debug("the embedded servers run on %s", loop_name())
         async with servers:
             self._addresses = (servers.name_server_address, servers.broker_address)
             self._stop = lambda: call_soon(stopped.set)

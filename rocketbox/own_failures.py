@@ -16,7 +16,7 @@ import anyio
 from rocketbox.loops import is_cancelled
 from rocketbox.safe_repr import safe_repr
 
-__all__ = ["as_failure", "failures_only"]
+__all__ = ["as_failure", "failures_only", "without_context"]
 
 
 @contextmanager
@@ -48,3 +48,17 @@ def as_failure(error: BaseException, *, exits: bool = False, hosted: bool = Fals
     if isinstance(error, anyio.get_cancelled_exc_class()):
         return RuntimeError("it was cancelled from within")
     return RuntimeError(f"it raised {safe_repr(error)}, which is no Exception")
+
+
+def without_context(error: BaseException, around: BaseException | None) -> None:
+    """Let an error not be told as one that came while ``around`` was dealt with; what led to it itself stays."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if each.__context__ is not None and each.__context__ is around:
+            each.__context__ = None
+        waiting += [other for other in (each.__context__, each.__cause__) if other is not None]

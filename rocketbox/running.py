@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -20,20 +22,21 @@ from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.hooks import HookRole
 from rocketbox.autoconfigure.kinds import MessageListenerContainer, Starting
 from rocketbox.autoconfigure.listener_plans import KindPlans
+from rocketbox.autoconfigure.rocketmq import AwaitedServers
 from rocketbox.autoconfigure.service import of_cluster
 from rocketbox.blocking import WorkerPool
-from rocketbox.boot.failures import failure_findings, without_secrets
+from rocketbox.boot.failures import SHOW_TRACEBACK, failure_findings, render_failure, without_secrets
 from rocketbox.boot.lifecycle import Lifecycle
 from rocketbox.boot.log_masking import forget_with_the_next, mask_handlers, mask_records
 from rocketbox.boot.marks import Phase
 from rocketbox.boot.masking import mask
 from rocketbox.boot.slow_start import SlowStart
 from rocketbox.client import Producer
-from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.errors import ConfigurationError
 from rocketbox.hints import place_of
 from rocketbox.loops import call_soon_from_thread, loop_name
 from rocketbox.management.health import ApplicationHealth, HealthIndicator, masked_health
-from rocketbox.own_failures import failures_only
+from rocketbox.own_failures import failures_only, without_context
 from rocketbox.tasks import Supervisor
 from rocketbox.template import RocketMQTemplate
 from rocketbox.version import __version__
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
 __all__ = ["Run"]
 
 _log = logging.getLogger(__name__)
+
+STOPPED_BECAUSE = "APPLICATION STOPPED BECAUSE"
 
 
 class Run:
@@ -113,8 +118,27 @@ class Run:
         self._slow_start_task.cancel()
         self.is_started = True
         self.mask_logs()  # beans may have asked for more of them meanwhile
-        _log.info("%s is ready after %.2f s: %s", service.name, self.lifecycle.start_took, self._counted)
+        self._tell_readiness()
         return self
+
+    def _tell_readiness(self) -> None:
+        """Say that it is ready; or that it has started, for which servers it waits, and later that it is ready."""
+        name, took = self.assembly.service.name, self.lifecycle.start_took
+        container = self.assembly.container
+        awaited = container.resolve(AwaitedServers) if container.has(AwaitedServers) else AwaitedServers()
+        if awaited.problems:
+            why = mask("; ".join(awaited.problems.values()), self.assembly.settings.secrets)
+            _log.info("%s has started after %.2f s, and is not ready: %s", name, took, why)
+            self._start_tasks.start("servers", self._wait_for, awaited, restart=False)
+        else:
+            _log.info("%s is ready after %.2f s: %s", name, took, self._counted)
+
+    async def _wait_for(self, awaited: AwaitedServers) -> None:
+        clock = self.assembly.service.clock
+        since = clock.monotonic() - self.lifecycle.start_took
+        await awaited.until_all_answer()
+        took = clock.monotonic() - since
+        _log.info("%s is ready after %.2f s: %s", self.assembly.service.name, took, self._counted)
 
     async def _start(self) -> None:
         secrets = self.assembly.settings.secrets
@@ -178,9 +202,16 @@ class Run:
             return ApplicationHealth.not_ready("it is stopping")
         return masked_health(ApplicationHealth.of(self._indicators), self.assembly.settings.secrets)
 
-    def why_it_ended(self, error: BaseException) -> Sequence[Finding]:
-        """What a failure that ended this run is to a user: which bean failed, with what, and at which line."""
-        return self.assembly.container.failures.findings(error, self._failures)
+    def told_of_end(self, error: BaseException, see_traceback: str = SHOW_TRACEBACK) -> str:
+        """What a failure that ended this run is to a user: which bean failed, with what, and at which line.
+
+        ``see_traceback`` is what to do to see more of it.
+        """
+        findings = [
+            replace(each, fix=see_traceback) if each.fix == SHOW_TRACEBACK else each
+            for each in self.assembly.container.failures.findings(error, self._failures)
+        ]
+        return render_failure(findings, headline=STOPPED_BECAUSE, secrets=self.assembly.settings.secrets)
 
     def _is_cut_short(self) -> bool:
         return self.lifecycle.is_cut_short
@@ -189,8 +220,8 @@ class Run:
         await stack.enter_async_context(self.assembly.parts.watchdog)
 
     async def _watch_start(self, stack: AsyncExitStack) -> None:
-        tasks = await stack.enter_async_context(Supervisor("start", self.assembly.service.clock))
-        self._slow_start_task = tasks.start("slow start", self.slow_start.watch)
+        self._start_tasks = await stack.enter_async_context(Supervisor("start", self.assembly.service.clock))
+        self._slow_start_task = self._start_tasks.start("slow start", self.slow_start.watch)
 
     async def _tell_clients(self, stack: AsyncExitStack) -> None:
         for line in self.assembly.describe_clients():
@@ -230,11 +261,13 @@ class Run:
         stack.push_async_callback(self._run_shutdown_hooks)  # from here on it has been started
 
     async def _run_shutdown_hooks(self) -> None:
+        why_it_stops = sys.exception()
         for each in reversed(self.assembly.hooks.of(HookRole.SHUTDOWN)):
             try:
                 with failures_only(hosted=True):
                     await each.call(self.assembly.container.resolve, self._hook_threads)
-            except Exception:
+            except Exception as error:
+                without_context(error, why_it_stops)  # the stop has nothing to do with what the hook did
                 _log.exception("%s (%s) failed; the stop goes on", each.hook.label, each.hook.where)
 
     async def _start_background_work(self, stack: AsyncExitStack) -> None:

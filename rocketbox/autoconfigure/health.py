@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rocketbox.autoconfigure.kinds import Listeners
+from rocketbox.autoconfigure.rocketmq import AwaitedServers
 from rocketbox.autoconfigure.users import ClientInstances, PlannedClients
 from rocketbox.background_work import BackgroundWork
 from rocketbox.boot.conditions import on_bean
@@ -72,11 +73,15 @@ def embedded_servers_health(servers: LocalServers) -> EmbeddedServersHealth:
 
 
 class ClientsHealth(HealthIndicator):
-    """Down while a client has lost its connections to all brokers. Some that are lost are shown: the others do."""
+    """Down while a client has lost its connections to all brokers, and while no name server has answered yet.
+
+    Some connections that are lost are shown: the others do.
+    """
 
     name = "clients"
 
-    def __init__(self, instances: list[ClientInstances], planned: PlannedClients) -> None:
+    def __init__(self, instances: list[ClientInstances], planned: PlannedClients, awaited: AwaitedServers) -> None:
+        self._awaited = awaited
         self._clients: dict[str, MQClientInstance] = {}
         for cluster, plan in planned.clusters.items():
             for each in instances:
@@ -86,7 +91,12 @@ class ClientsHealth(HealthIndicator):
                         self._clients[name if number == 1 else f"{name}-{number}"] = instance
 
     def health(self) -> Health:
-        return Health.of({name: _client_health(name, instance) for name, instance in self._clients.items()})
+        parts = {name: _client_health(name, instance) for name, instance in self._clients.items()}
+        for cluster, problem in self._awaited.problems.items():
+            name = cluster or "main"
+            told = problem if not cluster else f"cluster {cluster}: {problem}"
+            parts[name] = Health.down(told, **(parts[name].details if name in parts else {}))
+        return Health.of(parts)
 
 
 def _client_health(name: str, instance: MQClientInstance) -> Health:
@@ -104,9 +114,9 @@ def _client_health(name: str, instance: MQClientInstance) -> Health:
 
 
 @bean(on_bean(ClientInstances))
-def clients_health(instances: list[ClientInstances], planned: PlannedClients) -> ClientsHealth:
+def clients_health(instances: list[ClientInstances], planned: PlannedClients, awaited: AwaitedServers) -> ClientsHealth:
     """The clients of all clusters, and their connections."""
-    return ClientsHealth(instances, planned)
+    return ClientsHealth(instances, planned, awaited)
 
 
 class ListenersHealth(HealthIndicator):

@@ -36,7 +36,8 @@ class Launch:
     """What a start is told from outside: settings file, profiles, ``--key=value`` arguments; what a test replaces.
 
     ``settings`` win over all others; ``beans`` are objects by the hint of the bean whose place they take. ``machine``
-    is what it runs on: clock, network, storage and servers.
+    is what it runs on: clock, network, storage and servers. Without ``hooks`` no function runs by itself: neither at
+    start and stop, nor in the background, nor on a schedule.
     """
 
     config: Path | str | None = None
@@ -45,6 +46,7 @@ class Launch:
     settings: Mapping[str, object] = field(default_factory=dict, repr=False)
     beans: Mapping[Any, object] = field(default_factory=dict)
     machine: Machine = field(default_factory=Machine)
+    hooks: bool = True
 
     def __post_init__(self) -> None:
         refuse_text(profiles=self.profiles, arguments=self.arguments)

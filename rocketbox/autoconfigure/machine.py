@@ -6,11 +6,12 @@ is meant when nothing is said is the machine itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from rocketbox.client import ConsumeMiddleware, SendMiddleware
 from rocketbox.clock import Clock, RealClock
 from rocketbox.local_servers import LocalServers
 from rocketbox.remoting.network import Network
@@ -39,6 +40,12 @@ class Machine:
     """None: the disk."""
     servers: Callable[[EmbeddedOptions], LocalServers] = _in_thread
     """Makes name server and broker, which the application starts where its settings ask for them."""
+    client_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of all clients, such as how often they do what has to be done now and then; these win over settings."""
+    send_middleware: tuple[SendMiddleware, ...] = ()
+    """What sees all sends of the application, outside of its own middleware."""
+    consume_middleware: tuple[ConsumeMiddleware, ...] = ()
+    """What sees all calls of handlers, outside of its own middleware."""
 
     @classmethod
     def in_one_loop(cls, *, clock: Clock, network: Network | None = None, storage: Storage | None = None) -> Self:

@@ -29,16 +29,14 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from rocketbox.boot.units import DataSize, Duration, DurationWithUnit, Timestamp
 from rocketbox.client.unbuilt import UNBUILT
-from rocketbox.declarations import BYTES, SECONDS, Option, options_of
+from rocketbox.declarations import BYTES, SECONDS, Option, bounds_in_words, options_of
 from rocketbox.durations import format_duration
-from rocketbox.sizes import format_size
 
 __all__ = [
     "NOT_YET",
     "Properties",
     "Secret",
     "Text",
-    "bounds_in_words",
     "default_of",
     "with_options",
 ]
@@ -73,7 +71,8 @@ class _Within:
         self.ge, self.gt, self.le = map(self._limit, (self.bounds.least, self.bounds.above, self.bounds.most))
 
     def _limit(self, number: float | None) -> Any:
-        return timedelta(seconds=number) if self.option.unit is SECONDS and number is not None else number
+        seconds = _seconds(self.option)
+        return number if seconds is None or number is None else timedelta(seconds=number * seconds)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self.check, handler(source))
@@ -131,9 +130,8 @@ def with_options(
 
 def default_of(option: Option) -> Any:
     """The default as settings have it: a time is a timedelta."""
-    return (
-        timedelta(seconds=option.default) if option.unit is SECONDS and option.default is not None else option.default
-    )
+    seconds = _seconds(option)
+    return option.default if seconds is None or option.default is None else timedelta(seconds=option.default * seconds)
 
 
 def _field(option: Option, of_listeners: bool) -> Any:
@@ -158,7 +156,7 @@ def _kind(option: Option, of_listeners: bool) -> Any:
     kind: Any = option.kind
     if option.secret:
         kind = Secret
-    elif option.unit is SECONDS:
+    elif _seconds(option) is not None:
         kind = DurationWithUnit if of_listeners else Duration
     elif option.unit is BYTES:
         kind = DataSize
@@ -173,19 +171,17 @@ def _kind(option: Option, of_listeners: bool) -> Any:
     return kind
 
 
-def bounds_in_words(option: Option) -> str:
-    """The bounds of an option in the words and units of settings; empty where it has none."""
-    if option.bounds is None:
-        return ""
-    if option.unit is SECONDS:
-        return option.bounds.told(lambda number: format_duration(timedelta(seconds=number)))
-    return option.bounds.told((lambda number: format_size(int(number))) if option.unit is BYTES else str)
-
-
 def _plain(option: Option, value: Any) -> Any:
     if isinstance(value, SecretStr):
         return value.get_secret_value()
-    return value.total_seconds() if option.unit is SECONDS and isinstance(value, timedelta) else value
+    if isinstance(value, timedelta) and (seconds := _seconds(option)) is not None:
+        return value.total_seconds() if option.unit is SECONDS else round(value.total_seconds() / seconds)
+    return value
+
+
+def _seconds(option: Option) -> float | None:
+    """What one of its unit is in seconds, if it is a time."""
+    return None if option.unit is None else option.unit.seconds
 
 
 def _shown(default: Any) -> str:

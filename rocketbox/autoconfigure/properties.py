@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator
 
 from rocketbox.autoconfigure.option_models import NOT_YET, Properties, Secret, Text, with_options
 from rocketbox.boot.marks import configuration_properties
 from rocketbox.boot.shapes import key_text
-from rocketbox.boot.units import Duration
+from rocketbox.boot.units import Duration, separated_by
 from rocketbox.client import ClientOptions, LitePullConsumerOptions, ProducerOptions
 from rocketbox.client.options import TopicOptions, UserOptions
 from rocketbox.declarations import Option, options_of
@@ -142,7 +142,7 @@ class ClusterProperties(Properties):
     Keys and namespace are of all who do not say their own.
     """
 
-    name_server: Text | None = Field(
+    name_server: Annotated[Text, separated_by(";")] | None = Field(
         default=None, description="host:port, several with ;, or embedded; false: nothing of it starts"
     )
     security_token: Secret | None = Field(
@@ -244,11 +244,11 @@ class EmbeddedProperties(Properties):
     insecure: bool = Field(default=False, description="true allows addresses that other machines can reach")
 
     @staticmethod
-    def __settings_extras__() -> list[str]:
+    def __settings_extras__() -> type[Properties]:
         """Apache's broker settings, which variables may name as well."""
-        from rocketbox.embedded import EmbeddedOptions  # only who names one loads the servers
+        from rocketbox.autoconfigure.broker_settings import BrokerProperties  # only who names one loads them
 
-        return EmbeddedOptions.broker_settings()
+        return BrokerProperties
 
 
 class LoggingProperties(Properties):

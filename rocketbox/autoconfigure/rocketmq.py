@@ -5,9 +5,12 @@ Source: rocketmq-spring 2.3 ``RocketMQAutoConfiguration``, ``MessageConverterCon
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+
+import anyio
 
 from rocketbox.autoconfigure.properties import RocketMQProperties
 from rocketbox.autoconfigure.service import ConverterInUse, ConverterLookup, ProducerLookup, Service
@@ -34,9 +37,12 @@ from rocketbox.errors import (
 )
 from rocketbox.local_servers import LocalServers
 from rocketbox.protocol.codes import TBW102, ResponseCode
+from rocketbox.tasks import Supervisor
 from rocketbox.template import JsonMessageConverter, MessageConverter, RocketMQTemplate
 
 __all__ = [
+    "AwaitedServers",
+    "awaited_servers",
     "client_instance",
     "client_instances",
     "message_converter",
@@ -44,6 +50,37 @@ __all__ = [
     "pull_consumer_options",
     "rocketmq_template",
 ]
+
+
+_log = logging.getLogger(__name__)
+
+RETRY_PAUSE = 1.0  # seconds between two questions while no name server answers
+FIRST_ANSWER = 1.0  # seconds that a start waits for the first of them
+
+
+@dataclass
+class AwaitedServers:
+    """Which clusters wait for a name server with ``startup: retry``, by their names, and why: a bean."""
+
+    problems: dict[str, str] = field(default_factory=dict)
+    _answered: anyio.Event = field(default_factory=anyio.Event)
+
+    def answered(self, cluster: str) -> None:
+        """A name server of the cluster has answered."""
+        del self.problems[cluster]
+        if not self.problems:
+            self._answered.set()
+
+    async def until_all_answer(self) -> None:
+        """Return when no cluster waits."""
+        while self.problems:
+            await self._answered.wait()
+
+
+@bean
+def awaited_servers() -> AwaitedServers:
+    """What is told in the health of clients as long as no name server has answered."""
+    return AwaitedServers()
 
 
 class _SwitchedOn:
@@ -82,13 +119,14 @@ async def client_instance(
     servers: LocalServers | None,
     service: Service,
     planned: PlannedClients,
+    awaited: AwaitedServers,
     send_middleware: list[SendMiddleware],
     consume_middleware: list[ConsumeMiddleware],
 ) -> AsyncIterator[MQClientInstance]:
     """The cluster's client, shared by its producer and consumers; where they are several users, the first one's.
 
     It takes all middleware beans, in the order in which they are declared. With ``startup: fail`` a name server has to
-    answer now.
+    answer now, with ``retry`` one is asked until it does, and the service is not ready before.
     """
     client = planned.clusters[cluster.name].clients[0]
     own = properties.cluster(cluster.name)
@@ -100,7 +138,9 @@ async def client_instance(
         address = servers.name_server_address
     try:
         options = replace(
-            client.options(own), send_middleware=tuple(send_middleware), consume_middleware=tuple(consume_middleware)
+            client.options(own),
+            send_middleware=(*service.machine.send_middleware, *send_middleware),
+            consume_middleware=(*service.machine.consume_middleware, *consume_middleware),
         )
         instance = service.client(address, options)
     except ConfigurationError as error:
@@ -111,7 +151,14 @@ async def client_instance(
     async with instance:
         if own.startup == "fail":
             await _expect_an_answer(instance, key, service)
-        yield instance
+            yield instance
+            return
+        async with Supervisor(f"name servers of {cluster.prefix}", service.clock) as tasks:
+            wait = _WaitForServers(instance, key, service, awaited, cluster.name)
+            tasks.start("first answer", wait.until_one_answers)
+            with service.clock.move_on_after(FIRST_ANSWER):
+                await wait.asked.wait()
+            yield instance
 
 
 @bean(SWITCHED_ON, on_bean(MQClientInstance), on_missing_bean(ClientInstances), per_cluster=True, phase=Phase.CLIENT)
@@ -162,6 +209,43 @@ async def _expect_an_answer(instance: MQClientInstance, key: str, service: Servi
                 f"start it, correct {key}, set it to embedded, or let {prefix}.startup be retry",
             )
         ) from error
+
+
+class _WaitForServers:
+    """Asks for a name server until one answers, and says meanwhile what it waits for."""
+
+    def __init__(
+        self, instance: MQClientInstance, key: str, service: Service, awaited: AwaitedServers, cluster: str
+    ) -> None:
+        self.asked = anyio.Event()
+        """Set when the first question has been answered, or was in vain."""
+        self._instance = instance
+        self._key = key
+        self._service = service
+        self._awaited = awaited
+        self._cluster = cluster
+        awaited.problems[cluster] = f"no name server has answered yet: {', '.join(instance.name_servers)}"
+
+    async def until_one_answers(self) -> None:
+        while (problem := await self._problem()) is not None:
+            if problem != self._awaited.problems[self._cluster]:
+                self._awaited.problems[self._cluster] = problem
+                _log.warning("%s: %s; it is asked again until one answers", self._key, problem)
+            self.asked.set()
+            await self._service.clock.sleep(RETRY_PAUSE)
+        self._awaited.answered(self._cluster)
+        if self.asked.is_set():
+            _log.info("%s: a name server answers", self._key)
+        self.asked.set()
+
+    async def _problem(self) -> str | None:
+        try:
+            await _expect_an_answer(self._instance, self._key, self._service)
+        except ConfigurationError as error:
+            return error.findings[0].what
+        except BrokerError as error:
+            return str(error)
+        return None
 
 
 def _reason(error: RemotingError) -> str:

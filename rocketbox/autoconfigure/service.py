@@ -41,7 +41,7 @@ class Service:
         machine = self.machine
         return MQClientInstance(
             name_server,
-            options=replace(options, **self.of_all_clients),
+            options=replace(options, **{**self.of_all_clients, **machine.client_options}),
             clock=machine.clock,
             network=machine.network,
             storage=machine.storage,

@@ -29,15 +29,17 @@ from rocketbox.autoconfigure.service import Service, of_cluster
 from rocketbox.boot.dependencies import dependency_of
 from rocketbox.boot.marks import bean
 from rocketbox.client import MQClientInstance
+from rocketbox.client.checks import MAX_TOPIC_CHARS, check_group
 from rocketbox.client.unbuilt import SPARK_KEYS
 from rocketbox.durations import parse_duration
-from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError
 from rocketbox.hints import place_of
 from rocketbox.listeners.binding import Beans
 from rocketbox.listeners.options import OnInvalid, OptionLayer
 from rocketbox.listeners.payload_types import type_name
 from rocketbox.listeners.registrar import ClusterSettings, unknown_cluster
 from rocketbox.marks import rocketmq_spark_listener
+from rocketbox.protocol.tags import is_valid_name
 from rocketbox.spark.query_options import QUERY_OPTIONS, OnInvalidBody, RowForm
 
 if TYPE_CHECKING:
@@ -352,8 +354,9 @@ def _plan_listener(
     except ValueError as error:
         what = f"trigger of {name} is {options['trigger']!r}: {error}"
         findings.append(Finding(what, places["trigger"], "or write available_now"))
+    findings += _wrong_names(name, topic, group, places, here)
     if topic and group:
-        for option, why in wrong_source_options(options, topic, group, tags):
+        for option, why in wrong_source_options(options, topic, group, tags, has_schema=mark.schema is not None):
             findings.append(Finding(f"{option} of {name}: {why}", places.get(option, here)))
     if findings:
         raise ConfigurationError(findings)
@@ -375,6 +378,23 @@ def _plan_listener(
         options=options,
         signature=signature,
     )
+
+
+def _wrong_names(
+    name: str, topic: str | None, group: str | None, places: Mapping[str, str | None], here: str
+) -> Iterator[Finding]:
+    if topic and (len(topic) > MAX_TOPIC_CHARS or not is_valid_name(topic)):
+        yield Finding(
+            f"{name}: topic {topic!r} is no name of a topic",
+            places.get("topic", here),
+            f"take at most {MAX_TOPIC_CHARS} letters, digits and % | _ -; a listener reads one topic: mark it "
+            "once for each",
+        )
+    if group:
+        try:
+            check_group(group, "consumer")
+        except InvalidGroupError as error:
+            yield Finding(f"{name}: {error}", here, "choose another consumer group")
 
 
 def _shared_checkpoints(plans: Sequence[SparkPlan]) -> Iterator[Finding]:

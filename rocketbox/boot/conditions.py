@@ -32,12 +32,21 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a condition holds, and why. ``key`` is the setting that would mend it, ``fix`` what to do, if any."""
+    """Whether a condition holds, and why. ``key`` is the setting that would mend it, ``fix`` what to do, if any.
+
+    ``cause`` is what the reason comes down to, where that is another verdict.
+    """
 
     matched: bool
     reason: str
     key: str | None = None
     fix: str | None = None
+    cause: str = ""
+
+    @property
+    def root(self) -> str:
+        """The cause, or the reason itself where there is nothing behind it."""
+        return self.cause or self.reason
 
 
 class ConditionContext(Protocol):
@@ -128,7 +137,7 @@ class _OnBean:
         reason = f"nothing provides {_type_name(self.kind)}"
         if why is None:
             return Verdict(False, reason, fix=f"write a @bean function that returns {_type_name(self.kind)}")
-        return Verdict(False, f"{reason}: {why.reason}", why.key, why.fix)
+        return Verdict(False, f"{reason}: {why.reason}", why.key, why.fix, why.root)
 
 
 def on_bean(kind: Any) -> Condition:

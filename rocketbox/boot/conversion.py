@@ -161,7 +161,7 @@ class Converter:
         if isinstance(raw, Listing | Group):
             if leaf.is_any:
                 return self._natural(raw, key)
-            return self.wrong(mistaken(key, expected(leaf), raw), raw, single_value_fix(key, leaf))
+            return self.wrong(mistaken(key, expected(leaf), raw), raw, single_value_fix(key, leaf, raw))
         assert isinstance(raw, Scalar)
         text = self._text(raw, key)
         if text is None:

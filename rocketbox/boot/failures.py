@@ -9,7 +9,9 @@ from rocketbox.errors import ConfigurationError, Finding, RocketBoxError
 from rocketbox.frames import raised_at
 from rocketbox.safe_repr import safe_str
 
-__all__ = ["failure_findings", "findings_of", "render_failure", "without_secrets"]
+__all__ = ["SHOW_TRACEBACK", "failure_findings", "findings_of", "render_failure", "without_secrets"]
+
+SHOW_TRACEBACK = "--debug shows the traceback"
 
 
 def findings_of(error: BaseException) -> list[Finding]:
@@ -22,7 +24,7 @@ def findings_of(error: BaseException) -> list[Finding]:
     if isinstance(error, RocketBoxError):
         return [Finding(text)]
     name = type(error).__name__
-    return [Finding(f"{name}: {text}" if text else name, None, "--debug shows the traceback")]
+    return [Finding(f"{name}: {text}" if text else name, None, SHOW_TRACEBACK)]
 
 
 def failure_findings(what: str, where: str | None, error: BaseException) -> list[Finding]:
@@ -35,7 +37,7 @@ def failure_findings(what: str, where: str | None, error: BaseException) -> list
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__
     raised = raised_at(error)
     places = [where, raised and (f"raised at {raised}" if where else raised)]
-    return [Finding(f"{what}: {said}", ", ".join(filter(None, places)) or None, "--debug shows the traceback")]
+    return [Finding(f"{what}: {said}", ", ".join(filter(None, places)) or None, SHOW_TRACEBACK)]
 
 
 def without_secrets(findings: Iterable[Finding], secrets: Iterable[str]) -> list[Finding]:

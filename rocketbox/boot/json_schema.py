@@ -90,6 +90,8 @@ class _Writer:
             node["description"] = section.words.replace("``", "")
         node["properties"] = {known.key: self.field(known) for known in section.own}
         if section.extra is not None:
+            for name, known in section.known_extras().items():
+                node["properties"].setdefault(name, self.field(known))
             node["additionalProperties"] = self.shape(section.extra)
         elif section.strict:
             node["patternProperties"] = {r"[.\[]": {}, "^<<$": {}}  # a.b: for a: {b: }, and YAML's merges

@@ -350,10 +350,22 @@ def _group_in_one_text(name: str, value: Scalar, schema: Schema) -> Iterator[Fin
         said = json.loads(value.text or "")
     except (ValueError, RecursionError):
         return
-    keys = ("".join(letter if letter.isalnum() else "_" for letter in key).upper() for key in said)
-    variables = " and ".join(f"{name}_{key}=..." for key in itertools.islice(keys, 2))
+    variables = " and ".join(f"{each}=..." for each in itertools.islice(_variables_of(name, said), 2))
     what = f"the variable {name} has JSON for the group of keys {key_text(path)}, and a variable says one key"
     yield Finding(what, str(value.origin), f"set {variables}" if variables else f"unset {name}, which says nothing")
+
+
+def _variables_of(name: str, said: Any) -> Iterator[str]:
+    """The variables that say what JSON does: one for each value, however many groups are around it."""
+    if isinstance(said, dict):
+        for key, each in said.items():
+            word = "".join(letter if letter.isalnum() else "_" for letter in key).upper()
+            yield from _variables_of(f"{name}_{word}", each)
+    elif isinstance(said, list) and any(isinstance(each, dict) for each in said):
+        for number, each in enumerate(said):
+            yield from _variables_of(f"{name}_{number}", each)
+    else:
+        yield name
 
 
 # --- arguments and overrides ---------------------------------------------------------------------------------------

@@ -17,22 +17,26 @@ MOST_NAMED = 3  # of those who miss something; the others are counted
 
 @dataclass(frozen=True)
 class MissingBean(Finding):
-    """``who`` needs a bean of the type ``needed``, which was not built for a ``reason`` that setting ``key`` mends."""
+    """``who`` needs a bean of the type ``needed``, which was not built for a ``reason`` that setting ``key`` mends.
+
+    ``cause`` is what the reason comes down to, where beans that it needs were not built either.
+    """
 
     who: str = ""
     needed: str = ""
     reason: str = ""
     key: str = ""
+    cause: str = ""
 
 
 def told_together(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, those of beans that one setting would bring as one, where the first of them stood."""
+    """The findings; of beans that one setting would bring for one cause one, where the first of them stood."""
     together: dict[object, list[MissingBean]] = {}
     places: dict[object, Finding] = {}
     for finding in findings:
         key: object = finding
         if isinstance(finding, MissingBean):
-            key = (finding.key, finding.fix)
+            key = (finding.key, finding.fix, finding.cause)
             together.setdefault(key, []).append(finding)
         places.setdefault(key, finding)
     return [_joined(together[key]) if key in together else finding for key, finding in places.items()]

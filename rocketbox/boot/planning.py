@@ -119,7 +119,8 @@ class Plan:
         reasons = [f"{definition.label} was not built because {verdict.reason}" for definition, verdict in found]
         fixes = [verdict.fix for _, verdict in found if verdict.fix]
         key = next((verdict.key for _, verdict in found if verdict.key), None)
-        return Verdict(False, "; ".join(reasons), key, ", or ".join(dict.fromkeys(fixes)) or None)
+        causes = dict.fromkeys(verdict.root for _, verdict in found)
+        return Verdict(False, "; ".join(reasons), key, ", or ".join(dict.fromkeys(fixes)) or None, "; ".join(causes))
 
     def missing(self, dependency: Dependency, who: str, where: str | None, cluster: str = "") -> Finding:
         """The finding that nobody provides what ``who`` needs."""
@@ -130,7 +131,7 @@ class Plan:
             told, fix = f"{what}: {verdict.reason}", verdict.fix or _write_one(dependency)
             if verdict.key is None:
                 return Finding(told, where, fix)
-            return MissingBean(told, where, fix, who, str(dependency), verdict.reason, verdict.key)
+            return MissingBean(told, where, fix, who, str(dependency), verdict.reason, verdict.key, verdict.root)
         others = [bean for bean in self.taken if fits(bean.provides, dependency.type_)]
         if not others:
             return Finding(what, where, _write_one(dependency))

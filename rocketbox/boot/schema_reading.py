@@ -25,7 +25,7 @@ from pydantic_core import PydanticUndefined
 
 from rocketbox.boot.shape_unions import UnionShapes
 from rocketbox.boot.shapes import ANY, MISSING, Field, Leaf, Many, Section, Shape, Table, uniform
-from rocketbox.boot.units import words_of
+from rocketbox.boot.units import separator_of, words_of
 from rocketbox.errors import ConfigurationError, Finding
 
 __all__ = ["section_of"]
@@ -154,8 +154,12 @@ class _Reader:
 
     def of_validator(self, schema: Core) -> Shape:
         """What stands behind a validator: times and sizes are known by theirs."""
+        function = schema["function"]["function"]
+        if separator := separator_of(function):
+            plain = self.shape(schema["schema"])
+            return replace(plain, separator=separator) if isinstance(plain, Leaf) else plain
         inner = self.shape(schema["schema"], validated=True)
-        if isinstance(inner, Leaf) and (words := words_of(schema["function"]["function"])):
+        if isinstance(inner, Leaf) and (words := words_of(function)):
             return replace(inner, description=words)
         return inner
 
@@ -204,7 +208,7 @@ class _Reader:
             self.strict or mode == "forbid",
             scalar=_text_of_validator(validated),
             model=class_,
-            known_extras=getattr(class_, "__settings_extras__", tuple),
+            known_extras=functools.partial(_extras_of, class_, self.prefix),
         )
 
     def fields(self, schema: Core, class_: Any, config: Mapping[str, Any]) -> dict[str, Field]:
@@ -312,6 +316,12 @@ def _leaf(schema: Core, kind: str, validated: bool) -> Leaf:
     if kind in _KINDS:
         return Leaf((_KINDS[kind],), validated=validated)
     return ANY  # any value, and what only pydantic understands
+
+
+def _extras_of(class_: Any, prefix: str) -> Mapping[str, Field]:
+    """The further keys that a model knows, by their names."""
+    extras = getattr(class_, "__settings_extras__", None)
+    return {} if extras is None else {known.key: known for known in section_of(extras(), False, prefix).own}
 
 
 def _nullable(shape: Shape) -> Shape:

@@ -116,10 +116,12 @@ def _leaf_of(leaves: Sequence[Leaf]) -> Leaf | None:
         together: Any = Literal[tuple(each for kind in literals for each in typing.get_args(kind))]
         kinds = [together, *(kind for kind in kinds if kind not in literals)]
     descriptions = {each.description for each in leaves}
+    separators = {each.separator for each in leaves}
     return Leaf(
         () if any(each.is_any for each in leaves) else tuple(kinds),
         any(each.nullable for each in leaves),
         any(each.validated for each in leaves),
         descriptions.pop() if len(descriptions) == 1 else "",
+        separators.pop() if len(separators) == 1 else "",
         any(each.secret for each in leaves),
     )

@@ -64,6 +64,7 @@ class Leaf:
     nullable: bool = False
     validated: bool = False  # a validator of its own comes before pydantic's, and reads text itself
     description: str = ""  # of a time or size: "a size: 4194304 (bytes), 4MB"
+    separator: str = ""  # between several of them in one text
     secret: bool = False
 
     @property
@@ -153,7 +154,8 @@ class Section:
     ``strict``: an unknown key is refused, else it is only told. ``loose``: nothing is known here, every key is taken.
     ``scalar`` and ``many``: what it may be instead. ``model`` is the class that its value has; several may have these
     keys together, its ``members``. One that is ``inside`` is only a step of an ``AliasPath`` to keys of the one above.
-    ``known_extras`` are names of further keys that variables may set, which the model tells by ``__settings_extras__``.
+    ``known_extras`` are further keys that are known, by their names: those of the model that ``__settings_extras__`` of
+    this one gives. Variables may set them, and the JSON Schema has them; who reads their values knows what they are.
     """
 
     read_fields: Fields = dict
@@ -167,7 +169,7 @@ class Section:
     members: tuple[Section, ...] = ()
     labelled: bool = False
     inside: bool = False
-    known_extras: Callable[[], Iterable[str]] = field(default=tuple)
+    known_extras: Fields = field(default=dict)
 
     @cached_property
     def fields(self) -> dict[str, Field]:

@@ -1,5 +1,7 @@
 """Times, points in time and sizes as types of pydantic models: ``3000``, ``3s``; ``2026-01-31T12:00:00``; ``4MB``.
 
+What is text for pydantic, and several things for who reads it, says what stands between them (:func:`separated_by`).
+
 ``Duration`` reads a bare number as milliseconds, ``DurationWithUnit`` refuses one (``rocketbox.durations`` parses
 both), ``DataSize`` is an int of bytes with 1024-based units (``rocketbox.sizes``).
 """
@@ -22,6 +24,8 @@ __all__ = [
     "DurationWithUnit",
     "Timestamp",
     "parse_timestamp",
+    "separated_by",
+    "separator_of",
     "words_of",
 ]
 
@@ -80,6 +84,26 @@ DataSize = Annotated[
     BeforeValidator(parse_data_size),
     WithJsonSchema({"type": ["string", "integer"], "description": _DATA_SIZE}),
 ]
+
+
+class _Separated:
+    """The validator that knows a separator; it changes nothing."""
+
+    def __init__(self, separator: str) -> None:
+        self.separator = separator
+
+    def __call__(self, value: Any) -> Any:
+        return value
+
+
+def separated_by(separator: str) -> BeforeValidator:
+    """Marks text that may hold several things with ``separator`` between them, so that an error can join a list."""
+    return BeforeValidator(_Separated(separator))
+
+
+def separator_of(validator: Any) -> str:
+    """What stands between several things in text with this validator; empty for one that is none of these."""
+    return validator.separator if isinstance(validator, _Separated) else ""
 
 
 def words_of(validator: Any) -> str:

@@ -19,6 +19,9 @@ from rocketbox.boot.shapes import Field, Leaf, Section, key_text, uniform
 from rocketbox.durations import DURATION_EXAMPLE
 from rocketbox.errors import Finding
 
+MOST_DIGITS_SHOWN = 100
+DIGITS_OF_A_LONG_ONE = 20
+
 __all__ = ["example", "expected", "is_class", "members_of", "mistaken", "shown", "single_value_fix", "unknown_key"]
 
 
@@ -87,8 +90,15 @@ def mistaken(key: str, takes: str, raw: Raw | None) -> str:
     return f"{key} takes {takes}, and keys are written below it"
 
 
-def single_value_fix(key: str, leaf: Leaf) -> str:
-    """What to write where a list or group of keys stands in the place of a single value."""
+def single_value_fix(key: str, leaf: Leaf, raw: Raw | None = None) -> str:
+    """What to write where a list or group of keys stands in the place of a single value: a list's own entries, joined.
+
+    Only of a key whose text may hold several of them, and which is no secret.
+    """
+    if leaf.separator and isinstance(raw, Listing):
+        texts = [each.text for each in raw.items if isinstance(each, Scalar) and each.text and not each.secret]
+        if texts and len(texts) == len(raw.items):
+            return f"write {key}: {leaf.separator.join(texts)}"
     words = example(leaf)
     return f"write {key}: ..." if words in ("text", "a value") else f"write {words}"
 
@@ -103,7 +113,17 @@ def shown(raw: Raw, text: str | None, secret: bool) -> str:
         return "a group of keys"
     if isinstance(raw, Ready):
         return repr(raw.value)
-    return "empty" if text is None or not text.strip() else f"'{text}'"
+    if text is None or not text.strip():
+        return "empty"
+    return _cut_number(text) or f"'{text}'"
+
+
+def _cut_number(text: str) -> str:
+    """A number of too many digits for a line, as its beginning and its length; empty for what is none."""
+    digits = text.strip().lstrip("+-")
+    if len(digits) <= MOST_DIGITS_SHOWN or not digits.isdecimal():
+        return ""
+    return f"'{digits[:DIGITS_OF_A_LONG_ONE]}...', a number of {len(digits)} digits"
 
 
 def unknown_key(parts: Sequence[str], path: Sequence[str], within: Section, where: str) -> Finding:

@@ -9,7 +9,7 @@ Source: Apache RocketMQ 5.x ``BrokerController``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
@@ -184,6 +184,14 @@ class Broker:
         if self._address is None:
             raise NotStartedError("the broker")
         return self._address
+
+    async def make_topics(self, topics: Iterable[TopicConfig]) -> None:
+        """Have these topics, and return when the name servers that answer know them. Raises LimitError."""
+        names = []
+        for topic in topics:
+            self.topics.put(topic)
+            names.append(topic.topic_name)
+        await self._registration.announced(*names)
 
     @property
     def table_entries(self) -> int:

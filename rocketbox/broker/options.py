@@ -16,9 +16,23 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
 
 from rocketbox.broker.store.options import StoreOptions
+from rocketbox.declarations import (
+    BYTES,
+    IN_CODE,
+    MILLISECONDS,
+    Key,
+    Option,
+    Unit,
+    Words,
+    bounds_in_words,
+    check_options,
+    options_of,
+)
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.protocol.codes import DEFAULT_CLUSTER
 
@@ -29,6 +43,7 @@ __all__ = [
     "MAX_OFFSETS",
     "MAX_SUBSCRIPTIONS_PER_GROUP",
     "BrokerOptions",
+    "broker_settings",
     "read_broker_options",
     "setting_names",
 ]
@@ -44,162 +59,246 @@ MAX_LOCKED_QUEUES = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerOptions:
-    """Settings of one broker. Intervals and times are milliseconds, sizes bytes, as in Apache's broker.conf.
+    """Settings of one broker, each declared here and nowhere else; units are those of Apache's broker.conf.
 
     Other than Apache's: ``broker_name`` (Apache: the host's name), ``bind_address`` (Apache: all addresses), and what
     ``store`` says of itself.
     """
 
-    store_path_root_dir: Path
-    """The directory that holds commitlog, consumequeue, index and config."""
+    store_path_root_dir: Annotated[
+        Path, Key("data-dir"), Words("the directory that holds commitlog, consumequeue, index and config")
+    ]
 
-    broker_name: str = "broker-a"
-    broker_cluster_name: str = DEFAULT_CLUSTER
-    broker_ip1: str | None = None
-    """The address told to clients; None: ``bind_address``."""
-    bind_address: str = "127.0.0.1"
-    listen_port: int = 10911
-    """0 takes a free port."""
-    broker_permission: int = 6
-    region_id: str = "DefaultRegion"
-    trace_on: bool = True
-    trace_topic_enable: bool = False
-    cluster_topic_enable: bool = True
-    broker_topic_enable: bool = True
-    auto_create_topic_enable: bool = True
-    auto_create_subscription_group: bool = True
-    default_topic_queue_nums: int = 8
-    long_polling_enable: bool = True
-    short_polling_time_mills: int = 1000
-    send_thread_pool_queue_capacity: int = 10_000
-    """The most sends that wait for their flush; more are answered 2 (SYSTEM_BUSY)."""
-    max_held_pulls: int = 100_000
-    """The most pulls that wait for a message, each about 1 KiB; more are answered 2 (SYSTEM_BUSY). Not Apache's."""
-    max_held_pulls_per_connection: int = 10_000
-    """The most of one connection: a client has one for each of its queues. Not Apache's."""
-    max_held_pull_bytes: int = 256 << 20
-    """The most bytes of all of them, each about 1 KiB and 140 bytes for a tag that it selects (a subscription may have
-    20,000); one connection has a sixteenth of it. Not Apache's."""
-    max_connections: int = 10_000
-    """Of broker and name server each; never more than half of the descriptors the process may have, less some for
-    files. Further ones are closed at once. Not Apache's, as the eleven that follow."""
-    header_timeout: int = 10_000
-    """A connection whose next header takes longer to come is closed."""
-    frame_timeout: int = 60_000
-    """The same for a whole frame."""
-    max_half_frame_bytes: int = 64 << 20
-    """Of all connections: what has come of frames that are not complete; above it the oldest is given up."""
-    max_unread_bytes: int = 32 << 20
-    """Of all connections: answers that clients do not read; above it the one that waits longest is given up."""
-    server_socket_snd_buf_size: int = 128 << 10
-    """Of each connection: what the system keeps of answers that a client has not taken; 0 leaves it to the system
-    (Apache's default). A client far away may need more: about twice what it takes in one round trip."""
-    max_heartbeat_bytes: int = 1 << 20
-    """The most bytes of a heartbeat, or of queues to lock."""
-    max_request_bytes: int = 128 << 10
-    """The most bytes in the body of any other request than sends."""
-    max_registration_bytes: int = 4 << 20
-    """Of the name server: the most bytes of a broker's registration, about 20,000 topics (this broker sends 200 at a
-    time)."""
-    max_registered_brokers: int = 1_000
-    """Of the name server: addresses of brokers, slaves included."""
-    max_registered_topics: int = 100_000
-    """Of the name server: names of topics, of all brokers together."""
-    max_registered_entries: int = 1_000_000
-    """Of the name server: topics at brokers, so that one which ten brokers have is ten."""
-    max_registered_entries_per_connection: int = 100_000
-    """The most of them that brokers register over one connection, as a broker does with all of its topics."""
-    register_name_server_period: int = 30_000
-    flush_consumer_offset_interval: int = 5_000
-    flush_delay_offset_interval: int = 10_000
-    channel_expired_timeout: int = 120_000
-    max_topics: int = 100_000
-    """The most topics, retry and dead-letter topics among them; no further one is made (Apache: no limit)."""
-    max_queues_per_topic: int = 1024
-    max_queues: int = 200_000
-    """The most queues of all topics together."""
-    max_groups: int = MAX_GROUPS
-    """The most consumer groups, and the most producer groups; no further one is made."""
-    max_groups_per_connection: int = MAX_GROUPS_PER_CONNECTION
-    """The most consumer groups, and the most producer groups, of the client at one connection."""
-    max_subscriptions_per_group: int = MAX_SUBSCRIPTIONS_PER_GROUP
-    max_subscription_bytes: int = MAX_SUBSCRIPTION_BYTES
-    """The most bytes of what all groups are subscribed to, each subscription about 300 and 100 for a tag; one group has
-    a 64th of it."""
-    max_locked_queues: int = MAX_LOCKED_QUEUES
-    """The most queues that orderly consumers hold the locks of."""
-    max_locked_queues_per_address: int = MAX_LOCKED_QUEUES // 2
-    """The most of them that clients at one address hold, so that others find room; one connection gets half of what
-    the others of its address leave."""
-    max_offsets: int = MAX_OFFSETS
-    """The most committed offsets, one for each queue of a topic that a group consumes; no further one is kept."""
-    max_offsets_per_address: int = MAX_OFFSETS // 2
-    """The most of them that clients at one address have made since the start, so that others find room; one connection
-    makes half of what the others of its address leave."""
-    max_large_requests: int = 64
-    """The most heartbeats and lock requests that wait for their turn because they are large (megabytes each);
-    of one connection an eighth of them."""
-    auto_create_names_per_minute: int = 1000
-    """The most topics and groups that are made in a minute because one address names them ..."""
-    auto_create_names_burst: int = 5000
-    """... beyond so many at once; one connection has half of both."""
-    store: StoreOptions = field(default_factory=StoreOptions)
+    broker_name: Annotated[str, Words("the broker's name, under which name servers know its queues")] = "broker-a"
+    broker_cluster_name: Annotated[str, Words("the cluster that it says it is of")] = DEFAULT_CLUSTER
+    broker_ip1: Annotated[str | None, Words("the address told to clients; when not said that it listens on")] = None
+    bind_address: Annotated[str, Key("host"), Words("the address to listen on")] = "127.0.0.1"
+    listen_port: Annotated[int, Ge(0), Le(65_535), Key("port"), Words("the port to listen on; 0 takes a free one")] = (
+        10911
+    )
+    broker_permission: Annotated[int, Ge(0), Le(7), Words("what may be done here: 4 read, 2 write, 6 both")] = 6
+    region_id: Annotated[str, Words("what the property MSG_REGION of messages says")] = "DefaultRegion"
+    trace_on: Annotated[bool, Words("true: messages say that their way may be traced")] = True
+    trace_topic_enable: Annotated[bool, Words("true: the topic of message trace is there from the start")] = False
+    cluster_topic_enable: Annotated[bool, Words("true: there is a topic of the cluster's name")] = True
+    broker_topic_enable: Annotated[bool, Words("true: there is a topic of the broker's name")] = True
+    auto_create_topic_enable: Annotated[bool, Words("true: the first send to a topic makes it")] = True
+    auto_create_subscription_group: Annotated[bool, Words("true: the first request of a group makes it")] = True
+    default_topic_queue_nums: Annotated[int, Ge(1), Words("the most queues of a topic that a send makes")] = 8
+    long_polling_enable: Annotated[
+        bool, Words("true: a pull waits for messages as long as it says; false: for short-polling-time-mills")
+    ] = True
+    short_polling_time_mills: Annotated[
+        int, MILLISECONDS, Ge(1), Words("how long a pull waits without long polling")
+    ] = 1000
+    send_thread_pool_queue_capacity: Annotated[
+        int, Ge(1), Words("sends that wait for their flush; more are answered 2 (SYSTEM_BUSY)")
+    ] = 10_000
+    max_held_pulls: Annotated[
+        int,
+        Ge(1),
+        Words("pulls that wait for a message, each about 1 KiB; more are answered 2 (SYSTEM_BUSY); not Apache's"),
+    ] = 100_000
+    max_held_pulls_per_connection: Annotated[
+        int, Ge(1), Words("of them those of one connection: a client has one for each of its queues; not Apache's")
+    ] = 10_000
+    max_held_pull_bytes: Annotated[
+        int,
+        BYTES,
+        Ge(1 << 20),
+        Words(
+            "bytes of all held pulls, each about 1 KiB and 140 bytes for a tag that it selects (a "
+            "subscription may have 20,000); one connection has a sixteenth of it; not Apache's"
+        ),
+    ] = 256 << 20
+    max_connections: Annotated[
+        int,
+        Ge(1),
+        Words(
+            "of broker and name server each; never more than half of the descriptors the process may "
+            "have, less some for files; further ones are closed at once; not Apache's"
+        ),
+    ] = 10_000
+    header_timeout: Annotated[
+        int, MILLISECONDS, Ge(100), Words("a connection whose next header takes longer to come is closed; not Apache's")
+    ] = 10_000
+    frame_timeout: Annotated[int, MILLISECONDS, Ge(100), Words("the same for a whole frame; not Apache's")] = 60_000
+    max_half_frame_bytes: Annotated[
+        int,
+        BYTES,
+        Ge(1 << 20),
+        Words(
+            "of all connections: what has come of frames that are not complete; above it the oldest "
+            "is given up; not Apache's"
+        ),
+    ] = 64 << 20
+    max_unread_bytes: Annotated[
+        int,
+        BYTES,
+        Ge(1 << 20),
+        Words(
+            "of all connections: answers that clients do not read; above it the one that waits "
+            "longest is given up; not Apache's"
+        ),
+    ] = 32 << 20
+    server_socket_snd_buf_size: Annotated[
+        int,
+        BYTES,
+        Ge(0),
+        Words(
+            "of each connection: what the system keeps of answers that a client has not taken; 0 "
+            "leaves it to the system, as Apache does; a client far away needs about twice what it "
+            "takes in one round trip"
+        ),
+    ] = 128 << 10
+    max_heartbeat_bytes: Annotated[
+        int, BYTES, Ge(1 << 10), Words("of a heartbeat, or of queues to lock; not Apache's")
+    ] = 1 << 20
+    max_request_bytes: Annotated[
+        int, BYTES, Ge(1 << 10), Words("in the body of any other request than sends; not Apache's")
+    ] = 128 << 10
+    max_registration_bytes: Annotated[
+        int,
+        BYTES,
+        Ge(1 << 10),
+        Words(
+            "of the name server: a broker's registration, about 20,000 topics (this broker sends 200 "
+            "at a time); not Apache's"
+        ),
+    ] = 4 << 20
+    max_registered_brokers: Annotated[
+        int, Ge(1), Words("of the name server: addresses of brokers, slaves included; not Apache's")
+    ] = 1_000
+    max_registered_topics: Annotated[
+        int, Ge(1), Words("of the name server: names of topics, of all brokers together; not Apache's")
+    ] = 100_000
+    max_registered_entries: Annotated[
+        int,
+        Ge(1),
+        Words("of the name server: topics at brokers, so that one which ten brokers have is ten; not Apache's"),
+    ] = 1_000_000
+    max_registered_entries_per_connection: Annotated[
+        int,
+        Ge(1),
+        Words(
+            "of them those that brokers register over one connection, as a broker does with all of "
+            "its topics; not Apache's"
+        ),
+    ] = 100_000
+    register_name_server_period: Annotated[
+        int, MILLISECONDS, Ge(1000), Words("how often the broker registers at its name servers")
+    ] = 30_000
+    flush_consumer_offset_interval: Annotated[
+        int, MILLISECONDS, Ge(1), Words("how often committed offsets are written")
+    ] = 5_000
+    flush_delay_offset_interval: Annotated[
+        int, MILLISECONDS, Ge(1), Words("how often it is written how far delayed messages have been delivered")
+    ] = 10_000
+    channel_expired_timeout: Annotated[
+        int, MILLISECONDS, Ge(1000), Words("a client that is silent for so long is gone")
+    ] = 120_000
+    max_topics: Annotated[
+        int, Ge(1), Words("topics, retry and dead-letter topics among them; no further one is made (Apache: no limit)")
+    ] = 100_000
+    max_queues_per_topic: Annotated[int, Ge(1), Words("queues of one topic")] = 1024
+    max_queues: Annotated[int, Ge(1), Words("queues of all topics together")] = 200_000
+    max_groups: Annotated[int, Ge(1), Words("consumer groups, and as many producer groups; no further one is made")] = (
+        MAX_GROUPS
+    )
+    max_groups_per_connection: Annotated[
+        int, Ge(1), Words("consumer groups, and as many producer groups, of the client at one connection")
+    ] = MAX_GROUPS_PER_CONNECTION
+    max_subscriptions_per_group: Annotated[int, Ge(1), Words("topics that a group is subscribed to")] = (
+        MAX_SUBSCRIPTIONS_PER_GROUP
+    )
+    max_subscription_bytes: Annotated[
+        int,
+        BYTES,
+        Ge(1 << 20),
+        Words(
+            "of what all groups are subscribed to, each subscription about 300 and 100 for a tag; "
+            "one group has a 64th of it"
+        ),
+    ] = MAX_SUBSCRIPTION_BYTES
+    max_locked_queues: Annotated[int, Ge(1), Words("queues that orderly consumers hold the locks of")] = (
+        MAX_LOCKED_QUEUES
+    )
+    max_locked_queues_per_address: Annotated[
+        int,
+        Ge(1),
+        Words(
+            "of them those that clients at one address hold, so that others find room; one "
+            "connection gets half of what the others of its address leave"
+        ),
+    ] = MAX_LOCKED_QUEUES // 2
+    max_offsets: Annotated[
+        int,
+        Ge(1),
+        Words("committed offsets, one for each queue of a topic that a group consumes; no further one is kept"),
+    ] = MAX_OFFSETS
+    max_offsets_per_address: Annotated[
+        int,
+        Ge(1),
+        Words(
+            "of them those that clients at one address have made since the start, so that others "
+            "find room; one connection makes half of what the others of its address leave"
+        ),
+    ] = MAX_OFFSETS // 2
+    max_large_requests: Annotated[
+        int,
+        Ge(1),
+        Words(
+            "heartbeats and lock requests that wait for their turn because they are large (megabytes "
+            "each); of one connection an eighth of them"
+        ),
+    ] = 64
+    auto_create_names_per_minute: Annotated[
+        int,
+        Ge(1),
+        Words(
+            "topics and groups that are made in a minute because one address names them, beyond "
+            "auto-create-names-burst at once"
+        ),
+    ] = 1000
+    auto_create_names_burst: Annotated[
+        int, Ge(1), Words("so many of them at once; one connection has half of both")
+    ] = 5000
+    store: Annotated[StoreOptions, IN_CODE] = field(default_factory=StoreOptions)
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 _OF_THE_SERVERS = ("name-server-port", "insecure")  # read before the broker's options are
-_OWN_NAMES = {  # Apache's settings that go by another name here, because all of rocketbox has it
-    "store_path_root_dir": "data-dir",
-    "bind_address": "host",
-    "listen_port": "port",
-}
-_LEAST = {
-    "default_topic_queue_nums": 1,
-    "max_topics": 1,
-    "max_queues_per_topic": 1,
-    "max_queues": 1,
-    "max_groups": 1,
-    "max_offsets": 1,
-    "max_offsets_per_address": 1,
-    "max_groups_per_connection": 1,
-    "max_subscriptions_per_group": 1,
-    "max_subscription_bytes": 1 << 20,
-    "max_locked_queues": 1,
-    "max_locked_queues_per_address": 1,
-    "auto_create_names_per_minute": 1,
-    "max_large_requests": 1,
-    "auto_create_names_burst": 1,
-    "send_thread_pool_queue_capacity": 1,
-    "max_held_pulls": 1,
-    "max_held_pulls_per_connection": 1,
-    "max_held_pull_bytes": 1 << 20,
-    "short_polling_time_mills": 1,
-    "max_connections": 1,
-    "header_timeout": 100,
-    "frame_timeout": 100,
-    "max_half_frame_bytes": 1 << 20,
-    "max_unread_bytes": 1 << 20,
-    "max_heartbeat_bytes": 1 << 10,
-    "max_request_bytes": 1 << 10,
-    "max_registration_bytes": 1 << 10,
-    "max_registered_brokers": 1,
-    "max_registered_topics": 1,
-    "max_registered_entries": 1,
-    "max_registered_entries_per_connection": 1,
-    "register_name_server_period": 1000,
-    "flush_consumer_offset_interval": 1,
-    "flush_delay_offset_interval": 1,
-    "channel_expired_timeout": 1000,
-}
 RETENTION = "retention"  # ours for file-reserved-time, always with a unit
 _NUMBERS_AS_TEXT = {"file_reserved_time", "delete_when"}
-_TIME_WORDS = ("interval", "period", "timeout", "mills", "time")
 _TIME_UNITS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE_UNITS = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
+_UNITS: dict[Unit | None, dict[str, int]] = {MILLISECONDS: _TIME_UNITS, BYTES: _SIZE_UNITS}
+_RETENTION = dataclasses.replace(
+    options_of(StoreOptions)["file_reserved_time"],
+    default=None,
+    optional=True,
+    words="file-reserved-time, always with a unit: 72h or 3d",
+    key=RETENTION,
+)
+
+
+def broker_settings(*classes: type) -> dict[str, Option]:
+    """The settings a user may write, by their keys in alphabetical order, as ``classes`` declare them.
+
+    Those of broker and store when none are given. Left out is what goes by another name than Apache's: it is said
+    where the servers are.
+    """
+    found = {RETENTION: _RETENTION}
+    for class_ in classes or (BrokerOptions, StoreOptions):
+        found |= {each.key: each for each in options_of(class_).values() if each.key == _kebab(each.name)}
+    return dict(sorted(found.items()))
 
 
 def setting_names() -> list[str]:
     """The settings a user may write, in kebab case."""
-    return sorted([RETENTION, *(name.replace("_", "-") for name in _settings())])
+    return list(broker_settings())
 
 
 def read_broker_options(
@@ -215,16 +314,16 @@ def read_broker_options(
     what they are; times take ``3000`` (ms) or ``3s``, sizes ``1048576`` or ``1MB`` (1024-based). Raises
     ConfigurationError with all that is wrong; ``places`` says where (file:line) a setting was written.
     """
-    known = _settings()
+    store = given.pop("store", StoreOptions())
+    known = broker_settings(BrokerOptions, type(store))
     findings: list[Finding] = []
     values: dict[str, Any] = {}
     store_values: dict[str, Any] = {}
     for written, value in settings.items():
         where = (places or {}).get(written)
-        name = next((name for name in known if _plain(name) == _plain(written)), None)
-        if _plain(written) == RETENTION:
-            name = "file_reserved_time"
-            if name in store_values or any(_plain(other) == _plain(name) for other in settings):
+        option = next((option for key, option in known.items() if _plain(key) == _plain(written)), None)
+        if option is _RETENTION:
+            if any(_plain(other) == _plain(option.name) for other in settings):
                 what = f"{prefix}{written} and {prefix}file-reserved-time say the same"
                 findings.append(Finding(what, where, "leave one of them out"))
                 continue
@@ -232,32 +331,22 @@ def read_broker_options(
                 what = f"{prefix}{written} is {value!r}, which has no unit"
                 findings.append(Finding(what, where, "write 72h or 3d"))
                 continue
-        if name is None:
+        if option is None:
             findings.append(Finding(f"there is no setting {prefix}{written}", where, _suggest(written, prefix)))
             continue
-        in_store, default = known[name]
         try:
-            read = _read_value(name, default, value)
+            read = _read_value(option, value)
         except ValueError as error:
-            findings.append(
-                Finding(f"{prefix}{written} is {value!r}: {error}", where, f"write {_example(name, default)}")
-            )
+            findings.append(Finding(f"{prefix}{written} is {value!r}: {error}", where, f"write {_example(option)}"))
             continue
-        (store_values if in_store else values)[name] = read
+        (store_values if option.name in options_of(type(store)) else values)[option.name] = read
     if findings:
         raise ConfigurationError(findings)
-    store = dataclasses.replace(given.pop("store", StoreOptions()), **store_values)
-    return BrokerOptions(**{**given, **values, "store": store})
+    return BrokerOptions(**{**given, **values, "store": dataclasses.replace(store, **store_values)})
 
 
-def _settings() -> dict[str, tuple[bool, Any]]:
-    """Name -> (belongs to the store, default)."""
-    found: dict[str, tuple[bool, Any]] = {}
-    for in_store, options in ((True, StoreOptions), (False, BrokerOptions)):
-        for option in dataclasses.fields(options):
-            if option.name not in _OWN_NAMES and option.name != "store":
-                found[option.name] = (in_store, option.default)
-    return found
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def _plain(name: str) -> str:
@@ -265,55 +354,62 @@ def _plain(name: str) -> str:
 
 
 def _suggest(written: str, prefix: str) -> str:
-    for name, own in _OWN_NAMES.items():
+    own = {
+        each.name: each.key for each in options_of(BrokerOptions).values() if each.key not in (None, _kebab(each.name))
+    }
+    for name, key in own.items():
         if _plain(name) == _plain(written):
-            return f"write {prefix}{own}"
-    known = [*setting_names(), *_OWN_NAMES.values(), *_OF_THE_SERVERS]
+            return f"write {prefix}{key}"
+    known = [*setting_names(), *filter(None, own.values()), *_OF_THE_SERVERS]
     near = difflib.get_close_matches(written.replace("_", "-").lower(), known, n=1, cutoff=0.6)
     return f"did you mean {prefix}{near[0]}?" if near else "see the names of Apache's broker settings, in kebab case"
 
 
-def _example(name: str, default: Any) -> str:
-    if isinstance(default, bool):
+def _example(option: Option) -> str:
+    default = option.default
+    if option.kind is bool:
         return "true or false"
-    if isinstance(default, int):
-        return f"a number of at least {_LEAST.get(name, 0)}, for example {default}"
+    if option.kind is int:
+        bounds = f" {bounds_in_words(option)}," if option.bounds is not None else ""
+        return f"a number{bounds} for example {default}"
     return f"for example {getattr(default, 'value', default)!r}"
 
 
-def _read_value(name: str, default: Any, value: object) -> Any:
+def _read_value(option: Option, value: object) -> Any:
     """Raises ValueError, whose text says what is wrong with the value."""
-    if isinstance(default, bool):
+    if option.kind is bool:
         if isinstance(value, bool):
             return value
         if isinstance(value, str) and value.lower() in {"true", "false"}:
             return value.lower() == "true"
         raise ValueError("neither true nor false")
-    if isinstance(default, int):
-        number = _read_number(name, value)
-        if number < _LEAST.get(name, 0):
-            raise ValueError(f"less than {_LEAST.get(name, 0)}")
+    if option.kind is int:
+        number = _read_number(option, value)
+        if option.bounds is not None and not option.bounds.holds(number):
+            least, most = option.bounds.least, option.bounds.most
+            raise ValueError(f"less than {least}" if least is not None and number < least else f"more than {most}")
         return number
-    if isinstance(default, enum.Enum):
-        members = {str(member.value).upper(): member for member in type(default)}
+    if isinstance(option.kind, type) and issubclass(option.kind, enum.Enum):
+        members = {str(member.value).upper(): member for member in option.kind}
         if str(getattr(value, "value", value)).upper() not in members:
             raise ValueError(f"none of {', '.join(members)}")
         return members[str(getattr(value, "value", value)).upper()]
-    if name in _NUMBERS_AS_TEXT and isinstance(value, int) and not isinstance(value, bool):
+    if option.name in _NUMBERS_AS_TEXT and isinstance(value, int) and not isinstance(value, bool):
         return str(value)  # YAML reads 72 and 04 as numbers
     if not isinstance(value, str) or not value.strip():
         raise ValueError("not a text")
     return value.strip()
 
 
-def _read_number(name: str, value: object) -> int:
+def _read_number(option: Option, value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", str(value).strip().replace("_", ""))
-    units = _TIME_UNITS if any(word in name.split("_") for word in _TIME_WORDS) else _SIZE_UNITS
     if match is None:
         raise ValueError("not a number")
-    unit = match[2] if units is _TIME_UNITS else match[2].upper()
+    units = _UNITS.get(option.unit, {"": 1})
+    unit = match[2].upper() if option.unit is BYTES else match[2]
     if unit not in units:
-        raise ValueError(f"{match[2]!r} is not a unit; {', '.join(filter(None, units))} are")
+        others = ", ".join(filter(None, units))
+        raise ValueError(f"{match[2]!r} is not a unit; {others} are" if others else "not a plain number")
     return int(match[1]) * units[unit]

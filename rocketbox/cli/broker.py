@@ -33,9 +33,13 @@ CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 def broker(
     context: typer.Context,
     data_dir: Annotated[Path, typer.Option(help="The directory of the store; made if it is missing.")],
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    name_server_port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65_535)] = 9876,
-    port: Annotated[int, typer.Option(help="The broker's port; 0 takes a free one.", min=0, max=65_535)] = 10911,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = EmbeddedOptions.host,
+    name_server_port: Annotated[
+        int, typer.Option(help="0 takes a free one.", min=0, max=65_535)
+    ] = EmbeddedOptions.name_server_port,
+    port: Annotated[
+        int, typer.Option(help="The broker's port; 0 takes a free one.", min=0, max=65_535)
+    ] = EmbeddedOptions.port,
     insecure: Annotated[bool, typer.Option(help="Allow an address that other machines can reach.")] = False,
     exit_on_failure: Annotated[
         bool, typer.Option("--exit-on-failure", help="End when the store has failed, instead of serving reads.")

@@ -31,7 +31,6 @@ __all__ = ["Heartbeats"]
 
 _log = logging.getLogger(__name__)
 
-SILENT_AFTER = 15.0  # seconds without a byte while an answer is awaited; idle pulls are answered after 15 to 20
 LOOK_EVERY = 1.0  # seconds, while one is silent
 
 
@@ -87,10 +86,11 @@ class Heartbeats:
 
         One that is not answered within ``api_timeout`` (3 s) closes it (``RemotingOptions.silence_timeout``).
         """
+        silent_after = self._options.broker_suspend_max_time  # idle pulls are answered then, or a little later
         while True:
             # A little later than the first can be: rounded, it would not be silent for long enough just then.
-            await self._clock.sleep(max(LOOK_EVERY, self._remoting.silent_in(SILENT_AFTER) + 0.05))
-            self.request(self._remoting.silent_addresses(SILENT_AFTER))
+            await self._clock.sleep(max(LOOK_EVERY, self._remoting.silent_in(silent_after) + 0.05))
+            self.request(self._remoting.silent_addresses(silent_after))
 
     def request(self, addresses: Iterable[str]) -> None:
         """Send one to each of addresses soon."""

@@ -145,6 +145,7 @@ class MQClientInstance:
         self._stack = AsyncExitStack()
         self._started = False
         self._suspected: set[str] = set()
+        self._routes_wanted = anyio.Event()
         self._lookups: dict[str, _Lookup] = {}
         self._consumers: dict[str, ConsumerMember] = {}
         self._producers: dict[str, ProducerMember] = {}
@@ -244,6 +245,7 @@ class MQClientInstance:
 
     def register_consumer(self, group: str, member: ConsumerMember) -> None:
         """Make member known to the heartbeats and timers. Raises InvalidGroupError when the group is taken here."""
+        self._routes_wanted.set()
         if group in self._consumers:
             raise InvalidGroupError(
                 group, "consumer", "is in use by another consumer of this client; a group is one consumer in a client"
@@ -358,12 +360,14 @@ class MQClientInstance:
             data = await routes_api.fetch_route(self._name_servers, topic, timeout=self.options.api_timeout)
             if data is None:
                 self.routes.unknown(topic, asked_at)
+                self._routes_wanted.set()
             else:
                 self._confirm_route(topic, data, asked_at)
             lookup.route = self.routes.get(topic)
             lookup.error = None
         except RocketBoxError as error:
             lookup.error = error
+            self._routes_wanted.set()
         finally:
             del self._lookups[topic]
             lookup.done.set()
@@ -371,6 +375,7 @@ class MQClientInstance:
     def suspect_route(self, topic: str) -> None:
         """A broker of topic failed: ask another name server for the route within a second, instead of within 30."""
         self._suspected.add(topic)
+        self._routes_wanted.set()
 
     def _confirm_route(self, topic: str, data: TopicRouteData, asked_at: float) -> None:
         before = set(self.routes.addresses())
@@ -395,16 +400,21 @@ class MQClientInstance:
             self._heartbeats.request(sorted(now - before))
 
     async def _keep_routes(self) -> None:
+        interval = self.options.poll_name_server_interval
         refreshed = self.clock.monotonic()
         while True:
-            await self.clock.sleep(self.options.missing_route_interval)
+            pause = self.options.missing_route_interval
+            with self.clock.move_on_after(refreshed + interval - pause - self.clock.monotonic()):
+                await self._routes_wanted.wait()
+            await self.clock.sleep(pause)
+            self._routes_wanted = anyio.Event()
             subscribed = {topic for member in self._consumers.values() for topic in member.topics()}
             topics = (subscribed - self.routes.topics()) | self._suspected
             if self._suspected:
                 self._name_servers.suspect()
             self._suspected = set()
             now = self.clock.monotonic()
-            if now - refreshed >= self.options.poll_name_server_interval:
+            if now - refreshed >= interval:
                 refreshed = now
                 topics = self._routes_in_use(subscribed, now)
             for topic in sorted(topics):

@@ -149,6 +149,7 @@ class ClientOptions(NamespaceOptions):
     every send and ``consume_middleware`` every call of a handler, of all producers and consumers of the instance.
     With ``credentials`` every request is signed, after all ``hooks``. ``namespace`` is written into the names of topics
     and groups, ``namespace_v2`` goes in a header.
+    ``broker_suspend_max_time`` is how long a broker may hold a pull that finds nothing.
     ``max_cached_bytes`` of messages may wait for the handlers of all its consumers together. Consumers commit every
     ``persist_consumer_offset_interval`` (Java's every 5 s): a killed one repeats no more than what it handled in it.
     """
@@ -170,6 +171,7 @@ class ClientOptions(NamespaceOptions):
     missing_route_interval: Annotated[Time, IN_CODE] = 1.0
     heartbeat_broker_interval: Annotated[Time, IN_CODE] = 30.0
     persist_consumer_offset_interval: Annotated[Time, IN_CODE] = 1.0
+    broker_suspend_max_time: Annotated[Time, IN_CODE] = 15.0
     shutdown_timeout: Annotated[Time, IN_CODE] = 3.0
     max_cached_bytes: Annotated[
         int, BYTES, Gt(0), Words("of messages that wait for their handlers, in all groups together")

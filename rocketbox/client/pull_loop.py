@@ -30,8 +30,9 @@ __all__ = ["PullContext", "PullLoop", "has_tag"]
 
 _log = logging.getLogger(__name__)
 
-BROKER_HOLD_MS = 15_000  # how long a broker may park a pull
-PULL_TIMEOUT = 30.0  # seconds; longer than the hold and the broker's own 5 s step
+AFTER_THE_HOLD = (
+    15.0  # seconds until a pull that a broker held is given up; longer than an Apache broker's own 5 s step
+)
 AFTER_AN_ERROR = 1.0  # seconds
 AFTER_FLOW_CONTROL = 0.02
 LOG_AGAIN_AFTER = 60.0  # seconds in which one queue's repeated errors are one line
@@ -115,6 +116,7 @@ class PullLoop:
     async def _pull(self, subscription: SubscriptionData, *, decompress: bool = True) -> PullResult:
         queue, context = self._queue, self._context
         options = context.options
+        hold = context.instance.options.broker_suspend_max_time
         address = await context.instance.pull_address(queue.queue, self._broker_id)
         queue.last_pull_at = self._clock.monotonic()
         return await pull_message(
@@ -128,13 +130,13 @@ class PullLoop:
                 max_msg_nums=1 if self._singly or queue.only_one else options.pull_batch_size,
                 sys_flag=int(PullSysFlag.SUSPEND),
                 commit_offset=0,
-                suspend_timeout_millis=BROKER_HOLD_MS,
+                suspend_timeout_millis=int(hold * 1000),
                 sub_version=subscription.sub_version,
                 expression_type=subscription.expression_type,
                 max_msg_bytes=options.pull_batch_size_in_bytes,
                 bname=queue.queue.broker_name,
             ),
-            timeout=PULL_TIMEOUT,
+            timeout=hold + AFTER_THE_HOLD,
             decompress=decompress,
         )
 

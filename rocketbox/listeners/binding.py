@@ -24,7 +24,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any
 
 from rocketbox.client import Producer
 from rocketbox.errors import ConfigurationError, Finding
@@ -47,6 +47,7 @@ from rocketbox.listeners.payload_types import (
     item_of_list,
     may_be_none,
     mentions_payload,
+    plain_hint,
     type_name,
     without_none,
 )
@@ -174,12 +175,11 @@ class _SignatureReader:
             return None
         if header := header_in(hint):
             return found(Role.HEADER, hint, header=header) if self.check_header(raw.name, hint, header) else None
-        required = without_none(hint)
-        item = item_of_list(required)
-        taken = required if item is None else item
-        if get_origin(taken) is Annotated and get_args(taken)[0] in (MessageExt, Message):
-            taken = get_args(taken)[0]  # what else it says is for others
-        optional = has_default or required is not hint
+        plain = plain_hint(hint)  # what else is said of it is for others
+        required = without_none(plain)
+        item = item_of_list(plain_hint(required))
+        taken = plain_hint(required if item is None else item)
+        optional = has_default or required is not plain
         if taken in (MessageExt, Message):
             if not self.check_batch(raw.name, taken, item is not None and optional):
                 return None

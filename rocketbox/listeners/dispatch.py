@@ -144,6 +144,11 @@ class Invocation(ConsumeContext):
         return self._dispatch.binding.signature.name
 
     @property
+    def handler(self) -> Callable[..., Any]:
+        """The function itself; of a bean's method the function in its class."""
+        return self._dispatch.binding.signature.function
+
+    @property
     def where(self) -> str:
         """``file:line`` of the handler."""
         return self._dispatch.binding.signature.where

@@ -20,6 +20,7 @@ __all__ = [
     "item_of_list",
     "may_be_none",
     "mentions_payload",
+    "plain_hint",
     "type_name",
     "without_none",
 ]
@@ -36,8 +37,8 @@ def is_payload(hint: Any) -> bool:
     if origin in (Union, types.UnionType):
         members = [member for member in get_args(hint) if member is not type(None)]
         return bool(members) and all(is_payload(member) for member in members)
-    if alias := getattr(hint, "__value__", None):  # type Event = Departure | Arrival (Python 3.12)
-        return is_payload(alias)
+    if (meant := _without_alias(hint)) is not hint:
+        return is_payload(meant)
     kind = origin or hint
     if not isinstance(kind, type):
         return False
@@ -80,6 +81,23 @@ def may_be_none(hint: Any) -> bool:
 
 def item_of_list(hint: Any) -> Any:
     return get_args(hint)[0] if get_origin(hint) is list else None
+
+
+def plain_hint(hint: Any) -> Any:
+    """What is meant by ``Annotated[T, ...]`` and by ``type Batch = T`` (Python 3.12): T; any other hint as it is."""
+    while True:
+        meant = get_args(hint)[0] if get_origin(hint) is Annotated else _without_alias(hint)
+        if meant is hint:
+            return hint
+        hint = meant
+
+
+def _without_alias(hint: Any) -> Any:
+    """What ``type Batch = list[Order]`` stands for, and ``Batch[Order]`` where that is ``type Batch[T] = list[T]``."""
+    alias = get_origin(hint) or hint
+    if type(alias).__name__ != "TypeAliasType":  # of typing or of typing_extensions
+        return hint
+    return alias.__value__ if alias is hint else alias.__value__[get_args(hint)]
 
 
 def without_none(hint: Any) -> Any:

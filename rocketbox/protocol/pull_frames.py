@@ -17,15 +17,15 @@ import json
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from rocketbox.protocol.codes import CLIENT_VERSION, LanguageCode, SerializeType
 from rocketbox.protocol.command import JSON, RESPONSE_FLAG, RemotingCommand, decode_parts, encode_ext_fields
 from rocketbox.protocol.headers import HeaderError, PullMessageRequestHeader
+from rocketbox.protocol.kept_heads import keep_head
 
 __all__ = ["PullHead", "PullReader", "PullReplyTemplate"]
 
-KeyT = TypeVar("KeyT", bound=tuple[bytes | str | None, ...])
 
 ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 _QUEUE_OFFSET = "queueOffset"
@@ -37,8 +37,6 @@ _NAMES = (
     "expressionType", "maxMsgBytes",
 )  # fmt: skip
 _MOST_DIGITS = 18  # of an offset that needs no closer look: it fits into a long
-_MAX_HEADS = 10_000
-_MAX_KEY = 4_096  # bytes or characters; what a stranger may have kept of one pull
 
 _TWO_SIZES = struct.Struct(">II")
 _SIZE = struct.Struct(">I")
@@ -94,7 +92,7 @@ class PullReader:
             return head, int(offset), int(commit_offset)
         decoded = PullMessageRequestHeader.decode(fields)
         head = _head_of(decoded)
-        _keep(self._by_fields, key, head)
+        keep_head(self._by_fields, key, head)
         return head, decoded.queue_offset, decoded.commit_offset
 
     def _read_json(self, header: bytes) -> tuple[PullHead, int, int] | None:
@@ -121,7 +119,7 @@ class PullReader:
             head = _head_of_json(header, key, int(offset), int(commit_offset))
             if head is None:
                 return None
-            _keep(self._by_bytes, key, head)
+            keep_head(self._by_bytes, key, head)
         return head, int(offset), int(commit_offset)
 
 
@@ -164,14 +162,6 @@ def _head_of_json(header: bytes, key: _JsonKey, offset: int, commit_offset: int)
         return None  # the way that asks for names tells what is wrong
     is_read = decoded.queue_offset == offset and decoded.commit_offset == commit_offset
     return _head_of(decoded) if is_read else None
-
-
-def _keep(heads: dict[KeyT, PullHead], key: KeyT, head: PullHead) -> None:
-    if sum(len(part) for part in key if part is not None) > _MAX_KEY:
-        return
-    if len(heads) >= _MAX_HEADS:  # somebody puts something of each pull into its header
-        heads.clear()
-    heads[key] = head
 
 
 class PullReplyTemplate:

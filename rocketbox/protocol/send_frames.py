@@ -17,15 +17,15 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from json.decoder import scanstring  # type: ignore[attr-defined]  # the types leave out the reader of one string
-from typing import Final, TypeVar
+from typing import Final
 
 from rocketbox.protocol.codes import CLIENT_VERSION, LanguageCode, RequestCode, SerializeType
 from rocketbox.protocol.command import JSON, RESPONSE_FLAG, RemotingCommand, decode_parts, encode_ext_fields
 from rocketbox.protocol.headers import HeaderError
+from rocketbox.protocol.kept_heads import MAX_KEY, keep_head
 
 __all__ = ["SendHead", "SendReader", "SendReplyTemplate"]
 
-KeyT = TypeVar("KeyT", bound=tuple[bytes | str | None, ...])
 
 ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 _SEND_MESSAGE = int(RequestCode.SEND_MESSAGE)
@@ -41,9 +41,7 @@ _JSON_BORN = b',"g":"'
 _JSON_PROPERTIES = b'","i":"'
 _EXT_AT = 21  # where the entries begin in a binary header without a remark
 _REMARK_SIZE = slice(13, 17)
-_MAX_HEADS = 10_000
 _MAX_BEGINS = 1_000
-_MAX_KEY = 4_096  # bytes or characters; what a stranger may have kept of one send
 
 _SIZE = struct.Struct(">I")
 _TWO_SIZES = struct.Struct(">II")
@@ -101,7 +99,7 @@ class SendReader:
         head = self._by_fields.get(key)
         if head is None:
             head = _read_head(fields, names)
-            _keep(self._by_fields, key, head)
+            keep_head(self._by_fields, key, head)
         return head, _number(fields, born, 0), fields.get(properties, "").encode("utf-8", "replace")
 
     def _read_bytes(self, header: bytes) -> tuple[SendHead, int, bytes] | None:
@@ -119,7 +117,7 @@ class SendReader:
         key = (header[_EXT_AT:born_at], header[born_end:properties_at], header[end:])
         head = self._by_bytes.get(key)
         if head is None:
-            if born_at + (properties_at - born_end) + (len(header) - end) > _MAX_KEY:
+            if born_at + (properties_at - born_end) + (len(header) - end) > MAX_KEY:
                 return None  # what is not kept has no need of this way
             # Bytes that look like a name may be part of a value: only pieces that are whole entries are believed, and
             # the same bytes mean the same the next time.
@@ -127,7 +125,7 @@ class SendReader:
             if not all(_add_entries(piece, fields) for piece in key) or not fields.keys().isdisjoint("gi"):
                 return None
             head = _read_head(fields, _V2_NAMES)
-            _keep(self._by_bytes, key, head)
+            keep_head(self._by_bytes, key, head)
         return head, int(born), header[start:end]
 
     def _read_json(self, header: bytes) -> tuple[SendHead, int, bytes] | None:
@@ -159,10 +157,10 @@ class SendReader:
             head = _head_of_json(header, key, born, properties)
             if head is None:
                 return None
-            _keep(self._by_bytes, key, head)
+            keep_head(self._by_bytes, key, head)
         opaque_at = header.find(b'"opaque":', tail_at) + len(b'"opaque":')
         opaque_end = header.find(b",", opaque_at)
-        if len(header) <= _MAX_KEY and tail_at < opaque_at < opaque_end:
+        if len(header) <= MAX_KEY and tail_at < opaque_at < opaque_end:
             if len(self._by_begin) >= _MAX_BEGINS:
                 self._by_begin.clear()
             self._begin_size = born_at
@@ -190,14 +188,6 @@ def _read_known(header: bytes, born_at: int, known: _JsonPieces) -> tuple[SendHe
     if not (header.startswith(behind, end) and header[end + len(behind) : -len(rest)].isdigit()):
         return None
     return head, int(born), text.encode("utf-8", "replace")
-
-
-def _keep(heads: dict[KeyT, SendHead], key: KeyT, head: SendHead) -> None:
-    if sum(len(part) for part in key if part is not None) > _MAX_KEY:
-        return
-    if len(heads) >= _MAX_HEADS:  # somebody puts something of each message into its header
-        heads.clear()
-    heads[key] = head
 
 
 def _add_entries(data: bytes, fields: dict[str, str]) -> bool:

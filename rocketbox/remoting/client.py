@@ -27,7 +27,7 @@ from rocketbox.protocol.prepared_sends import SendRequest
 from rocketbox.remoting.connection import Connection, Driver, RemotingOptions, RequestHandler, Role, close_all
 from rocketbox.remoting.network import Network, TcpNetwork, format_address, parse_address, reason_of
 from rocketbox.remoting.role import AnswerTaker
-from rocketbox.remoting.sweep_times import SweepTimes
+from rocketbox.remoting.sweep_times import IDLE_SWEEP_INTERVAL, SweepTimes
 from rocketbox.tasks import SupervisedTask, Supervisor
 from rocketbox.waiters import Waiter, make_waiter
 
@@ -229,6 +229,7 @@ class RemotingClient:
         if self._connections.get(address) is old:
             del self._connections[address]
             self._others.add(old)
+            self._sweeps.by(self._clock.monotonic())  # closed as soon as it awaits nothing
             self._call(self.on_disconnected, address)
 
     def forked(self, process: int) -> None:
@@ -439,6 +440,8 @@ class RemotingClient:
                     self._others.discard(connection)
                 elif not connection.closed and not connection.requests_in_flight and not self._connecting:
                     connection.close("the server asked to go away")
+            if self._others:
+                due = min(due, now + IDLE_SWEEP_INTERVAL)
             for address, pending in self._connecting.items():
                 for waiter, deadline in pending.waiting:
                     if waiter.done():

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from math import inf
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -96,10 +95,8 @@ class Connection:
         self._requests = PeerRequests(self, driver, role)
         self._hooked = self._requests.hooked
         self._read_turns = role.read_turns
-        # activity, as of the last sweep
-        self._read_since_sweep = True
-        self._wrote_since_sweep = True
-        self._last_read = self._last_activity = self._silent_since = self._monotonic()
+        self._last_read = self._last_written = self._awaited_since = self._monotonic()
+        self._role.sweeps.by(self._last_read + options.idle_timeout)
 
     @property
     def closed(self) -> bool:
@@ -150,8 +147,8 @@ class Connection:
 
     @property
     def silent_for(self) -> float:
-        """Seconds in which an answer was awaited all the time and nothing at all came in, to a sweep more or less."""
-        return 0.0 if self._read_since_sweep or not self._waiters else self._monotonic() - self._silent_since
+        """Seconds in which an answer was awaited all the time and nothing at all came in."""
+        return self._monotonic() - max(self._last_read, self._awaited_since) if self._waiters else 0.0
 
     def __repr__(self) -> str:
         state = "open" if self._close_reason is None else f"closed ({self._close_reason})"
@@ -222,8 +219,10 @@ class Connection:
             opaque = next(self._opaques) & MAX_OPAQUE
         self._write(encode(opaque))  # raises before there is anything to take back
         deadline = now + timeout
+        if not waiters:
+            self._awaited_since = now
         waiters[opaque] = (taker, deadline, timeout, what)
-        if timeout < IDLE_SWEEP_INTERVAL:
+        if deadline < self._role.sweeps.due:
             self._role.sweeps.by(deadline)
         if self._role.accepted:
             self._role.awaiting.add(self)
@@ -388,7 +387,7 @@ class Connection:
     # --- receiving -------------------------------------------------------------------------------------------------
 
     def _receive(self, commands: list[RemotingCommand]) -> None:
-        self._read_since_sweep = True
+        self._last_read = self._monotonic()
         if commands and self._role.accepted:
             self._serialization = commands[-1].serialization or SerializeType.JSON
         waiters, requests = self._waiters, self._requests
@@ -421,6 +420,7 @@ class Connection:
         held = reader.buffered_bytes
         if held or intake.counted_bytes:
             intake.count(self, held)
+            self._role.sweeps.by(self._last_read + IDLE_SWEEP_INTERVAL)
 
     def read_on(self) -> None:
         """Take the next ones of the frames that have come already."""
@@ -477,7 +477,7 @@ class Connection:
         if not output:
             return b""
         self._output = []
-        self._wrote_since_sweep = True
+        self._last_written = self._monotonic()
         return b"".join(output)
 
     def flushed(self, size: int) -> None:
@@ -495,7 +495,7 @@ class Connection:
     def resume_writing(self) -> None:
         """The driver has passed on what it held."""
         self._driver_is_full = False
-        self._wrote_since_sweep = True
+        self._last_written = self._monotonic()
         self._update_congestion()
 
     def lost(self, reason: str) -> None:
@@ -535,6 +535,7 @@ class Connection:
             return
         self._close_reason = reason
         self._closed_at = self._monotonic()
+        self._role.sweeps.by(self._closed_at + self._role.options.close_timeout)
         self._requests.stop()
         pending = [taker for taker, *_ in self._waiters.values()] + self._line.close()
         self._waiters.clear()
@@ -552,17 +553,10 @@ class Connection:
     def sweep(self) -> float:
         """Fail what is past its deadline; close when idle or silent for too long.
 
-        Returns when the next deadline is, ``inf`` when there is none.
+        Returns when there may be something to do again, if nothing comes up meanwhile.
         """
         now = self._monotonic()
-        if self._read_since_sweep or not self._waiters:
-            self._silent_since = now
-        if self._read_since_sweep:
-            self._last_read = self._last_activity = now
-            self._read_since_sweep = False
-        if self._wrote_since_sweep:
-            self._last_activity = now
-            self._wrote_since_sweep = False
+        last_activity = max(self._last_read, self._last_written)
         options = self._role.options
         if self._close_reason is not None:
             if now - self._closed_at >= options.close_timeout:
@@ -580,10 +574,10 @@ class Connection:
             self._line.call()  # what has expired makes room
         if expired and now - self._last_read >= options.silence_timeout:
             self.close(f"nothing came in for {now - self._last_read:.0f} s")
-        elif unwritten and self._congested and now - self._last_activity >= options.silence_timeout:
+        elif unwritten and self._congested and now - last_activity >= options.silence_timeout:
             # Its output full, a dead peer is asked nothing more: no answer would ever be missed.
-            self.close(f"nothing was taken for {now - self._last_activity:.0f} s")
-        elif now - self._last_activity >= options.idle_timeout and not self._waiters and not self._requests.running:
+            self.close(f"nothing was taken for {now - last_activity:.0f} s")
+        elif now - last_activity >= options.idle_timeout and not self._waiters and not self._requests.running:
             self.close(f"idle for {options.idle_timeout:g} s")
         elif (late := self._intake.too_slow(now, reading=self._requests.reading)) is not None:
             self._role.counters.frames_too_slow += 1
@@ -593,7 +587,13 @@ class Connection:
             self.abort(late)
         deadlines = [deadline for _, deadline, *_ in self._waiters.values() if deadline > now]
         deadlines += [place.deadline for place in self._line.places]
-        return min(deadlines, default=inf)
+        if self.closed:  # just now
+            deadlines.append(self._closed_at + options.close_timeout)
+        elif self._intake.is_watching or self._congested:
+            deadlines.append(now + IDLE_SWEEP_INTERVAL)
+        # A handler that runs, or an answer that is awaited, keeps an idle connection open until it is over.
+        deadlines.append(max(last_activity + options.idle_timeout, now + IDLE_SWEEP_INTERVAL))
+        return min(deadlines)
 
     def _cannot_be_written(self) -> RemotingError:
         if self._congested:

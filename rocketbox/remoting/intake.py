@@ -90,6 +90,11 @@ class Intake:
         refused, self.reader.refused = self.reader.refused, []
         return refused
 
+    @property
+    def is_watching(self) -> bool:
+        """Whether half a frame is there, of a peer that is not given all the time it likes."""
+        return self._watch is not None and self.reader.in_frame
+
     def too_slow(self, now: float, *, reading: bool) -> str | None:
         """What is late of a frame that has begun, None when nothing is."""
         if self._watch is None:

@@ -10,6 +10,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -232,7 +233,7 @@ class MemoryNetwork:
 
     def __init__(self, *, max_items: int = 16) -> None:
         self._max_items = max_items
-        self._listeners: dict[tuple[str, int], tuple[Opened, Supervisor]] = {}
+        self._listeners: dict[tuple[str, int], tuple[Opened, Supervisor, Context]] = {}
         self._next_port = self.FIRST_FREE_PORT
 
     async def connect(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Connection:
@@ -240,11 +241,12 @@ class MemoryNetwork:
         listener = self._listeners.get((host, port))
         if listener is None:
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-        accepted, server_tasks = listener
+        accepted, server_tasks, context = listener
         here, there = ("127.0.0.1", self._free_port()), (host, port)
         to_server, at_server = anyio.create_memory_object_stream[bytes](self._max_items)
         to_client, at_client = anyio.create_memory_object_stream[bytes](self._max_items)
-        _start(_MemoryStream(StapledObjectStream(to_client, at_server), there, here), accepted, server_tasks)
+        at_the_server = _MemoryStream(StapledObjectStream(to_client, at_server), there, here)
+        context.run(_start, at_the_server, accepted, server_tasks)  # as if a task of the listener had accepted it
         return _start(_MemoryStream(StapledObjectStream(to_server, at_client), here, there), opened, tasks)
 
     async def listen(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Listener:
@@ -252,7 +254,7 @@ class MemoryNetwork:
         address = (host, port or self._free_port())
         if address in self._listeners:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-        self._listeners[address] = (opened, tasks)
+        self._listeners[address] = (opened, tasks, copy_context())
 
         async def close() -> None:
             self._listeners.pop(address, None)

@@ -227,7 +227,7 @@ class RemotingServer:
             connection.stop_serving()
 
     async def _sweep(self) -> None:
-        """Deadlines of requests of ours when they come, all else (idleness, slow frames) once a second."""
+        """Deadlines of requests of ours when they come, all else (idleness, slow frames) at most once a second."""
         swept, due = self._clock.monotonic(), inf
         while True:
             now = await self._sweeps.next(due)
@@ -235,14 +235,14 @@ class RemotingServer:
             if all_of_them:
                 swept = now
             due = self._sweep_once(all_of_them=all_of_them)
+            if not all_of_them:  # what this sweep was for may be among the others
+                due = min(due, swept + ALL_SWEPT_INTERVAL)
 
     def _sweep_once(self, *, all_of_them: bool) -> float:
         """When the next deadline is. No task's variables hold a connection until then."""
         awaiting = self._role.awaiting
-        if all_of_them:
-            for connection in list(self.connections):
-                connection.sweep()
-        due = min([connection.sweep() for connection in list(awaiting)], default=inf)
+        swept = self.connections if all_of_them else awaiting
+        due = min([connection.sweep() for connection in list(swept)], default=inf)
         for connection in list(awaiting):
             if not connection.awaits:
                 awaiting.discard(connection)

@@ -13,10 +13,15 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it has no types
 from pyspark.sql import SparkSession
+
+from rocketbox.message import MessageQueue
+from rocketbox.spark.checkpoint import RESET, CheckpointError, decode_offset
 
 __all__ = ["BatchLog", "PlannedBatch"]
 
@@ -44,27 +49,45 @@ class BatchLog:
         self._files = self._root.getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
 
     def last_planned(self) -> PlannedBatch | None:
-        """The batch that was planned last; None before the first one."""
-        planned = self._numbers("offsets")
+        """The batch that was planned last; None before the first one.
+
+        Raises CheckpointError for a checkpoint that is damaged: Spark would not go on from it either.
+        """
+        self._parsed("metadata")
+        planned, done = self._numbers("offsets"), self._numbers("commits")
+        if done:
+            self._parsed(f"commits/{max(done)}", version=True)
         if not planned:
             return None
         last = max(planned)
-        return PlannedBatch(last, self.end(last), last in self._numbers("commits"))
+        return PlannedBatch(last, self.end(last), last in done)
 
     def end(self, batch: int) -> Any:
         """Where a batch ends, as its source wrote it; None when that is not known (any more)."""
-        text = self._read(f"offsets/{batch}")
-        lines = [] if text is None else text.splitlines()
-        return json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else None
+        found = self._parsed(f"offsets/{batch}", version=True)
+        if found is not None and len(found) < 2:
+            raise self._damaged(f"offsets/{batch}", "it has no offset")
+        return None if found is None else found[1]
+
+    def read_up_to(self, planned: PlannedBatch | None) -> dict[MessageQueue, int] | None:
+        """Where the last batch ends that is done; None where nobody knows yet where a queue begins."""
+        if planned is None or planned.end is None:
+            return None
+        end = decode_offset(planned.end)
+        if planned.done:
+            return {queue: progress.next for queue, progress in end.queues.items()}
+        before = self.end(planned.id - 1) if planned.id else None
+        begun = {} if before is None else decode_offset(before).queues
+        return {queue: begun[queue].next if queue in begun else found.first for queue, found in end.queues.items()}
 
     def attempts(self, planned: PlannedBatch | None) -> int:
         """How often the function was given the batch that is not done yet, by this process and those before it."""
         if planned is None or planned.done:
             return 0
-        text = self._read(ATTEMPTS)
-        if text is None:
-            return 1
         try:
+            text = self._read(ATTEMPTS)
+            if text is None:
+                return 1
             noted = json.loads(text)
             return int(noted["attempts"]) if noted["batch"] == planned.id else 1
         except (ValueError, KeyError, TypeError) as error:
@@ -97,12 +120,39 @@ class BatchLog:
         names = (status.getPath().getName() for status in self._files.listStatus(path))
         return {int(name) for name in names if name.isdecimal()}
 
+    def _parsed(self, name: str, *, version: bool = False) -> list[Any] | None:
+        """The lines of JSON in a file of Spark's, behind the one with its ``version``; None: there is no such file."""
+        try:
+            text = self._read(name)
+            if text is None:
+                return None
+            lines = text.splitlines()
+            if version and not re.fullmatch(r"v\d+", lines.pop(0) if lines else ""):
+                raise ValueError("it has no version")
+            if not lines:
+                raise ValueError("it ends too early")
+            return [None if line == "-" else json.loads(line) for line in lines]
+        except ValueError as error:
+            raise self._damaged(name, str(error)) from error
+
+    def _damaged(self, name: str, why: str) -> CheckpointError:
+        return CheckpointError(
+            f"the checkpoint {self._root.toString()} is damaged, its file {name} is cut or was written over ({why}): "
+            "restore it from a copy, or begin anew: with starting_offsets=group that goes on where the group stands "
+            f"({RESET})"
+        )
+
     def _read(self, name: str) -> str | None:
+        """The text of a file; None: there is none. Raises ValueError for one whose checksum does not fit."""
         path = self._path(name)
         if not self._files.exists(path):
             return None
         stream = self._files.open(path)
         try:
             return str(self._java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        except Py4JJavaError as error:
+            if "ChecksumException" not in str(error.java_exception):
+                raise
+            raise ValueError("its checksum does not fit") from error
         finally:
             stream.close()

@@ -22,15 +22,19 @@ import anyio
 from anyio.from_thread import BlockingPortal
 from pyspark.sql import DataFrame, SparkSession
 
+from rocketbox.client import Admin
 from rocketbox.frames import awaited_frames, outwards, place_of_frame, users_frame
 from rocketbox.loops import call_soon_from_thread
 from rocketbox.spark.batch import SparkBatch
-from rocketbox.spark.batch_log import BatchLog
-from rocketbox.spark.checkpoint import decode_offset
+from rocketbox.spark.batch_log import BatchLog, PlannedBatch
+from rocketbox.spark.checkpoint import INITIAL, decode_offset
 from rocketbox.spark.deliveries import Delivery
-from rocketbox.spark.lease import Lease
+from rocketbox.spark.given_up import frame_of, remains_of
+from rocketbox.spark.lease import Lease, LeaseLostError
 from rocketbox.spark.listener_options import SparkListenerOptions
-from rocketbox.spark.query import in_words
+from rocketbox.spark.offsets import QueueRange
+from rocketbox.spark.progress import ranges_between
+from rocketbox.spark.query import in_words, is_of_reading
 from rocketbox.spark.query_options import OnFailedBatch
 from rocketbox.spark.signature import SparkSignature
 
@@ -62,6 +66,7 @@ class BatchRunner:
         *,
         beans: Mapping[str, Callable[[], Any]],
         delivery: Delivery,
+        admin: Admin,
         name_server: str,
         succeeded: Callable[[], None],
     ) -> None:
@@ -71,6 +76,8 @@ class BatchRunner:
         """Whether that was the last attempt that the batch had."""
         self.done = -1
         """The id of the last batch of this query that the function has done."""
+        self.last = -1
+        """The id of the last batch that is done, by whichever query and process."""
         self.attempt = (-1, 0)  # batch, which attempt it is
         self.idle = threading.Event()
         self.idle.set()
@@ -79,17 +86,19 @@ class BatchRunner:
         self._beans = beans
         self._needs = {name: hint for name, hint in signature.parameters if hint in (SparkBatch, SparkSession)}
         self._delivery = delivery
+        self._admin = admin
         self._name_server = name_server
         self._succeeded = succeeded
-        self._refusing = False
+        self._ranges: list[QueueRange] | None = None  # what the batch reads, where the checkpoint says so
+        self._refusing = self._interrupted = False
         self._cut_short: tuple[int, int] | None = None
         self._thread: int | None = None
         self._coroutine: Coroutine[Any, Any, Any] | None = None
 
-    def begin(self, log: BatchLog, lease: Lease, portal: BlockingPortal) -> None:
-        """A query is about to start. Blocks: it looks into the checkpoint."""
-        planned = log.last_planned()
-        self.failure, self.gave_up, self.done = None, False, -1
+    def begin(self, log: BatchLog, planned: PlannedBatch | None, lease: Lease, portal: BlockingPortal) -> None:
+        """A query is about to start; ``planned`` is the last batch of its checkpoint. Blocks: it looks into that."""
+        self.failure, self.gave_up, self.done, self._interrupted = None, False, -1, False
+        self.last = -1 if planned is None else planned.id if planned.done else planned.id - 1
         self._log, self._lease, self._portal = log, lease, portal
         self._pending = -1 if planned is None or planned.done else planned.id
         self._tried = log.attempts(planned)
@@ -99,19 +108,24 @@ class BatchRunner:
         """Begin no further batch."""
         self._refusing = True
 
+    def interrupt(self) -> None:
+        """The query is about to be stopped, and will begin again."""
+        self._interrupted = True
+
     def take_back(self) -> None:
-        """Count the attempt that a stop has cut short for none: it is not the batch's fault.
+        """Count an attempt for none where a stop has cut it short, or its rows could not be read: see ``_is_excused``.
 
         Not on the thread that called the function: Spark interrupts that one when it stops the query.
         """
-        if self._cut_short is None:
+        cut, self._cut_short = self._cut_short, None
+        if cut is None:
             return
-        (batch, attempt), self._cut_short = self._cut_short, None
+        batch, attempt = cut
         try:
             self._log.note(batch, attempt - 1)
         except Exception as error:
             _log.warning(
-                "batch %d of Spark listener %s was cut short by the stop, and counts as tried: %s",
+                "an attempt of batch %d of Spark listener %s was cut short, and counts: %s",
                 batch, self._options.group, in_words(error),
             )  # fmt: skip
 
@@ -132,16 +146,20 @@ class BatchRunner:
             self._check(batch, attempt)
             if not self._is_empty(batch):
                 self._deliver(rows, batch, attempt)
-            self.done = batch
+            self.done = self.last = batch
             self._succeeded()
         except BaseException as error:
             self.failure = error
-            if self._refusing:
+            if self._is_excused(error):
                 self._cut_short = (batch, attempt)
             raise
         finally:
             self._thread = self._coroutine = None
             self.idle.set()
+
+    def _is_excused(self, error: BaseException) -> bool:
+        """Whether neither the batch nor the function is to blame for the end of an attempt."""
+        return self._refusing or self._interrupted or isinstance(error, LeaseLostError) or is_of_reading(error)
 
     def _check(self, batch: int, attempt: int) -> None:
         """Whether the batch may begin; it is counted then."""
@@ -153,7 +171,7 @@ class BatchRunner:
             self._give_up(batch)
             raise self._never_ended(batch, attempt)
         self.attempt = (batch, attempt)
-        if attempt > 1:
+        if attempt > 1 or batch == self._pending:  # of which a note may stand there that it was not tried
             self._log.note(batch, attempt)
 
     def _never_ended(self, batch: int, attempt: int) -> BatchFailedTooOftenError:
@@ -172,13 +190,11 @@ class BatchRunner:
         if last != batch - 1:
             before = self._log.end(batch - 1)
         self._last_end = (batch, end)
+        self._ranges = None
         if end is None or (before is None and batch > 0):
             return False
-        began = {} if before is None else decode_offset(before).queues
-        return all(
-            done.next == (began[queue].next if queue in began else done.first)
-            for queue, done in decode_offset(end).queues.items()
-        )
+        self._ranges = ranges_between(INITIAL if before is None else decode_offset(before), decode_offset(end))
+        return not any(self._ranges)
 
     def _deliver(self, rows: DataFrame, batch: int, attempt: int) -> None:
         most = self._options.max_batch_attempts
@@ -190,7 +206,7 @@ class BatchRunner:
         try:
             self._call(rows, batch, attempt)
         except Exception as error:
-            if attempt != most or self._refusing:
+            if attempt != most or self._is_excused(error):
                 raise
             if self._options.on_failed_batch is OnFailedBatch.FAIL:
                 self._give_up(batch)
@@ -203,10 +219,18 @@ class BatchRunner:
 
     def _dead_letter(self, rows: DataFrame, batch: int, error: Exception) -> None:
         self._portal.call(self._lease.confirm)
-        number = self._delivery.dead_letter(rows, in_words(error), self._name_server)
+        number, lost = 0, ""
+        if self._ranges is not None:
+            remains = self._portal.call(remains_of, self._admin, self._ranges)
+            lost = remains.gone_in_words()
+            rows = frame_of(rows.sparkSession, remains.there, self._name_server, self._options.selector_expression)
+        if self._ranges is None or remains.there:
+            number = self._delivery.dead_letter(rows, in_words(error), self._name_server)
         _log.error(
-            "batch %d of Spark listener %s has failed %d times (max_batch_attempts): its %d messages are in %%DLQ%%%s",
-            batch, self._options.group, self._options.max_batch_attempts, number, self._options.group, exc_info=error,
+            "batch %d of Spark listener %s has failed %d times (max_batch_attempts): %d messages of it are in "
+            "%%DLQ%%%s%s",
+            batch, self._options.group, self._options.max_batch_attempts, number, self._options.group,
+            f"; {lost}" if lost else "", exc_info=error,
         )  # fmt: skip
 
     def _call(self, rows: DataFrame, batch: int, attempt: int) -> None:

@@ -12,6 +12,10 @@ a repeated batch begins where it began before, although Spark asks for the first
 time. Apache RocketMQ has no identity of a cluster, ``DefaultCluster`` and ``broker-a`` are everywhere; two stores do
 not hold another message of that time at that place. A master, its replicas and whoever is made master have the same
 log, so the same witness. It is left out where there is none: at offset 0, or when it was deleted already.
+``stood`` is how far the group was when the query began in the queue, where that was further than ``first``: what lies
+before it was read by others, and not from another checkpoint of this query's.
+``since`` beside ``group`` is when a query began that reads from the latest on, in milliseconds: a queue that it finds
+later, because its broker was away then, is read from there, and not what it had before.
 ``{"initial": true, "v": 1}`` is the place before the first batch.
 """
 
@@ -55,11 +59,17 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """A query began at ``first`` in a queue and goes on at ``next``."""
+    """A query began at ``first`` in a queue and goes on at ``next``; its group ``stood`` further then, if not None."""
 
     first: int
     next: int
     witness: Witness | None = None
+    stood: int | None = None
+
+    @property
+    def known(self) -> int:
+        """How far the group may be without anybody else having read on."""
+        return max(self.next, self.stood or 0)
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,8 @@ class StreamOffset:
     queues: Mapping[MessageQueue, QueueProgress] = field(default_factory=dict)
     group: str | None = None
     initial: bool = False
+    since_ms: int | None = None
+    """When a query began that reads from the latest on."""
 
 
 INITIAL = StreamOffset(initial=True)
@@ -81,7 +93,8 @@ def encode_offset(offset: StreamOffset) -> dict[str, Any]:
         return {"initial": True, "v": VERSION}
     queues = _tree({queue: _encode_progress(progress) for queue, progress in offset.queues.items()})
     group = {} if offset.group is None else {"group": offset.group}
-    return {**group, "queues": queues, "v": VERSION}
+    since = {} if offset.since_ms is None else {"since": offset.since_ms}
+    return {**group, "queues": queues, **since, "v": VERSION}
 
 
 def encode_ends(ends: Mapping[MessageQueue, int]) -> dict[str, Any]:
@@ -98,7 +111,9 @@ def decode_offset(value: Any) -> StreamOffset:
         group = value.get("group")
         if group is not None and not isinstance(group, str):
             raise ValueError(f"group {group!r} is no text")
-        return StreamOffset({queue: _decode_progress(found) for queue, found in _leaves(value["queues"])}, group)
+        since = _number(value, "since") if "since" in value else None
+        queues = {queue: _decode_progress(found) for queue, found in _leaves(value["queues"])}
+        return StreamOffset(queues, group, since_ms=since)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(value, error) from error
 
@@ -136,6 +151,8 @@ def _encode_progress(progress: QueueProgress) -> dict[str, int]:
     found = {"first": progress.first, "next": progress.next}
     if progress.witness is not None:
         found |= {"log": progress.witness.log_offset, "stored": progress.witness.stored_ms}
+    if progress.stood is not None:
+        found["stood"] = progress.stood
     return dict(sorted(found.items()))
 
 
@@ -143,9 +160,10 @@ def _decode_progress(found: Mapping[str, Any]) -> QueueProgress:
     first, following = _number(found, "first"), _number(found, "next")
     if first > following:
         raise ValueError(f"first {first} lies behind next {following}")
+    stood = _number(found, "stood") if "stood" in found else None
     if "log" not in found and "stored" not in found:
-        return QueueProgress(first, following)
-    return QueueProgress(first, following, Witness(_number(found, "stored"), _number(found, "log")))
+        return QueueProgress(first, following, None, stood)
+    return QueueProgress(first, following, Witness(_number(found, "stored"), _number(found, "log")), stood)
 
 
 def _number(found: Mapping[str, Any], name: str) -> int:

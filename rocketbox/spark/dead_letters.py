@@ -1,15 +1,17 @@
 """Messages of a frame to the dead-letter topic of a group, with the reason in their properties.
 
 They are what the group's handlers would have sent back: body and properties as they came, their id kept, and where they
-came from in ``DLQ_ORIGIN_TOPIC`` and ``DLQ_ORIGIN_MESSAGE_ID``. A message whose body could not be read is fetched from
-its queue once more, and goes as its broker has it. Sent at least once, as every write: a batch that comes again sends
-its dead letters again, with the same DEDUP_KEY.
+came from in ``DLQ_ORIGIN_TOPIC`` and ``DLQ_ORIGIN_MESSAGE_ID``. A message whose body could not be read, or is larger
+unpacked than a message may be, is fetched from its queue once more, and goes as its broker has it; one that has been
+deleted meanwhile, or whose record is damaged, is lost, which is told. Sent at least once, as every write: a batch that
+comes again sends its dead letters again, with the same DEDUP_KEY.
 
 Source: Apache RocketMQ 5.x ``AbstractSendMessageProcessor.consumerSendMsgBack`` (what a dead letter has).
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,19 +22,24 @@ from pyspark.sql import types as t
 from rocketbox.client import Admin, Producer
 from rocketbox.client.needed_topics import until_in_route
 from rocketbox.clock import Clock
-from rocketbox.errors import NoRouteError, RocketBoxError
+from rocketbox.errors import ClientError, NoRouteError, RemoteProtocolError, RocketBoxError
 from rocketbox.message import MAX_PROPERTIES_BYTES, Message, MessageQueue, Property, encode_properties
 from rocketbox.protocol.codes import MessageSysFlag, dlq_topic
 from rocketbox.protocol.stored_message import decode_messages
+from rocketbox.spark.group_topics import make_group_topic
+from rocketbox.spark.offsets import in_words
 from rocketbox.spark.outgoing import DEDUP_KEY, RowError, digest_of
 from rocketbox.spark.worker_client import gather
 
 __all__ = ["DLQ_REASON", "DeadLetter", "DeadLetterPlan", "send_dead_lot"]
 
+_log = logging.getLogger(__name__)
+
 DLQ_REASON = "DLQ_REASON"
 REASON = "reason"
 """The column with the reason."""
 NEEDED = ("body", "topic", "broker_name", "queue_id", "queue_offset", REASON)
+TAKEN = (*NEEDED, "properties", "msg_id")
 MOST_REASON = 1000  # characters
 OF_ITS_OLD_PLACE = frozenset(
     "MIN_OFFSET MAX_OFFSET DELAY TRAN_MSG REAL_TOPIC REAL_QID PGROUP CLUSTER POP_CK POP_CK_OFFSET 1ST_POP_TIME "
@@ -41,8 +48,8 @@ OF_ITS_OLD_PLACE = frozenset(
 )
 """Properties that a broker would take for an order to itself, or that are no longer true."""
 AT_ONCE = 16  # dead letters of a task in flight
+MOST_NAMED = 5  # messages that are lost and told one by one
 ROUTE_TIMEOUT = 5.0  # seconds until a topic that was made is known to the name server
-QUEUES = 1  # of a dead-letter topic, as brokers make them
 CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
@@ -66,12 +73,12 @@ class DeadLetterPlan:
                 f"a frame of dead letters lacks the column {missing[0]}; it needs those of the message that was read "
                 f"({', '.join(NEEDED[:-1])}, and properties and msg_id where it has them) and {REASON}, a string"
             )
-        self._columns = {name: index for index, name in enumerate(schema.names)}
+        self._columns = [index for index, name in enumerate(schema.names) if name in TAKEN]
         self._topic = dlq_topic(group)
 
     def messages(self, batch: pa.RecordBatch, key_of: Callable[[int, str], str]) -> Iterator[DeadLetter | RowError]:
         """One for each row; ``key_of(row, digest)`` is the row's DEDUP_KEY."""
-        for row, values in enumerate(batch.to_pylist()):
+        for row, values in enumerate(batch.select(self._columns).to_pylist()):
             queue = MessageQueue(values["topic"], values["broker_name"], values["queue_id"])
             properties = {
                 name: value
@@ -97,14 +104,23 @@ class DeadLetterPlan:
 async def send_dead_lot(producer: Producer, lot: Sequence[DeadLetter], timeout: float) -> Mapping[int, Exception]:
     """Send dead letters, to a topic that is made when it is not there. The errors, by the number in the lot."""
     admin = Admin(instance=producer.instance)
-    await ensure_topic(admin, lot[0].topic, producer.instance.clock)
+    await ensure_topic(admin, lot, producer.instance.clock)
     failed: dict[int, Exception] = {}
+    lost: list[DeadLetter] = []
     waiting = iter(enumerate(lot))
 
     async def work(_: int) -> None:
         for index, letter in waiting:
             try:
-                body, packing = (letter.body, 0) if letter.body is not None else await fetch(admin, letter)
+                body = letter.body
+                if body is not None and len(body) <= producer.options.max_message_size:
+                    found: tuple[bytes, int] | None = (body, 0)
+                else:
+                    found = await fetch(admin, letter)
+                if found is None:
+                    lost.append(letter)
+                    continue
+                body, packing = found
                 await producer.send_prepared(
                     letter.topic, body, dict(letter.properties), sys_flag=packing, timeout=timeout
                 )
@@ -112,30 +128,38 @@ async def send_dead_lot(producer: Producer, lot: Sequence[DeadLetter], timeout: 
                 failed[index] = error
 
     await gather(work, range(min(AT_ONCE, len(lot))))
+    if lost:
+        lost.sort(key=lambda letter: (letter.queue, letter.queue_offset))
+        places = [f"{in_words(letter.queue)} {letter.queue_offset}" for letter in lost[:MOST_NAMED]]
+        _log.warning(
+            "%d of %d messages for %s could not be read, and are deleted or damaged: they are lost "
+            "(%s%s)", len(lost), len(lot), lot[0].topic, ", ".join(places), ", ..." if len(lost) > MOST_NAMED else "",
+        )  # fmt: skip
     return failed
 
 
-async def ensure_topic(admin: Admin, topic: str, clock: Clock) -> None:
+async def ensure_topic(admin: Admin, lot: Sequence[DeadLetter], clock: Clock) -> None:
     """Brokers make the topic when they dead-letter themselves; until then nothing can be sent to it."""
+    topic, brokers = lot[0].topic, {letter.queue.broker_name for letter in lot}
     try:
         await admin.queues(topic)
     except NoRouteError:
-        await admin.create_topic(topic, queues=QUEUES)
-        await until_in_route(admin, topic, await admin.masters(), clock, ROUTE_TIMEOUT)
+        await make_group_topic(admin, topic, brokers)
+        await until_in_route(admin, topic, brokers, clock, ROUTE_TIMEOUT)
 
 
-async def fetch(admin: Admin, letter: DeadLetter) -> tuple[bytes, int]:
-    """The body as the broker has it, and the flags that say how it is compressed."""
-    pulled = await admin.pull_records(letter.queue, letter.queue_offset, 1)
-    for message in decode_messages(pulled.records, letter.queue.broker_name, decompress=False):
-        if message.queue_offset == letter.queue_offset:
+async def fetch(admin: Admin, letter: DeadLetter) -> tuple[bytes, int] | None:
+    """The body as the broker has it, and the flags that say how it is compressed; None: it is deleted, or damaged."""
+    queue, offset = letter.queue, letter.queue_offset
+    pulled = await admin.pull_records(queue, offset, 1)
+    try:
+        messages = decode_messages(pulled.records, queue.broker_name, decompress=False)
+    except RemoteProtocolError:
+        return None
+    for message in messages:
+        if message.queue_offset == offset:
             packing = message.sys_flag & (MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_MASK)
             return message.body, int(packing)
-    queue = letter.queue
-    raise NotThereError(
-        f"the message at {queue.topic}/{queue.broker_name}/{queue.queue_id}/{letter.queue_offset} is not there any more"
-    )
-
-
-class NotThereError(RocketBoxError):
-    """A message that was to be dead-lettered has been deleted meanwhile."""
+    if pulled.next_begin_offset <= offset and pulled.min_offset <= offset:
+        raise ClientError(f"{in_words(queue)} ends at {pulled.max_offset}, and its message {offset} was read before")
+    return None

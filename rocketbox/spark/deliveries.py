@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pyarrow import ArrowInvalid
 from pyspark.errors import ParseException
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as f
+from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, Finding, RocketBoxError
@@ -81,7 +83,11 @@ class Delivery:
             self._shape = self._read_schema()
 
     def begin(self) -> None:
-        """There is a session now, which alone reads DDL. Raises ConfigurationError."""
+        """A query starts, in a session, which alone reads DDL. Raises ConfigurationError.
+
+        What a query before it has counted and not told yet is forgotten: its session may be dead, and nobody answers.
+        """
+        self._waiting = []
         if self._shape is None and self._schema is not None:
             self._shape = self._read_schema()
 
@@ -154,10 +160,12 @@ class Delivery:
         options = {"nameServer": name_server, "deadLettersOf": self._group, "writeId": "dead-letters"}
         letters.write.format("rocketmq").mode("append").options(**options).save()
 
-    def dead_letter(self, rows: DataFrame, reason: str, name_server: str) -> int:
-        """Send all messages of a batch, as it came, to the group's dead-letter topic; how many there are."""
-        self._dead_letter(rows.withColumn("reason", f.lit(reason)), name_server)
-        return rows.count()
+    def dead_letter(self, messages: DataFrame, reason: str, name_server: str) -> int:
+        """Send messages, with the columns of a read, to the group's dead-letter topic; how many they were."""
+        counted = Observation()
+        letters = messages.withColumn("reason", f.lit(reason)).observe(counted, f.count(f.lit(1)).alias("letters"))
+        self._dead_letter(letters, name_server)
+        return int(counted.get["letters"])
 
     def _refusal(self, row: Any, columns: list[str]) -> InvalidRowError:
         message = row[MESSAGE] if MESSAGE in columns else row
@@ -172,7 +180,7 @@ class Delivery:
         forms: dict[RowForm, Callable[[], Any]] = {
             RowForm.SPARK: lambda: frame,
             RowForm.ARROW: frame.toArrow,
-            RowForm.PANDAS: frame.toPandas,
+            RowForm.PANDAS: lambda: _pandas(frame),
             RowForm.POLARS: lambda: _polars(frame),
         }
         return forms[self._as]()
@@ -201,6 +209,24 @@ class Delivery:
             logging.WARNING, now, "invalid", "%s: batch %d had %d messages that could not be read, or do not fit the "
             "schema; %s (%d since the start)", self._label, batch, number, done, self.invalid,
         )  # fmt: skip
+
+
+def _pandas(frame: DataFrame) -> Any:
+    """The frame of pandas that Spark makes; with a time that has no nanoseconds there, its times in microseconds.
+
+    A sender may write any time, and the end of the calendar is written often: it must not be the end of the topic.
+    """
+    try:
+        return frame.toPandas()
+    except ArrowInvalid:  # Spark has warned of it
+        times = [each.name for each in frame.schema if isinstance(each.dataType, TimestampType | TimestampNTZType)]
+        if not times:
+            raise
+    # Within an array Spark leaves each time as exact as it is.
+    found: Any = frame.withColumns({name: f.array(name) for name in times}).toPandas()
+    for name in times:
+        found[name] = found[name].str[0].astype("datetime64[us]")
+    return found
 
 
 def _polars(frame: DataFrame) -> Any:

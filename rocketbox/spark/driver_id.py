@@ -3,7 +3,7 @@
 It is a driver's own, so that two never take one another's lease for theirs. With a checkpoint on this machine it is
 kept there, locked while the process lives: a driver that was killed and comes again on the same checkpoint goes on at
 once, and need not wait for its own lease to run out. The name of the machine is part of it, for a folder that several
-machines mount may have no locks.
+machines mount may have no locks; so is the folder, for a copy of it has the same name inside.
 """
 
 from __future__ import annotations
@@ -38,6 +38,6 @@ def driver_id(storage: Storage, clock: Clock, folder: Path | None) -> Iterator[s
         if not (kept := lock.read()):
             kept = clock.uuid().encode()
             lock.write(kept)
-        yield f"{socket.gethostname()}@{kept.decode()}"
+        yield f"{socket.gethostname()}:{folder}@{kept.decode(errors='replace')}"
     finally:
         lock.release()

@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import types as t
 
-__all__ = ["encode_json", "json_form"]
+__all__ = ["column_values", "encode_json", "json_form"]
 
 Convert = Callable[[Any], Any]
 AS_IT_IS = (t.StringType, t.CharType, t.VarcharType, t.BooleanType, t.IntegralType, t.FractionalType, t.NullType)
@@ -24,6 +25,38 @@ AS_IT_IS = (t.StringType, t.CharType, t.VarcharType, t.BooleanType, t.IntegralTy
 def encode_json(value: Any) -> bytes:
     """The UTF-8 text. Raises ValueError for a number that JSON does not have (NaN, infinity)."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def column_values(column: Any) -> list[Any]:
+    """The values of an Arrow column for :func:`json_form`; a ValueError in the place of one that Python has not."""
+    # Spark's times are in the zone of the session, which it may write as Python's libraries do not (GMT+5).
+    kind = _in_utc(column.type)
+    column = column if kind == column.type else column.cast(kind)
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):
+        values = [_value_or_error(each) for each in column]
+    return values
+
+
+def _value_or_error(value: Any) -> Any:
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        return ValueError("a time in it is outside of the years 1 to 9999")
+
+
+def _in_utc(kind: Any) -> Any:
+    """The same type of Arrow, its times with a zone in UTC."""
+    if pa.types.is_timestamp(kind):
+        return kind if kind.tz is None else pa.timestamp(kind.unit, tz="UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_in_utc(each.type)) for each in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_field, kind.item_field.with_type(_in_utc(kind.item_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
+    return kind
 
 
 def json_form(kind: t.DataType, name: str) -> Convert | None:

@@ -12,6 +12,8 @@ group itself must have none. A lock is confirmed every 20 s and free at the brok
                           the locks, and their holder hears of it when it asks next, which is within 20 s
     settling -> held      20 s later
 
+Who has lost it, or has given it back, takes it anew from the beginning: a confirmation that comes late changes nothing.
+
 What this is not: a driver that is paused for longer than 50 s (its machine sleeps) goes on with the batch it was in,
 while another one has begun. Neither can Spark take back what a function has written: sinks stay idempotent.
 
@@ -76,6 +78,7 @@ class Lease:
         self._group = group
         self._topic = topic
         self._lease_group = lease_group(group)
+        self._wanted = False  # from when it is taken until it is lost or given back; no lock is asked for else
         self._confirmed: dict[str, float] = {}  # by broker: when the request was sent that it confirmed last
         self._asked: set[str] = set()  # brokers that have a lock of ours, or perhaps have: an answer may be lost
         self._doubt = anyio.Event()  # a connection was lost: the broker may have been started anew, without locks
@@ -84,6 +87,8 @@ class Lease:
     @property
     def held(self) -> bool:
         """Whether nobody else can have it now, by this machine's clock."""
+        if not self._wanted:
+            return False
         return any(self._clock.monotonic() - sent < LEASE_LIFETIME for sent in self._confirmed.values())
 
     async def take(self) -> LeaseAnswer:
@@ -92,6 +97,7 @@ class Lease:
         The brokers are asked one after another, in the order of their names: of two candidates one gets the first.
         """
         brokers = await self._brokers()
+        self._wanted = True
         for broker in brokers:
             try:
                 given = await self._lock(broker)
@@ -124,6 +130,7 @@ class Lease:
                 with self._clock.move_on_after(pause):
                     await self._doubt.wait()
                 pause = CONFIRM_INTERVAL if await self._confirm_everywhere() else CONFIRM_AGAIN
+            self._wanted = False
         finally:
             lost.remove(self._disconnected)
 
@@ -150,6 +157,7 @@ class Lease:
 
     async def release(self) -> None:
         """Give it back, so that a driver which stands by need not wait for its end."""
+        self._wanted = False
         brokers, self._asked, self._confirmed = self._asked, set(), {}
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as tasks:
@@ -197,6 +205,8 @@ class Lease:
         return all(confirmed)
 
     async def _confirm(self, broker: str) -> bool:
+        if not self._wanted:
+            return False
         try:
             given = await self._lock(broker)
         except RocketBoxError as error:

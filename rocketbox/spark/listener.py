@@ -17,8 +17,8 @@ What is done in turn, until a stop or something that no restart mends (the state
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -31,21 +31,24 @@ from rocketbox.blocking import WorkerPool
 from rocketbox.client import Admin, MQClientInstance
 from rocketbox.clock import Clock
 from rocketbox.listeners import ContainerState
+from rocketbox.message import MessageQueue
 from rocketbox.spark.batch import SparkBatch
-from rocketbox.spark.batch_log import BatchLog
+from rocketbox.spark.batch_log import BatchLog, PlannedBatch
 from rocketbox.spark.batches import BatchRunner
-from rocketbox.spark.checkpoint import decode_ends
+from rocketbox.spark.checkpoint import CheckpointError, decode_offset
 from rocketbox.spark.deliveries import Delivery
 from rocketbox.spark.driver_id import driver_id
 from rocketbox.spark.java import JavaNotFoundError
 from rocketbox.spark.lease import Lease, LeaseAnswer, LeaseLostError
 from rocketbox.spark.listener_options import SparkListenerOptions
+from rocketbox.spark.mirror import Following, GroupMirror
 from rocketbox.spark.paths import checkpoint_location, local_folder
 from rocketbox.spark.py4j_log import told_once
-from rocketbox.spark.query import GONE, in_words, is_permanent, start_query, stop_query
+from rocketbox.spark.query import GONE, in_words, is_permanent, is_the_sources, start_query, stop_query
 from rocketbox.spark.query_progress import BatchProgress, follow, lag_of, unfollow
 from rocketbox.spark.session import SparkRuntime, is_alive
 from rocketbox.spark.signature import SparkSignature, read_spark_signature
+from rocketbox.spark.starting import CLOCKS_DIFFER_MS
 from rocketbox.spark.states import ENDED, Situation, SparkListenerState
 from rocketbox.spark.takeover import not_shared
 from rocketbox.spark.topic_watch import TopicWatch
@@ -67,6 +70,7 @@ LONGEST_BACKOFF = 60.0
 POLL = 0.2  # seconds between two looks at the query: Spark offers nothing that could be awaited
 STAND_BY_POLL = 2.0  # seconds between two tries to get the lease
 COMMIT_POLL = 0.02  # seconds; a stop waits for Spark to commit the last batch
+LAST_STEP = 1.0  # seconds for the group to be told of the batch that a query did last
 LONGEST_RESERVE = 2.0  # seconds of a stop that are kept for Spark's part of it; a quarter of it at most
 
 
@@ -120,21 +124,25 @@ class SparkListenerContainer:
             clock=clock,
         )
         self._name_server = ";".join(instance.name_servers)
+        self._admin = Admin(instance=instance)
         self._batches = BatchRunner(
             options,
             signature,
             beans={n: provider(hint) for n, hint in signature.parameters if hint not in (SparkBatch, SparkSession)},
             delivery=self._delivery,
+            admin=self._admin,
             name_server=self._name_server,
             succeeded=self._batch_is_done,
         )
-        self._watch = TopicWatch(Admin(instance=instance), options.group, options.topic, clock)
+        self._watch = TopicWatch(self._admin, options.group, options.topic, clock)
         self._starting_offsets = options.starting_offsets
         self._stack = AsyncExitStack()
         self._stopping = False
         self._query: StreamingQuery | None = None
         self._session: SparkSession | None = None
         self._last: BatchProgress | None = None
+        self._read: Mapping[MessageQueue, int] | None = None
+        """Up to where the query has read, as it is known; None: that is not, or another driver reads on."""
         self._watching: SupervisedTask | None = None
         self._keeper: SupervisedTask | None = None
         self._left_behind: StreamingQuery | None = None
@@ -152,6 +160,8 @@ class SparkListenerContainer:
             self._threads = await stack.enter_async_context(WorkerPool(2, f"spark-{options.group}"))
             self._portal = await stack.enter_async_context(BlockingPortal())
             self._tasks = await stack.enter_async_context(Supervisor(f"spark listener {options.group}", self._clock))
+            self._following = Following(GroupMirror(options.group, self._clock), self._admin, self._clock)
+            self._tasks.start("group", self._following.run)
             self._task = self._tasks.start("query", self._run, restart=False)
             self._stack = stack.pop_all()
         return self
@@ -198,20 +208,20 @@ class SparkListenerContainer:
         batch, attempt = self._batches.attempt
         progress: dict[str, object] = {
             "state": self._situation.state.value,
-            "batch": self._batches.done,
-            "attempt": attempt if batch > self._batches.done else 0,
+            "batch": self._batches.last,
+            "attempt": attempt if batch > self._batches.last else 0,
             "busy": not self._batches.idle.is_set(),
             "invalid": self._delivery.invalid,
         }
         if (last := self._last) is not None:
-            lag = lag_of(self._watch.ends, last.end)
             progress |= {
                 "rows": last.rows,
                 "rows_per_second": last.rows_per_second,
                 "batch_seconds": last.seconds,
-                "lag": sum(lag.values()),
-                "lag_by_queue": lag,
             }
+        if (read := self._read) is not None:
+            lag = lag_of(self._watch.ends, read)
+            progress |= {"lag": sum(lag.values()), "lag_by_queue": lag}
         return ContainerState(self.cluster, self.group, status, ready, reason, progress)
 
     @property
@@ -245,10 +255,19 @@ class SparkListenerContainer:
                     _log.warning(
                         "Spark listener %s: its Java process is gone at the stop: %s", self.group, in_words(error)
                     )
+            elif not self._batches.idle.is_set():
+                await self._drain_function(timeout)
             await self._task.wait()  # it may be starting a query just now
 
     async def _drain_query(self, query: StreamingQuery, until: float, reserve: float) -> None:
-        left = max(0.0, until - self._clock.monotonic() - reserve)
+        await self._drain_function(max(0.0, until - self._clock.monotonic() - reserve))
+        with self._clock.move_on_after(until - self._clock.monotonic()):
+            while await self._threads.run(self._commits, query):
+                await self._clock.sleep(COMMIT_POLL)
+        await self._stop_query(query, until - self._clock.monotonic())
+        await self._threads.run(self._batches.take_back)
+
+    async def _drain_function(self, left: float) -> None:
         if not await self._threads.run(self._batches.idle.wait, left):
             place = self._batches.hangs_at()
             _log.warning(
@@ -257,11 +276,6 @@ class SparkListenerContainer:
             )  # fmt: skip
             if self.signature.is_async:
                 await self._portal.stop(cancel_remaining=True)  # it ends by that
-        with self._clock.move_on_after(until - self._clock.monotonic()):
-            while await self._threads.run(self._commits, query):
-                await self._clock.sleep(COMMIT_POLL)
-        await self._stop_query(query, until - self._clock.monotonic())
-        await self._threads.run(self._batches.take_back)
 
     def _commits(self, query: StreamingQuery) -> bool:
         """Whether Spark has yet to write down that the last batch is done; stopped before, it would come again."""
@@ -317,6 +331,7 @@ class SparkListenerContainer:
                 if self._has_stopped() or self.has_ended:
                     return
                 if error is None or isinstance(error, LeaseLostError):
+                    self._last = self._read = self._watch.read = None  # who reads on now knows
                     continue
                 if self._clock.monotonic() - started > LONGEST_BACKOFF:
                     backoff = FIRST_BACKOFF
@@ -348,10 +363,15 @@ class SparkListenerContainer:
         if took_over is None or self._has_stopped():
             return None
         session = self._session = await self._runtime.session()
+        await self._unless_stopped(self._until_idle)
+        if self._has_stopped():
+            return None
         log = await self._threads.run(BatchLog, session, checkpoint_location(self.options.checkpoint))
+        planned = await self._threads.run(log.last_planned)
         if is_new:
-            await self._check_checkpoint(log, took_over)
-        await self._threads.run(self._batches.begin, log, self._lease, self._portal)
+            await self._check_checkpoint(planned, took_over)
+        self._follow_to(await self._threads.run(log.read_up_to, planned))
+        await self._threads.run(self._batches.begin, log, planned, self._lease, self._portal)
         if self._has_stopped():
             return None
         self._query = query = await self._threads.run(self._start_query, session)
@@ -363,17 +383,23 @@ class SparkListenerContainer:
                 await self._drain_query(query, self._clock.monotonic() + LONGEST_RESERVE, LONGEST_RESERVE)
                 return None
             self._is(SparkListenerState.RUNNING)
-            return await self._until_end(query)
+            error = await self._until_end(query)
+            with self._clock.move_on_after(LAST_STEP), suppress(*GONE):
+                self._follow_to(await self._threads.run(lambda: log.read_up_to(log.last_planned())))
+                await self._following.step()
+            return error
         finally:
             self._query = None
             await self._threads.run(unfollow, session, run_id)
+            await self._threads.run(self._batches.take_back)
 
     async def _take_lease(self) -> bool:
         """Return when it is held, and kept from then on; whether another driver was seen to have it."""
         await self._until_left_alone()
+        since = self._clock.time_ms() - CLOCKS_DIFFER_MS
         was_there = await self._watch.until_there()
         if not was_there and self.options.starting_offsets == "latest":
-            self._starting_offsets = "earliest"  # all that the topic has came later than this listener
+            self._starting_offsets = f"{since}ms"  # what came later than this listener; its brokers may have been away
         if self._watching is None:
             self._watching = self._tasks.start("topic", self._watch.watch)
         by_another = False
@@ -404,6 +430,14 @@ class SparkListenerContainer:
             self._is(SparkListenerState.RESTARTING, "its last query has been stopped, and its function does not end")
             await self._clock.sleep(STAND_BY_POLL)
 
+    async def _until_idle(self) -> None:
+        """Return when the function has ended: a Java process that dies leaves it at work, and its batch comes again."""
+        while not self._batches.idle.is_set():
+            place = self._batches.hangs_at()
+            why = "its Java process has ended while its function was at work, which has not ended yet"
+            self._is(SparkListenerState.RESTARTING, f"{why} (it is at {place})" if place else why)
+            await self._clock.sleep(POLL)
+
     def _wait_for_lease(self, answer: LeaseAnswer) -> None:
         state = SparkListenerState.STANDING_BY if answer.by_another else SparkListenerState.STARTING
         if self.status is not state or self._situation.why != answer.why:
@@ -415,11 +449,10 @@ class SparkListenerContainer:
         await self._lease.keep()
         lost.set()
 
-    async def _check_checkpoint(self, log: BatchLog, took_over: bool) -> None:
+    async def _check_checkpoint(self, planned: PlannedBatch | None, took_over: bool) -> None:
         """Raise ConfigurationError when others have read on, and this checkpoint does not know of it."""
-        options, admin = self.options, Admin(instance=self._instance)
-        planned = await self._threads.run(log.last_planned)
-        end = None if planned is None or planned.end is None else decode_ends(planned.end)
+        options, admin = self.options, self._admin
+        end = None if planned is None or planned.end is None else decode_offset(planned.end).queues
         queues = await admin.queues(options.topic)
         committed = {queue: await admin.committed(options.group, queue) for queue in queues}
         refusal = not_shared(
@@ -432,8 +465,10 @@ class SparkListenerContainer:
         while self._left_behind is None and await self._threads.run(lambda: query.isActive):
             if self._lease_lost.is_set() and not self._has_stopped():
                 _log.warning("Spark listener %s has lost its lease; its query stops", self.group)
+                self._batches.interrupt()
                 await self._stop_query(query, LONGEST_RESERVE)
                 return None
+            self._follow_to(self._read)
             await self._clock.sleep(POLL)
         if self._has_stopped():
             return None
@@ -452,7 +487,7 @@ class SparkListenerContainer:
         elif self._batches.gave_up:
             most, batch = self.options.max_batch_attempts, self._batches.attempt[0]
             self._is(SparkListenerState.FAILED, f"batch {batch} has failed {most} times (max_batch_attempts): {why}")
-        elif error is not self._batches.failure and await self._threads.run(is_permanent, error):
+        elif await self._threads.run(self._is_final, error):
             self._is(SparkListenerState.FAILED, f"its query cannot run: {why}")
         else:
             return False
@@ -461,6 +496,11 @@ class SparkListenerContainer:
             exc_info=error if self._batches.gave_up else None,
         )  # fmt: skip
         return True
+
+    def _is_final(self, error: BaseException) -> bool:
+        """Whether no restart mends it; what a function raises is its own, unless it is the source's in its action."""
+        is_own = error is self._batches.failure and not isinstance(error, CheckpointError)
+        return (not is_own or is_the_sources(error)) and is_permanent(error)
 
     async def _pause(self, error: BaseException, why: str, seconds: float) -> None:
         """Wait until the query may begin again, but not when the container is to stop."""
@@ -487,8 +527,15 @@ class SparkListenerContainer:
             on_batch=self._batches,
         )
 
+    def _follow_to(self, read: Mapping[MessageQueue, int] | None) -> None:
+        self._read = self._watch.read = read
+        if read is not None:
+            self._following.up_to(read)
+
     def _take_progress(self, progress: BatchProgress) -> None:
         self._last = progress
+        if progress.end:
+            self._read = progress.end
 
     def _batch_is_done(self) -> None:
         self.error = None

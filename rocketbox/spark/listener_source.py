@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rocketbox.spark.columns import ERROR
 from rocketbox.spark.options import ROWS_PER_PARTITION, SourceOptions
+from rocketbox.spark.query_options import OnFailedBatch, OnInvalidBody
 
 __all__ = ["rows_of_a_task", "source_options", "wrong_source_options"]
 
@@ -28,6 +30,16 @@ _SAID_BY: Mapping[str, str] = {
 _ALWAYS = {"commitoffsets": "its group's offsets always follow"}
 
 
+_PLACE = ("topic", "broker_name", "queue_id", "queue_offset")
+_LETTER = ("body", *_PLACE, "properties")
+_NEEDED_FOR: Mapping[OnInvalidBody, tuple[str, ...]] = {
+    OnInvalidBody.SKIP: (ERROR,),
+    OnInvalidBody.FAIL: (ERROR, *_PLACE),
+    OnInvalidBody.DEAD_LETTER: (ERROR, *_LETTER),
+}
+"""Columns of the source without which invalid messages would pass unseen, or could not be named or dead-lettered."""
+
+
 def rows_of_a_task(max_messages: int | None, parallelism: int) -> int:
     """How many rows a task reads where nobody says it: a full batch gives each core of the cluster some."""
     if max_messages is None:
@@ -43,8 +55,10 @@ def source_options(values: Mapping[str, Any]) -> dict[str, str]:
     return {**told, **(values["options"] or {})}
 
 
-def wrong_source_options(values: Mapping[str, Any], topic: str, group: str, tags: str) -> Iterator[tuple[str, str]]:
-    """What the data source would refuse of it: which option of the listener, and why."""
+def wrong_source_options(
+    values: Mapping[str, Any], topic: str, group: str, tags: str, *, has_schema: bool = False
+) -> Iterator[tuple[str, str]]:
+    """What the data source would refuse of it, or the listener could not work with: which option, and why."""
     given = values["options"] or {}
     for name in given:
         if (said_by := _SAID_BY.get(name.lower())) is not None:
@@ -62,6 +76,24 @@ def wrong_source_options(values: Mapping[str, Any], topic: str, group: str, tags
     plain = {name: text for name, text in given.items() if name.lower() not in {**_SAID_BY, **_ALWAYS}}
     for option, told in (("starting_offsets", {"startingOffsets": values["starting_offsets"]}), ("options", plain)):
         try:
-            SourceOptions({**known, **told}).check_stream()
+            source = SourceOptions({**known, **told})
+            source.check_stream()
         except ValueError as error:
             yield option, str(error)
+            continue
+        if told is plain:
+            yield from ((option, why) for why in _lacking(values, source.columns, has_schema))
+    if values["on_failed_batch"] is OnFailedBatch.DEAD_LETTER and values["max_batch_attempts"] is None:
+        yield (
+            "on_failed_batch",
+            "it is for a batch that has used up max_batch_attempts, and nobody says how many; give both",
+        )
+
+
+def _lacking(values: Mapping[str, Any], columns: Sequence[str], has_schema: bool) -> Iterator[str]:
+    needed: dict[str, tuple[str, ...]] = {"a schema": ("body",)} if has_schema else {}
+    if (on_invalid := values["on_invalid"]) in _NEEDED_FOR:
+        needed[f"on_invalid {on_invalid.value}"] = _NEEDED_FOR[on_invalid]
+    for what, names in needed.items():
+        if missing := [name for name in names if name not in columns]:
+            yield f"{what} needs {', '.join(missing)}, which columns and includeProperties leave out"

@@ -1,42 +1,26 @@
 """The options of a read by the data source ``rocketmq``: declared once, read and checked. Pure: no client, no Spark.
 
 Their meaning stands here and nowhere else: the reference in the documentation and the hints of errors are made of
-``OPTIONS``. Names are those of Spark's Kafka source where both have the same thing.
+``OPTIONS``. Names are those of Spark's Kafka source where both have the same thing. Writes: ``write_options``.
 """
 
 from __future__ import annotations
 
 import copy
-import difflib
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Literal, Self, TypeVar
+from typing import Self
 
-from rocketbox.durations import parse_duration
-from rocketbox.sizes import parse_data_size
 from rocketbox.spark.columns import choose_columns
+from rocketbox.spark.option_values import OptionTable, SourceOption, Use
 from rocketbox.spark.selection import Selection, assigned_queues
 from rocketbox.spark.starting import EARLIEST, LATEST, PlaceKind, Places, places_of
 
-__all__ = ["OPTIONS", "ROWS_PER_PARTITION", "SourceOption", "SourceOptions"]
+__all__ = ["OPTIONS", "ROWS_PER_PARTITION", "SourceOptions"]
 
-ValueT = TypeVar("ValueT")
-Use = Literal["both", "batch", "stream"]
 ROWS_PER_PARTITION = 20_000
-
-
-@dataclass(frozen=True)
-class SourceOption:
-    """One option: what it means, its default, which reads take it, and what it is called in Spark's Kafka source."""
-
-    name: str
-    meaning: str
-    default: str = ""
-    use: Use = "both"
-    kafka: tuple[str, ...] = ()
-
+SELECTING = ("topic", "topicPattern", "assign")
 
 OPTIONS = (
     SourceOption(
@@ -139,38 +123,43 @@ OPTIONS = (
         kafka=("includeHeaders",),
     ),
 )
-_BY_NAME = {option.name.lower(): option for option in OPTIONS}
-_BY_KAFKA_NAME = {name.lower(): option.name for option in OPTIONS for name in option.kafka if name != option.name}
-_GONE = {
-    "metadatapath": "the first offsets are in Spark's checkpoint now",
-    "polltimeoutms": "a broker that does not answer is asked for a minute",
-    "fetchoffset.numretries": "a broker that does not answer is asked for a minute",
-    "fetchoffset.retryintervalms": "a broker that does not answer is asked for a minute",
-}
+_ASKED = "a broker that does not answer is asked for a minute"
+_TABLE = OptionTable(
+    "the data source rocketmq",
+    "Kafka source",
+    OPTIONS,
+    {
+        "path": "what is read is said by the option topic, topicPattern or assign",
+        "metadatapath": "the first offsets are in Spark's checkpoint now",
+        "polltimeoutms": _ASKED,
+        "fetchoffset.numretries": _ASKED,
+        "fetchoffset.retryintervalms": _ASKED,
+    },
+)
 
 
 class SourceOptions:
     """The options of a read, checked. Raises ValueError naming the option and what would be right."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._values = {_known(name).name: value for name, value in options.items()}
-        self.name_server = self._name_server()
+        self._values = values = _TABLE.read(options)
+        self.name_server = values.name_server()
         self.selection = self._selection()
-        self.tags = self._text("tags") or "*"
-        self.group = self._text("group")
+        self.tags = values.text("tags") or "*"
+        self.group = values.text("group")
         self.starting_offsets = self._places("startingOffsets", ("earliest", "latest", "group"), Places(EARLIEST))
         self.ending_offsets = self._places("endingOffsets", ("latest", "group"), Places(LATEST)) or Places(LATEST)
-        self.max_offsets_per_trigger = self._number("maxOffsetsPerTrigger")
-        self.max_bytes_per_trigger = self._read("maxBytesPerTrigger", _positive_size)
-        self.min_offsets_per_trigger = self._number("minOffsetsPerTrigger")
-        self.max_trigger_delay = self._read("maxTriggerDelay", _positive_time) or timedelta(minutes=15)
-        self.commit_offsets = self._switch("commitOffsets", False)
-        self.waits_for_topic = self._word("missingTopic", ("wait", "fail")) != "fail"
-        self.fail_on_data_loss = self._switch("failOnDataLoss", True)
-        self.rows_per_partition = self._number("rowsPerPartition") or ROWS_PER_PARTITION
-        self.max_partitions = self._number("maxPartitions")
-        said = self._switch("includeProperties", True) if "includeProperties" in self._values else None
-        self.columns = choose_columns(self._values.get("columns"), said)
+        self.max_offsets_per_trigger = values.number("maxOffsetsPerTrigger")
+        self.max_bytes_per_trigger = values.size("maxBytesPerTrigger")
+        self.min_offsets_per_trigger = values.number("minOffsetsPerTrigger")
+        self.max_trigger_delay = values.duration("maxTriggerDelay") or timedelta(minutes=15)
+        self.commit_offsets = values.switch("commitOffsets", False)
+        self.waits_for_topic = values.word("missingTopic", ("wait", "fail")) != "fail"
+        self.fail_on_data_loss = values.switch("failOnDataLoss", True)
+        self.rows_per_partition = values.number("rowsPerPartition") or ROWS_PER_PARTITION
+        self.max_partitions = values.number("maxPartitions")
+        said = values.switch("includeProperties", True) if "includeProperties" in values else None
+        self.columns = choose_columns(values.text("columns"), said)
         if self.group is None:
             if self.commit_offsets:
                 raise ValueError("option commitOffsets is true; then the option group must say whose offsets they are")
@@ -180,7 +169,7 @@ class SourceOptions:
         least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
         if least is not None and most is not None and least > most:
             raise ValueError(f"option minOffsetsPerTrigger is {least}, and maxOffsetsPerTrigger allows {most} only")
-        if "maxTriggerDelay" in self._values and least is None:
+        if "maxTriggerDelay" in values and least is None:
             raise ValueError("option maxTriggerDelay is how long minOffsetsPerTrigger is waited for: give that as well")
 
     def check_batch(self) -> None:
@@ -211,23 +200,12 @@ class SourceOptions:
 
     def _refuse(self, use: Use, where: str) -> None:
         for name in self._values:
-            if _BY_NAME[name.lower()].use == use:
+            if _TABLE.find(name).use == use:
                 raise ValueError(f"option {name} is for {where} only; leave it out")
 
-    def _text(self, name: str) -> str | None:
-        return self._values.get(name, "").strip() or None
-
-    def _name_server(self) -> str:
-        if (text := self._text("nameServer")) is None:
-            raise ValueError("the data source rocketmq needs the option nameServer")
-        for address in text.replace(",", ";").split(";"):
-            host, _, port = address.strip().rpartition(":")
-            if not host or not port.isdecimal():
-                raise ValueError(f"option nameServer is {text!r}; it must be host:port, several separated by ';'")
-        return text
-
     def _selection(self) -> Selection:
-        given = {name: text for name in ("topic", "topicPattern", "assign") if (text := self._text(name)) is not None}
+        values = self._values
+        given = {name: text for name in SELECTING if (text := values.text(name)) is not None}
         if len(given) != 1:
             raise ValueError(
                 "the data source rocketmq needs the option topic (or topicPattern, or assign)"
@@ -243,70 +221,13 @@ class SourceOptions:
                 raise ValueError(
                     f"option topicPattern is {given['topicPattern']!r}, which is no regular expression: {error}"
                 ) from None
-        topics = [name.strip() for name in given["topic"].split(",")]
-        if "" in topics:
-            raise ValueError(f"option topic is {given['topic']!r}; it must be a topic, or several separated by ','")
-        return Selection(topics=tuple(dict.fromkeys(topics)))
+        return Selection(topics=tuple(dict.fromkeys(values.names("topic") or ())))
 
     def _places(self, name: str, words: tuple[str, ...], others: Places) -> Places | None:
-        if (text := self._text(name)) is None:
+        if (text := self._values.text(name)) is None:
             return None
         places = places_of(name, text, words, others.others)
         for queue in places.named:
             if not self.selection.has(queue):
                 raise ValueError(f"option {name} names {queue}, and {self.selection} is read")
         return places
-
-    def _number(self, name: str) -> int | None:
-        text = self._values.get(name)
-        if text is None:
-            return None
-        if not text.isdecimal() or int(text) < 1:
-            raise ValueError(f"option {name} is {text!r}; it must be a whole number above 0")
-        return int(text)
-
-    def _read(self, name: str, read: Callable[[str], ValueT]) -> ValueT | None:
-        if (text := self._values.get(name)) is None:
-            return None
-        try:
-            return read(text)
-        except ValueError as error:
-            raise ValueError(f"option {name} is {text!r}: {error}") from None
-
-    def _word(self, name: str, words: tuple[str, ...]) -> str | None:
-        text = self._values.get(name)
-        if text is not None and text.strip().lower() not in words:
-            raise ValueError(f"option {name} is {text!r}; it must be {' or '.join(words)}")
-        return None if text is None else text.strip().lower()
-
-    def _switch(self, name: str, default: bool) -> bool:
-        word = self._word(name, ("true", "false"))
-        return default if word is None else word == "true"
-
-
-def _known(name: str) -> SourceOption:
-    """The option of that name, in any case. Raises ValueError that says what may be meant."""
-    lower = name.lower()
-    if lower in _BY_NAME:
-        return _BY_NAME[lower]
-    if lower in _GONE:
-        hint = f"leave it out: {_GONE[lower]}"
-    elif lower in _BY_KAFKA_NAME:
-        hint = f"what Spark's Kafka source calls so is {_BY_KAFKA_NAME[lower]} here"
-    elif near := difflib.get_close_matches(lower, _BY_NAME, 1):
-        hint = f"did you mean {_BY_NAME[near[0]].name}?"
-    else:
-        hint = f"there are {', '.join(option.name for option in OPTIONS)}"
-    raise ValueError(f"the data source rocketmq has no option {name!r}; {hint}")
-
-
-def _positive_size(text: str) -> int:
-    if (size := parse_data_size(text)) < 1:
-        raise ValueError("it must be more than nothing")
-    return size
-
-
-def _positive_time(text: str) -> timedelta:
-    if (time := parse_duration(text, bare_numbers=False)) <= timedelta(0):
-        raise ValueError("it must be more than nothing")
-    return time

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from rocketbox.message import RESERVED_PROPERTIES, Message
-from rocketbox.spark.json_values import Convert, encode_json, json_form, struct_names
+from rocketbox.spark.json_values import Convert, column_values, encode_json, json_form, struct_names
 from rocketbox.spark.write_options import WriteOptions
 
 __all__ = ["DEDUP_KEY", "OutgoingPlan", "RowError", "digest_of"]
@@ -175,19 +175,25 @@ class OutgoingPlan:
                 yield ValueError("its body is null; RocketMQ has no message without a body") if body is None else body
             return
         if (index := self._columns.get("value")) is not None:
-            values = batch.column(index).to_pylist()
-            convert = self._value
-            for value in values:
+            convert = self._value or _as_it_is
+            for value in column_values(batch.column(index)):
                 if value is None:
                     yield ValueError("its value is null; RocketMQ has no message without a body")
+                elif isinstance(value, ValueError):
+                    yield ValueError(f"its value has no JSON: {value}")
                 else:
-                    yield _json(convert(value) if convert else value)
+                    yield _json(convert(value))
             return
         columns = [
-            (name, batch.column(index).to_pylist(), convert or _as_it_is) for name, index, convert in self._json
+            (name, column_values(batch.column(index)), convert or _as_it_is) for name, index, convert in self._json
         ]  # fmt: skip
         for row in range(batch.num_rows):
-            yield _json({name: convert(values[row]) for name, values, convert in columns})
+            wrong = [(name, values[row]) for name, values, _ in columns if isinstance(values[row], ValueError)]
+            if wrong:
+                name, error = wrong[0]
+                yield ValueError(f"its column {name} has no JSON: {error}")
+            else:
+                yield _json({name: convert(values[row]) for name, values, convert in columns})
 
     def _keys(self, keys: Any) -> tuple[str, ...]:
         if keys is None:

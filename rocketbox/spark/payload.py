@@ -5,7 +5,9 @@ schema says a body must have. One that does not fit has nulls in all its columns
 null for all others; one that could not even be read from its message has no body, and its ``_error`` is the source's.
 
 Source: Apache Spark 4.3.0 ``from_json`` (``JsonToStructs``, ``JacksonParser``), which by itself takes a missing field
-for null, the first of several objects for the whole, and single quotes for JSON.
+for null, the first of several objects for the whole, and single quotes for JSON. What it makes of texts and numbers
+that are no time as pydantic writes it is worse (``12:30`` is today, milliseconds are the year 58054), and of a decimal
+with a comma: ``payload_forms`` says which texts it may read.
 """
 
 from __future__ import annotations
@@ -17,13 +19,15 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from rocketbox.spark.columns import ERROR
+from rocketbox.spark.payload_forms import lone_surrogate, repeated_keys, texts_of, wrong_forms
 from rocketbox.spark.schema import BodySchema, body_schema
 
 __all__ = ["CORRUPT", "MESSAGE", "invalid_rows", "payload_columns", "reason_of"]
 
 CORRUPT, MESSAGE = "_corrupt", "message"
 """With the source's error: the columns beside those of a body, whose names a schema may not have."""
-BODY, PARSED = "_body", "_parsed"
+STRICT = {"mode": "PERMISSIVE", "allowSingleQuotes": "false"}
+BODY, PARSED, TEXTS = "_body", "_parsed", "_texts"
 
 
 def payload_columns(rows: DataFrame, schema: Any, mode: Literal["PERMISSIVE", "FAILFAST"] = "PERMISSIVE") -> DataFrame:
@@ -36,11 +40,10 @@ def payload_columns(rows: DataFrame, schema: Any, mode: Literal["PERMISSIVE", "F
     shape = schema if isinstance(schema, BodySchema) else body_schema(schema)
     text = f.col("body").cast("string")
     own = t.StructType([*_all_nullable(shape.json).fields, t.StructField(CORRUPT, t.StringType())])
-    parsed = f.from_json(
-        text, own, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSingleQuotes": "false"}
-    )
+    parsed = f.from_json(text, own, {**STRICT, "columnNameOfCorruptRecord": CORRUPT}).alias(PARSED)
+    texts = [] if (kind := texts_of(shape.json)) is None else [f.from_json(text, kind, STRICT).alias(TEXTS)]
     error = [f.col(ERROR)] if ERROR in rows.columns else []
-    whole = rows.select(parsed.alias(PARSED), text.alias(BODY), *error, f.struct("*").alias(MESSAGE))
+    whole = rows.select(parsed, *texts, text.alias(BODY), *error, f.struct("*").alias(MESSAGE))
     fits = _fits(shape.json)
     kind = _all_nullable(shape.columns)
     columns = f.struct(*(f.col(PARSED).getField(name).alias(name) for name in shape.json.names)).cast(kind)
@@ -80,13 +83,25 @@ def _place() -> Column:
 def _fits(shape: t.StructType) -> Column:
     """Whether a body that is there is one JSON object with all that it must have."""
     body, parsed = f.col(BODY), f.col(PARSED)
-    # Within brackets it is JSON only if nothing stands behind the object.
-    alone = f.coalesce(f.json_array_length(f.concat(f.lit("["), body, f.lit("]"))), f.lit(0)) == 1
     right = parsed.isNotNull() & parsed.getField(CORRUPT).isNull()
-    fits = f.is_valid_utf8(body) & body.rlike(r"^\s*\{") & right & alone
-    if (missing := _missing(parsed, shape)) is not None:
-        fits = fits & ~f.coalesce(missing, f.lit(False))
+    fits = f.is_valid_utf8(body) & body.rlike(r"^\s*\{") & right & _is_alone(body) & ~lone_surrogate(body)
+    wrong = [_missing(parsed, shape), repeated_keys(parsed, shape), wrong_forms(f.col(TEXTS), shape)]
+    for each in wrong:
+        if each is not None:
+            fits = fits & ~f.coalesce(each, f.lit(False))
     return body.isNull() | fits  # where there is none, _error says why
+
+
+def _is_alone(body: Column) -> Column:
+    """Whether nothing stands behind the object: within brackets it is JSON then.
+
+    A bracket of the body's own could close them. Then it also does where one more number stands before ours.
+    """
+
+    def elements(end: str) -> Column:
+        return f.coalesce(f.json_array_length(f.concat(f.lit("["), body, f.lit(end))), f.lit(0))
+
+    return (elements("]") == 1) & (~f.contains(body, f.lit("]")) | (elements(",0]") == 2))
 
 
 def _missing(value: Column, kind: t.DataType) -> Column | None:

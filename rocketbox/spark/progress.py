@@ -8,7 +8,7 @@ same batch when it is repeated.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rocketbox.client import Admin
 from rocketbox.clock import Clock
@@ -114,10 +114,15 @@ class StreamProgress:
         self._is_same(answers)
         return silent.keys()
 
-    async def check_end(self, admin: Admin, end: StreamOffset) -> None:
-        """The same for the end of a batch that an earlier process has planned, waiting for brokers that are away."""
+    async def check_end(self, admin: Admin, start: StreamOffset, end: StreamOffset) -> None:
+        """The same for a batch, which an earlier process may have planned, waiting for brokers that are away.
+
+        Of those queues alone that it reads: one of a broker that is away, or that the topic has no more, may be among
+        the others for long, and is looked at when it has grown.
+        """
         check_ownership(end, self._options.selection, self._options.group)
-        unsure = {queue: progress for queue, progress in end.queues.items() if queue not in self._same}
+        read = {each.queue for each in ranges_between(start, end) if each}
+        unsure = {queue: end.queues[queue] for queue in read - self._same.keys()}
 
         async def ask(queue: MessageQueue) -> str | None:
             return await patiently(
@@ -141,10 +146,9 @@ class StreamProgress:
             raise ValueError(
                 "option startingOffsets names queues that the topic does not have: " + ", ".join(map(in_words, unknown))
             )
-        place = places.of if start.initial else places.of_new
 
         async def first_of(queue: MessageQueue) -> int:
-            wanted = place(queue)
+            wanted = places.of(queue) if start.initial else places.of_new(queue, start.since_ms)
             if wanted.kind is PlaceKind.LATEST:
                 return last[queue]
             found = await resolve(admin, wanted, queue, self._options.group)
@@ -172,16 +176,30 @@ class StreamProgress:
     async def _with_witnesses(
         self, admin: Admin, start: StreamOffset, first: QueueOffsets, last: QueueOffsets
     ) -> StreamOffset:
-        queues = dict(start.queues)
-        changed = [queue for queue, end in last.items() if queue not in queues or end != queues[queue].next]
-        witnesses, _ = await ask_each(lambda queue: witness_before(admin, queue, last[queue]), changed)
-        for queue, witness in witnesses.items():
-            begun = queues[queue].first if queue in queues else first[queue]
-            queues[queue] = QueueProgress(begun, last[queue], witness)
-        self._is_same(witnesses)
+        changed = [queue for queue, end in last.items() if queue not in start.queues or end != start.queues[queue].next]
+
+        async def moved(queue: MessageQueue) -> QueueProgress:
+            witness = await witness_before(admin, queue, last[queue])
+            if (before := start.queues.get(queue)) is not None:
+                return replace(before, next=last[queue], witness=witness)
+            return QueueProgress(first[queue], last[queue], witness, await self._stood(admin, queue, first[queue]))
+
+        found, _ = await ask_each(moved, changed)
+        self._is_same(found)
+        queues = {**start.queues, **found}
         if queues == start.queues and not start.initial:
             return start
-        return StreamOffset(queues, self._options.group if start.initial else start.group)
+        if not start.initial:
+            return replace(start, queues=queues)
+        since = self._clock.time_ms() if self._options.stream_start.has(PlaceKind.LATEST) else None
+        return StreamOffset(queues, self._options.group, since_ms=since)
+
+    async def _stood(self, admin: Admin, queue: MessageQueue, first: int) -> int | None:
+        """How far the group is already, where that is beyond ``first``."""
+        if self._options.group is None:
+            return None
+        committed = await admin.committed(self._options.group, queue)
+        return committed if committed is not None and committed > first else None
 
 
 def ranges_between(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:

@@ -3,7 +3,8 @@
 A range is read in stretches, each by one pull after another, several stretches at once; what they bring is handed out
 in the order of ranges and offsets. How long a stretch is follows the broker: a pull covers 32 offsets of Apache's
 brokers, 8 when they read from disk, one for messages of megabytes, 800 and more where a filter matches nothing. The
-first pull of a range shows it; it has no stretch behind it that could overlap with what it covers.
+first pull of a range shows it; it has no stretch behind it that could overlap with what it covers. A stretch is more
+than one pull, so that there is one to show when pulls have come to cover more.
 
 Bytes are what bounds the pulls: those that are held, and those that the pulls in flight are going to bring, stay below
 HELD_BYTES as far as the sizes of the last answers tell. The first stretch goes on whatever others hold, so that there
@@ -28,7 +29,7 @@ PULLS_IN_FLIGHT = 8
 PULL_MESSAGES = 1024  # a broker gives what it likes to give at once
 ROWS_PER_RECORD_BATCH = 4096
 HELD_BYTES = 8 * 1024 * 1024
-STRETCH_PULLS = 8  # at most: the last pull of a stretch is shorter than the others
+STRETCH_PULLS = 2  # at most: those in flight lie close together, and the broker reads once for all of them
 STRETCH_BYTES = 2 * 1024 * 1024
 FIRST_STRETCH = 32  # offsets
 FIRST_PULL_BYTES = 256 * 1024  # what Apache's brokers give at most, but for a larger message

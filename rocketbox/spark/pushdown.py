@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -31,9 +31,10 @@ from rocketbox.message import MessageQueue
 
 __all__ = ["Pushed", "spark_pushes_filters"]
 
-CLOCK_STEP = timedelta(minutes=1)
+CLOCK_STEP_MS = 60_000
 """How far a broker's clock may have gone back and the search by store time still finds everything."""
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 _Test = Callable[[MessageQueue], bool]
@@ -131,10 +132,10 @@ class Pushed:
         after = isinstance(each, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual)
         before = isinstance(each, EqualTo | EqualNullSafe | LessThan | LessThanOrEqual)
         if after:
-            found = _milliseconds(value - CLOCK_STEP)
+            found = max(0, _milliseconds(value) - CLOCK_STEP_MS)
             self.earliest_ms = found if self.earliest_ms is None else max(self.earliest_ms, found)
         if before:
-            found = _milliseconds(value + CLOCK_STEP) + 1
+            found = max(0, _milliseconds(value) + CLOCK_STEP_MS) + 1
             self.latest_ms = found if self.latest_ms is None else min(self.latest_ms, found)
 
     def _take_tag(self, each: Filter, value: Any) -> None:
@@ -161,4 +162,4 @@ def spark_pushes_filters() -> bool:
 
 
 def _milliseconds(time: datetime) -> int:
-    return max(0, round(time.timestamp() * 1000))
+    return round((time - EPOCH) / timedelta(milliseconds=1))

@@ -8,12 +8,12 @@ Source: Apache Spark 4.3.0 ``StreamingQuery``, ``StreamExecution.stop``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped] # it has no types
-from pyspark.errors import AnalysisException, IllegalArgumentException
+from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -25,7 +25,15 @@ from rocketbox.spark.listener_source import rows_of_a_task
 from rocketbox.spark.paths import checkpoint_location
 from rocketbox.spark.session import SessionLostError, log_query_errors
 
-__all__ = ["GONE", "in_words", "is_permanent", "start_query", "stop_query"]
+__all__ = [
+    "GONE",
+    "in_words",
+    "is_of_reading",
+    "is_permanent",
+    "is_the_sources",
+    "start_query",
+    "stop_query",
+]
 
 GONE = (Py4JError, OSError)
 """What is raised when the Java process does not answer any more."""
@@ -34,8 +42,12 @@ PERMANENT = (ConfigurationError, CheckpointError, SessionLostError, AnalysisExce
 STOP_TIMEOUT = "spark.sql.streaming.stopTimeout"
 SHORTEST_STOP = 0.5  # seconds; Spark takes 0 for ever
 
-# What a source raises in a process of its own comes as the text of its traceback.
-_PERMANENT_IN_SOURCE = re.compile(r"^(?:\w+\.)*(?:ValueError|CheckpointError|DataLossError): ", re.MULTILINE)
+# What a source raises in a process of its own comes as the text of its traceback, behind what that was raised from.
+_RAISED = re.compile(r"^(?!java\.|org\.apache\.)(?:\w+\.)*(\w+(?:Error|Exception)): .*$", re.MULTILINE)
+_PERMANENT_IN_SOURCE = frozenset({"ValueError", "CheckpointError", "DataLossError", "MissingTopicError"})
+_DAMAGED = "Failed to read log file"  # of a checkpoint
+_GIVEN_UP_IN_A_TASK = re.compile(r"^rocketbox\.(?:\w+\.)*(?:CheckpointError|DataLossError): ", re.MULTILINE)
+_READING = re.compile(r'^\s*File "[^"]*rocketbox/spark/reading\.py"', re.MULTILINE)
 _PERMANENT_IN_JAVA = (
     "java.lang.IllegalArgumentException",
     "java.lang.ClassNotFoundException",
@@ -60,7 +72,6 @@ def start_query(
         .option("group", options.group)
         .option("tags", options.selector_expression)
         .option("startingOffsets", starting_offsets)
-        .option("commitOffsets", "true")
         .option("rowsPerPartition", rows_of_a_task(options.max_messages, session.sparkContext.defaultParallelism))
         .options(**options.source_options)
     )
@@ -103,7 +114,34 @@ def is_permanent(error: BaseException) -> bool:
         return True
     if isinstance(error, Py4JJavaError):
         return any(name in text for name in _PERMANENT_IN_JAVA)
-    return _PERMANENT_IN_SOURCE.search(text) is not None
+    raised = list(_RAISED.finditer(text))
+    return _DAMAGED in text or (bool(raised) and raised[-1][1] in _PERMANENT_IN_SOURCE)
+
+
+def is_the_sources(error: BaseException) -> bool:
+    """Whether it is what our source gives up for good in a task, also where it is raised by an action of a function.
+
+    A function's own errors are not judged: whoever wrote it knows what passes.
+    """
+    return isinstance(error, PySparkException) and _GIVEN_UP_IN_A_TASK.search(safe_str(error)) is not None
+
+
+def is_of_reading(error: BaseException) -> bool:
+    """Whether a batch's rows could not be read this time: its function is not to blame, whichever action has tried.
+
+    Not what the source has given up for good.
+    """
+    chain = list(_chain(error))
+    return any(_READING.search(safe_str(each)) for each in chain) and not any(map(is_the_sources, chain))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and those that it was raised from or beside."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def in_words(error: BaseException) -> str:
@@ -114,6 +152,6 @@ def in_words(error: BaseException) -> str:
     if isinstance(error, Py4JJavaError):  # which call it was, and then what that raised
         text = text.partition("\n")[2].removeprefix(": ") or text
         return text.partition("\n")[0]
-    raised = [line for line in text.splitlines() if re.match(r"(?:\w+\.)*\w+(?:Error|Exception): ", line)]
-    line = raised[-1] if raised else f"{type(error).__name__}: {text.partition(chr(10))[0]}"
+    raised = list(_RAISED.finditer(text))
+    line = raised[-1][0] if raised else f"{type(error).__name__}: {text.partition(chr(10))[0]}"
     return line if len(line) <= 500 else f"{line[:500]}..."

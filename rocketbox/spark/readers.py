@@ -216,7 +216,7 @@ class RocketMQStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, ends = decode_offset(start), decode_offset(end)
-        self.ask(lambda admin: self._progress.check_end(admin, ends))
+        self.ask(lambda admin: self._progress.check_end(admin, begin, ends))
         return self.tasks(ranges_between(begin, ends))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -10,11 +10,16 @@ checkpoints in parquet); Delta Lake's "idempotent table writes in foreachBatch".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it has no types
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as f
+
+from rocketbox.safe_repr import safe_str
 
 if TYPE_CHECKING:
     from rocketbox.spark.batch import SparkBatch
@@ -25,6 +30,10 @@ FILES = ("parquet", "orc", "json", "csv", "avro", "text", "xml")
 DELTA = "delta"
 QUERY, BATCH = "query", "batch"
 SUCCESS, DELTA_LOG = "_SUCCESS", "_delta_log"
+WHOLE_FOLDER = {"partitionOverwriteMode": "static", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "true"}
+"""Whatever session and cluster say: all that stands in a batch's folder is replaced, and a whole one is marked."""
+COMMIT, CHECKPOINT = re.compile(r"\d+\.json"), re.compile(r"\d+\.checkpoint\..*parquet")
+GLOB_SIGNS = re.compile(r"([{}\[\]*?\\])")
 
 
 def folder_of(batch: SparkBatch, path: str) -> str:
@@ -61,7 +70,7 @@ def write_once(
             f"the frame has a column {min(taken)!r}, and batch.write keeps batches in folders {QUERY}=.../{BATCH}=..., "
             "which are columns to who reads them; rename it"
         )
-    key = path.rstrip("/")
+    key = _qualified(batch, path)
     if key in batch.written:
         raise ValueError(
             f"batch {batch.id} was written to {path} by this call already: a second write would replace it, or be "
@@ -71,40 +80,60 @@ def write_once(
     if kind == DELTA:
         # Delta itself skips a transaction that it has, also when its log can no longer tell.
         done = is_done(batch, path)
-        writer.mode("append").option("txnAppId", batch.query_id).option("txnVersion", batch.id).save(path)
+        _append_to_delta(batch, writer, path)
         batch.written.add(key)
         return not done
     done = _exists(batch, f"{folder_of(batch, path)}/{SUCCESS}")
     if not done:
-        writer.mode("overwrite").save(folder_of(batch, path))
+        writer.options(**WHOLE_FOLDER).mode("overwrite").save(folder_of(batch, path))
     batch.written.add(key)
     return not done
 
 
+def _append_to_delta(batch: SparkBatch, writer: DataFrameWriter, path: str) -> None:
+    try:
+        writer.mode("append").option("txnAppId", batch.query_id).option("txnVersion", batch.id).save(path)
+    except (PySparkException, Py4JJavaError) as error:
+        if "DATA_SOURCE_NOT_FOUND" not in safe_str(error):
+            raise
+        raise ValueError(
+            f"batch.write cannot write a Delta table: Spark {batch.spark.version} of this service has no Delta Lake. "
+            "Give it the package io.delta:delta-spark of this version of Spark by rocketbox.spark.conf "
+            "(spark.jars.packages, spark.sql.extensions, spark.sql.catalog.spark_catalog), or write files"
+        ) from None
+
+
 def _exists(batch: SparkBatch, path: str) -> bool:
     """Whether something is there, on whichever file system Spark means by the path."""
+    files, place = _place(batch, path)
+    return bool(files.exists(place))
+
+
+def _qualified(batch: SparkBatch, path: str) -> str:
+    """The one name of a place, however it is written: with its file system, and without ``..`` and ``//``."""
+    files, place = _place(batch, path)
+    return str(files.makeQualified(place).toString())
+
+
+def _place(batch: SparkBatch, path: str) -> tuple[Any, Any]:
+    """Hadoop's file system for a path, and its form of the path."""
     context = batch.spark.sparkContext
     java: Any = context._jvm
     place = java.org.apache.hadoop.fs.Path(path)
-    configuration = context._jsc.hadoopConfiguration()
-    return bool(place.getFileSystem(configuration).exists(place))
+    return place.getFileSystem(context._jsc.hadoopConfiguration()), place
 
 
 def _is_in_delta(batch: SparkBatch, path: str) -> bool:
     """Whether the table's log, in its commits or its checkpoint, has the batch's transaction or a later one."""
     log = f"{path.rstrip('/')}/{DELTA_LOG}"
+    files, place = _place(batch, log)
+    names = [entry.getPath().getName() for entry in files.listStatus(place)]
+    text = GLOB_SIGNS.sub(r"\\\1", log)  # Spark takes what it reads for a pattern
+    commits = [f"{text}/{name}" for name in names if COMMIT.fullmatch(name)]
+    checkpoints = [f"{text}/{name}" for name in names if CHECKPOINT.fullmatch(name)]
     txn = "txn struct<appId:string,version:bigint>"
     reader = batch.spark.read.schema(txn)
-    found = reader.json(f"{log}/*.json")
-    if _has_checkpoint(batch, log):
-        found = found.union(reader.parquet(f"{log}/*.checkpoint*.parquet"))
+    found = [reader.json(commits)] if commits else []
+    found += [reader.parquet(*checkpoints)] if checkpoints else []
     ours = (f.col("txn.appId") == batch.query_id) & (f.col("txn.version") >= batch.id)
-    return found.where(ours).head() is not None
-
-
-def _has_checkpoint(batch: SparkBatch, log: str) -> bool:
-    context = batch.spark.sparkContext
-    java: Any = context._jvm
-    pattern = java.org.apache.hadoop.fs.Path(f"{log}/*.checkpoint*.parquet")
-    configuration = context._jsc.hadoopConfiguration()
-    return bool(pattern.getFileSystem(configuration).globStatus(pattern))
+    return any(rows.where(ours).head() is not None for rows in found)

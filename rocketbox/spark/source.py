@@ -1,7 +1,8 @@
 """The Spark data source ``rocketmq``: a topic read and written in batches and streams, as Arrow record batches.
 
 ``spark.read.format("rocketmq")`` and ``spark.readStream.format("rocketmq")`` read; their options are declared in
-``rocketbox.spark.options``, and docs/reference/spark-source.md is made of that.
+``rocketbox.spark.options``, those of writes in ``rocketbox.spark.write_options``; docs/reference/spark-source.md is
+made of both.
 
 A message that cannot be read (compressed in an unknown way, with a time that is none, damaged) is a row with a null
 ``body`` and the reason in ``_error``.
@@ -9,19 +10,7 @@ A message that cannot be read (compressed in an unknown way, with a time that is
 ``frame.write.format("rocketmq").mode("append")`` and ``frame.writeStream.format("rocketmq")`` send a message for each
 row. Columns: ``body`` (binary or string) or ``value`` (a struct, map or array, written as JSON), ``topic``, ``tag``,
 ``keys`` (string or array), ``properties`` (map), ``delay_level``, ``hash_key``; a null means that the message has none
-(no body and no topic is an error). Options:
-
-- ``nameServer``: ``host:port``, several with ``;``. Needed.
-- ``topic``, ``tag``, ``hashKey``, ``delayLevel``: the same for all rows, where there is no such column.
-- ``jsonColumns``: columns that become the fields of a JSON body, with commas; ``*``: all that are no part of a message.
-- ``ignoreColumns``: columns that are left out; a column that is neither a part of a message nor named is refused.
-- ``reservedProperties``: ``fail`` (default) or ``drop``: what becomes of properties with RocketMQ's own names.
-- ``deadLettersOf``: a consumer group: rows that were read become dead letters of it, with a column ``reason``.
-- ``writeId``: goes into the messages' property ``DEDUP_KEY``: gives a job that runs again the same keys, and tells two
-  writes of one micro-batch apart.
-- ``sendTimeout``: of one message over all its tries (``3s``).
-- ``maxInFlight``, ``maxInFlightBytes``: rows and bytes of a task that are on their way at most (1,000; 8 MiB).
-- ``producerGroup``: the producer group (``spark-writer``).
+(no body and no topic is an error).
 
 Every Spark session imports this module when it looks its first Python data source up: what reads (the client, pyarrow)
 is imported when something is read. Source: Apache Spark 4.3.0, ``DataSource`` in Python.

@@ -22,11 +22,23 @@ from rocketbox.spark.offsets import in_words
 if TYPE_CHECKING:
     from rocketbox.client import Admin  # options are read without loading the client
 
-__all__ = ["EARLIEST", "GROUP", "LATEST", "Place", "PlaceKind", "Places", "places_of", "resolve", "within"]
+__all__ = [
+    "CLOCKS_DIFFER_MS",
+    "EARLIEST",
+    "GROUP",
+    "LATEST",
+    "Place",
+    "PlaceKind",
+    "Places",
+    "places_of",
+    "resolve",
+    "within",
+]
 
 _log = logging.getLogger(__name__)
 
 TIME_EXAMPLE = "2026-01-31T12:00:00Z, 2026-01-31T12:00:00+01:00, 1769860800s or 1769860800000ms"
+CLOCKS_DIFFER_MS = 60_000  # between a broker's clock and that of who asks it, at most
 _NUMBER = re.compile(r"(\d+)\s*(ms|s)", re.IGNORECASE)
 _DATE = re.compile(r"\d{4}-?\d\d")
 
@@ -63,10 +75,15 @@ class Places:
     def of(self, queue: MessageQueue) -> Place:
         return self.named.get(queue, self.others)
 
-    def of_new(self, queue: MessageQueue) -> Place:
-        """For a queue that was not there when the query began: all of its messages came later than that."""
+    def of_new(self, queue: MessageQueue, since_ms: int | None) -> Place:
+        """For a queue that the query, which began at ``since_ms``, has found later.
+
+        Either all of its messages came later, or its broker was away; clocks may differ a little.
+        """
         place = self.of(queue)
-        return EARLIEST if place.kind is PlaceKind.LATEST else place
+        if place.kind is not PlaceKind.LATEST:
+            return place
+        return EARLIEST if since_ms is None else Place(PlaceKind.TIME, max(0, since_ms - CLOCKS_DIFFER_MS))
 
     def has(self, kind: PlaceKind) -> bool:
         return any(place.kind is kind for place in (self.others, *self.named.values()))

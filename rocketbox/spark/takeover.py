@@ -2,7 +2,8 @@
 
 Where a group stands on the brokers is what some driver has done: it is mirrored from the checkpoint of who read last.
 A checkpoint that ends before that belongs to somebody who did not read last, such as a replica with a folder of its
-own; from it messages would be delivered again, under another query's id.
+own; from it messages would be delivered again, under another query's id. One that has begun behind where its group
+stood (a back-fill) is ahead of nobody: how far that was is in it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.message import MessageQueue
+from rocketbox.spark.checkpoint import QueueProgress
 
 __all__ = ["not_shared"]
 
@@ -20,7 +22,7 @@ def not_shared(
     group: str,
     where: str,
     *,
-    end: Mapping[MessageQueue, int] | None,
+    end: Mapping[MessageQueue, QueueProgress] | None,
     committed: Mapping[MessageQueue, int | None],
     took_over: bool,
 ) -> ConfigurationError | None:
@@ -29,11 +31,12 @@ def not_shared(
     ``end`` is where the last batch ends that the checkpoint knows (None: it is new), ``committed`` where the group
     stands. A new checkpoint is right for the first driver, not for one that has taken over from another.
     """
-    beyond = {queue: offset for queue, offset in committed.items() if offset and offset > (end or {}).get(queue, 0)}
+    known = {queue: progress.known for queue, progress in (end or {}).items()}
+    beyond = {queue: offset for queue, offset in committed.items() if offset and offset > known.get(queue, 0)}
     if not beyond or (end is None and not took_over):
         return None
     queue, offset = min(beyond.items())
-    ends = "it is empty" if end is None else f"it ends at {end.get(queue, 0)} there"
+    ends = "it is empty" if end is None else f"it ends at {end[queue].next if queue in end else 0} there"
     return ConfigurationError(
         Finding(
             f"the checkpoint is not shared: group {group} has read {queue.topic} {queue.broker_name}/{queue.queue_id} "

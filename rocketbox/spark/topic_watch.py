@@ -32,6 +32,8 @@ class TopicWatch:
         self.trouble: str | None = None
         self.ends: Mapping[MessageQueue, int] = {}
         """The offset that the next message of each queue will get; that of a broker which is away is the last known."""
+        self.read: Mapping[MessageQueue, int] | None = None
+        """Up to where each queue was read, as the listener knows it; None: it does not."""
         self._admin = admin
         self._group = group
         self._topic = topic
@@ -53,8 +55,8 @@ class TopicWatch:
                     _log.warning(f"Spark listener %s: {what}; it is asked for each second", self._group, self._topic)
                 waited, self.trouble = True, f"waits for topic {self._topic}, which no name server knows yet"
             await self._clock.sleep(MISSING_INTERVAL)
-        self.trouble = None
         if waited:
+            self.trouble = None
             _log.info("Spark listener %s: topic %s is there now", self._group, self._topic)
         return not waited
 
@@ -76,19 +78,29 @@ class TopicWatch:
         except RocketBoxError as error:
             return f"the queues of topic {self._topic} cannot be asked for: {error}"
         ends: dict[MessageQueue, int] = {}
-        away: dict[str, RocketBoxError] = {}
+        left = self._left_unread()
+        away = dict.fromkeys((queue.broker_name for queue in left), "it has left the route")
 
         async def ask(queue: MessageQueue) -> None:
             try:
                 ends[queue] = await self._admin.max_offset(queue)
             except RocketBoxError as error:
-                away.setdefault(queue.broker_name, error)
+                away.setdefault(queue.broker_name, str(error))
 
         async with anyio.create_task_group() as tasks:
             for queue in self._queues:
                 tasks.start_soon(ask, queue)
-        self.ends = {queue: ends.get(queue, self.ends.get(queue, 0)) for queue in self._queues}
+        self.ends = {queue: ends.get(queue, self.ends.get(queue, 0)) for queue in self._queues} | left
         if not away:
             return None
-        told = "; ".join(f"{broker}: {error}" for broker, error in sorted(away.items()))
-        return f"topic {self._topic} cannot be read from {len(away)} of its brokers ({told})"
+        told = "; ".join(f"{broker}: {why}" for broker, why in sorted(away.items()))
+        unread = sum(end - (self.read or {})[queue] for queue, end in left.items())
+        rest = f"; {unread} messages of queues that have left the route are not read yet" if left else ""
+        return f"topic {self._topic} cannot be read from {len(away)} of its brokers ({told}){rest}"
+
+    def _left_unread(self) -> dict[MessageQueue, int]:
+        """The ends of queues that are not in the route any more, and were not read up to there."""
+        read = self.read or {}
+        return {
+            queue: end for queue, end in self.ends.items() if queue not in self._queues and read.get(queue, end) < end
+        }

@@ -1,60 +1,115 @@
-"""The options of a write by the data source ``rocketmq``, read and checked. Pure: no client, no Spark.
+"""The options of a write by the data source ``rocketmq``: declared once, read and checked. Pure: no client, no Spark.
 
-What each option means is told where users look for it, in ``rocketbox.spark.source``.
+Their meaning stands here and nowhere else: the reference in the documentation and the hints of errors are made of
+``WRITE_OPTIONS``. Which columns of a frame are which parts of a message is in ``outgoing``.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
-from rocketbox.durations import parse_duration
+from rocketbox.spark.option_values import OptionTable, SourceOption
 
-__all__ = ["WriteOptions"]
+__all__ = ["WRITE_OPTIONS", "WriteOptions"]
 
-NAMES = (
-    "nameServer topic tag hashKey delayLevel jsonColumns ignoreColumns reservedProperties deadLettersOf producerGroup "
-    "writeId sendTimeout maxInFlight maxInFlightBytes"
-).split()
-SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
-"""What Spark hands on to the sink of a stream, and is not meant for it."""
-SEND_TIMEOUT = "3s"  # the producer's own
+SEND_TIMEOUT = 3.0  # seconds; the producer's own
 IN_FLIGHT, BYTES_IN_FLIGHT = 1000, 8 * 1024 * 1024
+
+WRITE_OPTIONS = (
+    SourceOption(
+        "nameServer", "`host:port`, several with `;`. Needed.", kafka=("kafka.bootstrap.servers", "bootstrap.servers")
+    ),
+    SourceOption(
+        "topic",
+        "The topic of all rows. Needed where the frame has no column `topic`, and refused where it has one.",
+        kafka=("topic",),
+    ),
+    SourceOption("tag", "The tag of all rows, instead of a column `tag`."),
+    SourceOption("hashKey", "The hash key of all rows, which picks their queue, instead of a column `hash_key`."),
+    SourceOption("delayLevel", "The delay level of all rows, from 1 on, instead of a column `delay_level`."),
+    SourceOption(
+        "jsonColumns",
+        "Columns that become the fields of a JSON body, with commas, such as `number, item`; `*`: all that are no part "
+        "of a message.",
+    ),
+    SourceOption(
+        "ignoreColumns",
+        "Columns that are left out, with commas. A column that is neither a part of a message nor named is refused.",
+    ),
+    SourceOption(
+        "reservedProperties",
+        "What becomes of properties with RocketMQ's own names: `fail` the write, or `drop` them, as a copy of read "
+        "messages needs it.",
+        "`fail`",
+    ),
+    SourceOption(
+        "deadLettersOf",
+        "A consumer group: rows that were read become dead letters of it, with a column `reason`. Instead of `topic`, "
+        "`tag`, `hashKey`, `delayLevel` and `jsonColumns`.",
+    ),
+    SourceOption(
+        "writeId",
+        "Goes into the messages' property `DEDUP_KEY`: gives a job that runs again the same keys, and tells two writes "
+        "of one micro-batch apart.",
+        "a batch write: an id of its own",
+    ),
+    SourceOption(
+        "sendTimeout",
+        "How long one message is tried, over all its tries, such as `10s`.",
+        "`3s`",
+        kafka=("kafka.delivery.timeout.ms", "delivery.timeout.ms"),
+    ),
+    SourceOption(
+        "maxInFlight",
+        "Rows of a task that no broker has acknowledged yet, at most; as many again are made ready meanwhile.",
+        f"`{IN_FLIGHT}`",
+    ),
+    SourceOption(
+        "maxInFlightBytes",
+        "The same in bytes of bodies, such as `8MB`, with 256 for what else a message has; one message at least.",
+        "`8MB`",
+        kafka=("kafka.buffer.memory", "buffer.memory"),
+    ),
+    SourceOption("producerGroup", "The producer group.", "`spark-writer`", kafka=("kafka.client.id", "client.id")),
+)
+_ACKNOWLEDGED = "a row is written when its broker has acknowledged it"
+_TRIED = "a row is tried again until sendTimeout is over"
+_TABLE = OptionTable(
+    "a write by the data source rocketmq",
+    "Kafka sink",
+    WRITE_OPTIONS,
+    {
+        "path": "the topic is said by the option topic, or a column topic",
+        "includeheaders": "a column properties is always written",
+        "kafka.acks": _ACKNOWLEDGED,
+        "acks": _ACKNOWLEDGED,
+        "kafka.retries": _TRIED,
+        "retries": _TRIED,
+    },
+    sparks_own=frozenset({"checkpointlocation", "queryname", "outputmode"}),
+)
 
 
 class WriteOptions:
     """The options of a write, checked. Raises ValueError naming the option and what would be right."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        known = {name.lower(): name for name in NAMES}
-        values: dict[str, str] = {}
-        for name, value in options.items():
-            if name.lower() in SPARKS_OWN:
-                continue
-            if name.lower() not in known:
-                near = difflib.get_close_matches(name.lower(), known, 1)
-                hint = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(NAMES)}"
-                raise ValueError(f"a write by the data source rocketmq has no option {name!r}; {hint}")
-            if not value.strip():
-                raise ValueError(f"option {known[name.lower()]} is blank; leave it out, or say what it is")
-            values[known[name.lower()]] = value.strip()
-        self._values = values
-        if "nameServer" not in values:
-            raise ValueError("a write by the data source rocketmq needs the option nameServer")
-        self.name_server = values["nameServer"]
-        self.topic = values.get("topic")
-        self.tag = values.get("tag")
-        self.hash_key = values.get("hashKey")
-        self.delay_level = self._number("delayLevel", 0)
-        self.json_columns = self._names("jsonColumns")
-        self.ignore_columns = self._names("ignoreColumns") or ()
-        self.drop_reserved = self._word("reservedProperties", ("fail", "drop")) == "drop"
-        self.dead_letters_of = values.get("deadLettersOf")
-        self.producer_group = values.get("producerGroup", "spark-writer")
-        self.write_id = values.get("writeId")
-        self.send_timeout = self._seconds("sendTimeout", SEND_TIMEOUT)
-        self.max_in_flight = self._number("maxInFlight", IN_FLIGHT)
-        self.max_in_flight_bytes = self._number("maxInFlightBytes", BYTES_IN_FLIGHT)
+        values = _TABLE.read(options)
+        self.name_server = values.name_server()
+        self.topic = values.text("topic")
+        self.tag = values.text("tag")
+        self.hash_key = values.text("hashKey")
+        self.delay_level = values.number("delayLevel") or 0
+        self.json_columns = values.names("jsonColumns")
+        self.ignore_columns = values.names("ignoreColumns") or ()
+        self.drop_reserved = values.word("reservedProperties", ("fail", "drop")) == "drop"
+        self.dead_letters_of = values.text("deadLettersOf")
+        self.producer_group = values.text("producerGroup") or "spark-writer"
+        self.write_id = values.text("writeId")
+        timeout = values.duration("sendTimeout")
+        self.send_timeout = SEND_TIMEOUT if timeout is None else timeout.total_seconds()
+        self.max_in_flight = values.number("maxInFlight") or IN_FLIGHT
+        self.max_in_flight_bytes = values.size("maxInFlightBytes") or BYTES_IN_FLIGHT
         if self.dead_letters_of is not None:
             given = [name for name in ("topic", "tag", "hashKey", "delayLevel", "jsonColumns") if name in values]
             if given:
@@ -62,31 +117,3 @@ class WriteOptions:
                     f"option {given[0]} does not go together with deadLettersOf: a dead letter goes to the "
                     "dead-letter topic of the group, as the message that it was"
                 )
-
-    def _number(self, name: str, default: int) -> int:
-        text = self._values.get(name)
-        if text is None:
-            return default
-        if not text.isdecimal() or int(text) < 1:
-            raise ValueError(f"option {name} is {text!r}; it must be a whole number above 0")
-        return int(text)
-
-    def _names(self, name: str) -> tuple[str, ...] | None:
-        text = self._values.get(name)
-        return None if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
-
-    def _word(self, name: str, words: tuple[str, ...]) -> str:
-        text = self._values.get(name, words[0]).lower()
-        if text not in words:
-            raise ValueError(f"option {name} is {self._values[name]!r}; it must be {' or '.join(words)}")
-        return text
-
-    def _seconds(self, name: str, default: str) -> float:
-        text = self._values.get(name, default)
-        try:
-            seconds = parse_duration(text).total_seconds()
-        except ValueError as error:
-            raise ValueError(f"option {name} is {text!r}: {error}") from None
-        if seconds <= 0:
-            raise ValueError(f"option {name} is {text!r}; it must be more than nothing")
-        return seconds

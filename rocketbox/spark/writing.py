@@ -119,9 +119,12 @@ class TaskWrite:
             if isinstance(entry, RowError):
                 self._land()
                 raise WriteError(self._place, start + entry.row, entry, 0, self._sent) from entry
+            size = len(entry.body or b"") + BYTES_OF_A_HEAD
+            if self._bytes + size > options.max_in_flight_bytes:
+                self._send()
             self._lot.append(entry)
-            self._bytes += len(entry.body or b"") + BYTES_OF_A_HEAD
-            if len(self._lot) >= options.max_in_flight or self._bytes >= options.max_in_flight_bytes:
+            self._bytes += size
+            if len(self._lot) >= options.max_in_flight:
                 self._send()
 
     def _send(self) -> None:

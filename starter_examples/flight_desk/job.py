@@ -280,13 +280,16 @@ async def check_lake(app: RocketBox, ledger: Ledger, report: Report) -> None:
     spark = await app.listeners["lake"].session()
     path = app.get(lake.LakeProperties).path
 
-    def read() -> tuple[int, int, list[tuple[str, str, int, float]]]:
+    def read() -> tuple[int, int, int, int, list[tuple[str, str, int, float]]]:
         rows = lake.rows_of_run(spark, path, ledger.run).cache()
         try:
-            return rows.count(), rows.where("delay_minutes is not null").count(), lake.mean_delays(rows)
+            with_delay = rows.where("delay_minutes is not null").count()
+            return rows.count(), with_delay, *lake.faults(spark, path), lake.mean_delays(rows)
         finally:
             rows.unpersist()
 
-    rows, with_delay, report.delays = await anyio.to_thread.run_sync(read)
+    rows, with_delay, left_out, twice, report.delays = await anyio.to_thread.run_sync(read)
     report.check("lake: rows", rows, report.expected.sent)
     report.check("lake: rows with a delay", with_delay, report.expected.with_delay)
+    report.check("lake: messages left out", left_out, 0)
+    report.check("lake: messages kept twice", twice, 0)

@@ -34,7 +34,7 @@ from tests.benchmarks.processes import cpu_seconds, pinned
 from tests.benchmarks.scenario import SCENARIOS
 from tests.benchmarks.spark import SPARK, measure_spark, table_of_spark
 from tests.benchmarks.start import STARTS, measure_starts, table_of
-from tests.broker_process import BrokerProcess
+from tests.support.broker.broker_process import BrokerProcess
 
 __all__ = ["main"]
 
@@ -125,11 +125,14 @@ def measure_all(arguments: argparse.Namespace, tables: list[Table | str]) -> Non
         def begins(name: str) -> None:
             progress.update(bar, description=name, advance=1)
 
-        for kind, of_kind in runs:
-            if of_kind:
-                results = measure(arguments, of_kind, kind, begins)
-                tables.append(table_of_scenarios(results, f"{kind if own else arguments.broker}, {title}"))
-                tables.append(group_commit(results) if kind == "SYNC_FLUSH" else "")
+        by_kind: dict[str, dict[str, list[dict[str, float]]]] = {}
+        try:
+            for kind, of_kind in runs:
+                if of_kind:
+                    by_kind[kind if own else arguments.broker] = measure(arguments, of_kind, kind, begins)
+        finally:
+            tables.append(table_of_scenarios(by_kind, title) if by_kind else "")
+            tables.append(group_commit(by_kind.get("SYNC_FLUSH", {})))
         if java:
             messages = SHARE * arguments.messages
             if found := measure_java(java, arguments.rounds, messages, arguments.directory, begins):
@@ -194,24 +197,29 @@ def group_commit(results: dict[str, list[dict[str, float]]]) -> str:
     return f"100 in flight : one in flight, each synced before its answer: {many / one:.1f}\n"
 
 
-def table_of_scenarios(results: dict[str, list[dict[str, float]]], title: str) -> Table:
-    """A line for each scenario, with the medians of its rounds."""
+def table_of_scenarios(by_kind: dict[str, dict[str, list[dict[str, float]]]], title: str) -> Table:
+    """For each scenario a line for each kind of broker, beside each other, with the medians of the rounds."""
     table = Table(title=title)
-    for column in ("scenario", "messages/s", "client CPU us", "min..max", "p50 us", "broker CPU us"):
-        table.add_column(column, justify="left" if column == "scenario" else "right")
-    for name, rounds in results.items():
-        rate = statistics.median(result["messages"] / result["seconds"] for result in rounds)
-        costs = sorted(result["cpu"] / result["messages"] * 1e6 for result in rounds)
-        p50 = f"{statistics.median(result['p50_us'] for result in rounds):.0f}" if "p50_us" in rounds[0] else ""
-        of_broker = (
-            f"{statistics.median(result['broker_cpu'] / result['messages'] * 1e6 for result in rounds):.1f}"
-            if "broker_cpu" in rounds[0] and name != "push consume"  # there the broker takes the messages in as well
-            else ""
-        )
-        table.add_row(
-            name, f"{rate:,.0f}", f"{statistics.median(costs):.1f}", f"{costs[0]:.1f}..{costs[-1]:.1f}", p50, of_broker
-        )
+    for column in ("scenario", "broker", "messages/s", "client CPU us", "min..max", "p50 us", "broker CPU us"):
+        table.add_column(column, justify="left" if column in ("scenario", "broker") else "right")
+    for name in dict.fromkeys(name for results in by_kind.values() for name in results):
+        for kind, results in by_kind.items():
+            if rounds := results.get(name):
+                table.add_row(name, kind if SCENARIOS[name].needs_servers else "", *cells_of(name, rounds))
     return table
+
+
+def cells_of(name: str, rounds: list[dict[str, float]]) -> tuple[str, ...]:
+    """Messages/s, the client's CPU and its range, p50 and the broker's CPU; empty where there is none."""
+    rate = statistics.median(result["messages"] / result["seconds"] for result in rounds)
+    costs = sorted(result["cpu"] / result["messages"] * 1e6 for result in rounds)
+    p50 = f"{statistics.median(result['p50_us'] for result in rounds):.0f}" if "p50_us" in rounds[0] else ""
+    of_broker = (
+        f"{statistics.median(result['broker_cpu'] / result['messages'] * 1e6 for result in rounds):.1f}"
+        if "broker_cpu" in rounds[0] and name != "push consume"  # there the broker takes the messages in as well
+        else ""
+    )
+    return f"{rate:,.0f}", f"{statistics.median(costs):.1f}", f"{costs[0]:.1f}..{costs[-1]:.1f}", p50, of_broker
 
 
 if __name__ == "__main__":

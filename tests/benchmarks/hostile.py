@@ -33,7 +33,7 @@ from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand, encode_command
 from rocketbox.remoting.descriptors import raise_descriptor_limit
 from tests.benchmarks.processes import pinned
-from tests.broker_process import BrokerProcess
+from tests.support.broker.broker_process import BrokerProcess
 
 __all__ = ["HOSTILE", "measure_hostile", "table_of_hostile"]
 

@@ -23,10 +23,10 @@ from rich.table import Table
 
 from tests.benchmarks.apache import measured_apache
 from tests.benchmarks.processes import cpu_seconds, pinned
-from tests.broker_process import BrokerProcess
 from tests.conformance.apache import NEWEST, missing
 from tests.conformance.java_load import JavaLoads
 from tests.conformance.java_program import build
+from tests.support.broker.broker_process import BrokerProcess
 
 __all__ = ["JAVA", "SHARE", "Cost", "loads_of", "measure_java", "profile_of", "table_of_java"]
 

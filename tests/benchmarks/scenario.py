@@ -34,6 +34,7 @@ __all__ = ["SCENARIOS", "Scenario"]
 BODY = b"x" * 1024
 BATCH = 32
 QUEUES = 4
+PRODUCERS = 100  # of group commits
 
 
 @dataclass
@@ -272,7 +273,7 @@ async def store_group_commit(run: Run) -> None:
 
         run.start()
         async with anyio.create_task_group() as group:
-            for _ in range(100):
+            for _ in range(PRODUCERS):
                 group.start_soon(produce)
         run.stop()
 
@@ -295,7 +296,7 @@ async def store_opening(run: Run) -> None:
 
 
 async def reference_sync_each(run: Run) -> None:
-    """A bare file: one fdatasync for each message, with nothing else written; room is set aside as the store does."""
+    """A bare file, one producer: a sync for each message, nothing else written; room is set aside as the store does."""
     fd = os.open(f"{run.directory}/log", os.O_WRONLY | os.O_CREAT)
     try:
         os.posix_fallocate(fd, 0, run.messages * len(BODY))
@@ -307,6 +308,43 @@ async def reference_sync_each(run: Run) -> None:
             os.fdatasync(fd)
             run.latencies.append(time.perf_counter() - before)
         run.stop()
+    finally:
+        os.close(fd)
+
+
+async def reference_group_commit(run: Run) -> None:
+    """A bare file with as many producers: what they wrote while a sync ran is synced together by the next one."""
+    fd = os.open(f"{run.directory}/log", os.O_WRONLY | os.O_CREAT)
+    written, synced = anyio.Event(), anyio.Event()
+    numbers = iter(range(run.messages))
+
+    async def produce() -> None:
+        for number in numbers:
+            before = time.perf_counter()
+            os.pwrite(fd, BODY, number * len(BODY))
+            written.set()
+            await synced.wait()
+            run.latencies.append(time.perf_counter() - before)
+
+    async def sync() -> None:
+        nonlocal written, synced
+        while True:
+            await written.wait()
+            of_these, written, synced = synced, anyio.Event(), anyio.Event()
+            await anyio.to_thread.run_sync(os.fdatasync, fd)
+            of_these.set()
+
+    try:
+        os.posix_fallocate(fd, 0, run.messages * len(BODY))
+        os.fsync(fd)
+        run.start()
+        async with anyio.create_task_group() as syncing:
+            syncing.start_soon(sync)
+            async with anyio.create_task_group() as producing:
+                for _ in range(PRODUCERS):
+                    producing.start_soon(produce)
+            run.stop()
+            syncing.cancel_scope.cancel()
     finally:
         os.close(fd)
 
@@ -338,7 +376,8 @@ SCENARIOS: dict[str, Scenario] = {
     "store recovery (256 MiB)": Scenario(store_recovery, share=3.5, needs_servers=False),
     "store opening": Scenario(store_opening, needs_servers=False),
     "store group commit": Scenario(store_group_commit, needs_servers=False),
-    "store group commit (bare peer)": Scenario(reference_sync_each, share=0.01, needs_servers=False),
+    "store group commit (bare peer)": Scenario(reference_group_commit, needs_servers=False),
+    "one producer, a sync each (bare file)": Scenario(reference_sync_each, share=0.01, needs_servers=False),
 }
 
 

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from tests.benchmarks.processes import cpu_seconds, pinned
 from tests.benchmarks.spark_work import PARTS
-from tests.broker_process import BrokerProcess
+from tests.support.broker.broker_process import BrokerProcess
 
 __all__ = ["SPARK", "Figures", "measure_spark", "table_of_spark"]
 

@@ -1,7 +1,8 @@
 """``make chaos``: 100 kills of ``rocketbox broker``; with ``--java`` in turns with Apache's brokers as well.
 
-``make chaos ARGS="--cycles 20 --java"``; ``make chaos ARGS=spark``: kills on Spark's standalone cluster instead, of 20
-executors and 20 drivers. Status 1 when something acknowledged is missing, or anything else is wrong.
+``make chaos ARGS="--cycles 20 --java"``; ``make chaos ARGS=spark``: what a Spark listener lives through instead
+(``spark_kinds``), some of it by ``ARGS="spark --only drivers,queues"``. Status 1 when something acknowledged is
+missing, a row stands twice in a sink that knows its batches, or anything else is wrong.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from rich.console import Console
+
 from tests.chaos.cycles import OURS, Result, run_cycles
 
 __all__ = ["main"]
@@ -20,7 +23,13 @@ __all__ = ["main"]
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("what", nargs="?", choices=("brokers", "spark"), default="brokers", help="what is killed")
-    parser.add_argument("--kills", type=int, default=20, help="of spark: executors, and as many drivers (20)")
+    parser.add_argument("--only", default="", help="of spark: these kinds of faults, with commas between them (all)")
+    parser.add_argument("--times", type=int, help="of spark: how often each fault happens (as its kind says)")
+    parser.add_argument(
+        "--plant",
+        action="store_true",
+        help="of spark: a sink that knows no batches, to see that rows which come again are noticed",
+    )
     parser.add_argument(
         "--cycles", type=int, default=100, help="how often our broker alone is killed (100); 0: not at all"
     )
@@ -29,7 +38,7 @@ def main() -> int:
     parser.add_argument("--java-cycles", type=int, default=24, help="kills in turns with each of the two (24)")
     arguments = parser.parse_args()
     if arguments.what == "spark":
-        return _spark(arguments.kills, arguments.seed)
+        return _spark(parser, arguments)
     status = 0
 
     def run(title: str, cycles: int, *brokers: str) -> Result:
@@ -58,16 +67,20 @@ def main() -> int:
     return status
 
 
-def _spark(kills: int, seed: int) -> int:
-    from tests.chaos.spark_cluster import run_spark  # the others need no pyspark
+def _spark(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    from tests.chaos.spark_run import NAMES, run_kinds, table_of  # the others need no pyspark
 
-    began = time.monotonic()
+    names = [name for name in arguments.only.split(",") if name] or NAMES
+    if unknown := [name for name in names if name not in NAMES]:
+        parser.error(f"there is no kind {', '.join(unknown)}; there are {', '.join(NAMES)}")
     with tempfile.TemporaryDirectory(prefix="rocketbox-chaos-") as folder:
-        result = run_spark(Path(folder), kills, seed=seed, say=lambda text: print(" ", text, flush=True))
-    for text in result.wrong:
-        print(f"  WRONG {text}")
-    print(f"Spark's cluster: {result} ({time.monotonic() - began:.0f} s)", flush=True)
-    return 1 if result.wrong else 0
+        outcomes = run_kinds(names, Path(folder), seed=arguments.seed, times=arguments.times, once=not arguments.plant)
+    Console(width=160).print(table_of(outcomes, arguments.seed), highlight=False)
+    if not (bad := [outcome.name for outcome in outcomes if not outcome.good]):
+        return 0
+    times = "" if arguments.times is None else f" --times {arguments.times}"
+    print(f'again: make chaos ARGS="spark --only {",".join(bad)} --seed {arguments.seed}{times}"')
+    return 1
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import anyio
 
-from tests.broker_process import BrokerProcess
 from tests.chaos.ledger import Ledger
 from tests.chaos.traffic import Traffic
+from tests.support.broker.broker_process import BrokerProcess
 
 __all__ = ["OURS", "Result", "run_cycles"]
 

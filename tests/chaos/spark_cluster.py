@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.integration.spark.standalone import Job, Standalone, rows_in
-from tests.integration.spark.topics import Broker, rows_of
+from tests.support.spark.standalone import Job, Standalone, rows_in
+from tests.support.spark.topics import Broker, rows_of
 
-__all__ = ["SparkResult", "run_spark"]
+__all__ = ["ClusterResult", "run_cluster"]
 
 MODES = ("listener", "stream", "batch")
 FIRST_ROWS, MORE_ROWS = 12_000, 4_000
@@ -27,33 +27,36 @@ LONGEST_PAUSE = 8.0  # seconds from kill to kill
 
 
 @dataclass
-class SparkResult:
-    """What a run came to."""
+class ClusterResult:
+    """What a run came to; ``happened`` is called for each kill."""
 
+    happened: Callable[[], object] = lambda: None
     executors: int = 0
     drivers: int = 0
     failed: int = 0
     rows: int = 0
+    missing: int = 0
+    extra: int = 0
+    seen: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
-        return (
-            f"{self.executors} executors and {self.drivers} drivers killed, {self.failed} jobs failed by it and were "
-            f"submitted again, {self.rows} messages: {len(self.wrong)} things wrong"
-        )
 
-
-def run_spark(
-    folder: Path, kills: int, *, seed: int = 0, say: Callable[[str], object] = lambda text: None
-) -> SparkResult:
-    """Kill so many executors and so many drivers, shared by the kinds of jobs. A batch job's driver is not killed."""
-    chance, result = random.Random(seed), SparkResult()
+def run_cluster(
+    folder: Path, executors: int, drivers: int, *, chance: random.Random, happened: Callable[[], object]
+) -> ClusterResult:
+    """Kill so many of each, shared by the kinds of jobs. A batch job's driver is not killed."""
+    result = ClusterResult(happened)
     with Broker(folder / "store") as broker, Standalone(folder) as cluster:
         for number, mode in enumerate(MODES):
-            executors = kills // len(MODES) + (number < kills % len(MODES))
-            drivers = 0 if mode == "batch" else kills // 2 + (number < kills % 2)
-            _run(folder, broker, cluster, mode, [executors, drivers], chance, result, say)
-        _run(folder, broker, None, "listener", [0, 0], chance, result, say)
+            left = [executors // len(MODES) + (number < executors % len(MODES)), 0]
+            if mode != "batch":
+                left[1] = drivers // 2 + (number < drivers % 2)
+            _run(folder, broker, cluster, mode, left, chance, result)
+        _run(folder, broker, None, "listener", [0, 0], chance, result)
+    result.seen.append(
+        f"{result.executors} executors and {result.drivers} drivers; {result.failed} jobs failed by it and were "
+        "submitted again"
+    )
     return result
 
 
@@ -64,8 +67,7 @@ def _run(
     mode: str,
     left: list[int],
     chance: random.Random,
-    result: SparkResult,
-    say: Callable[[str], object],
+    result: ClusterResult,
 ) -> None:
     """One kind of job until it was killed often enough and has done all; ``left`` are executors and drivers to kill."""
     name = f"{mode} on {'a cluster' if cluster else 'local-cluster'}"
@@ -90,7 +92,8 @@ def _run(
     result.rows += sent
     found = rows_in(own / "lake")
     missing, extra = expected - found, found - expected
-    say(f"{name}: {sent} messages, {missing.total()} missing, {extra.total()} extra")
+    result.missing += missing.total()
+    result.extra += extra.total()
     result.wrong += [f"{name}: {rows.total()} rows {what}, such as {next(iter(rows))}"
                      for what, rows in (("missing", missing), ("extra", extra)) if rows]  # fmt: skip
     if runs == MOST_RUNS:
@@ -99,7 +102,7 @@ def _run(
 
 
 def _kill_while_it_runs(
-    job: Job, cluster: Standalone | None, left: list[int], chance: random.Random, result: SparkResult
+    job: Job, cluster: Standalone | None, left: list[int], chance: random.Random, result: ClusterResult
 ) -> bool:
     """Whether anything was killed; returns when the job has ended, or its driver was killed."""
     killed = False
@@ -113,10 +116,12 @@ def _kill_while_it_runs(
             job.kill()
             left[1] -= 1
             result.drivers += 1
+            result.happened()
             return True
         if left[0] and (running := cluster.executors()):
             cluster.kill_executor(chance.randrange(len(running)))
             left[0] -= 1
             result.executors += 1
+            result.happened()
             killed = True
     return killed

@@ -31,6 +31,7 @@ __all__ = [
     "java",
     "maven",
     "missing",
+    "mqadmin",
 ]
 
 NEWEST = "5.5.0"
@@ -130,26 +131,25 @@ class ApacheServers:
         self.broker_process.wait()
 
     def admin(self, *arguments: str) -> str:
-        """What mqadmin prints for a command (its exit status says nothing)."""
-        done = subprocess.run(
-            [
-                java(),
-                f"-Duser.home={self.folder}",
-                "-cp",
-                class_path(self.version),
-                "org.apache.rocketmq.tools.command.MQAdminStartup",
-                *arguments,
-                "-n",
-                self.name_server,
-            ],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            env=home(self.folder),
-        )
-        lines = (done.stdout + done.stderr).splitlines()
-        return "\n".join(line for line in lines if "|-" not in line)  # without the logging library's own start
+        """What mqadmin of the same version prints for a command."""
+        return mqadmin(self.folder, self.version, self.name_server, *arguments)
+
+
+def mqadmin(folder: Path, version: str, name_server: str, *arguments: str) -> str:
+    """What mqadmin of a version prints for a command (its exit status says nothing)."""
+    done = subprocess.run(
+        [
+            *(java(), f"-Duser.home={folder}", "-cp", class_path(version)),
+            *("org.apache.rocketmq.tools.command.MQAdminStartup", *arguments, "-n", name_server),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=home(folder),
+    )
+    lines = (done.stdout + done.stderr).splitlines()
+    return "\n".join(line for line in lines if "|-" not in line)  # without the logging library's own start
 
 
 def _free_port_block() -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import anyio
@@ -14,7 +13,7 @@ from rocketbox.client import Admin, ClientOptions, ConsumerOptions, Credentials,
 from rocketbox.errors import AccessDeniedError, ConfigurationError
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt
 from tests.conformance.apache import EACH_VERSION, apache_servers, home
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
 
@@ -166,11 +165,6 @@ rocketmq:
   producer: {{group: desk, access-key: {PUBLISHER.access_key}, secret-key: {PUBLISHER.secret_key}}}
   consumer: {{access-key: {SUBSCRIBER.access_key}, secret-key: {SUBSCRIBER.secret_key}}}
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
 
 
 async def test_a_service_publishes_as_one_user_and_subscribes_as_another(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from rocketbox.errors import BrokerError
 from rocketbox.message import Message
 from rocketbox.protocol.codes import PermName
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
-from tests.conformance.apache import EACH_VERSION, class_path, home, java
+from tests.conformance.apache import EACH_VERSION, mqadmin
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
 
@@ -94,23 +93,12 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServersInThread]:
         yield embedded
 
 
-def mqadmin(folder: Path, version: str, servers: ServersInThread, command: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [
-            java(), f"-Duser.home={folder}", "-cp", class_path(version),
-            "org.apache.rocketmq.tools.command.MQAdminStartup", command, "-n", servers.name_server_address, *arguments,
-        ],
-        capture_output=True, text=True, timeout=120, env=home(folder), check=False,
-    )  # fmt: skip
-    return done.stdout + done.stderr
-
-
 @pytest.mark.parametrize("version", EACH_VERSION)
 async def test_apaches_tools_keep_our_topics_and_groups(
     version: str, ours: ServersInThread, topic: str, tmp_path: Path
 ) -> None:
     async def run(command: str, *arguments: str) -> str:
-        return await anyio.to_thread.run_sync(mqadmin, tmp_path, version, ours, command, *arguments)
+        return await anyio.to_thread.run_sync(mqadmin, tmp_path, version, ours.name_server_address, command, *arguments)
 
     async with Admin(name_server=ours.name_server_address) as admin:
         where = ("-c", "DefaultCluster")

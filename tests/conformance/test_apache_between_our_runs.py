@@ -17,8 +17,8 @@ from rocketbox.client import Producer
 from rocketbox.errors import RocketBoxError
 from rocketbox.message import Message
 from rocketbox.protocol.stored_message import decode_message
-from tests.broker_process import BrokerProcess
 from tests.conformance.apache import EACH_VERSION, apache_servers
+from tests.support.broker.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.apache
 

@@ -23,6 +23,8 @@ EXPECTED = {
     "lost": 0,
     "lake: rows": 27_004,
     "lake: rows with a delay": 26_483,
+    "lake: messages left out": 0,
+    "lake: messages kept twice": 0,
 }
 
 

@@ -8,9 +8,9 @@ import anyio
 import pytest
 
 from rocketbox.client import Admin
-from tests.broker_process import BrokerProcess
 from tests.conformance.apache import EACH_VERSION
 from tests.conformance.java_load import JavaLoads
+from tests.support.broker.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke]
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 
-from rocketbox.client import Admin, Producer
+from rocketbox.client import Admin, ClientOptions, MQClientInstance, Producer
 from rocketbox.clock import RealClock
 from rocketbox.message import Message, MessageQueue
 from rocketbox.spark.checkpoint import INITIAL, CheckpointError, decode_offset, encode_offset
+from rocketbox.spark.lease import Lease, LeaseLostError
 from rocketbox.spark.mirror import GroupMirror
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.progress import StreamProgress, ranges_between
 from rocketbox.spark.selection import Selection
 from rocketbox.spark.starting import offset_at
-from tests.waiting import PATIENCE
+from tests.conformance.apache import EACH_VERSION, mqadmin
+from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
 
@@ -67,6 +71,51 @@ async def test_a_stream_goes_on_in_its_topic_and_not_in_one_made_anew(name_serve
         else:
             with pytest.raises(CheckpointError, match="the checkpoint is not of what name server"):
                 await progress(name_server, topic, group=f"g-{topic}").next(admin, kept)
+        await admin.delete_topic(topic)
+
+
+async def test_one_driver_at_a_time_has_the_lease(name_server: str, topic: str) -> None:
+    async with (
+        Admin(name_server=name_server) as admin,
+        MQClientInstance(name_server, options=ClientOptions(instance_name="one")) as one,
+        MQClientInstance(name_server, options=ClientOptions(instance_name="other")) as other,
+    ):
+        await made(admin, topic)
+        first, second = (Lease(client, f"g-{topic}", topic, holder=client.client_id) for client in (one, other))
+        assert (await first.take()).held
+        refused = await second.take()
+        assert (refused.held, refused.by_another) == (False, True)
+        await first.confirm()
+        await first.release()
+        assert (await second.take()).held
+        assert (await first.take()).by_another
+        with pytest.raises(LeaseLostError):
+            await first.confirm()
+        await second.confirm()
+        await second.release()
+        await admin.delete_topic(topic)
+
+
+@pytest.mark.parametrize("name_server", EACH_VERSION, indirect=True)  # the embedded broker answers no GET_CONSUME_STATS
+async def test_mqadmin_shows_the_lag_of_a_mirrored_group_also_while_its_topic_is_idle(
+    request: pytest.FixtureRequest, name_server: str, topic: str, tmp_path: Path
+) -> None:
+    version = request.node.callspec.params["name_server"]
+    async with Admin(name_server=name_server) as admin:
+        queue = await made(admin, topic)
+        await send(name_server, queue, 8)
+        mirror = GroupMirror(f"g-{topic}", RealClock())
+        for done in (5, 8):
+            await mirror.follow(admin, {queue: done})
+            for _ in range(3):  # its own timeouts are short for a machine with much to do
+                shown = await anyio.to_thread.run_sync(
+                    mqadmin, tmp_path, version, name_server, "consumerProgress", "-g", f"g-{topic}"
+                )
+                if "command failed" not in shown:
+                    break
+            lines = [line.split() for line in shown.splitlines() if line.startswith(topic)]
+            assert [line[1:5] for line in lines] == [[queue.broker_name, "0", "8", str(done)]], shown
+            assert f"Diff Total: {8 - done}" in shown
         await admin.delete_topic(topic)
 
 

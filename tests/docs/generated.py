@@ -5,7 +5,6 @@ They stand between ``<!-- generated: NAME -->`` and ``<!-- end -->``. What is wr
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 import typing
@@ -19,16 +18,18 @@ from typing import Any
 from typer.models import ArgumentInfo, OptionInfo
 
 from rocketbox.autoconfigure.loading import settings_models
-from rocketbox.autoconfigure.option_models import bounds_in_words, default_of
+from rocketbox.autoconfigure.option_models import default_of
 from rocketbox.boot.effective import format_value
 from rocketbox.boot.reference import markdown_reference, markdown_table
-from rocketbox.broker.options import BrokerOptions, setting_names
-from rocketbox.broker.store.options import StoreOptions
+from rocketbox.broker.options import broker_settings
 from rocketbox.cli.app import app
 from rocketbox.client.unbuilt import UNBUILT
+from rocketbox.declarations import BYTES, MILLISECONDS, Option, bounds_in_words
 from rocketbox.listeners.options import FUNCTION_OPTIONS, GROUP_OPTIONS, LISTENER_OPTIONS
 from rocketbox.marks import rocketmq_listener
+from rocketbox.sizes import format_size
 from rocketbox.spark.options import OPTIONS
+from rocketbox.spark.write_options import WRITE_OPTIONS
 from tests.docs.api_reference import api_reference
 
 __all__ = ["generated", "parts", "pages_with_parts"]
@@ -63,17 +64,22 @@ def _listener_options() -> str:
 
 
 def _broker_settings() -> str:
-    """Apache's settings that the embedded broker has, with their defaults; in milliseconds and bytes."""
-    defaults: dict[str, Any] = {
-        each.name.replace("_", "-"): each.default
-        for options in (BrokerOptions, StoreOptions)
-        for each in dataclasses.fields(options)
-    }
+    """Apache's settings that the embedded broker has, as broker and store declare them."""
+    return broker_settings_table(broker_settings())
+
+
+def broker_settings_table(settings: Mapping[str, Option]) -> str:
+    """A table of settings: what each takes, its default, and what it does."""
+    names = {BYTES: "a size", MILLISECONDS: "a time", bool: "true or false", int: "a whole number", str: "text"}
     rows = []
-    for name in setting_names():
-        default = defaults.get(name)  # retention has none of its own
-        rows.append((f"`{name}`", "" if default is None else f"`{format_value(default)}`"))
-    return markdown_table(("Setting", "Default"), rows)
+    for key, option in settings.items():
+        if isinstance(option.kind, type) and issubclass(option.kind, Enum):
+            takes = ", ".join(f"`{member.value}`" for member in option.kind)
+        else:
+            takes = ", ".join(filter(None, (names[option.unit or option.kind], bounds_in_words(option))))
+        default = format_size(option.default) if option.unit is BYTES else format_value(default_of(option))
+        rows.append((f"`{key}`", takes, "" if option.default is None else f"`{default}`", option.words))
+    return markdown_table(("Setting", "Takes", "Default", "Meaning"), rows)
 
 
 def _spark_source_options() -> str:
@@ -90,6 +96,15 @@ def _spark_source_options() -> str:
         for option in OPTIONS
     ]
     return markdown_table(("Option", "For", "Default", "Meaning", "In the Kafka source"), rows)
+
+
+def _spark_write_options() -> str:
+    """The options of a write by the data source, and their names in Spark's Kafka sink."""
+    rows = [
+        (f"`{option.name}`", option.default, option.meaning, ", ".join(f"`{name}`" for name in option.kafka))
+        for option in WRITE_OPTIONS
+    ]
+    return markdown_table(("Option", "Default", "Meaning", "In the Kafka sink"), rows)
 
 
 def _unbuilt() -> str:
@@ -156,6 +171,7 @@ parts: Mapping[str, Callable[[], str]] = {
     "listener-options": _listener_options,
     "broker-settings": _broker_settings,
     "spark-source-options": _spark_source_options,
+    "spark-write-options": _spark_write_options,
     "unbuilt": _unbuilt,
     "commands": _commands,
     "api-rocketbox": partial(api_reference, "rocketbox"),

@@ -25,9 +25,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.docs.pages import FENCE, PAGES
+
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SECONDS = 280  # what hangs is ended; Spark starts slowly on a machine that does other work
 CTRL_C = "^C"
 WHOLE_LINES = Path(__file__).parent / "whole_lines"
@@ -61,6 +61,7 @@ def run_until(command: str, wanted: list[str], folder: Path, expected: int = 0) 
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONUNBUFFERED": "",
+        "PYTEST_PLUGINS": "rocketbox.testing.plugin",  # where rocketbox is not installed, but found by its path
         "COLUMNS": "200",
         "PYTHONPATH": os.pathsep.join([str(folder / "site"), str(WHOLE_LINES), str(ROOT)]),
         "ROCKETBOX_EMBEDDED_PORT": "0",  # free ports, for whatever else runs on this machine

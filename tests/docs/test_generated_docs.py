@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import fields
@@ -20,20 +19,17 @@ from rocketbox.client.unbuilt import UNBUILT
 from rocketbox.marks import rocketmq_listener
 from rocketbox.template import RocketMQTemplate
 from tests.docs.generated import ROOT, generated, pages_with_parts, parts
-from tests.docs.test_code_in_docs import FENCE, PAGES
-from tests.unit.autoconfigure.test_spring_keys import EXT_CONSUMER, EXT_TEMPLATE
+from tests.docs.pages import FENCE, PAGES
+from tests.support.framework.spring_attributes import EXT_CONSUMER, EXT_TEMPLATE
+from tests.support.golden import golden
 
 CONFIGURATION = ROOT / "docs" / "reference" / "configuration.md"
 
 
 @pytest.mark.parametrize("page", pages_with_parts(), ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_holds_what_the_code_says(page: Path) -> None:
-    text = page.read_text("utf-8")
-    fresh = generated(text)
-    if os.environ.get("REWRITE_GOLDEN"):
-        page.write_text(fresh, "utf-8")
-    else:
-        assert text == fresh, f"{page.name} is out of date: python -m tests.docs.generated"
+    fresh = generated(page.read_text("utf-8"))
+    assert fresh == golden(page, fresh), f"{page.name} is out of date: python -m tests.docs.generated"
 
 
 def test_every_part_stands_in_a_page_once() -> None:

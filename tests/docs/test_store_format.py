@@ -14,7 +14,7 @@ from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.protocol.stored_message import StoredMessage
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.store_tools import ROOT, ManualClock, contents
+from tests.support.store.store_tools import ROOT, ManualClock, contents
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "store-format.md").read_text("utf-8")
 BLOCK = re.compile(r"```hex (?P<file>\S+)\n(?P<dump>.*?)```", re.DOTALL)

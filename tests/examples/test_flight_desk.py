@@ -23,7 +23,12 @@ FIRST_2000 = {
     "desk: rejected, in the dead-letter queue": 5,
     "lost": 0,
 }
-LAKE = {"lake: rows": 2000, "lake: rows with a delay": 1988}
+LAKE = {
+    "lake: rows": 2000,
+    "lake: rows with a delay": 1988,
+    "lake: messages left out": 0,
+    "lake: messages kept twice": 0,
+}
 
 
 def hiding(*modules: str) -> tuple[str, ...]:
@@ -127,8 +132,8 @@ def test_without_pyspark_the_start_fails_and_names_the_extra(tmp_path: Path) -> 
 
 
 def test_ctrl_c_stops_the_job_cleanly(tmp_path: Path) -> None:
-    job = Job(tmp_path, "--no-lake")
-    job.wait_for("/2000")
+    job = Job(tmp_path, "--no-lake", "--rows=20000")  # more than are done while the signal is on its way
+    job.wait_for("/20000")
     job.process.send_signal(signal.SIGINT)
     assert job.finish() == 130, job.output
     assert "Traceback" not in job.output

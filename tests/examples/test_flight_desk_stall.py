@@ -12,7 +12,7 @@ from rocketbox import RocketBox
 from starter_examples.flight_desk import job
 from starter_examples.flight_desk.data import expect, read_departures
 from starter_examples.flight_desk.ledger import Ledger
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -13,15 +13,10 @@ from rocketbox.client import Admin, MQClientInstance, Producer
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import ConfigurationError, NoRouteError
 from rocketbox.template import RocketMQTemplate
-from tests.services import ServiceMaker, service_maker
-from tests.waiting import until
+from tests.support.framework.services import ServiceMaker
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
 
 
 @pytest.fixture

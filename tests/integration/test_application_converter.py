@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import anyio
 import pytest
 
 from rocketbox.errors import ConfigurationError
-from tests.services import ServiceMaker, service_maker
-from tests.waiting import PATIENCE
+from tests.support.framework.services import ServiceMaker
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -49,11 +46,6 @@ TRACKS = """
     async def on_turned(tracks: list[Track]) -> None:
         seen.extend(track.points for track in tracks)
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
 
 
 async def test_payloads_go_through_the_users_converter_both_ways(service: ServiceMaker) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,16 +14,12 @@ from typer.testing import CliRunner
 
 from rocketbox.cli.app import app as cli
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
-from tests.failure_cases import CASES, EMBEDDED, HEAD, LISTENER, Case
-from tests.services import SETTINGS, ServiceMaker, service_maker
+from tests.support.framework.failure_cases import CASES, EMBEDDED, HEAD, LISTENER, Case
+from tests.support.framework.services import SETTINGS, ServiceMaker
+from tests.support.golden import golden
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "data" / "failures"
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
 
 
 def write(folder: Path, files: Mapping[str, str | bytes]) -> None:
@@ -49,14 +45,6 @@ def stable(text: str) -> str:
     return re.sub(r"(rocketbox/[\w/]+\.py):\d+", r"\1:LINE", text)  # where our own source stands is no promise
 
 
-def golden(name: str, text: str) -> str:
-    """The text that is right; REWRITE_GOLDEN=1 in the environment takes what there is now, to be read and committed."""
-    file = GOLDEN / f"{name}.txt"
-    if "REWRITE_GOLDEN" in os.environ:
-        file.write_text(text)
-    return file.read_text()
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_a_failed_start_says_what_where_and_what_to_do(
     name: str,
@@ -75,7 +63,7 @@ def test_a_failed_start_says_what_where_and_what_to_do(
         monkeypatch.setenv(variable, value)
     module = service(HEAD + case.source, case.settings if isinstance(case.settings, str) else None)
     text = run(module, capsys, case)
-    assert text == golden(name, text)
+    assert text == golden(GOLDEN / f"{name}.txt", text)
     assert "Traceback" not in text
 
 
@@ -84,7 +72,7 @@ def test_a_port_in_use(service: ServiceMaker, capsys: pytest.CaptureFixture[str]
         port = taken.getsockname()[1]
         settings = SETTINGS.replace("{port: 0", f"{{port: {port}")
         text = run(service(HEAD + LISTENER, settings), capsys).replace(str(port), "PORT")
-    assert text == golden("port_in_use", text)
+    assert text == golden(GOLDEN / "port_in_use.txt", text)
 
 
 def test_an_import_that_fails_is_named_with_its_line(
@@ -96,7 +84,7 @@ def test_an_import_that_fails_is_named_with_its_line(
     (package / "lake.py").write_text("import json\nimport pyspark_of_nobody\n")
     module = service("from rocketbox import RocketBox\napp = RocketBox('desk', scan=['desk_package'])\n")
     text = run(module, capsys)
-    assert text == golden("import_fails", text)
+    assert text == golden(GOLDEN / "import_fails.txt", text)
 
 
 def test_without_pyspark_the_extra_is_named(
@@ -117,14 +105,14 @@ def to_lake(departures) -> None: ...
         "rocketmq: {name-server: embedded}",
     )
     text = run(module, capsys)
-    assert text == golden("missing_pyspark", text)
+    assert text == golden(GOLDEN / "missing_pyspark.txt", text)
 
 
 def test_a_store_in_use(service: ServiceMaker, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     servers = EmbeddedServers.in_thread(EmbeddedOptions(data_dir=tmp_path / "store", port=0, name_server_port=0))
     with servers:
         text = run(service(HEAD + LISTENER), capsys)
-    assert text == golden("store_in_use", text)
+    assert text == golden(GOLDEN / "store_in_use.txt", text)
 
 
 def test_a_broker_in_the_place_of_a_name_server(
@@ -134,7 +122,7 @@ def test_a_broker_in_the_place_of_a_name_server(
     with servers:
         settings = f"rocketmq: {{name-server: '{servers.broker_address}'}}\n"
         text = run(service(HEAD + LISTENER, settings), capsys)
-    assert text == golden("broker_in_the_place_of_a_name_server", text)
+    assert text == golden(GOLDEN / "broker_in_the_place_of_a_name_server.txt", text)
 
 
 def test_a_module_with_a_wrong_line(service: ServiceMaker, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -144,7 +132,7 @@ def test_a_module_with_a_wrong_line(service: ServiceMaker, capsys: pytest.Captur
     )
     module = service("from rocketbox import RocketBox\napp = RocketBox('desk', scan=['desk_with_faults'])\n")
     text = run(module, capsys)
-    assert text == golden("module_with_a_wrong_line", text)
+    assert text == golden(GOLDEN / "module_with_a_wrong_line.txt", text)
 
 
 def test_an_application_that_is_not_there(service: ServiceMaker) -> None:
@@ -152,7 +140,7 @@ def test_an_application_that_is_not_there(service: ServiceMaker) -> None:
     results = [CliRunner().invoke(cli, ["check", name]) for name in (module.__name__, "module_of_nobody:app")]
     assert [result.exit_code for result in results] == [1, 1]
     text = stable("".join(result.output for result in results))
-    assert text == golden("application_that_is_not_there", text)
+    assert text == golden(GOLDEN / "application_that_is_not_there.txt", text)
 
 
 def test_auto_configurations_of_others_that_are_broken(
@@ -168,7 +156,7 @@ def test_auto_configurations_of_others_that_are_broken(
         },
     )
     text = run(service(HEAD + LISTENER, CASES["unknown_cluster"].settings), capsys)
-    assert text == golden("broken_auto_configurations_of_others", text)
+    assert text == golden(GOLDEN / "broken_auto_configurations_of_others.txt", text)
 
 
 # --- what is no failure --------------------------------------------------------------------------------------------

@@ -28,8 +28,8 @@ from rocketbox.blocking import WorkerPool
 from rocketbox.client import MQClientInstance, PushConsumer
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers, ServersInThread
 from rocketbox.template import JsonMessageConverter
-from tests.loops import anyio_backend as anyio_backend
-from tests.services import SETTINGS, ServiceMaker, service_maker
+from tests.support.framework.services import SETTINGS, ServiceMaker
+from tests.support.loops import anyio_backend as anyio_backend
 
 DESK = """
     from __future__ import annotations
@@ -67,11 +67,6 @@ DESK = """
 
     app = RocketBox("flight-desk", scan=[__name__])
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -17,16 +16,11 @@ from rocketbox.errors import ClientStateError, ConfigurationError, NotStartedErr
 from rocketbox.listeners import ContainerStatus
 from rocketbox.message import MessageQueue
 from rocketbox.watchdog import LoopWatchdog
-from tests.loops import anyio_backend as anyio_backend
-from tests.services import SETTINGS, ServiceMaker, service_maker
-from tests.waiting import PATIENCE, until
+from tests.support.framework.services import SETTINGS, ServiceMaker
+from tests.support.loops import anyio_backend as anyio_backend
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
 
 
 FLIGHTS = """
@@ -502,8 +496,9 @@ async def test_a_start_that_fails_half_way_closes_what_was_started(service: Serv
 
 
 async def test_with_startup_retry_the_service_starts_first_and_connects_when_a_name_server_appears(
-    service: ServiceMaker, tmp_path: Path
+    service: ServiceMaker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "rocketbox")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     module = service(
@@ -516,12 +511,29 @@ async def test_with_startup_retry_the_service_starts_first_and_connects_when_a_n
     servers = EmbeddedServers.in_thread(options)
     try:
         async with module.app as app:
+            silent = f"no name server answers: 127.0.0.1:{port} ("
+            assert any(each.startswith(silent) for each in app.not_ready_because)
+            assert f" s, and is not ready: {silent}" in caplog.text
+            assert "desk is ready" not in caplog.text
             await anyio.to_thread.run_sync(servers.__enter__)
             seen = app.get(module.Seen)
+            await until(lambda: "rocketmq.name-server: a name server answers" in caplog.text)
             await app.template.send("departures", module.Departure(flight="UA1"), timeout=10)
             await until(lambda: seen.departures)
+            await until(lambda: "desk is ready after" in caplog.text)
+            assert app.is_ready
     finally:
         await anyio.to_thread.run_sync(servers.__exit__, None, None, None)
+
+
+async def test_a_service_whose_name_server_is_there_is_ready_at_once_with_startup_retry(
+    service: ServiceMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "rocketbox")
+    async with service(FLIGHTS, SETTINGS + "rocketmq.startup: retry\n").app as app:
+        assert app.is_ready
+        assert " is ready after" in caplog.text
+        assert "not ready" not in caplog.text
 
 
 async def test_a_handler_that_blocks_the_loop_is_named_and_takes_readiness_away(

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from rocketbox.embedded import EmbeddedServers
-from tests.integration.bare_socket_client import BINARY_TYPE, JSON_TYPE, connect, encode_header, receive_exactly
-from tests.integration.wire import small_options
+from tests.support.broker.bare_socket_client import BINARY_TYPE, JSON_TYPE, connect, encode_header, receive_exactly
+from tests.support.broker.wire import small_options
 
 HEART_BEAT = 34
 NOTIFY_CONSUMER_IDS_CHANGED = 40
-SCRIPT = Path(__file__).with_name("bare_socket_client.py")
+SCRIPT = Path(__file__).parents[1] / "support" / "broker" / "bare_socket_client.py"
 
 
 @pytest.mark.parametrize("serialization", ["json", "binary"])

@@ -16,8 +16,8 @@ from rocketbox.errors import BrokerError, ClientError
 from rocketbox.protocol.codes import PermName, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
-from tests.integration.wire import Wire, embedded
-from tests.waiting import PATIENCE
+from tests.support.broker.wire import Wire, embedded
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

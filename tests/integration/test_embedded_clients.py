@@ -16,8 +16,8 @@ from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection, RemotingOptions
-from tests.integration.wire import Wire, embedded, small_options
-from tests.waiting import PATIENCE
+from tests.support.broker.wire import Wire, embedded, small_options
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 
@@ -96,6 +96,7 @@ async def test_members_are_told_of_new_topics(tmp_path: Path) -> None:
         await listening.next()
         await wire.heartbeat("g", {"t": "*", "u": "*"}, client=client)
         await listening.next()
+        assert listening.groups == ["g", "g"]
 
 
 async def test_broadcasting_members_are_told_nothing(tmp_path: Path) -> None:
@@ -103,7 +104,9 @@ async def test_broadcasting_members_are_told_nothing(tmp_path: Path) -> None:
     async with embedded(tmp_path) as wire, listening.client() as client:
         await wire.heartbeat("g", {"t": "*"}, model="BROADCASTING", client=client)
         assert await members(wire, "g") == ["client"]
-        assert listening.groups == []
+        await wire.heartbeat("h", {"t": "*"}, client=client)
+        await listening.next()
+        assert listening.groups == ["h"], "notices come in order: nothing was on its way"
 
 
 async def test_unregistering_tells_those_who_stay(tmp_path: Path) -> None:
@@ -111,11 +114,9 @@ async def test_unregistering_tells_those_who_stay(tmp_path: Path) -> None:
     async with embedded(tmp_path) as wire, listening.client() as client:
         await wire.heartbeat("g", {"t": "*"}, client_id="a", client=client)
         await wire.heartbeat("g", {"t": "*"}, client_id="b")
-        await listening.next()
-        before = len(listening.groups)
+        await until(lambda: len(listening.groups) == 2, "it is told of itself and of the other")
         await wire.broker(RequestCode.UNREGISTER_CLIENT, {"clientID": "b", "consumerGroup": "g"})
-        await listening.next()
-        assert len(listening.groups) > before - 1
+        await until(lambda: len(listening.groups) == 3, "it is told that the other has left")
         assert await members(wire, "g") == ["a"]
 
 

@@ -15,8 +15,8 @@ from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.integration.wire import Wire, embedded, small_options
-from tests.waiting import PATIENCE, until
+from tests.support.broker.wire import Wire, embedded, small_options
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,6 @@ import errno
 import logging
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,11 @@ from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.storage.file_system import _RealFile
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.broker_process import BrokerProcess
-from tests.integration.wire import Wire, embedded, small_options
-from tests.loops import anyio_backend as anyio_backend
-from tests.services import ServiceMaker, service_maker
-from tests.waiting import PATIENCE, until
+from tests.support.broker.broker_process import BrokerProcess
+from tests.support.broker.wire import Wire, embedded, small_options
+from tests.support.framework.services import ServiceMaker
+from tests.support.loops import anyio_backend as anyio_backend
+from tests.support.waiting import PATIENCE, until
 
 
 class Disk(MemoryStorage):
@@ -184,11 +183,6 @@ def test_the_command_ends_at_once_when_that_is_asked_for(tmp_path: Path) -> None
         trigger.touch()
         assert send(broker.broker) == ResponseCode.SERVICE_NOT_AVAILABLE
         assert broker.wait() == 1
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
 
 
 @pytest.mark.anyio

@@ -14,8 +14,8 @@ import pytest
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.integration.wire import embedded
-from tests.waiting import PATIENCE
+from tests.support.broker.wire import embedded
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -20,8 +20,9 @@ from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.integration.wire import SMALL_FILES, embedded, small_options
-from tests.waiting import PATIENCE, until
+from tests.support.broker.wire import SMALL_FILES, embedded, small_options
+from tests.support.loops import needs_uvloop
+from tests.support.waiting import PATIENCE, until
 
 
 @pytest.mark.anyio
@@ -52,9 +53,12 @@ async def test_offsets_are_written_while_the_broker_runs(tmp_path: Path) -> None
         await wire.send("t")
         update = {"consumerGroup": "g", "topic": "t", "queueId": 0, "commitOffset": 1}
         await wire.broker(RequestCode.UPDATE_CONSUMER_OFFSET, update)
-        with anyio.fail_after(PATIENCE):
-            while not (tmp_path / "config" / "consumerOffset.json").exists():
-                await anyio.sleep(0.02)
+        file = tmp_path / "config" / "consumerOffset.json"
+        await until(file.exists, "the file is there")
+        assert json.loads(file.read_text())["offsetTable"] == {"t@g": {"0": 1}}
+        await wire.broker(RequestCode.UPDATE_CONSUMER_OFFSET, {**update, "queueId": 1, "commitOffset": 7})
+        both = {"t@g": {"0": 1, "1": 7}}
+        await until(lambda: json.loads(file.read_text())["offsetTable"] == both, "what came later is written as well")
 
 
 @pytest.mark.anyio
@@ -209,7 +213,7 @@ def test_servers_in_a_thread_answer_while_the_caller_blocks(tmp_path: Path) -> N
         assert servers.broker_address.encode() in route.body
         with pytest.raises(ClientStateError):
             servers.__enter__()
-    assert threading.active_count() == before
+    anyio.run(until, lambda: threading.active_count() == before)  # idle threads of anyio end by themselves
     with EmbeddedServers.in_thread(small_options(tmp_path)):
         pass
 
@@ -252,3 +256,15 @@ async def test_a_stop_ends_long_polls(tmp_path: Path) -> None:
             await until(lambda: len(wire.servers.broker.held_pulls) == 1)
         with anyio.fail_after(PATIENCE):
             await failed.wait()
+
+
+@pytest.mark.parametrize("has_uvloop", [pytest.param(True, marks=needs_uvloop), False])
+def test_servers_in_a_thread_run_on_uvloop_where_it_is_installed(
+    tmp_path: Path, has_uvloop: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("DEBUG", "rocketbox.embedded")
+    if not has_uvloop:
+        monkeypatch.setattr("rocketbox.loops.find_spec", lambda name: None)
+    with EmbeddedServers.in_thread(small_options(tmp_path)) as servers:
+        assert servers.health.refusal is None
+    assert f"the embedded servers run on {'uvloop' if has_uvloop else 'asyncio'}" in caplog.text

@@ -12,8 +12,8 @@ import pytest
 
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand, encode_command
-from tests.integration.wire import embedded
-from tests.waiting import PATIENCE
+from tests.support.broker.wire import embedded
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

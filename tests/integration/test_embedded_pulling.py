@@ -14,8 +14,8 @@ from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand, encode_command
 from rocketbox.protocol.framing import FrameReader
 from rocketbox.protocol.stored_message import decode_messages
-from tests.integration.wire import Wire, embedded
-from tests.waiting import PATIENCE, until
+from tests.support.broker.wire import Wire, embedded
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 

@@ -12,8 +12,8 @@ import pytest
 from rocketbox.message import MessageExt, Property
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
-from tests.integration.wire import Wire, embedded
-from tests.waiting import PATIENCE
+from tests.support.broker.wire import Wire, embedded
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ import pytest
 from rocketbox.message import Property
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
-from tests.integration.wire import Wire, embedded
+from tests.support.broker.wire import Wire, embedded
 
 pytestmark = pytest.mark.anyio
 

@@ -30,10 +30,10 @@ from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.descriptors import raise_descriptor_limit
 from rocketbox.remoting.options import RemotingOptions
-from tests.broker_process import BrokerProcess
-from tests.integration.bare_socket_client import BINARY_TYPE, JSON_TYPE, connect, request
-from tests.integration.wire import Wire, embedded
-from tests.waiting import PATIENCE
+from tests.support.broker.bare_socket_client import BINARY_TYPE, JSON_TYPE, connect, request
+from tests.support.broker.broker_process import BrokerProcess
+from tests.support.broker.wire import Wire, embedded
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])

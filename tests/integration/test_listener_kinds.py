@@ -12,8 +12,8 @@ import pytest
 import rocketbox
 from rocketbox.cli.workers import check_workers
 from rocketbox.errors import ConfigurationError
-from tests.distributions import Install, distribution_maker
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.distributions import Install, distribution_maker
+from tests.support.framework.services import ServiceMaker
 
 PACKAGE = Path(rocketbox.__file__).parent
 
@@ -119,11 +119,6 @@ def bell() -> Bell:
 @tick_listener("clock")
 def on_tick(): ...
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -292,11 +287,10 @@ async def test_a_kind_that_fails_when_it_is_left_is_told_as_what_it_is(
     with pytest.raises(ValueError, match="no bell") as told:
         async with app:
             run = app._running
-    (finding,) = run.why_it_ended(told.value)
-    assert finding.what == (
-        "the container of group clock, of the listeners of @tick_listener, failed when it was left: ValueError: no bell"
-    )
-    assert str(finding.where).startswith("tick_kit.py:")
+    text = run.told_of_end(told.value)
+    assert "1. the container of group clock, of the listeners of @tick_listener, failed when it was left: " in text
+    assert "ValueError: no bell" in text
+    assert "where: tick_kit.py:" in text
 
 
 def test_a_kind_that_fails_to_say_what_it_needs_is_told_as_what_it_is(

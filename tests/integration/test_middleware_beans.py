@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import anyio
 import pytest
 
-from tests.services import ServiceMaker, service_maker
-from tests.waiting import PATIENCE
+from tests.support.framework.services import ServiceMaker
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -85,11 +84,6 @@ rocketbox:
   embedded: {port: 0, name-server-port: 0, data-dir: %(folder)s/store, mapped-file-size-commit-log: 1MB,
              message-delay-level: "0s 0s 0s 0s 0s 0s"}
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -26,10 +26,10 @@ from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import MemoryNetwork
 from rocketbox.remoting.server import RemotingServer
-from tests.clocks import VirtualClock
-from tests.integration.wire import embedded
-from tests.unit.remoting.test_connection_core import RecordingDriver
-from tests.waiting import PATIENCE
+from tests.support.broker.wire import embedded
+from tests.support.clocks import VirtualClock
+from tests.support.remoting.by_hand import RecordingDriver
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,8 @@ from rocketbox.client.options import TopicOptions
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import ConfigurationError
 from rocketbox.protocol.codes import PermName
-from tests.services import SETTINGS, ServiceMaker, service_maker
-from tests.waiting import until
+from tests.support.framework.services import SETTINGS, ServiceMaker
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -33,11 +32,6 @@ async def on_payment(body: bytes) -> None: ...
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"  # what is special here is the same on each loop
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 def options(folder: Path, **broker: str) -> EmbeddedOptions:
@@ -272,7 +266,8 @@ async def test_health_says_for_what_the_topics_wait_now(
         assert "there is no cluster" not in reason()
         async with EmbeddedServers(again):
             await until(lambda: "wait for the servers: there is no cluster 'elsewhere'" in reason())
-    told = [each.message for each in caplog.records if "are looked after when the servers answer" in each.message]
+            lines = [each.message for each in caplog.records]  # another reason comes when the servers have gone
+    told = [each for each in lines if "are looked after when the servers answer" in each]
     assert len(told) == len({each.partition(": ")[2][:20] for each in told}) >= 2, "each reason once, not each second"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.services import Service
+from tests.support.framework.services import Service
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, *command: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", *command], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [sys.executable, "-m", *command],
+        cwd=folder,
+        env={**os.environ, "PYTEST_PLUGINS": "rocketbox.testing.plugin"},  # where rocketbox is found by its path
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     assert done.returncode == 0, done.stdout
 

@@ -11,8 +11,8 @@ import pytest
 from rocketbox.message import MessageExt
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, RequestCode
 from rocketbox.protocol.stored_message import decode_messages
-from tests.archives import unpack
-from tests.integration.wire import Wire, embedded
+from tests.support.archives import unpack
+from tests.support.broker.wire import Wire, embedded
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 

@@ -21,7 +21,7 @@ from rocketbox.autoconfigure.loading import Launch
 from rocketbox.boot.masking import MASK
 from rocketbox.cli.app import app as cli
 from rocketbox.errors import ConfigurationError
-from tests.services import SETTINGS, Service, ServiceMaker, service_maker
+from tests.support.framework.services import SETTINGS, Service, ServiceMaker
 
 SECRET = "hunter2/of the b%nk & 'others'"  # in URLs, JSON and repr it looks different
 
@@ -59,11 +59,6 @@ def bank(properties: BankProperties) -> BaseModel:
 
 %(more)s
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from rocketbox.errors import (
 from rocketbox.message import Message, MessageQueue, SendStatus
 from rocketbox.protocol.codes import SerializeType
 from rocketbox.remoting.options import RemotingOptions
-from tests.loops import anyio_backend as anyio_backend
-from tests.waiting import PATIENCE
+from tests.support.loops import anyio_backend as anyio_backend
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import anyio
@@ -11,8 +11,8 @@ import pytest
 
 from rocketbox.client import ConsumerOptions, Producer, PushConsumer
 from rocketbox.message import ConsumeMode, Message, MessageExt
-from tests.integration.consuming import Seen, send_all, servers
-from tests.waiting import until
+from tests.support.client.consuming import Seen, send_all, servers
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -78,7 +78,7 @@ async def test_what_a_killed_member_had_in_hand_comes_to_another(anyio_backend: 
         address = embedded.name_server_address
         async with Producer("p", name_server=address) as producer:
             await send_all(producer, "t", [b"so that the topic is there"])
-            command = [sys.executable, "-m", "tests.consumer_process", address, "desk", "t"]
+            command = [sys.executable, "-m", "tests.support.client.consumer_process", address, "desk", "t"]
             async with await anyio.open_process(command, cwd=Path(__file__).parents[2], stderr=None) as process:
                 assert process.stdout is not None
                 assert b"ready" in await process.stdout.receive()
@@ -106,6 +106,7 @@ async def test_a_member_that_is_cancelled_is_replaced(anyio_backend: str, tmp_pa
             await one.subscribe("t", "*", first)
             await producer.send(Message("t", b"first"))
             await first.all_of([b"first"])
+            await one.persist_offsets()
             with anyio.CancelScope() as death:
                 async with PushConsumer("desk", name_server=address, options=SELDOM) as two:
                     await two.subscribe("t", "*", second)
@@ -113,6 +114,9 @@ async def test_a_member_that_is_cancelled_is_replaced(anyio_backend: str, tmp_pa
                     death.cancel()  # nothing is drained
             await send_all(producer, "t", bodies("later", 20))
             await first.all_of(bodies("later", 20))
+            await until(lambda: one.state().lag == 0, "no lag")
+    assert first.counts() == Counter([b"first", *bodies("later", 20)]), "each once"
+    assert second.bodies == [], "who was cancelled before anything was sent gets nothing"
 
 
 async def test_an_orderly_queue_changes_hands_without_losing_its_order(anyio_backend: str, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from rocketbox.client import Admin, ConsumerOptions, Producer, PushConsumer
 from rocketbox.client.outcomes import Outcome
 from rocketbox.errors import BatchFailed, Reject, RetryLater
 from rocketbox.message import ConsumeMode, Message, MessageExt
-from tests.integration.consuming import Seen, dead_letters, send_all, servers
-from tests.waiting import until
+from tests.support.client.consuming import Seen, dead_letters, send_all, servers
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 

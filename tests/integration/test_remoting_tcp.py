@@ -37,8 +37,8 @@ from rocketbox.remoting.network import TcpNetwork, parse_address
 from rocketbox.remoting.server import ListenError, RemotingServer
 from rocketbox.remoting.sweep_times import SweepTimes
 from rocketbox.tasks import Supervisor
-from tests.loops import UVLOOP, needs_uvloop
-from tests.waiting import PATIENCE, until
+from tests.support.loops import UVLOOP, needs_uvloop
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 

@@ -19,8 +19,8 @@ from rocketbox.clock import RealClock
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
-from tests.services import send_until_it_ends
-from tests.waiting import PATIENCE
+from tests.support.framework.services import send_until_it_ends
+from tests.support.waiting import PATIENCE
 
 READY = re.compile(r"ready name-server=(127\.0\.0\.1:\d+) broker=(127\.0\.0\.1:\d+)\n")
 SMALL = ["--mapped-file-size-commit-log=1048576", "--max-message-size=100KB", "--max-index-num=1000",

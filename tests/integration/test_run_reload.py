@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.services import SETTINGS, Service, send_until_it_ends
+from tests.support.framework.services import SETTINGS, Service, send_until_it_ends
 
 SERVICE = """
 import anyio

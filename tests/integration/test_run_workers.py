@@ -13,7 +13,7 @@ import pytest
 
 from rocketbox.client import Producer
 from rocketbox.message import Message
-from tests.services import SETTINGS, Service, send_until_it_ends
+from tests.support.framework.services import SETTINGS, Service, send_until_it_ends
 
 SERVICE = """
 import multiprocessing

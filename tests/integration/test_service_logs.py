@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.services import SETTINGS, Service
+from tests.support.framework.services import SETTINGS, Service
 
 DESK = """
 import logging

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import anyio
 import pytest
 
 from rocketbox.client import MQClientInstance
 from rocketbox.client.api.groups import consumer_ids
 from rocketbox.errors import InvalidMessageError
-from tests.services import SETTINGS, ServiceMaker, service_maker
-from tests.waiting import PATIENCE
+from tests.support.framework.services import SETTINGS, ServiceMaker
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -36,11 +33,6 @@ KEYS = """
     instance-name: gate
   producer: {group: desk, max-message-size: 1KB}
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
 
 
 async def test_defaults_of_listeners_and_the_name_of_the_client_hold(service: ServiceMaker) -> None:

@@ -15,10 +15,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.broker_process import BrokerProcess
 from tests.chaos.cycles import SETTINGS
 from tests.chaos.ledger import Ledger
 from tests.chaos.traffic import Traffic
+from tests.support.broker.broker_process import BrokerProcess
 
 STOPS = 20 if os.environ.get("ROCKETBOX_TESTS") == "all" else 3
 LONGEST = 20.0  # seconds that a stop may take on a slow machine; less than one is usual

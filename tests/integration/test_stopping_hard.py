@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.services import Service, send_until_it_ends
+from tests.support.framework.services import Service, send_until_it_ends
 
 HEAD = """
 import ctypes, logging, threading, time

@@ -7,22 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
 import pytest
 
 from rocketbox import ClientStateError, ConfigurationError, NotStartedError
-from tests.loops import anyio_backend as anyio_backend
-from tests.services import Service, ServiceMaker, service_maker
-from tests.waiting import PATIENCE, until
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
-
+from tests.support.framework.services import Service, ServiceMaker
+from tests.support.loops import anyio_backend as anyio_backend
+from tests.support.waiting import PATIENCE, until
 
 DESK = """
     import anyio

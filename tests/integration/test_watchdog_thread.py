@@ -10,8 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import anyio
 import anyio.lowlevel
@@ -19,16 +17,11 @@ import pytest
 
 from rocketbox.clock import RealClock
 from rocketbox.watchdog import LoopWatchdog
-from tests.loops import anyio_backend as anyio_backend
-from tests.services import ServiceMaker, service_maker
-from tests.waiting import PATIENCE
+from tests.support.framework.services import ServiceMaker
+from tests.support.loops import anyio_backend as anyio_backend
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
 
 
 async def block(seconds: float) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from rocketbox.cli.workers import check_workers, own_settings
 from rocketbox.errors import ConfigurationError
-from tests.services import SETTINGS, ServiceMaker, service_maker
+from tests.support.framework.services import SETTINGS, ServiceMaker
 
 BROADCAST = """
     from rocketbox import MessageModel, RocketBox, rocketmq_listener
@@ -31,11 +28,6 @@ LAKE = """
     def to_lake(departures: DataFrame) -> None:
         departures.show()
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
 
 
 def test_broadcasting_needs_a_name_for_each_workers_file_of_offsets(service: ServiceMaker) -> None:

@@ -20,10 +20,10 @@ from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import PullMessageResponseHeader
 from rocketbox.remoting.connection import Connection
-from tests.clocks import START_MS
-from tests.integration.wire import SMALL_FILES
 from tests.simulation.disk import Disk
 from tests.simulation.network import Host, SimulatedNetwork
+from tests.support.broker.wire import SMALL_FILES
+from tests.support.clocks import START_MS
 
 __all__ = ["HostClock", "Process", "PullRules", "SimulatedBroker", "SimulatedNameServer"]
 

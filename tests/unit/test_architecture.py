@@ -18,7 +18,7 @@ PACKAGE = ROOT / "rocketbox"
 
 # A part may import the parts named here, and itself. Names are modules or packages below rocketbox.
 LADDER: dict[str, str] = {
-    "declarations": "errors",
+    "declarations": "durations sizes errors",
     "version": "",
     "durations": "",
     "sizes": "",
@@ -43,9 +43,10 @@ LADDER: dict[str, str] = {
     "template": "durations errors clock tasks loops message protocol remoting client",
     "listeners": "declarations errors clock tasks hints message marks protocol remoting client template",
     "nameserver": "errors clock tasks rare_log message protocol remoting",
-    "broker": "errors clock tasks rare_log blocking loops waiters message storage protocol remoting",
+    "broker": "declarations errors clock tasks rare_log blocking loops waiters message storage protocol remoting",
     "local_servers": "",
-    "embedded": "errors clock tasks blocking loops local_servers message storage protocol remoting nameserver broker",
+    "embedded": "declarations errors clock tasks blocking loops local_servers message storage protocol remoting "
+    "nameserver broker",
     "spark.columns": "",
     "spark.property_columns": "",
     "spark.record_columns": "errors message protocol spark.columns spark.property_columns",
@@ -56,12 +57,14 @@ LADDER: dict[str, str] = {
     "spark.loss": "errors message spark.offsets",
     "spark.selection": "errors message protocol client",  # client: for the type of Admin alone, under TYPE_CHECKING
     "spark.starting": "message client spark.offsets",  # as above
-    "spark.options": "durations sizes spark.columns spark.selection spark.starting",
+    "spark.option_values": "durations sizes",
+    "spark.options": "spark.columns spark.option_values spark.selection spark.starting",
     "spark.worker_log": "",
     "spark.worker_client": "errors clock protocol client spark.worker_log",
     "spark.asking": "message spark.worker_client",
     "spark.identity": "clock message client spark.checkpoint spark.loss spark.offsets spark.selection",
-    "spark.mirror": "errors clock rare_log message protocol client spark.asking",
+    "spark.group_topics": "client",
+    "spark.mirror": "errors clock rare_log message protocol client spark.asking spark.group_topics",
     "spark.ends": "errors clock rare_log message client spark.asking spark.offsets spark.selection spark.worker_client",
     "spark.progress": "errors clock message client spark.asking spark.checkpoint spark.ends spark.identity "
     "spark.limits spark.offsets spark.options spark.starting spark.worker_client",
@@ -71,17 +74,18 @@ LADDER: dict[str, str] = {
     "spark.pull_plan spark.record_columns spark.worker_client",
     "spark.readers": "message client spark.checkpoint spark.mirror spark.offsets spark.options spark.progress "
     "spark.pushdown spark.reading spark.selection spark.starting spark.worker_client",
-    "spark.write_options": "durations",
+    "spark.write_options": "spark.option_values",
     "spark.json_values": "",
     "spark.outgoing": "message spark.json_values spark.write_options",
-    "spark.dead_letters": "errors clock message protocol client spark.outgoing spark.worker_client",
+    "spark.dead_letters": "errors clock message protocol client spark.group_topics spark.offsets spark.outgoing "
+    "spark.worker_client",
     "spark.writing": "errors clock message client spark.dead_letters spark.outgoing spark.worker_client "
     "spark.write_options",
     "spark.source": "spark.columns spark.options spark.readers spark.writing",
     "spark.discovery": "spark.source",
     "spark": "declarations sizes errors clock tasks frames loops rare_log safe_repr hints blocking message storage "
-    "marks protocol remoting client template listeners spark spark.checkpoint spark.columns spark.offsets "
-    "spark.options",
+    "marks protocol remoting client template listeners spark spark.checkpoint spark.columns spark.mirror spark.offsets "
+    "spark.options spark.progress spark.starting spark.worker_client",
     "boot": "durations sizes errors clock tasks frames hints loops own_failures safe_repr",
     "autoconfigure": "declarations durations sizes errors clock tasks hints safe_repr own_failures blocking "
     "loops message marks protocol remoting client template listeners spark boot storage local_servers embedded "
@@ -95,6 +99,8 @@ LADDER: dict[str, str] = {
     "listeners spark boot autoconfigure management stop_guard version",
     "application": "errors clock tasks hints safe_repr blocking loops message marks protocol remoting client template "
     "listeners spark boot autoconfigure background management running stop_guard",
+    "testing": "durations errors clock tasks hints blocking message local_servers storage protocol remoting client "
+    "template listeners broker embedded boot autoconfigure application",
     "cli": "errors clock tasks loops stop_guard message storage marks protocol remoting client template listeners "
     "spark boot embedded autoconfigure application broker nameserver version",
     "__main__": "cli",
@@ -121,7 +127,7 @@ CLIENT_RUNGS = (
     "push_consumer",
 )
 
-MAY_IMPORT_A_LOOP = {"loops.py", "waiters.py", "remoting/asyncio_driver.py"}
+MAY_IMPORT_A_LOOP = {"loops.py", "waiters.py", "remoting/asyncio_driver.py", "testing/loop_turns.py"}
 ONLY_IN = {
     "dependency_injector": {"boot/bean_providers.py"},
     "pydantic_settings": {"boot/root_settings.py"},

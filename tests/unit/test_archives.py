@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.archives import unpack
+from tests.support.archives import unpack
 
 
 def archive_of(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:

@@ -9,7 +9,7 @@ import pytest
 
 from rocketbox.background_work import BackgroundWork
 from rocketbox.tasks import TaskState
-from tests.clocks import VirtualClock
+from tests.support.clocks import VirtualClock
 
 pytestmark = pytest.mark.anyio
 

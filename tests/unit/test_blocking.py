@@ -12,9 +12,9 @@ import pytest
 
 from rocketbox.blocking import Job, WorkerPool, blocking_in_loop, run_blocking
 from rocketbox.errors import NotStartedError
-from tests.clocks import settle
-from tests.loops import anyio_backend as anyio_backend
-from tests.waiting import PATIENCE
+from tests.support.clocks import settle
+from tests.support.loops import anyio_backend as anyio_backend
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

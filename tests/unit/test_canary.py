@@ -44,7 +44,7 @@ def test_quiet(capsys):
 def test_a_test_that_shows_the_secret_fails(tmp_path: Path) -> None:
     file = tmp_path / "test_leaks.py"
     file.write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-p", "tests.canary", "-p", "no:cacheprovider", "-c", os.devnull]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.support.canary", "-p", "no:cacheprovider", "-c", os.devnull]
     with (tmp_path / "output").open("w+") as output:  # a file: what comes through a pipe is looked through here as well
         status = subprocess.call([*command, "-q", "-rfEp", str(file)], cwd=ROOT, stdout=output)
         output.seek(0)

@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from rocketbox.loops import loop_name, loop_options
-from tests.loops import UVLOOP
-from tests.loops import anyio_backend as anyio_backend
+from tests.support.loops import UVLOOP
+from tests.support.loops import anyio_backend as anyio_backend
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is no make here")
 
@@ -69,7 +69,7 @@ def test_a_group_stays_in_one_process(tmp_path: Path, file: str, processes: int)
     told.write_text(TOLD)
     done = subprocess.run(
         [sys.executable, *"-m pytest -n 2 --dist=loadgroup --no-loadscope-reorder -rA".split(),
-         *"-p xdist -p tests.side_by_side -p no:cacheprovider --rootdir=. tests".split()],
+         *"-p xdist -p tests.support.side_by_side -p no:cacheprovider --rootdir=. tests".split()],
         cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, text=True, timeout=3 * PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout

@@ -10,7 +10,7 @@ import pytest
 from rocketbox.clock import RealClock
 from rocketbox.errors import NotStartedError
 from rocketbox.tasks import Supervisor, TaskState
-from tests.clocks import VirtualClock
+from tests.support.clocks import VirtualClock
 
 pytestmark = pytest.mark.anyio
 

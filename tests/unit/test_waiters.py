@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from rocketbox.waiters import LoopCondition, make_waiter
-from tests.loops import anyio_backend as anyio_backend
+from tests.support.loops import anyio_backend as anyio_backend
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,7 @@ import pytest
 from rocketbox.clock import RealClock
 from rocketbox.frames import inside, users_frame
 from rocketbox.watchdog import LoopWatchdog
-from tests.clocks import VirtualClock
+from tests.support.clocks import VirtualClock
 
 
 class Watched:

@@ -77,10 +77,7 @@ async def lock_queues(
     timeout: float,
 ) -> set[MessageQueue]:
     """Those of queues that this client holds now, for 60 s; the others are held by another member."""
-    body = encode_lock_batch_request(
-        LockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=tuple(queues))
-    )
-    command = RemotingCommand.request(RequestCode.LOCK_BATCH_MQ, body=body)
+    command = _lock_request(RequestCode.LOCK_BATCH_MQ, group, client_id, queues)
     return set(decode_lock_batch_response((await ask(remoting, address, command, timeout=timeout)).body))
 
 
@@ -94,11 +91,13 @@ async def unlock_queues(
     timeout: float,
 ) -> None:
     """Give queues back to the other members."""
-    body = encode_lock_batch_request(
-        LockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=tuple(queues))
-    )
-    command = RemotingCommand.request(RequestCode.UNLOCK_BATCH_MQ, body=body)
+    command = _lock_request(RequestCode.UNLOCK_BATCH_MQ, group, client_id, queues)
     await ask(remoting, address, command, timeout=timeout)
+
+
+def _lock_request(code: RequestCode, group: str, client_id: str, queues: Iterable[MessageQueue]) -> RemotingCommand:
+    named = LockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=tuple(queues))
+    return RemotingCommand.request(code, body=encode_lock_batch_request(named))
 
 
 async def send_message_back(

@@ -38,11 +38,7 @@ async def fetch_cluster(name_servers: NameServers, *, timeout: float) -> Cluster
 
     Raises RemotingError when none answers, BrokerError when one refuses.
     """
-    command = RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO)
-    address, answer = await name_servers.request(command, timeout=timeout)
-    if answer.code != ResponseCode.SUCCESS:
-        raise refusal(answer, address)
-    return decode_cluster_info(answer.body)
+    return decode_cluster_info(await _ask(name_servers, RequestCode.GET_BROKER_CLUSTER_INFO, timeout))
 
 
 async def fetch_topic_names(name_servers: NameServers, *, timeout: float) -> list[str]:
@@ -50,8 +46,12 @@ async def fetch_topic_names(name_servers: NameServers, *, timeout: float) -> lis
 
     Raises RemotingError when none answers, BrokerError when one refuses.
     """
-    command = RemotingCommand.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-    address, answer = await name_servers.request(command, timeout=timeout)
+    return decode_topic_list(await _ask(name_servers, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, timeout))
+
+
+async def _ask(name_servers: NameServers, code: RequestCode, timeout: float) -> bytes:
+    """The body of the answer to a request that says nothing but its code."""
+    address, answer = await name_servers.request(RemotingCommand.request(code), timeout=timeout)
     if answer.code != ResponseCode.SUCCESS:
         raise refusal(answer, address)
-    return decode_topic_list(answer.body)
+    return answer.body

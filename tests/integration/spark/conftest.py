@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.spark.topics import Broker
+from tests.support.spark.topics import Broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

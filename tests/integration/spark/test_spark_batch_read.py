@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 from pyspark.errors import AnalysisException, PySparkException
 
 from rocketbox.spark.source import SCHEMA
-from tests.integration.spark.topics import Broker
+from tests.support.spark.topics import Broker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

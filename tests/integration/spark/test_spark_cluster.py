@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.integration.spark.standalone import Job, Standalone, rows_in
-from tests.integration.spark.topics import Broker, rows_of
+from tests.support.spark.standalone import Job, Standalone, rows_in
+from tests.support.spark.topics import Broker, rows_of
 
 pytestmark = pytest.mark.spark
 

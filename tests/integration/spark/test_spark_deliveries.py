@@ -20,7 +20,7 @@ from rocketbox.message import Message, MessageExt, MessageQueue
 from rocketbox.spark.deliveries import Delivery, InvalidRowError, missing_library
 from rocketbox.spark.outgoing import DEDUP_KEY
 from rocketbox.spark.query_options import OnInvalidBody, RowForm
-from tests.integration.spark.topics import Broker, wait_for
+from tests.support.spark.topics import Broker, wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -184,3 +184,23 @@ def test_a_function_gets_its_rows_as_it_asks(spark: SparkSession, broker: Broker
     else:
         with delivery(topic, as_="polars").of(rows, 0, broker.name_server) as frame:
             assert sorted(frame["row"]) == [0, 1]
+
+
+def test_a_time_that_pandas_has_no_nanoseconds_for_does_not_end_a_topic(spark: SparkSession, topic: str) -> None:
+    first = "SELECT 1 AS row, timestamp'2026-01-31 12:00:00.000005' AS at, cast(null AS timestamp_ntz) AS maybe"
+    last = "SELECT 2, timestamp'9999-12-31 23:59:59.999999', timestamp_ntz'1600-01-01 00:00:00'"
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        usual, odd = spark.sql(first), spark.sql(f"{first} UNION ALL {last}").orderBy("row")
+        given = delivery(topic, as_="pandas", schema=None)
+        with given.of(usual, 0, "") as frame:
+            assert [str(kind) for kind in frame.dtypes] == ["int32", "datetime64[ns]", "datetime64[ns]"]
+            (expected,) = frame["at"]
+        told = pytest.warns(UserWarning, match="out of bounds timestamp")
+        with told, given.of(odd, 1, "") as frame:
+            assert [str(kind) for kind in frame.dtypes] == ["int32", "datetime64[us]", "datetime64[us]"]
+            assert frame["at"][0] == expected
+            assert [str(each) for each in frame["at"]] == ["2026-01-31 12:00:00.000005", "9999-12-31 23:59:59.999999"]
+            assert [str(each) for each in frame["maybe"]] == ["NaT", "1600-01-01 00:00:00"]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")

@@ -34,8 +34,8 @@ from rocketbox.spark.listener import (
     read_spark_signature,
 )
 from rocketbox.spark.session import SparkRuntime
-from tests.integration.spark.topics import Broker, rows_of, wait_for
-from tests.waiting import PATIENCE, until
+from tests.support.spark.topics import Broker, rows_of, wait_for
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.anyio, pytest.mark.usefixtures("spark")]
 
@@ -313,7 +313,7 @@ def test_a_killed_process_gets_the_same_batch_again(broker: Broker, topic: str, 
 
     @contextmanager
     def service(hang_in: int) -> Iterator[subprocess.Popen[bytes]]:
-        script = Path(__file__).with_name("spark_service.py")
+        script = Path(__file__).parents[2] / "support" / "spark" / "spark_service.py"
         arguments = [broker.name_server, topic, str(checkpoint), str(notes), str(hang_in)]
         with subprocess.Popen([sys.executable, str(script), *arguments], stderr=subprocess.DEVNULL) as process:
             try:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("pyspark")
 
 from rocketbox.errors import ConfigurationError
-from tests.integration.spark.topics import Broker
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
+from tests.support.spark.topics import Broker
 
 pytestmark = pytest.mark.anyio
 
@@ -24,11 +21,6 @@ app = RocketBox("flight-desk", scan=[__name__])
 @rocketmq_spark_listener(topic="nowhere", consumer_group="lake")
 def to_lake(rows: DataFrame) -> None: ...
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch)
 
 
 async def test_a_service_does_not_start_without_the_topic_of_its_spark_listener(

@@ -118,6 +118,8 @@ class Order(BaseModel):
     by_name: dict[str, Line] = {}
     flag: bool | None = None
     day: datetime.date | None = None
+    counts: dict[str, int] = {}
+    times: dict[str, list[datetime.datetime]] = {}
 
 
 FITTING: dict[str, dict[str, Any]] = {
@@ -129,6 +131,14 @@ FITTING: dict[str, dict[str, Any]] = {
     '{"row":1,"numbers":[1,2]}': {"numbers": [1, 2]},
     '{"row":1,"lines":[{"theItem":"a"}]}': {"lines": [{"item": "a", "price": None}]},
     '{"row":1,"_corrupt":"x"}': {},
+    '{"row":1,"name":"]","numbers":[3]}': {"name": "]", "numbers": [3]},
+    '{"row":1,"name":"\\ud83d\\ude00 \\\\ud800"}': {"name": "\U0001f600 \\ud800"},
+    '{"row":1,"amount":"1.5E+3"}': {"amount": decimal.Decimal(1500)},
+    '{"row":1,"day":"2026-01-31T00:00:00Z"}': {"day": datetime.date(2026, 1, 31)},
+    '{"row":1,"at":"2026-01-31"}': {"at": datetime.datetime(2026, 1, 31)},  # noqa: DTZ001 - in the session's zone
+    '{"row":1,"at":"2026-01-31 12:00:00.123456789+01:00"}': {
+        "at": datetime.datetime(2026, 1, 31, 11, 0, 0, 123456)  # noqa: DTZ001 - as above
+    },
 }
 NOT_FITTING: list[str | bytes] = [
     "no JSON", "", "null", "1", '"x"', '[{"row":1}]', '[{"row":1},{"row":2}]', '{"row":1}{"row":2}', '{"row":1} more',
@@ -137,6 +147,15 @@ NOT_FITTING: list[str | bytes] = [
     '{"row":1,"naive":"2026-01-31T12:00:00Z"}', '{"row":1,"numbers":[1,null]}', '{"row":1,"numbers":1}',
     '{"row":1,"lines":[{"price":"1"}]}', '{"row":1,"lines":[null]}', '{"row":1,"by_name":{"x":{"price":"1"}}}',
     '{"row":1,"flag":1}', '{"row":1,"day":"31.1.2026"}', b'{"row":1,"name":"\xff"}',
+    # What Spark by itself takes the beginning of, or something else for.
+    '{"row":1}] more', '{"row":1}]}', '{"row":1}]{"row":2}', '{"row":1},0]',
+    '{"row":1,"at":1769860800000}', '{"row":1,"at":1769860800}', '{"row":1,"at":9223372036854775807}',
+    '{"row":1,"at":"12:30"}', '{"row":1,"at":"2026"}', '{"row":1,"at":"+12345-01-01T00:00:00Z"}',
+    '{"row":1,"at":"2026-01-31T12:00:00 Europe/Berlin"}', '{"row":1,"at":"0000-01-01T00:00:00Z"}',
+    '{"row":1,"times":{"a":["2026-01-31T12:00:00Z","12:30"]}}', '{"row":1,"naive":"2026-01"}',
+    '{"row":1,"day":"20000"}', '{"row":1,"day":"2026-1-5"}', '{"row":1,"day":"2026-01-31T23:30:00-05:00"}',
+    '{"row":1,"amount":"1,5"}', '{"row":1,"lines":[{"theItem":"a","price":"1,000"}]}',
+    '{"row":1,"name":"\\ud83d"}', '{"row":1,"name":"\\uDE00"}', '{"row":1,"counts":{"a":1,"b":1,"a":2}}',
 ]  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from rocketbox.spark.offsets import QueueRange
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.pull_plan import ROWS_PER_RECORD_BATCH
 from rocketbox.spark.reading import read_ranges
-from tests.integration.spark.topics import Broker
+from tests.support.spark.topics import Broker
 
 ROWS = 20_000
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -14,8 +13,8 @@ pytest.importorskip("pyspark")
 from rocketbox.cli.app import app
 from rocketbox.client import MQClientInstance
 from rocketbox.spark.lease import Lease
-from tests.integration.spark.topics import Broker, rows_of
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
+from tests.support.spark.topics import Broker, rows_of
 
 pytestmark = pytest.mark.anyio
 
@@ -28,11 +27,6 @@ app = RocketBox("flight-desk", scan=[__name__])
 @rocketmq_spark_listener(topic="TOPIC", consumer_group="lake", checkpoint="lake")
 def to_lake(rows: DataFrame) -> None: ...
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 def reset(name: str) -> int:

@@ -15,11 +15,11 @@ pytest.importorskip("pyspark")
 
 import pyspark
 
-from tests.integration.spark.topics import wait_for
+from tests.support.spark.topics import wait_for
 
 pytestmark = pytest.mark.spark
 
-STEPS = Path(__file__).with_name("session_steps.py")
+STEPS = Path(__file__).parents[2] / "support" / "spark" / "session_steps.py"
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 QUICK = "-XX:TieredStopAtLevel=1"  # Java's second compiler only pays in longer runs than these
 

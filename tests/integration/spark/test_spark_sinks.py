@@ -56,6 +56,22 @@ def test_what_a_crash_has_left_of_a_batch_is_replaced(spark: SparkSession, tmp_p
     assert numbers(spark, tmp_path) == [0, 1, 2]
 
 
+def test_a_session_that_overwrites_single_partitions_leaves_none_of_a_crash(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / f"query={QUERY}" / "batch=0"
+    spark.range(100, 103).selectExpr("id", "id % 2 + 5 AS kind").write.partitionBy("kind").parquet(str(folder))
+    (folder / "_SUCCESS").unlink()
+    batch, name = batch_of(spark), "spark.sql.sources.partitionOverwriteMode"
+    spark.conf.set(name, "dynamic")
+    try:
+        batch.write(spark.range(3).selectExpr("id", "id % 2 AS kind"), tmp_path, partition_by=["kind"])
+    finally:
+        spark.conf.unset(name)
+    assert numbers(spark, tmp_path) == [0, 1, 2]
+    assert batch.already_done(tmp_path)
+
+
 def test_options_and_partitions_go_to_the_files(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.range(4).selectExpr("id", "id % 2 AS odd")
     batch_of(spark).write(frame, tmp_path / "json", format="JSON", partition_by=["odd"], compression="gzip")
@@ -67,8 +83,16 @@ def test_a_second_write_to_one_place_is_refused(spark: SparkSession, tmp_path: P
     batch = batch_of(spark)
     batch.write(spark.range(1), tmp_path / "a")
     batch.write(spark.range(1), tmp_path / "b")
-    with pytest.raises(ValueError, match=r"was written to .* by this call already"):
-        batch.write(spark.range(2), f"{tmp_path / 'a'}/")
+    again = [
+        f"{tmp_path / 'a'}/",
+        f"file:{tmp_path}/a",
+        f"file://{tmp_path}/a//",
+        f"{tmp_path}/b/../a",
+        f"{tmp_path}/./a",
+    ]
+    for path in again:
+        with pytest.raises(ValueError, match=r"was written to .* by this call already"):
+            batch.write(spark.range(2), path)
     assert numbers(spark, tmp_path / "a") == [0]
 
 
@@ -85,6 +109,12 @@ def test_a_write_that_would_not_be_once_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=text):
         batch_of(spark).write(spark.range(1).selectExpr(columns), tmp_path, kind, **options)
+
+
+def test_a_delta_table_without_delta_lake_is_refused_with_what_it_needs(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"Spark {spark.version} of this service has no Delta Lake"):
+        batch_of(spark).write(spark.range(1), tmp_path, "delta")
+    assert list(tmp_path.iterdir()) == []
 
 
 class Told(WriterCommitMessage):
@@ -145,3 +175,12 @@ def test_a_delta_log_tells_which_batches_it_has(spark: SparkSession, tmp_path: P
     file.rename(log / f"{8:020}.checkpoint.parquet")
     assert batch_of(spark, 8).already_done(tmp_path)
     assert not batch_of(spark, 10).already_done(tmp_path)
+
+
+def test_a_delta_table_whose_first_commit_was_cut_off_has_no_batch_yet(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "a [new] {table}" / "_delta_log"
+    log.mkdir(parents=True)
+    assert not batch_of(spark, 0).already_done(log.parent)
+    (log / f"{0:020}.json").write_text(json.dumps({"txn": {"appId": QUERY, "version": 0}}))
+    assert batch_of(spark, 0).already_done(log.parent)
+    assert not batch_of(spark, 1).already_done(log.parent)

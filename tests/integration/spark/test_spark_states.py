@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rocketbox.client import Admin, MQClientInstance
 from rocketbox.clock import RealClock
 from rocketbox.listeners import ContainerStatus
+from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import dlq_topic
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.listener import (
@@ -29,9 +30,10 @@ from rocketbox.spark.listener import (
     SparkListenerState,
     read_spark_signature,
 )
+from rocketbox.spark.loss import DataLossError
 from rocketbox.spark.query_options import OnFailedBatch
 from rocketbox.spark.session import SparkRuntime
-from tests.integration.spark.topics import Broker, rows_of
+from tests.support.spark.topics import Broker, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.anyio, pytest.mark.usefixtures("spark")]
 
@@ -170,6 +172,30 @@ async def test_an_error_that_no_restart_mends_is_failed_at_once(
     assert caplog.text.count("does not run, everything else does") == 3
 
 
+def goes_beyond_what_is_there(batches: Iterator[Any]) -> Iterator[Any]:
+    """As the source does in a task that finds messages deleted."""
+    raise DataLossError(MessageQueue("t", "broker-a", 0), 5, 8, found=8)
+
+
+async def test_messages_that_are_gone_fail_a_listener_at_once_although_its_function_meets_it(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
+) -> None:
+    await send(broker, topic, 0, 1)
+    attempts: list[int] = []
+
+    def handle(rows: DataFrame, batch: SparkBatch) -> None:
+        attempts.append(batch.attempt)
+        rows.select("queue_id").mapInArrow(goes_beyond_what_is_there, "queue_id int").collect()
+
+    running = listener(handle, client, topic, tmp_path)
+    async with running:
+        with anyio.fail_after(MINUTES):
+            await running.wait()
+        assert running.status is SparkListenerState.FAILED
+        assert "t broker-a/0: offsets 5 to 7 (3 in all) are gone" in str(running.state().reason)
+    assert attempts == [1]
+
+
 async def test_a_batch_that_fails_too_often_is_given_up_with_what_the_function_raised(
     broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
 ) -> None:
@@ -183,7 +209,8 @@ async def test_a_batch_that_fails_too_often_is_given_up_with_what_the_function_r
 
     running = listener(handle, client, topic, tmp_path, max_batch_attempts=3)
     async with running:  # a stop in between does not begin the count anew
-        await until(lambda: len(attempts) == 2)
+        # an attempt that ends after the stop has begun is none
+        await until(lambda: len(attempts) == 2 and not running.state().progress["busy"])
     again = listener(handle, client, topic, tmp_path, max_batch_attempts=3)
     async with again:
         with anyio.fail_after(MINUTES):
@@ -336,6 +363,7 @@ async def test_a_replica_stands_by_and_takes_over_where_the_checkpoint_is_shared
         assert state.reason == "another driver holds its lock at broker broker-a"
         ends["one"].set()
         await send(broker, topic, 4, 6)
+        await until(lambda: seen["two"].rows == [4, 5])
         await has_read_all("two")
         tasks.start_soon(replica, "three", "own")
         await stands_by("three")
@@ -347,12 +375,14 @@ async def test_a_replica_stands_by_and_takes_over_where_the_checkpoint_is_shared
 
 
 def test_a_java_process_that_is_killed_is_replaced_and_a_dead_one_does_not_fail_the_stop(tmp_path: Path) -> None:
-    script = Path(__file__).with_name("killed_java.py")
+    script = Path(__file__).parents[2] / "support" / "spark" / "killed_java.py"
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["reason"].startswith("its query has ended: the Java process of its session is gone")
+    assert report["at once"] == 1, "the function is not called beside the call that goes on"
+    assert report["waits"].startswith("its Java process has ended while its function was at work, which has not ended")
     assert report["status"] == "stopped"
     assert report["seen"] == [0, 1, 2, 3, 4]

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import StreamingQueryException
 
-from tests.integration.spark.topics import Broker, rows_of, wait_for
+from tests.support.spark.topics import Broker, rows_of, wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

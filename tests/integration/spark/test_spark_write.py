@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 
 from rocketbox.spark.outgoing import DEDUP_KEY
 from rocketbox.spark.worker_client import ClientThread
-from tests.integration.spark.topics import Broker, rows_of
+from tests.support.spark.topics import Broker, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from rocketbox.errors import ConfigurationError, NotStartedError
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
 
 SOURCE = """
 from collections.abc import AsyncIterator, Iterator
@@ -52,11 +49,6 @@ def desk(properties: DeskProperties, books: list[Book], other: "Spare | None") -
 @bean(on_profile("prod"))
 class Spare: ...
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 @pytest.mark.anyio

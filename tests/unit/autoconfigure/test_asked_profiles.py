@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rocketbox.errors import ConfigurationError
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
 
 SOURCE = """
 from rocketbox import RocketBox, any_of, bean, not_, on_profile, on_property
@@ -23,11 +22,6 @@ def desk() -> Desk:
 """
 EMBEDDED = "rocketmq: {name-server: embedded, producer: {group: desk}}\n"
 WARNING = "the embedded servers run under profile prod: nothing that profile says names another name server"
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 def test_a_profile_that_nobody_knows_is_refused(service: ServiceMaker) -> None:

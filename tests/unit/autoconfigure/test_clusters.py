@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from rocketbox.autoconfigure.service import of_cluster
 from rocketbox.client import Producer
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.template import RocketMQTemplate
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
 
 HEAD = """
 from typing import Annotated
@@ -49,11 +46,6 @@ async def on_departure(flight: str) -> str: ...
 def to_lake(rows: DataFrame) -> None: ...
 """,
 }
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
@@ -26,7 +24,7 @@ from rocketbox.declarations import BYTES, IN_CODE, SECONDS, Key, Option, Words, 
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners.options import LISTENER_OPTIONS, GroupOptions, consumer_options
 from rocketbox.marks import rocketmq_listener
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
 
 # --- the decorator ----------------------------------------------------------------------------------------------------
 
@@ -229,11 +227,6 @@ app = RocketBox("desk", scan=[__name__])
 @rocketmq_listener(topic="departures", consumer_group="desk"OPTIONS)
 async def on_departure(body: bytes) -> None: ...
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 def refused(module: ModuleType) -> Finding:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from rocketbox.errors import ConfigurationError
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
 
 LISTENERS = """
     from typing import Annotated
@@ -36,11 +33,6 @@ LISTENERS = """
 
     app = RocketBox("flight-desk", scan=[__name__])
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 @pytest.mark.parametrize(
@@ -114,3 +106,65 @@ async def look(template: RocketMQTemplate) -> None: ...
     )
     assert finding.where == ", ".join(f"{module.__name__}.py:{line}" for line in (6, 10, 14, 17))
     assert finding.fix == "set rocketmq.name-server to an address, or to embedded"
+
+
+def test_what_one_setting_leaves_out_for_two_causes_is_told_twice(service: ServiceMaker) -> None:
+    source = """
+from rocketbox import RocketBox, bean
+from rocketbox.boot.conditions import Verdict
+
+app = RocketBox("desk", scan=[__name__])
+
+class Night: ...
+class Day: ...
+
+class Refuses:
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def evaluate(self, context) -> Verdict:
+        return Verdict(False, self.why, "desk.mode", "set desk.mode")
+
+@bean(Refuses("desk.mode is day"))
+def night() -> Night:
+    return Night()
+
+@bean(Refuses("desk.mode names no gate"))
+def day() -> Day:
+    return Day()
+
+@app.on_startup
+async def begin(night: Night) -> None: ...
+
+@app.on_startup
+async def go_on(day: Day) -> None: ...
+
+@app.on_startup
+async def end(day: Day) -> None: ...
+"""
+    told = [finding.what for finding in service(source, "").app.look().findings]
+    assert told == [
+        "parameter night of startup hook begin needs a bean of type Night, and there is none: night was not built "
+        "because desk.mode is day",
+        "parameter day of startup hook go_on and parameter day of startup hook end need a bean of type Day, and there "
+        "is none: day was not built because desk.mode names no gate",
+    ]
+
+
+@pytest.mark.parametrize(
+    "written", ["rocketmq.name-server: [a:9876, 'b:9876']", "rocketmq: {name-server: [a:9876, b:9876]}"]
+)
+def test_a_list_of_name_servers_is_told_as_the_text_that_it_would_be(service: ServiceMaker, written: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        service('from rocketbox import RocketBox\napp = RocketBox("desk", scan=[__name__])\n', written).app.check()
+    (finding,) = caught.value.findings
+    assert finding.what == "rocketmq.name-server takes text, and a list is written there"
+    assert finding.fix == "write rocketmq.name-server: a:9876;b:9876"
+
+
+def test_a_list_that_is_no_list_of_texts_is_not_written_out(service: ServiceMaker) -> None:
+    source = 'from rocketbox import RocketBox\napp = RocketBox("desk", scan=[__name__])\n'
+    with pytest.raises(ConfigurationError) as caught:
+        service(source, "rocketmq.clusters.audit.name-server: [{a: 9876}]").app.check()
+    (finding,) = caught.value.findings
+    assert finding.fix == "write rocketmq.clusters.audit.name-server: ..."

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from rocketbox.cli.app import app as cli
 from rocketbox.errors import ConfigurationError
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
 
 SETTINGS = "rocketmq: {name-server: 'ns:9876', producer: {group: desk}}\n"
 HEAD = """
@@ -26,11 +26,6 @@ T = TypeVar("T")
 class Order(BaseModel):
     number: int
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 def planned(module: object) -> list[tuple[str, str, object, bool]]:

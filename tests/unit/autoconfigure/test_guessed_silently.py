@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ from dependency_injector import providers
 from rocketbox.boot.conditions import on_property
 from rocketbox.boot.marks import Qualifier, bean
 from rocketbox.errors import ClientStateError, ConfigurationError
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
 
 HEAD = """
 from collections.abc import AsyncIterator, Iterator
@@ -37,11 +36,6 @@ def night() -> Desk:
     return Desk()
 """
 SERVERS = "rocketmq: {name-server: 'ns:9876', producer: {group: desk}}\n"
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 def refused(module: Any, **options: Any) -> list[tuple[str, str | None]]:
@@ -368,10 +362,13 @@ class Props(BaseModel):
     ("name", "text", "key", "variable"),
     [
         ("DESK_SUB", '{"a": 5, "b": 6}', "desk.sub", "DESK_SUB_A=... and DESK_SUB_B=..."),
-        ("DESK", '{"sub": {"a": 5}}', "desk", "DESK_SUB=..."),
+        ("DESK", '{"sub": {"a": 5}}', "desk", "DESK_SUB_A=..."),
         ("DESK_TABLE_ONE", ' {"a": 5}', "desk.table.one", "DESK_TABLE_ONE_A=..."),
-        ("DESK_TABLE", '{"one": {"a": 5}}', "desk.table", "DESK_TABLE_ONE=..."),
+        ("DESK_TABLE", '{"one": {"a": 5}}', "desk.table", "DESK_TABLE_ONE_A=..."),
         ("DESK_SUBS_0", '{"a": 5}', "desk.subs.0", "DESK_SUBS_0_A=..."),
+        ("DESK", '{"subs": [{"a": 5}, {"a": 6}]}', "desk", "DESK_SUBS_0_A=... and DESK_SUBS_1_A=..."),
+        ("DESK", '{"table": {"one": {"a": 5}}, "free": {"two": [1]}}', "desk",
+         "DESK_TABLE_ONE_A=... and DESK_FREE_TWO=..."),
         ("ROCKETMQ_PRODUCER", '{"send-message-timeout": 5}', "rocketmq.producer",
          "ROCKETMQ_PRODUCER_SEND_MESSAGE_TIMEOUT=..."),
     ],

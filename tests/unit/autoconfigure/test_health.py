@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import anyio
 import pytest
 
@@ -12,10 +9,10 @@ from rocketbox import HealthStatus, RocketBox
 from rocketbox.autoconfigure.loading import Launch
 from rocketbox.autoconfigure.machine import Machine
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.clocks import VirtualClock
-from tests.services import ServiceMaker, service_maker
-from tests.unit.client.scripted_broker import ScriptedBroker
-from tests.waiting import until
+from tests.support.client.scripted_broker import ScriptedBroker
+from tests.support.clocks import VirtualClock
+from tests.support.framework.services import ServiceMaker
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -25,11 +22,6 @@ from rocketbox import Health, HealthIndicator, RocketBox, bean, rocketmq_listene
 
 app = RocketBox("flight-desk", scan=[__name__])
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 async def test_an_application_that_does_not_run_is_not_ready(service: ServiceMaker) -> None:

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
+import anyio
 import pytest
 
 from rocketbox import RocketBox, on_profile
 from rocketbox.errors import ConfigurationError
-from tests.services import ServiceMaker, service_maker
-from tests.unit.autoconfigure.flight_desk import FLIGHT_DESK
-from tests.waiting import until
+from tests.support.framework.flight_desk import FLIGHT_DESK
+from tests.support.framework.services import ServiceMaker
+from tests.support.waiting import until
 
 SOURCE = FLIGHT_DESK
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 @pytest.mark.anyio
@@ -163,6 +157,28 @@ async def fails() -> None:
     assert f"shutdown hook fails ({module.__name__}.py:27) failed; the stop goes on" in caplog.text
     assert "ValueError: no disk" in caplog.text
     assert "the stop took longer than 0.1 s; phase startup was cut short" in caplog.text
+
+
+@pytest.mark.anyio
+async def test_a_shutdown_hook_that_fails_is_not_told_with_what_the_stop_came_from(
+    service: ServiceMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = """
+@app.on_shutdown
+async def fails() -> None:
+    try:
+        raise LookupError("no folder")
+    except LookupError:
+        raise ValueError("no disk")
+"""
+    module = service(SOURCE + source, "")
+    with anyio.CancelScope() as scope:
+        async with module.app:
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert "ValueError: no disk" in caplog.text
+    assert "LookupError: no folder" in caplog.text  # its own reason stays
+    assert "Cancelled" not in caplog.text
 
 
 def test_what_cannot_be_called_is_refused_before_the_start(service: ServiceMaker) -> None:

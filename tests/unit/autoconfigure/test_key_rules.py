@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +18,7 @@ from rocketbox.client import Credentials, LitePullConsumerOptions, MQClientInsta
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners.options import consumer_options
 from rocketbox.marks import rocketmq_listener
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
 
 SECRET = "hunter2-of-the-bank"
 OTHER_SECRET = "hunter3-of-the-bank"
@@ -36,11 +35,6 @@ LISTENER = (
 async def on_departure(body: bytes) -> None: ...
 """
 )
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 def settings(text: str) -> str:

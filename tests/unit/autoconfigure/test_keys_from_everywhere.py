@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,10 @@ from rocketbox.boot.root_settings import load_settings
 from rocketbox.embedded import EmbeddedOptions
 from rocketbox.errors import ConfigurationError
 from rocketbox.marks import rocketmq_listener, rocketmq_spark_listener, send_to
-from tests.services import ServiceMaker, service_maker
-from tests.unit.autoconfigure.own_keys import MODELS, SCHEMA, own_keys
+from tests.support.framework.own_keys import MODELS, SCHEMA, own_keys
+from tests.support.framework.services import ServiceMaker
 
 PATHS = [path for path, _ in own_keys()]
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 # --- variables --------------------------------------------------------------------------------------------------------
@@ -186,7 +180,7 @@ def test_placeholders_count_in_every_text_and_time_of_a_spark_listener(service: 
         "trigger": "10s", "cluster": "audit", "starting_offsets": "earliest", "as_": "spark", "on_invalid": "skip",
         "on_failed_batch": "dead-letter",
     }  # fmt: skip
-    options = ", ".join(f"{name}='${{lake.{name}}}'" for name in texts)
+    options = ", ".join([f"{name}='${{lake.{name}}}'" for name in texts] + ["max_batch_attempts=3"])
     lake = "".join(f"  {name}: {values.get(name, f'the-{name}')}\n" for name in texts)
     settings = f"rocketmq: {{name-server: ns:9876, clusters.audit.name-server: ns:9876}}\nlake:\n{lake}"
     assembly = service(SPARK.replace("OPTIONS", options), settings).app.look()

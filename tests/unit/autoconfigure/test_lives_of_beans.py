@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import anyio
 import pytest
 
 from rocketbox.errors import NotStartedError
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
 
 HEAD = """
 from collections.abc import AsyncIterator, Iterator
@@ -21,11 +19,6 @@ from rocketbox import RocketBox, bean
 app = RocketBox("desk", scan=[__name__])
 events = []
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 MANAGERS = """

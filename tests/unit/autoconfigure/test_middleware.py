@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
 
 HEAD = """
 from rocketbox import RocketBox, RocketMQTemplate, bean
@@ -37,11 +32,6 @@ def alarm(template: RocketMQTemplate) -> SendMiddleware: ...
 """
 
 SETTINGS = "rocketmq: {name-server: 'ns:9876', producer.group: desk}\n"
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 def test_a_client_of_the_users_that_leaves_middleware_out_is_told(service: ServiceMaker) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -13,14 +12,9 @@ from rocketbox.boot.root_settings import schema_of
 from rocketbox.boot.shapes import key_text, uniform
 from rocketbox.broker.options import setting_names
 from rocketbox.errors import ConfigurationError
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
 
 SCHEMA = schema_of(settings_models([]))
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 SERVICE = """

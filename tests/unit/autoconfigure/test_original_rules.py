@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from rocketbox.autoconfigure.assembly import Assembly, AssemblyError
@@ -13,13 +10,7 @@ from rocketbox.client import LitePullConsumerOptions, MQClientInstance, Producer
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.local_servers import LocalServers
 from rocketbox.template import MessageConverter, RocketMQTemplate
-from tests.services import ServiceMaker, service_maker
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
-
+from tests.support.framework.services import ServiceMaker
 
 HEAD = """
 from typing import Annotated
@@ -428,6 +419,8 @@ def test_two_templates_are_one_too_many_for_a_handler(service: ServiceMaker) -> 
 def test_converters_come_before_rocketmq(service: ServiceMaker) -> None:
     look = service(HEAD, "rocketmq: {name-server: ns:9876, producer.group: desk}\n").app.look()
     names = [bean.name for bean in look.container.planned.taken if bean.module == "rocketbox.autoconfigure.rocketmq"]
-    assert names == ["message_converter", "client_instance", "client_instances", "producer", "rocketmq_template"]
+    assert names == [
+        "awaited_servers", "message_converter", "client_instance", "client_instances", "producer", "rocketmq_template"
+    ]  # fmt: skip
     started = [bean.name for bean in look.container.planned.order if bean.name in names]
     assert started == names

@@ -20,8 +20,8 @@ from rocketbox.boot.definitions import Source
 from rocketbox.boot.discovery import GROUP
 from rocketbox.cli.app import app as cli
 from rocketbox.errors import ConfigurationError, Finding
-from tests.distributions import Install, distribution_maker
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.distributions import Install, distribution_maker
+from tests.support.framework.services import ServiceMaker
 
 KIT = """
 from pydantic import BaseModel
@@ -56,11 +56,6 @@ app = RocketBox("flight-desk", scan=[__name__], exclude=EXCLUDE)
 """
 
 SENDS = "rocketmq: {name-server: ns:9876, producer.group: desk}\n"
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 @pytest.fixture
@@ -248,8 +243,8 @@ def test_ours_are_left_out_by_module_or_name_and_nothing_is_warned_of(service: S
         ("audit_kt", "did you mean audit_kit?"),
         (
             "nothing-like-it",
-            "there are: embedded_servers, message_converter, client_instance, client_instances, producer, "
-            "rocketmq_template, pull_consumer_options, needed_topics, needed_topics_health, push_listeners, "
+            "there are: embedded_servers, awaited_servers, message_converter, client_instance, client_instances, "
+            "producer, rocketmq_template, pull_consumer_options, needed_topics, needed_topics_health, push_listeners, "
             "spark_listeners, event_loop_health, embedded_servers_health, clients_health, listeners_health, "
             "background_work_health, auditor, ledger, embedded, rocketmq, topics, push_listening, spark_listening, "
             "health, audit",

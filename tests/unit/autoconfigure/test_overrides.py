@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -14,7 +12,7 @@ from dependency_injector import providers
 from rocketbox import ClientStateError, ConfigurationError, NotStartedError, RocketMQTemplate
 from rocketbox.autoconfigure.assembly import AssemblyError
 from rocketbox.client import MQClientInstance, Producer
-from tests.services import service_maker
+from tests.support.framework.services import ServiceMaker
 
 SOURCE = """
 from pydantic import BaseModel
@@ -58,9 +56,8 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    for service in service_maker(tmp_path, monkeypatch, runs=False):
-        yield service(SOURCE, "")
+def module(service: ServiceMaker) -> Any:
+    return service(SOURCE, "")
 
 
 class FakeTemplate:
@@ -80,22 +77,18 @@ async def test_a_template_is_replaced_where_nothing_of_rocketmq_runs(module: Any
         assert "an object was given in its place" in app.conditions().render()
 
 
-async def test_a_template_is_replaced_without_a_name_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for service in service_maker(tmp_path, monkeypatch, runs=False):
-        module = service(SOURCE.partition("@rocketmq_listener")[0], "desk.key: k")
-        async with module.app.started(beans={RocketMQTemplate: (fake := FakeTemplate())}) as app:
-            assert app.get(module.Desk).template is fake
+async def test_a_template_is_replaced_without_a_name_server(service: ServiceMaker) -> None:
+    module = service(SOURCE.partition("@rocketmq_listener")[0], "desk.key: k")
+    async with module.app.started(beans={RocketMQTemplate: (fake := FakeTemplate())}) as app:
+        assert app.get(module.Desk).template is fake
 
 
-async def test_a_type_that_nobody_provides_is_a_bean_by_its_override(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for service in service_maker(tmp_path, monkeypatch, runs=False):
-        module = service(SOURCE + "\nclass Book: ...\n@app.on_startup\ndef look(book: Book) -> None: ...\n", "")
-        settings = {**OFF, "rocketmq.producer.group": "desk"}
-        beans = {RocketMQTemplate: FakeTemplate(), module.Book: (book := module.Book())}
-        async with module.app.started(settings=settings, beans=beans) as app:
-            assert app.get(module.Book) is book
+async def test_a_type_that_nobody_provides_is_a_bean_by_its_override(service: ServiceMaker) -> None:
+    module = service(SOURCE + "\nclass Book: ...\n@app.on_startup\ndef look(book: Book) -> None: ...\n", "")
+    settings = {**OFF, "rocketmq.producer.group": "desk"}
+    beans = {RocketMQTemplate: FakeTemplate(), module.Book: (book := module.Book())}
+    async with module.app.started(settings=settings, beans=beans) as app:
+        assert app.get(module.Book) is book
 
 
 async def test_a_client_and_a_producer_are_replaced_where_nothing_of_rocketmq_runs(module: Any) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from rocketbox.errors import ConfigurationError
-from tests.services import ServiceMaker, service_maker
-from tests.unit.autoconfigure.flight_desk import FLIGHT_DESK
-from tests.waiting import until
+from tests.support.framework.flight_desk import FLIGHT_DESK
+from tests.support.framework.services import ServiceMaker
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -29,11 +27,6 @@ class Gone(BaseException): ...
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"  # whose tasks can be cancelled one by one
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 async def test_a_startup_hook_that_awaits_a_task_of_its_own_that_it_cancelled_fails_by_name(
@@ -124,3 +117,33 @@ async def early(desk: Desk) -> Feed:
         async with module.app.started(profiles=["closes"]):
             pass
     assert module.events == ["desk opens", "desk closes"] * 2
+
+
+@pytest.mark.parametrize("level", ["INFO", "DEBUG"])
+def test_a_stop_of_the_background_that_fails_is_told_with_bean_place_and_what_to_do(
+    service: ServiceMaker, caplog: pytest.LogCaptureFixture, level: str
+) -> None:
+    source = """
+class Feed:
+    def close(self) -> None:
+        raise ValueError("cannot reach u:hunter2hunter2")
+
+@bean
+def feed() -> Feed:
+    return Feed()
+"""
+    module = service(SOURCE + source, "desk.password: hunter2hunter2\n")
+    caplog.set_level(level)
+    background = module.app.background().start()
+    with pytest.raises(ValueError, match="cannot reach"):
+        background.stop()
+    (told,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert told == (
+        "the background of flight-desk has failed, and runs no more\n\n"
+        "APPLICATION STOPPED BECAUSE\n\n"
+        "1. bean feed failed when it was closed: ValueError: cannot reach u:******\n"
+        f"   where: {module.__name__}.py:34, raised at {module.__name__}.py:32\n"
+        "   fix:   logger rocketbox.background shows the traceback at level debug\n"
+    )
+    assert ("Traceback" in caplog.text) is (level == "DEBUG")
+    assert "hunter2" not in caplog.text

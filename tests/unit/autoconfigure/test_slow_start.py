@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from pathlib import Path
 
 import anyio
 import pytest
 
 from rocketbox.autoconfigure.loading import Launch
 from rocketbox.autoconfigure.machine import Machine
-from tests.clocks import VirtualClock
-from tests.services import ServiceMaker, service_maker
+from tests.support.clocks import VirtualClock
+from tests.support.framework.services import ServiceMaker
 
 SOURCE = """
 from rocketbox import RocketBox, bean
@@ -36,11 +34,6 @@ async def quick(service: Service) -> Desk:
 async def warm_up(service: Service) -> None:
     await service.clock.sleep(3)
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 @pytest.mark.anyio

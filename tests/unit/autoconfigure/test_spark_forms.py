@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from rocketbox.spark.query_options import OnInvalidBody
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.spark
@@ -25,11 +23,6 @@ app = RocketBox("desk", scan=[__name__])
 @rocketmq_spark_listener(topic="orders", consumer_group="lake", {options})
 def to_lake(orders{hint}) -> None: ...
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 def findings(service: ServiceMaker, options: str, hint: str = "", text: str = BASE) -> list[str]:

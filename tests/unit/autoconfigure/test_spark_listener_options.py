@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from rocketbox.listeners.options import LISTENER_OPTIONS
 from rocketbox.marks import rocketmq_spark_listener
 from rocketbox.spark.listener_source import rows_of_a_task, source_options
 from rocketbox.spark.query_options import QUERY_OPTIONS, OnFailedBatch, RowForm
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
 
 pytestmark = pytest.mark.spark
 
@@ -34,13 +33,6 @@ app = RocketBox("flight-desk", scan=[__name__])
 def to_lake(rows: DataFrame) -> None: ...
 """
 NS = "rocketmq.name-server: ns:9876\n"
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
-    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 def look(service: ServiceMaker, more: str = "", settings: str = NS, rest: str = "") -> Assembly:
@@ -134,12 +126,35 @@ def test_a_full_batch_gives_each_core_of_the_cluster_some_rows() -> None:
         ("max_messages=0", "max_messages of {} is 0, and must be 1 or more"),
         ("rows_per_partition='many'", "rows_per_partition of {} is 'many', and must be a whole number"),
         ("checkpoint=''", "checkpoint of {} is empty"),
+        (
+            "on_invalid='dead-letter', options={'columns': 'body, _error'}",
+            "options of {}: on_invalid dead-letter needs topic, broker_name, queue_id, queue_offset, properties, which",
+        ),
+        (
+            "on_invalid='fail', options={'columns': 'body, topic, broker_name, queue_id, queue_offset'}",
+            "options of {}: on_invalid fail needs _error, which",
+        ),
+        ("on_invalid='skip', options={'columns': 'body'}", "options of {}: on_invalid skip needs _error, which"),
+        ("schema='row bigint', options={'columns': 'topic'}", "options of {}: a schema needs body, which"),
+        ("on_failed_batch='dead-letter'", "on_failed_batch of {}: it is for a batch that has used up max_batch_att"),
     ],
 )
 def test_an_option_that_cannot_be_is_found_at_a_look(service: ServiceMaker, more: str, what: str) -> None:
     finding = finding_of(look(service, more))
     assert finding.what.startswith(what.format("Spark listener to_lake"))
     assert "service_" in str(finding.where)
+
+
+def test_a_name_that_no_topic_or_group_has_is_found_at_a_look(service: ServiceMaker) -> None:
+    """Of a topic that cannot be it would be said for ever that it is not there yet."""
+    listeners = SOURCE.replace("MORE", "")
+    for old, new, what, fix in (
+        ("departures", "departures,arrivals", "topic 'departures,arrivals' is no name of a topic", "once for each"),
+        ("lake", "my lake", "consumer group 'my lake' holds a character that is not allowed", "another consumer group"),
+    ):
+        finding = finding_of(service(listeners.replace(f'"{old}"', f'"{new}"'), NS).app.look())
+        assert what in finding.what
+        assert fix in str(finding.fix)
 
 
 def test_an_option_of_settings_that_cannot_be_is_told_with_its_place(service: ServiceMaker) -> None:

@@ -6,12 +6,11 @@ Source: rocketmq-spring 2.3 ``RocketMQProperties``, ``@ExtRocketMQTemplateConfig
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,7 +36,8 @@ from rocketbox.listeners.options import LISTENER_OPTIONS, consumer_options
 from rocketbox.listeners.plans import ListenerFunction
 from rocketbox.message import Message, MessageModel, SelectorType
 from rocketbox.template import RocketMQTemplate
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
+from tests.support.framework.spring_attributes import EXT_CONSUMER, EXT_TEMPLATE, SECRET
 
 SERVICE = """
 from rocketbox import RocketBox, rocketmq_listener
@@ -55,13 +55,7 @@ BASE = {  # with "retry" nothing is connected at the start
     "rocketmq.consumer.group": "desk",
     "rocketmq.consumer.topic": "departures",
 }
-SECRET = "hunter2-of-the-bank"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 def look(service: ServiceMaker, **settings: str | None) -> Assembly:
@@ -421,44 +415,8 @@ async def test_the_default_instance_name_makes_each_client_its_own(service: Serv
 # --- further clusters, instead of rocketmq-spring's marker classes ---------------------------------------------------
 
 # Attribute of @ExtRocketMQTemplateConfiguration -> the key below rocketmq.clusters.audit, and what is written there.
-EXT_TEMPLATE = {
-    "nameServer": ("name-server", "127.0.0.1:2"),
-    "group": ("producer.group", "auditors"),
-    "sendMessageTimeout": ("producer.send-message-timeout", "700"),
-    "compressMessageBodyThreshold": ("producer.compress-message-body-threshold", "100"),
-    "retryTimesWhenSendFailed": ("producer.retry-times-when-send-failed", "6"),
-    "retryTimesWhenSendAsyncFailed": ("producer.retry-times-when-send-async-failed", "7"),
-    "retryNextServer": ("producer.retry-next-server", "true"),
-    "maxMessageSize": ("producer.max-message-size", "1MB"),
-    "accessKey": ("producer.access-key", "AK"),
-    "secretKey": ("producer.secret-key", SECRET),
-    "enableMsgTrace": ("producer.enable-msg-trace", "true"),
-    "customizedTraceTopic": ("producer.customized-trace-topic", "traces"),
-    "tlsEnable": ("producer.tls-enable", "true"),
-    "namespace": ("producer.namespace", "MQ_INST_1"),
-    "namespaceV2": ("producer.namespace-v2", "MQ_INST_1"),
-    "instanceName": ("producer.instance-name", "gate"),
-}
 
 # The same for @ExtRocketMQConsumerConfiguration.
-EXT_CONSUMER = {
-    "nameServer": ("name-server", "127.0.0.1:2"),
-    "accessChannel": ("access-channel", "CLOUD"),
-    "group": ("pull-consumer.group", "auditors"),
-    "topic": ("pull-consumer.topic", "departures"),
-    "messageModel": ("pull-consumer.message-model", "BROADCASTING"),
-    "selectorType": ("pull-consumer.selector-type", "SQL92"),
-    "selectorExpression": ("pull-consumer.selector-expression", "a > 5"),
-    "accessKey": ("pull-consumer.access-key", "AK"),
-    "secretKey": ("pull-consumer.secret-key", SECRET),
-    "pullBatchSize": ("pull-consumer.pull-batch-size", "3"),
-    "tlsEnable": ("pull-consumer.tls-enable", "true"),
-    "enableMsgTrace": ("pull-consumer.enable-msg-trace", "true"),
-    "customizedTraceTopic": ("pull-consumer.customized-trace-topic", "traces"),
-    "namespace": ("pull-consumer.namespace", "MQ_INST_1"),
-    "namespaceV2": ("pull-consumer.namespace-v2", "MQ_INST_1"),
-    "instanceName": ("pull-consumer.instance-name", "gate"),
-}
 
 
 def of_audit(attributes: dict[str, tuple[str, str]], *without: str) -> dict[str, str]:

@@ -8,7 +8,6 @@ Source: rocketmq-spring 2.3 ``rocketmq-spring-boot-samples`` (settings and annot
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from rocketbox.client import ClientOptions, Credentials, LitePullConsumerOptions
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners.options import GroupOptions
 from rocketbox.template import RocketMQTemplate
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
 
 SAMPLES = Path(__file__).parents[2] / "data" / "samples"
 NOT_BUILT = ", which rocketbox does not have yet"
@@ -30,11 +29,6 @@ HEAD = """
 from rocketbox import MessageExt, RocketBox, rocketmq_listener
 app = RocketBox("sample", scan=[__name__])
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 def look(service: ServiceMaker, sample: str, source: str = "", arguments: tuple[str, ...] = ()) -> Assembly:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from rocketbox.errors import ConfigurationError, Finding
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
 
 SETTINGS = "rocketmq: {name-server: 'ns:9876', producer: {group: desk}}\n"
 HEAD = """
@@ -37,11 +35,6 @@ def desk(template: RocketMQTemplate) -> Desk:
     return Desk(template)
 """
 LISTENER = "\n@rocketmq_listener(topic='orders', consumer_group='desk')\n"
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 def findings(module: object) -> list[Finding]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -23,9 +21,9 @@ from rocketbox.errors import ConfigurationError
 from rocketbox.listeners.options import GroupOptions, consumer_options
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
-from tests.clocks import VirtualClock
-from tests.scripted_cluster import ScriptedCluster
-from tests.services import ServiceMaker, service_maker
+from tests.support.client.scripted_cluster import ScriptedCluster
+from tests.support.clocks import VirtualClock
+from tests.support.framework.services import ServiceMaker
 
 HEAD = """
 from rocketbox import RocketBox, rocketmq_listener
@@ -39,11 +37,6 @@ async def on_{group}(body: bytes) -> None: ...
 
 BASE = "rocketmq.name-server: ns:9876\nrocketmq.producer.group: flights\n"
 SECRET = "hunter2"
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 def listener(group: str = "board", **more: str) -> str:

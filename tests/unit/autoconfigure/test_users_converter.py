@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -13,7 +11,7 @@ from rocketbox.autoconfigure.loading import Launch
 from rocketbox.autoconfigure.push_listening import check_payloads
 from rocketbox.errors import ConfigurationError
 from rocketbox.template import MessageConverter
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
 
 HEAD = """
 from rocketbox import JsonMessageConverter, PayloadError, RocketBox, RocketMQTemplate, bean, rocketmq_listener
@@ -50,11 +48,6 @@ async def on_track(track: Track) -> None: ...
 """
 
 SETTINGS = "rocketmq: {name-server: ns:9876, producer.group: desk}\n"
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 def look(module: ModuleType) -> Assembly:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ from rocketbox.protocol.tags import java_string_hash
 from rocketbox.remoting.network import MemoryNetwork
 from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.template import JsonMessageConverter
-from tests.clocks import VirtualClock, idle
-from tests.integration.wire import SMALL_FILES
-from tests.services import ServiceMaker, service_maker
+from tests.support.broker.wire import SMALL_FILES
+from tests.support.clocks import VirtualClock, idle
+from tests.support.framework.services import ServiceMaker
 
 SOURCE = """
 from rocketbox import MessageExt, RetryLater, RocketBox, rocketmq_listener, send_to
@@ -50,11 +50,6 @@ SETTINGS = {
     "rocketmq.producer.group": "desk",
     "rocketbox.embedded": {name.replace("_", "-"): value for name, value in SMALL_FILES.items()},
 }
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 @pytest.mark.anyio

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from rocketbox.autoconfigure.service import ProducerLookup
 from rocketbox.errors import ConfigurationError, NotStartedError
-from tests.services import ServiceMaker, service_maker
+from tests.support.framework.services import ServiceMaker
 
 APP = "from rocketbox import RocketBox\napp = RocketBox('desk', scan=[__name__])\n"
 SETTINGS = "rocketmq: {name-server: 'ns:9876', producer: {group: desk}, clusters: {audit: {name-server: 'ns:9876'}}}\n"
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from pydantic import SecretStr
 from rocketbox.boot.root_settings import load_settings
 from rocketbox.boot.shapes import Leaf, Many, key_text, uniform
 from rocketbox.errors import ConfigurationError, Finding
-from tests.services import ServiceMaker, service_maker
-from tests.unit.autoconfigure.own_keys import MODELS, own_keys
+from tests.support.framework.own_keys import MODELS, own_keys
+from tests.support.framework.services import ServiceMaker
 
 Key = tuple[tuple[str, ...], Leaf | Many]
 
@@ -119,7 +119,7 @@ def _findings(text: str, folder: Path) -> tuple[Finding, ...]:
     return caught.value.findings
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(wrong=wrong_values())
 def test_a_wrong_value_is_one_finding_with_key_value_place_and_what_is_allowed(
     wrong: tuple[Key, str, str], tmp_path: Path
@@ -138,7 +138,7 @@ def test_a_wrong_value_is_one_finding_with_key_value_place_and_what_is_allowed(
         assert f"{key} is empty" in finding.what
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(wrong=wrong_values(), from_environment=st.booleans())
 def test_a_wrong_text_is_the_same_finding_from_variables_and_arguments(
     wrong: tuple[Key, str, str], from_environment: bool
@@ -199,11 +199,6 @@ app = RocketBox("flight-desk", scan=[__name__])
 @rocketmq_listener(topic="departures", consumer_group="desk")
 async def on_departure(departures: list[str]) -> None: ...
 """
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
 
 
 @pytest.mark.parametrize("above", ["rocketmq.consumer", "rocketmq.consumer.listeners.desk"])

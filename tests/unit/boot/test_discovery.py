@@ -12,7 +12,7 @@ from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.discovery import discover_autoconfigurations
 from rocketbox.boot.root_settings import load_settings
 from rocketbox.clock import RealClock
-from tests.distributions import Install, distribution_maker
+from tests.support.framework.distributions import Install, distribution_maker
 
 BEANS = """
 from pydantic import BaseModel

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,7 +17,8 @@ from rocketbox.cli.app import app
 from rocketbox.durations import format_duration, parse_duration
 from rocketbox.errors import ConfigurationError
 from rocketbox.sizes import format_size, parse_data_size
-from tests.unit.boot.settings_models import MODELS, load
+from tests.support.framework.settings_models import MODELS, load
+from tests.support.golden import golden
 
 GOLDEN = Path(__file__).parents[2] / "data" / "settings"
 CANARY = "hunter2-of-the-bank"
@@ -27,14 +27,6 @@ CANARY = "hunter2-of-the-bank"
 @pytest.fixture(autouse=True)
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def golden(name: str, text: str) -> str:
-    """The text that is right; REWRITE_GOLDEN=1 in the environment takes what there is now, to be read and committed."""
-    file = GOLDEN / f"{name}.txt"
-    if "REWRITE_GOLDEN" in os.environ:
-        file.write_text(text + "\n")
-    return file.read_text().removesuffix("\n")
 
 
 class Account(BaseModel):
@@ -88,7 +80,7 @@ def everything() -> Settings:
 
 def test_the_tree_has_every_key_with_its_value_and_all_places_and_no_secret() -> None:
     text = render_tree(everything())
-    assert text == golden("tree", text)
+    assert f"{text}\n" == golden(GOLDEN / "tree.txt", f"{text}\n")
     assert CANARY not in text
 
 
@@ -104,7 +96,7 @@ def test_the_tree_can_be_read_as_yaml_where_nothing_is_masked() -> None:
 )
 def test_a_key_is_explained_with_winner_losers_and_default(name: str, key: str) -> None:
     text = explain(everything(), key)
-    assert text == golden(name, text)
+    assert f"{text}\n" == golden(GOLDEN / f"{name}.txt", f"{text}\n")
     assert CANARY not in text
 
 
@@ -143,7 +135,7 @@ def test_a_key_of_every_source_is_explained_in_their_order() -> None:
     assert settings.get("bank").token == f"{CANARY}-12"
     tree = "\n".join(line for line in render_tree(settings).splitlines() if " over " in line)
     text = "\n\n".join([explain(settings, "desk.threshold-minutes"), explain(settings, "bank.token"), tree])
-    assert text == golden("every_source", text)
+    assert f"{text}\n" == golden(GOLDEN / "every_source.txt", f"{text}\n")
     assert CANARY not in text
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -20,8 +19,9 @@ from rocketbox.boot.root_settings import load_settings
 from rocketbox.boot.units import DataSize, Duration, DurationWithUnit
 from rocketbox.cli.app import app
 from rocketbox.errors import ConfigurationError
-from tests.unit.boot.json_schema_checker import accepts
-from tests.unit.boot.settings_models import Colour
+from tests.support.framework.json_schema_checker import accepts
+from tests.support.framework.settings_models import Colour
+from tests.support.golden import golden
 
 GOLDEN = Path(__file__).parents[2] / "data" / "settings" / "schema.json"
 
@@ -73,9 +73,7 @@ def is_loaded(text: str) -> bool:
 
 def test_the_schema_of_a_users_model() -> None:
     text = json.dumps(json_schema({"bank": Bank})["properties"]["bank"], indent=2) + "\n"
-    if "REWRITE_GOLDEN" in os.environ:
-        GOLDEN.write_text(text)
-    assert text == GOLDEN.read_text()
+    assert text == golden(GOLDEN, text)
     assert "hunter2" not in text
 
 

@@ -12,7 +12,7 @@ import pytest
 from rocketbox.boot.lifecycle import Lifecycle, Phase, Step
 from rocketbox.clock import RealClock
 from rocketbox.tasks import Supervisor
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ import pytest
 from rocketbox.boot.root_settings import load_settings
 from rocketbox.boot.settings_file import find_settings_file
 from rocketbox.errors import ConfigurationError
-from tests.unit.boot.settings_models import MODELS, load, refused
+from tests.support.framework.settings_models import MODELS, load, refused
 
 
 @pytest.fixture(autouse=True)

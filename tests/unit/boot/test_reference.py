@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from rocketbox.boot.reference import markdown_reference, markdown_table
 from rocketbox.boot.units import DataSize, Duration
 from rocketbox.cli.app import app
-from tests.unit.boot.settings_models import Colour
+from tests.support.framework.settings_models import Colour
 
 
 class Fee(BaseModel):

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from rocketbox.boot.root_settings import load_settings
 from rocketbox.boot.settings_file import find_settings_file
 from rocketbox.errors import ConfigurationError
-from tests.unit.boot.settings_models import LISTENERS, MODELS, Colour, Desk, RocketMQ, load, refused
+from tests.support.framework.settings_models import LISTENERS, MODELS, Colour, Desk, RocketMQ, load, refused
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, SecretStr, field_validator
 
 from rocketbox.boot.root_settings import load_settings
 from rocketbox.errors import ConfigurationError
-from tests.unit.boot.settings_models import MODELS, load, refused
+from tests.support.framework.settings_models import MODELS, load, refused
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from rocketbox.boot.root_settings import RootSettings
-from tests.unit.boot.settings_models import load
+from tests.support.framework.settings_models import load
 
 
 @pytest.fixture(autouse=True)

@@ -42,8 +42,8 @@ from rocketbox.boot.reference import markdown_reference
 from rocketbox.boot.root_settings import load_settings
 from rocketbox.boot.units import DataSize, Duration
 from rocketbox.errors import ConfigurationError
-from tests.unit.boot.json_schema_checker import accepts
-from tests.unit.boot.settings_models import load, refused
+from tests.support.framework.json_schema_checker import accepts
+from tests.support.framework.settings_models import load, refused
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "conversions.md"
 
@@ -497,7 +497,7 @@ def says_nothing(value: Any) -> bool:
     return isinstance(value, list) and any(each is None or says_nothing(each) for each in value)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(bound_models())
 def test_any_model_is_bound_from_yaml_as_pydantic_binds_it_and_right_by_its_json_schema(
     case: tuple[type[BaseModel], dict[str, Any], bool],
@@ -518,7 +518,7 @@ def texts(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], 
         yield path, str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(bound_models())
 def test_any_model_is_bound_from_variables_and_arguments_as_from_a_mapping(
     case: tuple[type[BaseModel], dict[str, Any], bool],
@@ -569,7 +569,7 @@ def settled(load: Callable[[], Any]) -> Any:
         return None
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(bound_models(), st.data())
 def test_what_pydantic_does_not_take_is_refused_or_bound_to_the_very_text_that_was_written(
     case: tuple[type[BaseModel], dict[str, Any], bool], more: st.DataObject

@@ -11,12 +11,23 @@ from pydantic import BaseModel, Field, SecretStr
 from rocketbox.boot import yaml_documents
 from rocketbox.boot.root_settings import load_settings
 from rocketbox.errors import ConfigurationError
-from tests.unit.boot.settings_models import MODELS, Desk, RocketMQ, load, refused
+from tests.support.framework.settings_models import MODELS, Desk, RocketMQ, load, refused
 
 
 @pytest.fixture(autouse=True)
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+# --- how values are shown -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_a_number_of_many_digits_is_cut_and_its_length_told(sign: str) -> None:
+    (text,) = refused(f"desk: {{threshold-minutes: {sign}{'1234567890' * 500}}}\n")
+    what = text.partition("\n")[0]
+    assert what.startswith("desk.threshold-minutes is '12345678901234567890...', a number of 5000 digits")
+    assert len(what) < 200
 
 
 # --- what is refused -----------------------------------------------------------------------------------------------

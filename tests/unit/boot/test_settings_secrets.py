@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, RootModel, Secret, SecretBytes, SecretStr
 from rocketbox.boot.effective import explain, render_tree
 from rocketbox.boot.masking import MASK, mask
 from rocketbox.boot.settings import Settings
-from tests.unit.boot.settings_models import load, refused
+from tests.support.framework.settings_models import load, refused
 
 
 class Bank(BaseModel):

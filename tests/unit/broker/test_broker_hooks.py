@@ -8,7 +8,7 @@ from rocketbox.broker.extensions import BrokerExtensions
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.connection import Connection
-from tests.unit.broker.in_memory import broker_in_memory
+from tests.support.broker.in_memory import broker_in_memory
 
 pytestmark = pytest.mark.anyio
 

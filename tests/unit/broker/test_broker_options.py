@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+from annotated_types import Ge, Le
 
-from rocketbox.broker.options import BrokerOptions, read_broker_options, setting_names
-from rocketbox.broker.store.options import FlushDiskType
+from rocketbox.autoconfigure.loading import settings_models
+from rocketbox.autoconfigure.option_models import Properties, with_options
+from rocketbox.autoconfigure.properties import EmbeddedProperties
+from rocketbox.boot.json_schema import json_schema
+from rocketbox.broker.options import BrokerOptions, broker_settings, read_broker_options, setting_names
+from rocketbox.broker.store.options import FlushDiskType, StoreOptions
+from rocketbox.declarations import MILLISECONDS, Words, options_of
+from rocketbox.embedded import EmbeddedOptions
 from rocketbox.errors import ConfigurationError
+from tests.docs.generated import broker_settings_table
 
 DIRECTORY = Path("store")
 
@@ -121,3 +131,66 @@ def test_what_says_not_how_long_messages_are_kept_is_refused(settings: dict[str,
     with pytest.raises(ConfigurationError) as caught:
         read_broker_options(settings, store_path_root_dir=DIRECTORY)
     assert says in str(caught.value)
+
+
+# --- declared once ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithLinger(StoreOptions):
+    """A store's options with one more."""
+
+    linger: Annotated[int, MILLISECONDS, Ge(10), Le(60_000), Words("pause before a group commit")] = 250
+
+
+def read_more(value: object) -> BrokerOptions:
+    return read_broker_options({"linger": value}, prefix="--", store_path_root_dir=DIRECTORY, store=WithLinger())
+
+
+def test_an_option_that_is_declared_is_read_checked_and_shown() -> None:
+    store = read_more("2s").store
+    assert isinstance(store, WithLinger)
+    assert store.linger == 2000
+    for value, says in (("5", "--linger is '5': less than 10"), ("2m", "--linger is '2m': more than 60000")):
+        with pytest.raises(ConfigurationError) as caught:
+            read_more(value)
+        assert says in str(caught.value)
+        assert "write a number from 10ms to 1m, for example 250" in str(caught.value)
+    with pytest.raises(ConfigurationError, match=r"WithLinger\.linger is 1"):
+        WithLinger(linger=1)
+    settings = broker_settings(WithLinger)
+    assert "| `linger` | a time, from 10ms to 1m | `250ms` | pause before a group commit |" in broker_settings_table(
+        settings
+    )
+    model = with_options({"linger": settings["linger"]})(Properties)
+    node = json_schema({"desk": model})["properties"]["desk"]["properties"]["linger"]
+    assert (node["description"].partition(";")[0], node["default"]) == ("pause before a group commit", "250ms")
+
+
+def test_every_setting_is_in_the_schema_with_its_words_and_bounds() -> None:
+    node = json_schema(settings_models([]))["properties"]["rocketbox"]["properties"]["embedded"]["properties"]
+    for name, option in broker_settings().items():
+        assert name == "flush-disk-type" or node[name]["description"].startswith(option.words)
+    assert {"type": "integer", "minimum": 1} in node["max-topics"]["anyOf"]
+
+
+def test_options_that_are_made_in_code_are_checked_as_well() -> None:
+    with pytest.raises(ConfigurationError, match=r"BrokerOptions\.max_topics is 0"):
+        BrokerOptions(store_path_root_dir=DIRECTORY, max_topics=0)
+
+
+def test_a_number_of_things_has_no_unit() -> None:
+    with pytest.raises(ConfigurationError, match="max-topics is '8KB': not a plain number"):
+        read(max__topics="8KB")
+
+
+def test_where_the_servers_listen_is_the_same_in_settings_and_in_code() -> None:
+    options, of_broker = EmbeddedOptions(data_dir=DIRECTORY), options_of(BrokerOptions)
+    fields = EmbeddedProperties.model_fields
+    for name in ("host", "port", "name_server_port", "insecure", "flush_disk_type"):
+        assert fields[name].default == getattr(options, name)
+    bounds = of_broker["listen_port"].bounds
+    assert bounds is not None
+    for name in ("port", "name_server_port"):
+        limits = {type(each): each for each in fields[name].metadata}
+        assert (limits[Ge].ge, limits[Le].le) == (bounds.least, bounds.most)

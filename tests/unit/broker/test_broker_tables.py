@@ -13,8 +13,8 @@ from rocketbox.broker.topics import TopicTable
 from rocketbox.errors import StoreCorruptError
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.registration_bodies import TopicConfig
-from tests.clocks import VirtualClock
-from tests.unit.broker.table_tools import saved, table_file, text_of
+from tests.support.broker.table_tools import saved, table_file, text_of
+from tests.support.clocks import VirtualClock
 
 
 class Topics:

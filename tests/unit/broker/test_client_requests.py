@@ -21,11 +21,11 @@ from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection, RemotingOptions, RequestHandler
 from rocketbox.remoting.server import RemotingServer
 from rocketbox.tasks import Supervisor
-from tests.clocks import VirtualClock, settle
-from tests.unit.broker.in_memory import BrokerWire, broker_in_memory
-from tests.unit.broker.table_tools import table_file
-from tests.unit.remoting.test_peer_budgets import Peer
-from tests.waiting import PATIENCE
+from tests.support.broker.in_memory import BrokerWire, broker_in_memory
+from tests.support.broker.table_tools import table_file
+from tests.support.clocks import VirtualClock, settle
+from tests.support.remoting.by_hand import Peer
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rocketbox.broker.clients import ClientChannel, ConsumerGroup, ConsumerTable, ProducerTable
 from rocketbox.message import ConsumeFromWhere, MessageModel
 from rocketbox.protocol.tags import SubscriptionData, parse_subscription
-from tests.clocks import VirtualClock
+from tests.support.clocks import VirtualClock
 
 
 class Table:

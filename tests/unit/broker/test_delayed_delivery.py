@@ -25,10 +25,10 @@ from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
 from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.tasks import Supervisor
-from tests.clocks import VirtualClock, settle
-from tests.unit.broker.table_tools import saved, table_file, text_of
-from tests.unit.store.store_tools import FaultyStorage, os_error
-from tests.waiting import PATIENCE
+from tests.support.broker.table_tools import saved, table_file, text_of
+from tests.support.clocks import VirtualClock, settle
+from tests.support.store.store_tools import FaultyStorage, os_error
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

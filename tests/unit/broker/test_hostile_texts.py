@@ -18,8 +18,8 @@ from rocketbox.protocol.framing import MAX_HEADER_BYTES
 from rocketbox.protocol.stored_message import encode_batch
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.options import RemotingOptions
-from tests.unit.broker.in_memory import broker_in_memory
-from tests.waiting import PATIENCE
+from tests.support.broker.in_memory import broker_in_memory
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

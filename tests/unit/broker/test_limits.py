@@ -18,8 +18,8 @@ from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.protocol.tags import SubscriptionData
-from tests.clocks import VirtualClock
-from tests.unit.broker.table_tools import saved, table_file
+from tests.support.broker.table_tools import saved, table_file
+from tests.support.clocks import VirtualClock
 
 
 def topic_table(clock: VirtualClock | None = None, names: NameBudget | None = None, **limits: int) -> TopicTable:

@@ -7,8 +7,8 @@ import pytest
 from rocketbox.broker.broker import Broker
 from rocketbox.protocol.stored_message import StoredMessage
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.broker.in_memory import broker_in_memory
-from tests.unit.store.store_tools import contents, overwrite
+from tests.support.broker.in_memory import broker_in_memory
+from tests.support.store.store_tools import contents, overwrite
 
 pytestmark = pytest.mark.anyio
 

@@ -19,8 +19,8 @@ from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.stored_message import StoredMessage, decode_message, decode_messages
 from rocketbox.protocol.tags import SubscriptionData
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.broker.in_memory import BrokerWire, broker_in_memory
-from tests.waiting import PATIENCE
+from tests.support.broker.in_memory import BrokerWire, broker_in_memory
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

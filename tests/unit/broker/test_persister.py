@@ -23,9 +23,9 @@ from rocketbox.errors import StoreError
 from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.tasks import Supervisor
-from tests.clocks import VirtualClock, settle
-from tests.unit.broker.table_tools import text_of
-from tests.waiting import PATIENCE
+from tests.support.broker.table_tools import text_of
+from tests.support.clocks import VirtualClock, settle
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

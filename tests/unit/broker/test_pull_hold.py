@@ -14,7 +14,7 @@ from rocketbox.broker.filters import TagFilter
 from rocketbox.broker.pull_hold import ANSWERED_AT_ONCE, HeldPull, PullHold
 from rocketbox.broker.store.message_filter import MessageFilter
 from rocketbox.tasks import Supervisor
-from tests.clocks import VirtualClock, settle
+from tests.support.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 

@@ -12,8 +12,8 @@ from rocketbox.broker.property_text import find_property
 from rocketbox.broker.put_stage import PutOrigin
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.stored_message import StoredMessage
-from tests.unit.broker.in_memory import BrokerWire, HastyClock, broker_in_memory
-from tests.waiting import PATIENCE
+from tests.support.broker.in_memory import BrokerWire, HastyClock, broker_in_memory
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

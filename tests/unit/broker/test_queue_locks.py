@@ -7,7 +7,7 @@ import pytest
 from rocketbox.broker.limits import LimitError
 from rocketbox.broker.locks import QueueLocks
 from rocketbox.message import MessageQueue
-from tests.clocks import VirtualClock
+from tests.support.clocks import VirtualClock
 
 ONE, TWO = MessageQueue("t", "b", 0), MessageQueue("t", "b", 1)
 

@@ -20,8 +20,8 @@ from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import MemoryNetwork
 from rocketbox.remoting.server import RemotingServer
 from rocketbox.tasks import Supervisor
-from tests.clocks import VirtualClock, settle
-from tests.unit.broker.table_tools import table_file
+from tests.support.broker.table_tools import table_file
+from tests.support.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 

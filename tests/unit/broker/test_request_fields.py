@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import HeaderError, PullMessageRequestHeader
-from tests.clocks import VirtualClock, settle
-from tests.unit.broker.in_memory import BrokerWire, broker_in_memory
-from tests.waiting import PATIENCE
+from tests.support.broker.in_memory import BrokerWire, broker_in_memory
+from tests.support.clocks import VirtualClock, settle
+from tests.support.waiting import PATIENCE
 
 NUMBERS = st.sampled_from(
     ["0", "1", "-1", "3", "32", "4096", "-2147483648", "2147483647", "2147483648", "4294967296", "-9223372036854775808",
@@ -105,7 +105,7 @@ async def ask(wire: BrokerWire, code: int, fields: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("code", list(FIELDS), ids=lambda code: RequestCode(code).name)
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_value_of_any_field_is_refused_or_clamped(
     code: int, data: st.DataObject, caplog: pytest.LogCaptureFixture

@@ -20,9 +20,9 @@ from rocketbox.protocol.stored_message import RecordTemplate, encode_batch, enco
 from rocketbox.remoting.connection import Connection
 from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.waiters import make_waiter
-from tests.unit.broker.in_memory import BrokerWire, broker_in_memory
-from tests.unit.store.store_tools import FaultyStorage, contents
-from tests.waiting import PATIENCE
+from tests.support.broker.in_memory import BrokerWire, broker_in_memory
+from tests.support.store.store_tools import FaultyStorage, contents
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ import pytest
 from rocketbox.cli.full_collections import ENTRIES, FULL_COLLECTIONS, tables_out_of_collections
 from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.tasks import Supervisor
-from tests.clocks import VirtualClock, settle
+from tests.support.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 

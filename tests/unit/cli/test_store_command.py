@@ -13,13 +13,12 @@ from pathlib import Path
 
 import anyio
 import pytest
-from typer.testing import CliRunner, Result
 
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
-from rocketbox.cli.app import app
 from rocketbox.protocol.stored_message import StoredMessage
-from tests.unit.store.store_tools import ManualClock, found_by_key, message, number_of, put_all
+from tests.support.store.store_command import rocketbox
+from tests.support.store.store_tools import ManualClock, found_by_key, message, number_of, put_all
 
 OPTIONS = StoreOptions(
     mapped_file_size_commit_log=65_536,
@@ -44,10 +43,6 @@ def filled(root: Path, messages: list[StoredMessage] | None = None) -> list[int]
 
     anyio.run(fill)
     return places
-
-
-def rocketbox(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["store", *map(str, arguments)], prog_name="rocketbox")
 
 
 def digest(root: Path) -> dict[str, str]:

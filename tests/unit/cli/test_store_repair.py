@@ -23,8 +23,8 @@ from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.store_repair import RepairStep, plan_repair
 from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
 from rocketbox.storage.file_system import RealStorage
-from tests.unit.cli.test_store_command import rocketbox
-from tests.unit.store.store_tools import ManualClock, message, number_of, put_all
+from tests.support.store.store_command import rocketbox
+from tests.support.store.store_tools import ManualClock, message, number_of, put_all
 
 ALL = os.environ.get("ROCKETBOX_TESTS") == "all"
 FILE = 4096

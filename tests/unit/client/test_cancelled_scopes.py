@@ -12,8 +12,8 @@ from anyio.lowlevel import checkpoint
 from rocketbox.client import ClientOptions, ConsumerOptions, MQClientInstance, PushConsumer
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageExt
 from rocketbox.protocol.codes import RequestCode
-from tests.clocks import VirtualClock
-from tests.unit.client.consumer_group import Group
+from tests.support.client.consumer_group import Group
+from tests.support.clocks import VirtualClock
 
 pytestmark = pytest.mark.anyio
 MESSAGES = 12

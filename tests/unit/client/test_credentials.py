@@ -13,8 +13,8 @@ from rocketbox.message import Message
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand, decode_command, encode_ext_fields
 from rocketbox.remoting import acl
-from tests.clocks import VirtualClock, settle
-from tests.scripted_cluster import ScriptedCluster
+from tests.support.client.scripted_cluster import ScriptedCluster
+from tests.support.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 

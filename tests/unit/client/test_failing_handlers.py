@@ -11,7 +11,7 @@ import pytest
 from rocketbox.errors import BatchFailed, Reject, RetryLater
 from rocketbox.message import ConsumeMode, MessageExt
 from rocketbox.protocol.codes import RequestCode
-from tests.unit.client.consumer_group import Group, queues_of
+from tests.support.client.consumer_group import Group, queues_of
 
 pytestmark = pytest.mark.anyio
 

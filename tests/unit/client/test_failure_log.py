@@ -10,8 +10,8 @@ from rocketbox.client import ClientOptions, ConsumerOptions, PushConsumer
 from rocketbox.message import ConsumeFromWhere, MessageExt
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
-from tests.clocks import VirtualClock, settle
-from tests.unit.client.scripted_broker import ScriptedBroker
+from tests.support.client.scripted_broker import ScriptedBroker
+from tests.support.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 

@@ -12,8 +12,8 @@ from rocketbox.client.offset_store import OffsetStore
 from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.message import ConsumeMode, MessageQueue
 from rocketbox.protocol.codes import RequestCode
-from tests.unit.client.consumer_group import Group, queues_of
-from tests.unit.client.scripted_broker import BROKER, ScriptedBroker
+from tests.support.client.consumer_group import Group, queues_of
+from tests.support.client.scripted_broker import BROKER, ScriptedBroker
 
 pytestmark = pytest.mark.anyio
 

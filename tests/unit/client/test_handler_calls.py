@@ -17,8 +17,8 @@ from rocketbox.client.outcomes import Outcomes
 from rocketbox.errors import Reject
 from rocketbox.message import ConsumeMode, MessageExt
 from rocketbox.protocol.codes import RequestCode
-from tests.clocks import settle
-from tests.unit.client import def_handlers
+from tests.support.client import def_handlers
+from tests.support.clocks import settle
 
 pytestmark = pytest.mark.anyio
 

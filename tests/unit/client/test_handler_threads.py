@@ -10,8 +10,8 @@ import pytest
 from rocketbox.errors import Reject
 from rocketbox.message import ConsumeMode, MessageExt
 from rocketbox.protocol.codes import RequestCode
-from tests.clocks import settle
-from tests.unit.client.def_handlers import Setting
+from tests.support.client.def_handlers import Setting
+from tests.support.clocks import settle
 
 pytestmark = pytest.mark.anyio
 

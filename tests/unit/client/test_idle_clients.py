@@ -10,9 +10,10 @@ import pytest
 from rocketbox.client import ClientOptions, ConsumerOptions, PushConsumer
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageExt
+from rocketbox.protocol.codes import RequestCode
 from rocketbox.tasks import SupervisedTask, Supervisor
-from tests.clocks import VirtualClock
-from tests.unit.client.scripted_broker import ScriptedBroker
+from tests.support.client.scripted_broker import ScriptedBroker
+from tests.support.clocks import VirtualClock
 
 pytestmark = pytest.mark.anyio
 
@@ -59,6 +60,23 @@ async def test_an_idle_consumer_sleeps_and_starts_no_tasks(
             monkeypatch.setattr(Supervisor, "start", noted)
             clock.sleeps = 0
             await clock.advance(20)
-            each_second = 4  # routes, offsets, sweeps of client and broker
-            assert clock.sleeps <= each_second * 20 + 10
+            assert clock.sleeps <= 20 + 12, "only offsets are looked at each second"
             assert [name for name in started if name.startswith("offsets")] == []
+
+
+@pytest.mark.parametrize("hold", [15.0, 110.0])
+async def test_a_pull_may_be_held_as_long_as_the_client_says_and_is_given_up_after_that(hold: float) -> None:
+    clock = CountingClock()
+    broker = ScriptedBroker(clock)
+    broker.topics = {"T": 1, "%RETRY%g": 1}
+    async with broker:
+        options = ClientOptions(client_ip="10.0.0.9", broker_suspend_max_time=hold)
+        instance = MQClientInstance(broker.address, options=options, clock=clock, network=broker.network)
+        async with instance, PushConsumer("g", instance=instance) as consumer:
+            await consumer.subscribe("T", "*", handle)
+            await clock.advance(hold + 14)
+            pulls = broker.asked(RequestCode.PULL_MESSAGE)
+            assert {request.ext_fields["suspendTimeoutMillis"] for request in pulls} == {str(int(hold * 1000))}
+            assert len(pulls) == len(broker.topics), "none was given up, though nothing has come"
+            await clock.advance(10)
+            assert len(broker.asked(RequestCode.PULL_MESSAGE)) == 2 * len(broker.topics)

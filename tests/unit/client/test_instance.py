@@ -37,8 +37,8 @@ from rocketbox.protocol.codes import TBW102, RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.tags import SubscriptionData
 from rocketbox.remoting.connection import Connection
-from tests.clocks import VirtualClock, settle
-from tests.scripted_cluster import Answer, ScriptedCluster, ScriptedNameServer
+from tests.support.client.scripted_cluster import Answer, ScriptedCluster, ScriptedNameServer
+from tests.support.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 

@@ -24,9 +24,9 @@ from rocketbox.errors import ClientError, ClientStateError
 from rocketbox.message import MessageModel, MessageQueue
 from rocketbox.storage.file_system import LockHandle, RealStorage, Storage
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.clocks import VirtualClock
-from tests.crashable_storage import CrashableStorage, Image
-from tests.scripted_cluster import ScriptedCluster
+from tests.support.client.scripted_cluster import ScriptedCluster
+from tests.support.clocks import VirtualClock
+from tests.support.store.crashable_storage import CrashableStorage, Image
 
 WRITTEN_BY_JAVA = (
     b'{\n\t"offsetTable":{\n\t\t{\n\t\t\t"brokerName":"broker-a",\n\t\t\t"queueId":2,\n'

@@ -8,8 +8,8 @@ from rocketbox.message import ConsumeMode, MessageQueue
 from rocketbox.protocol.bodies import decode_lock_batch_request
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
-from tests.unit.client.consumer_group import Group, busy, queues_of
-from tests.unit.client.scripted_broker import BROKER, ScriptedBroker
+from tests.support.client.consumer_group import Group, busy, queues_of
+from tests.support.client.scripted_broker import BROKER, ScriptedBroker
 
 pytestmark = pytest.mark.anyio
 QUEUES = [MessageQueue("T", BROKER, number) for number in range(2)]

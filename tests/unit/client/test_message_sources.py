@@ -15,8 +15,8 @@ from rocketbox.errors import Reject
 from rocketbox.message import ConsumeMode, MessageExt, SelectorType
 from rocketbox.protocol.stored_message import StoredMessage, decode_messages, encode_stored_message
 from rocketbox.tasks import Supervisor
-from tests.clocks import VirtualClock, settle
-from tests.unit.client.scripted_broker import ScriptedBroker
+from tests.support.client.scripted_broker import ScriptedBroker
+from tests.support.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 

@@ -12,8 +12,8 @@ from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
-from tests.clocks import VirtualClock
-from tests.scripted_cluster import ScriptedCluster
+from tests.support.client.scripted_cluster import ScriptedCluster
+from tests.support.clocks import VirtualClock
 
 QUEUE = MessageQueue("T555", "broker-a", 2)
 

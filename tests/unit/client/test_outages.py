@@ -13,9 +13,9 @@ import pytest
 from rocketbox.client import ClientOptions, ConsumerOptions, MQClientInstance, Producer, PushConsumer
 from rocketbox.clock import RealClock
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt
-from tests.clocks import VirtualClock, idle
-from tests.unit.client.consumer_group import Group
-from tests.unit.client.scripted_broker import ScriptedBroker
+from tests.support.client.consumer_group import Group
+from tests.support.client.scripted_broker import ScriptedBroker
+from tests.support.clocks import VirtualClock, idle
 
 STARTS = 1000 if os.environ.get("ROCKETBOX_TESTS") == "all" else 30
 

@@ -11,10 +11,10 @@ import pytest
 from rocketbox.client import ClientOptions, ConsumerOptions, PushConsumer
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageExt, MessageQueue
 from rocketbox.protocol.codes import RequestCode
-from tests.clocks import settle
-from tests.unit.client.consumer_group import Group, queues_of
-from tests.unit.client.scripted_broker import BROKER
-from tests.waiting import PATIENCE
+from tests.support.client.consumer_group import Group, queues_of
+from tests.support.client.scripted_broker import BROKER
+from tests.support.clocks import settle
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -92,7 +92,7 @@ class Bookkeeping(RuleBasedStateMachine):
 
 
 TestBookkeeping = Bookkeeping.TestCase
-TestBookkeeping.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestBookkeeping.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 def test_the_commit_moves_over_filtered_offsets_only_when_all_before_them_is_done() -> None:

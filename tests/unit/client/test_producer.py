@@ -35,9 +35,9 @@ from rocketbox.protocol.codes import RequestCode, ResponseCode, SerializeType
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.stored_message import decode_batch
 from rocketbox.remoting.options import RemotingOptions
-from tests.clocks import VirtualClock, settle
-from tests.scripted_cluster import ScriptedCluster
-from tests.unit.client.producing import producer_of
+from tests.support.client.producing import producer_of
+from tests.support.client.scripted_cluster import ScriptedCluster
+from tests.support.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 

@@ -31,8 +31,8 @@ from rocketbox.message import ConsumeFromWhere, ConsumeMode, MessageExt, Message
 from rocketbox.protocol.bodies import decode_heartbeat
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
-from tests.clocks import VirtualClock, settle
-from tests.unit.client.scripted_broker import BROKER, ScriptedBroker
+from tests.support.client.scripted_broker import BROKER, ScriptedBroker
+from tests.support.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 

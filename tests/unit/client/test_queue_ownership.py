@@ -21,9 +21,9 @@ from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.prepared_sends import SendRequest
 from rocketbox.tasks import SupervisedTask, Supervisor, ended_most
-from tests.clocks import VirtualClock, idle
-from tests.unit.client.consumer_group import Group, busy, queues_of
-from tests.unit.client.scripted_broker import BROKER, ScriptedBroker
+from tests.support.client.consumer_group import Group, busy, queues_of
+from tests.support.client.scripted_broker import BROKER, ScriptedBroker
+from tests.support.clocks import VirtualClock, idle
 
 pytestmark = pytest.mark.anyio
 

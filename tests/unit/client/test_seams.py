@@ -25,9 +25,9 @@ from rocketbox.message import Message, MessageExt, SendResult, decode_properties
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand, encode_ext_fields
 from rocketbox.protocol.prepared_sends import SendTemplate
-from tests.clocks import VirtualClock, settle
-from tests.scripted_cluster import ScriptedCluster
-from tests.unit.client.producing import producer_of
+from tests.support.client.producing import producer_of
+from tests.support.client.scripted_cluster import ScriptedCluster
+from tests.support.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 

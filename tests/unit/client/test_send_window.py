@@ -29,9 +29,9 @@ from rocketbox.protocol.prepared_sends import SendRequest
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.tasks import Supervisor
-from tests.clocks import VirtualClock, settle
-from tests.scripted_cluster import ScriptedBroker, ScriptedCluster
-from tests.unit.client.producing import producer_of
+from tests.support.client.producing import producer_of
+from tests.support.client.scripted_cluster import ClusterBroker, ScriptedCluster
+from tests.support.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 
@@ -55,11 +55,11 @@ def in_flight(producer: Producer) -> int:
     return sum(connection.requests_in_flight for connection in producer.instance.remoting._connections.values())
 
 
-def bodies(broker: ScriptedBroker) -> list[int]:
+def bodies(broker: ClusterBroker) -> list[int]:
     return [int(request.body) for request in broker.sends]
 
 
-def only(broker: ScriptedBroker, body: bytes, answer: Callable[[RemotingCommand], Any]) -> None:
+def only(broker: ClusterBroker, body: bytes, answer: Callable[[RemotingCommand], Any]) -> None:
     """The broker gives its own answer to the message with that body."""
     broker.on_send = lambda request: answer(request) if request.body == body else broker.store(request)
 

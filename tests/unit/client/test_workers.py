@@ -13,7 +13,7 @@ from rocketbox.client.process_queue import ProcessQueue
 from rocketbox.client.workers import Worker, Workers
 from rocketbox.message import MessageQueue
 from rocketbox.tasks import Supervisor
-from tests.clocks import VirtualClock, settle
+from tests.support.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 

@@ -6,10 +6,11 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
 import pytest
 from pydantic import BaseModel
+from typing_extensions import TypeAliasType
 
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners.arguments import HandlerBinding
@@ -158,6 +159,42 @@ def test_a_message_with_words_about_it_is_a_message() -> None:
     first = message()
     assert call(one, first) is first
     assert [type(each) for each in call(batch, first, message())] == [Message, Message]
+
+
+One = TypeAliasType("One", Departure)
+Batch = TypeAliasType("Batch", list[Departure])
+OrderT = TypeVar("OrderT")
+BatchOf = TypeAliasType("BatchOf", list[OrderT], type_params=(OrderT,))
+Maybe = TypeAliasType("Maybe", list[Departure] | None)
+Messages = TypeAliasType("Messages", list[MessageExt])
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        Annotated[list[Departure], "at most a hundred"],
+        Batch,
+        Annotated[Batch, "at most a hundred"],
+        BatchOf[Departure],
+        list[One],
+    ],
+)
+def test_a_batch_by_another_name_is_bound_as_the_list(hint: Any) -> None:
+    def handler(departures, messages: Messages):  # type: ignore[no-untyped-def]
+        return departures, messages
+
+    handler.__annotations__["departures"] = hint
+    first = message()
+    assert call(handler, first, first) == ([Departure(flight="UA1")] * 2, [first, first])
+
+
+@pytest.mark.parametrize("hint", [Annotated[list[Departure] | None, "no"], Maybe])
+def test_a_batch_by_another_name_may_not_be_absent_either(hint: Any) -> None:
+    def handler(departures): ...  # type: ignore[no-untyped-def]
+
+    handler.__annotations__["departures"] = hint
+    with pytest.raises(ConfigurationError, match="that may be absent, and a batch always holds messages"):
+        read(handler)
 
 
 def test_a_batch_leaves_out_what_cannot_be_read_and_says_which() -> None:

@@ -18,8 +18,8 @@ from rocketbox.listeners.options import OptionLayer
 from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_containers
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.template import JsonMessageConverter, RocketMQTemplate
-from tests.clocks import VirtualClock, settle
-from tests.unit.client.scripted_broker import ScriptedBroker
+from tests.support.client.scripted_broker import ScriptedBroker
+from tests.support.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 

@@ -29,7 +29,7 @@ from rocketbox.listeners.dispatch import HandlerDispatch, Invocation
 from rocketbox.listeners.invalid_limit import InvalidLimit
 from rocketbox.message import Message, MessageExt, SendResult
 from rocketbox.template import JsonMessageConverter, RocketMQTemplate
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")]
 

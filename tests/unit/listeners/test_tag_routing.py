@@ -23,8 +23,8 @@ from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_conta
 from rocketbox.listeners.tag_routing import TagRouter
 from rocketbox.message import ConsumeMode, MessageExt, SelectorType, encode_properties
 from rocketbox.template import JsonMessageConverter, RocketMQTemplate
-from tests.clocks import VirtualClock, settle
-from tests.unit.client.scripted_broker import ScriptedBroker
+from tests.support.client.scripted_broker import ScriptedBroker
+from tests.support.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from rocketbox.protocol.registration_bodies import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
-from tests.clocks import VirtualClock
+from tests.support.clocks import VirtualClock
 
 
 def header(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rocketbox.errors import InvalidMessageError, RemoteProtocolError
 from rocketbox.message import ConsumeFromWhere, MessageModel, MessageQueue, encode_properties
-from rocketbox.protocol import bodies, registration_bodies
+from rocketbox.protocol import admin_bodies, bodies, registration_bodies
 from rocketbox.protocol.codes import MessageSysFlag, SerializeType
 from rocketbox.protocol.command import (
     RemotingCommand,
@@ -389,3 +389,10 @@ def test_records_from_a_template_are_those_that_are_encoded_one_by_one(message: 
 def test_a_number_out_of_its_range_makes_no_template() -> None:
     with pytest.raises(struct.error):
         RecordTemplate(StoredMessage("t", 0, b"", flag=2**40))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 6, 7])
+def test_lists_of_topics_are_written_in_steps(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_bodies, "NAMES_OF_A_STEP", 3)
+    names = [f"topic {number}" for number in range(count)]
+    assert admin_bodies.decode_topic_list(admin_bodies.encode_topic_list(names)) == names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import struct
 
 import pytest
 from hypothesis import given
@@ -45,6 +46,26 @@ def test_the_bytes_are_read_without_a_mapping() -> None:
     request = received(FIELDS, SerializeType.ROCKETMQ)
     SendReader().read(request)
     assert request.raw_header is not None
+
+
+@pytest.mark.parametrize("value", ["", "1"])
+@pytest.mark.parametrize("name", sorted(FIELDS))
+def test_short_values_are_read_as_by_names(name: str, value: str) -> None:
+    entries = encode_ext_fields({**FIELDS, name: "12345"})
+    at = entries.index(name.encode() + b"\0\0\0\x05" + b"12345") + 1
+    entries = entries[:at] + len(value).to_bytes(4, "big") + value.encode() + entries[at + 9 :]
+
+    def read(*, plain: bool) -> object:
+        head = struct.pack(">hBhiiI", 310, 3, 479, 5, 0, 0) + struct.pack(">I", len(entries)) + entries
+        request = decode_command(struct.pack(">I", 1 << 24 | len(head)) + head)
+        try:
+            if plain:
+                _ = request.ext_fields
+            return SendReader().read(request)
+        except (RemoteProtocolError, HeaderError) as error:
+            return str(error)
+
+    assert read(plain=False) == read(plain=True)
 
 
 JAVA_5_5 = (

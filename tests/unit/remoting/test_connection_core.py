@@ -27,35 +27,10 @@ from rocketbox.protocol.headers import ViewMessageRequestHeader
 from rocketbox.remoting.connection import MAX_OPAQUE, Connection, RemotingOptions, RequestHandler, Role
 from rocketbox.remoting.sweep_times import SweepTimes
 from rocketbox.tasks import Supervisor
-from rocketbox.waiters import make_waiter
-from tests.clocks import VirtualClock, settle
+from tests.support.clocks import VirtualClock, settle
+from tests.support.remoting.by_hand import RecordingDriver
 
 pytestmark = pytest.mark.anyio
-
-
-class RecordingDriver:
-    """Moves no bytes; the test does, by hand."""
-
-    def __init__(self) -> None:
-        self.waiter = make_waiter
-        self.flushes = 0
-        self.reading = True
-        self.state = "open"
-
-    def schedule_flush(self) -> None:
-        self.flushes += 1
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-    def close(self) -> None:
-        self.state = "closed"
-
-    def abort(self) -> None:
-        self.state = "aborted"
 
 
 class Bench:

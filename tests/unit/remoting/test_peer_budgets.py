@@ -9,36 +9,15 @@ import pytest
 
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand, encode_command
-from rocketbox.protocol.framing import FrameReader
 from rocketbox.remoting import descriptors
 from rocketbox.remoting.connection import Connection, RequestHandler
 from rocketbox.remoting.descriptors import connection_limit
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.server import RemotingServer
-from tests.clocks import VirtualClock
-from tests.unit.remoting.test_connection_core import RecordingDriver
+from tests.support.clocks import VirtualClock
+from tests.support.remoting.by_hand import Peer
 
 pytestmark = pytest.mark.anyio
-
-
-class Peer:
-    """A connection to a server, from the other side."""
-
-    def __init__(self, server: RemotingServer, port: int) -> None:
-        self.driver = RecordingDriver()
-        self.connection: Connection = server._opened(self.driver, ("127.0.0.1", 1), ("127.0.0.2", port))
-
-    def send(self, data: bytes) -> None:
-        self.connection.received(data)
-
-    def read(self) -> list[RemotingCommand]:
-        data = self.connection.take_output()
-        self.connection.flushed(len(data))
-        return FrameReader().feed(data)
-
-    @property
-    def open(self) -> bool:
-        return not self.connection.closed
 
 
 def serve(options: RemotingOptions, **handlers: RequestHandler) -> tuple[RemotingServer, VirtualClock]:

@@ -16,8 +16,8 @@ from rocketbox.remoting.network import MemoryNetwork
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.read_turns import ANSWER_BYTES_PER_TURN, LULL, MAX_RUNNING_READS, MAX_WAITING_READS, PAUSE
 from rocketbox.remoting.server import RemotingServer
-from tests.clocks import VirtualClock, settle
-from tests.unit.remoting.test_peer_budgets import Peer
+from tests.support.clocks import VirtualClock, settle
+from tests.support.remoting.by_hand import Peer
 
 pytestmark = pytest.mark.anyio
 

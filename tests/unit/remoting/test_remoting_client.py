@@ -26,7 +26,7 @@ from rocketbox.remoting.connection import Connection, RemotingOptions, RequestHa
 from rocketbox.remoting.network import Listener, MemoryNetwork, Opened, format_address, parse_address
 from rocketbox.remoting.server import ListenError, RemotingServer
 from rocketbox.tasks import Supervisor
-from tests.clocks import VirtualClock, settle
+from tests.support.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 

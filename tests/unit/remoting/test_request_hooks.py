@@ -16,7 +16,7 @@ from rocketbox.remoting.connection import Connection, RequestHandler
 from rocketbox.remoting.hooks import NO_ANSWER, RequestHook
 from rocketbox.remoting.network import MemoryNetwork
 from rocketbox.remoting.server import RemotingServer
-from tests.clocks import VirtualClock, settle
+from tests.support.clocks import VirtualClock, settle
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ from rocketbox.remoting.connection import Connection, RemotingOptions
 from rocketbox.remoting.network import MemoryNetwork, Opened
 from rocketbox.remoting.server import RemotingServer
 from rocketbox.tasks import Supervisor
-from tests.clocks import VirtualClock
+from tests.support.clocks import VirtualClock
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +71,7 @@ async def timed_out(clock: VirtualClock, client: RemotingClient, timeout: float,
     late.append(clock.monotonic() - end)
 
 
-async def test_neither_a_client_nor_a_server_wakes_often_while_only_far_deadlines_are_awaited() -> None:
+async def test_neither_a_client_nor_a_server_wakes_while_only_far_deadlines_are_awaited() -> None:
     clock = CountingClock()
     async with connected(clock) as (client, _), anyio.create_task_group() as group:
         late: list[float] = []
@@ -79,7 +79,7 @@ async def test_neither_a_client_nor_a_server_wakes_often_while_only_far_deadline
         await clock.advance(0.5)
         clock.waits = 0
         await clock.advance(20)
-        assert clock.waits <= 3 * 2 * 20
+        assert clock.waits <= 3
         assert late == []
         await clock.advance(10)
         assert late == [pytest.approx(0, abs=0.1)]

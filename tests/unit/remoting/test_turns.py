@@ -12,7 +12,7 @@ from rocketbox.broker.limits import LimitError, too_many_large_requests
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.loose_json import Steps
 from rocketbox.remoting.turns import Turns
-from tests.clocks import settle
+from tests.support.clocks import settle
 
 pytestmark = pytest.mark.anyio
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import random
@@ -33,13 +34,17 @@ queues = st.builds(
     MessageQueue, st.sampled_from(["t", "u"]), st.sampled_from(["broker-a", "broker-b"]), st.integers(0, 20)
 )
 progresses = st.builds(
-    lambda first, rows, witness: QueueProgress(first, first + rows, witness),
+    lambda first, rows, witness, stood: QueueProgress(first, first + rows, witness, stood),
     numbers,
     st.integers(0, 10**9),
     st.none() | st.builds(Witness, numbers, numbers),
+    st.none() | numbers,
 )
 offsets = st.builds(
-    StreamOffset, st.dictionaries(queues, progresses, max_size=12), st.none() | st.sampled_from(["etl", "lake"])
+    lambda queues, group, since: StreamOffset(queues, group, since_ms=since),
+    st.dictionaries(queues, progresses, max_size=12),
+    st.none() | st.sampled_from(["etl", "lake"]),
+    st.none() | numbers,
 )
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
@@ -51,7 +56,7 @@ def test_the_text_of_an_offset_does_not_depend_on_the_order_of_its_queues(
     items = list(offset.queues.items())
     chance.shuffle(items)
     text = json.dumps(encode_offset(offset))
-    assert text == json.dumps(encode_offset(StreamOffset(dict(items), offset.group)))
+    assert text == json.dumps(encode_offset(dataclasses.replace(offset, queues=dict(items))))
     assert text == json.dumps(json.loads(text), sort_keys=True)
     assert decode_offset(json.loads(text)) == offset
 
@@ -62,6 +67,8 @@ def test_the_form_is_what_the_documentation_says() -> None:
         '{"group": "etl", "queues": {"orders": {"broker-a": {"0": '
         '{"first": 0, "log": 5120, "next": 5, "stored": 1795000000000}}}}, "v": 1}'
     )
+    behind = StreamOffset({QUEUE: QueueProgress(0, 5, stood=70)})
+    assert encode_offset(behind)["queues"]["orders"]["broker-a"]["0"] == {"first": 0, "next": 5, "stood": 70}
     assert encode_offset(INITIAL) == {"initial": True, "v": 1}
     assert decode_offset({"initial": True, "v": 1}) == INITIAL
 
@@ -84,6 +91,7 @@ def test_the_form_is_what_the_documentation_says() -> None:
         ({"v": 1, "queues": {"t": {"b": {"0": {"first": 0, "next": 1, "log": 7}}}}}, "'stored'"),
         ({"v": 1, "queues": {"t": {"b": {"0": {"first": 0, "next": -1}}}}}, "next is -1"),
         ({"v": 1, "queues": {}, "group": 7}, "group 7 is no text"),
+        ({"v": 1, "queues": {}, "since": "now"}, "since is 'now', no whole number"),
     ],
 )
 def test_what_is_no_offset_is_refused_with_what_to_do(value: Any, text: str) -> None:

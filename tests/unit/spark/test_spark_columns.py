@@ -31,7 +31,7 @@ def test_the_schema_is_that_of_the_columns() -> None:
     ("options", "text"),
     [
         ({"columns": "body,boddy"}, "option columns names 'boddy', which is no column; did you mean body?"),
-        ({"columns": ""}, "option columns names '', which is no column; there are body, topic,"),
+        ({"columns": ","}, "option columns names '', which is no column; there are body, topic,"),
         ({"columns": "tag, tag"}, "option columns names tag twice"),
         ({"columns": "body", "includeProperties": "true"}, "includeProperties is true and columns is 'body'"),
         ({"columns": "properties", "includeProperties": "false"}, "leave includeProperties out"),

@@ -15,10 +15,12 @@ from rocketbox.errors import NoRouteError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.bodies import decode_lock_batch_request
 from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.remoting.connection import Connection
 from rocketbox.spark.lease import Lease, LeaseLostError, lease_group
-from tests.clocks import VirtualClock, idle
-from tests.scripted_cluster import ScriptedCluster
-from tests.unit.spark.lock_tables import LockTable
+from tests.support.client.scripted_cluster import ScriptedCluster
+from tests.support.clocks import VirtualClock, idle
+from tests.support.spark.lock_tables import LockTable
 
 pytestmark = pytest.mark.anyio
 ResultT = TypeVar("ResultT")
@@ -291,4 +293,42 @@ async def test_topics_and_groups_do_not_stand_in_each_others_way() -> None:
     async with world() as made, made.driver("one") as one, made.driver("two", topic="U") as two:
         made.cluster.add_topic("U")
         assert (await one.take()).held
+        assert (await two.take()).held
+
+
+async def test_what_was_found_lost_is_not_held_again_by_a_late_confirmation() -> None:
+    """Whoever keeps it has ended by then, and nobody would confirm it from then on."""
+    async with world() as made, made.driver("one") as one, made.driver("two") as two:
+        await one.take()
+        lost = keeping(made, one)
+        made.locks["a"].silent = True
+        await made.clock.advance(61)
+        assert lost
+        made.locks["a"].silent = False
+        with pytest.raises(LeaseLostError, match="no broker has confirmed it for too long"):
+            await made.run(one.confirm)
+        assert not one.held
+        assert (await two.take()).held
+
+
+async def test_what_was_given_back_is_not_taken_again_by_its_keeper() -> None:
+    async with world() as made, made.driver("one") as one, made.driver("two") as two:
+        await one.take()
+        keeping(made, one)
+        answered = anyio.Event()
+        name_server = made.cluster.name_server
+        route = name_server.scripts[RequestCode.GET_ROUTEINFO_BY_TOPIC]
+
+        async def slowly(connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+            await answered.wait()
+            answer = route(connection, request)
+            assert isinstance(answer, RemotingCommand)
+            return answer
+
+        name_server.scripts[RequestCode.GET_ROUTEINFO_BY_TOPIC] = slowly
+        await made.clock.advance(20.5)  # it is about to confirm, and asks for the brokers
+        await one.release()
+        answered.set()
+        await made.clock.advance(5)
+        assert not one.held
         assert (await two.take()).held

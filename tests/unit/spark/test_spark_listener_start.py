@@ -33,8 +33,8 @@ from rocketbox.spark.listener import (
 )
 from rocketbox.spark.query_options import RowForm
 from rocketbox.spark.session import SparkRuntime
-from tests.scripted_cluster import ScriptedCluster
-from tests.unit.spark.lock_tables import LockTable
+from tests.support.client.scripted_cluster import ScriptedCluster
+from tests.support.spark.lock_tables import LockTable
 
 pytestmark = [pytest.mark.spark, pytest.mark.anyio]
 
@@ -176,5 +176,6 @@ async def test_two_listeners_with_one_checkpoint_are_refused(
             with pytest.raises(ConfigurationError, match="two Spark listeners would keep their progress in one"):
                 async with container(tmp_path, runtime, client):
                     pytest.fail("it must not start")
-        async with container(tmp_path, runtime, client):  # free again
-            assert True
+        async with container(tmp_path, runtime, client) as again:  # free again
+            await again.wait()
+            assert isinstance(again.error, JavaNotFoundError), "it has got as far as to look for Java"

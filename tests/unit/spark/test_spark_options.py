@@ -9,6 +9,7 @@ import pytest
 from rocketbox.message import MessageQueue
 from rocketbox.spark.options import OPTIONS, SourceOptions
 from rocketbox.spark.starting import EARLIEST, GROUP, LATEST, Place, PlaceKind, Places
+from rocketbox.spark.write_options import WRITE_OPTIONS, WriteOptions
 
 NEEDED = {"nameServer": "127.0.0.1:9876", "topic": "orders"}
 
@@ -59,19 +60,20 @@ def test_a_place_is_a_word_a_time_or_an_offset_of_a_queue() -> None:
     ]  # fmt: skip
     ends = SourceOptions({**NEEDED, "endingOffsets": '{"orders": {"b": {"0": 5}}}'}).ending_offsets
     assert ends.of(MessageQueue("orders", "b", 1)) == LATEST
-    assert start("latest").of_new(queue) == EARLIEST, "all of it came after the query began"
+    assert start("latest").of_new(queue, None) == EARLIEST, "all of it came after the query began"
+    since = Place(PlaceKind.TIME, 1_769_860_800_000 - 60_000)
+    assert start("latest").of_new(queue, 1_769_860_800_000) == since, "but for clocks that differ"
+    assert start("earliest").of_new(queue, 1_769_860_800_000) == EARLIEST
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"topic": " "}, "needs the option topic (or topicPattern, or assign)"),
-        ({"topic": "a,,b"}, "option topic is 'a,,b'; it must be a topic, or several separated by ','"),
+        ({"topic": " "}, "option topic is blank; leave it out, or say what it is"),
+        ({"group": ""}, "option group is blank; leave it out, or say what it is"),
+        ({"path": "orders"}, "what is read is said by the option topic, topicPattern or assign"),
+        ({"topic": "a,,b"}, "option topic is 'a,,b'; it must be a name, or several separated by ','"),
         ({"topicPattern": "a.*"}, "options topic and topicPattern are given, and one of them alone"),
-        ({"topic": "", "topicPattern": "a("}, "topicPattern is 'a(', which is no regular expression"),
-        ({"topic": "", "assign": "[1]"}, 'assign must be JSON such as {"topic": {"broker-a": [0, 1]}}'),
-        ({"topic": "", "assign": '{"t": {"b": [-1]}}'}, "-1 is no number of a queue"),
-        ({"topic": "", "assign": "{}"}, "option assign names no queue"),
         ({"subscribe": "orders"}, "what Spark's Kafka source calls so is topic here"),
         ({"kafka.bootstrap.servers": "a:1"}, "what Spark's Kafka source calls so is nameServer here"),
         ({"startingTimestamp": "1"}, "what Spark's Kafka source calls so is startingOffsets here"),
@@ -113,6 +115,21 @@ def test_a_wrong_option_is_named_with_what_would_be_right(options: dict[str, str
 
 
 @pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "needs the option topic (or topicPattern, or assign)"),
+        ({"topicPattern": "a("}, "topicPattern is 'a(', which is no regular expression"),
+        ({"assign": "[1]"}, 'assign must be JSON such as {"topic": {"broker-a": [0, 1]}}'),
+        ({"assign": '{"t": {"b": [-1]}}'}, "-1 is no number of a queue"),
+        ({"assign": "{}"}, "option assign names no queue"),
+    ],
+)
+def test_what_is_read_must_be_said(options: dict[str, str], text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        SourceOptions({"nameServer": "127.0.0.1:9876", **options})
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "commitOffsets", "missingTopic",
@@ -132,4 +149,47 @@ def test_options_of_one_kind_of_read_are_refused_in_the_other(name: str) -> None
 
 def test_each_option_is_told_of_in_the_reference() -> None:
     assert {option.name for option in OPTIONS} >= {"nameServer", "topic", "startingOffsets", "failOnDataLoss"}
-    assert all(option.meaning.endswith(".") for option in OPTIONS)
+    assert {option.name for option in WRITE_OPTIONS} >= {"nameServer", "topic", "jsonColumns", "maxInFlight"}
+    assert all(option.meaning.endswith(".") for option in (*OPTIONS, *WRITE_OPTIONS))
+
+
+def test_options_of_a_write_have_defaults_and_names_in_any_case() -> None:
+    options = WriteOptions({"NAMESERVER": "a:1;b:2", "Topic": " orders ", "jsoncolumns": "number, item"})
+    assert (options.name_server, options.topic, options.json_columns) == ("a:1;b:2", "orders", ("number", "item"))
+    assert (options.send_timeout, options.max_in_flight, options.max_in_flight_bytes) == (3.0, 1000, 8 * 1024 * 1024)
+    assert (options.producer_group, options.delay_level, options.drop_reserved) == ("spark-writer", 0, False)
+    sized = WriteOptions({"nameServer": "a:1", "maxInFlightBytes": "64KB", "sendTimeout": "1m"})
+    assert (sized.max_in_flight_bytes, sized.send_timeout) == (65536, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"nameServer": ""}, "option nameServer is blank; leave it out, or say what it is"),
+        ({"nameServer": "localhost"}, "option nameServer is 'localhost'; it must be host:port"),
+        ({"tags": "A"}, "a write by the data source rocketmq has no option 'tags'; did you mean tag?"),
+        ({"xyz": "A"}, "has no option 'xyz'; there are nameServer, topic,"),
+        ({"kafka.bootstrap.servers": "a:1"}, "what Spark's Kafka sink calls so is nameServer here"),
+        ({"kafka.delivery.timeout.ms": "1"}, "what Spark's Kafka sink calls so is sendTimeout here"),
+        ({"kafka.acks": "all"}, "leave it out: a row is written when its broker has acknowledged it"),
+        ({"path": "orders"}, "leave it out: the topic is said by the option topic"),
+        ({"delayLevel": "0"}, "option delayLevel is '0'; it must be a whole number above 0"),
+        ({"maxInFlight": "many"}, "option maxInFlight is 'many'; it must be a whole number above 0"),
+        ({"maxInFlightBytes": "much"}, "option maxInFlightBytes is 'much': not a size such as"),
+        ({"sendTimeout": "soon"}, "option sendTimeout is 'soon'"),
+        ({"sendTimeout": "3"}, "option sendTimeout is '3': 3 has no unit"),
+        ({"sendTimeout": "0s"}, "option sendTimeout is '0s': it must be more than nothing"),
+        ({"jsonColumns": "a,,b"}, "option jsonColumns is 'a,,b'; it must be a name, or several separated by ','"),
+        ({"reservedProperties": "keep"}, "option reservedProperties is 'keep'; it must be fail or drop"),
+        ({"deadLettersOf": "g", "tag": "A"}, "option tag does not go together with deadLettersOf"),
+    ],
+)
+def test_a_wrong_option_of_a_write_is_named_with_what_would_be_right(options: dict[str, str], text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        WriteOptions({"nameServer": "127.0.0.1:9876", **options})
+
+
+def test_what_spark_says_to_a_stream_is_no_option_of_a_write() -> None:
+    assert WriteOptions({"nameServer": "h:1", "checkpointLocation": "/x", "queryName": ""}).topic is None
+    with pytest.raises(ValueError, match="needs the option nameServer"):
+        WriteOptions({"topic": "t"})

@@ -144,29 +144,6 @@ def test_what_is_not_clear_is_refused_before_anything_is_sent(
         plan(schema, **options)
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"nameServer": ""}, "option nameServer is blank"),
-        ({"tags": "A"}, "has no option 'tags'; did you mean tag?"),
-        ({"delayLevel": "0"}, "whole number above 0"),
-        ({"sendTimeout": "soon"}, "option sendTimeout is 'soon'"),
-        ({"sendTimeout": "0"}, "more than nothing"),
-        ({"reservedProperties": "keep"}, "it must be fail or drop"),
-        ({"deadLettersOf": "g", "tag": "A"}, "option tag does not go together with deadLettersOf"),
-    ],
-)
-def test_a_wrong_option_of_a_write_is_told(options: dict[str, str], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        WriteOptions({"nameServer": "127.0.0.1:9876", **options})
-
-
-def test_what_spark_says_to_a_stream_is_no_option_of_ours() -> None:
-    assert WriteOptions({"nameServer": "h:1", "checkpointLocation": "/x"}).topic is None
-    with pytest.raises(ValueError, match="needs the option nameServer"):
-        WriteOptions({"topic": "t"})
-
-
 def test_a_row_that_cannot_be_a_message_is_named_and_the_others_are_not_touched() -> None:
     schema = struct(body=TEXT, topic=TEXT, properties=t.MapType(TEXT, TEXT))
     rows: list[dict[str, Any]] = [
@@ -192,6 +169,54 @@ def test_a_number_without_json_is_a_wrong_row() -> None:
     wrong, right = outcome(schema, [{"x": float("nan")}, {"x": 1.5}], topic="t", jsonColumns="x")
     assert "its value has no JSON" in str(wrong)
     assert isinstance(right, Message)
+
+
+AT = t.StructType([t.StructField("at", t.TimestampType())])
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "+05:00", "GMT+5", "UTC+01:00", "Z"])
+def test_times_are_written_in_utc_whatever_the_zone_of_the_session(zone: str) -> None:
+    times = pa.array([1_769_860_800_000_000, None], pa.timestamp("us", tz=zone))
+    structs = pa.StructArray.from_arrays([times], ["at"])
+    lists = pa.ListArray.from_arrays([0, 1, 2], structs)
+    maps = pa.MapArray.from_arrays([0, 1, 2], ["k", "k"], lists)
+    kinds: dict[str, tuple[t.DataType, Any]] = {
+        "at": (t.TimestampType(), times),
+        "lines": (t.ArrayType(AT), lists),
+        "by_name": (t.MapType(TEXT, t.ArrayType(AT)), maps),
+    }
+    whole = pa.StructArray.from_arrays([array for _, array in kinds.values()], list(kinds))
+    told, nothing = "2026-01-31T12:00:00Z", None
+    expected = [
+        {"at": at, "lines": [{"at": at}], "by_name": {"k": [{"at": at}]}} for at in (told, nothing)
+    ]  # fmt: skip
+    schema = struct(**{name: kind for name, (kind, _) in kinds.items()})
+    columns = pa.RecordBatch.from_arrays([array for _, array in kinds.values()], list(kinds))
+    for batch, of, options in (
+        (columns, schema, {"jsonColumns": "*"}),
+        (pa.RecordBatch.from_arrays([whole], ["value"]), struct(value=schema), {}),
+    ):
+        found = list(plan(of, topic="t", **options).messages(batch, lambda row, digest: digest))
+        assert [json.loads(each.body) for each in found if isinstance(each, Message)] == expected
+
+
+def test_a_time_that_python_cannot_show_is_a_wrong_row_and_the_others_are_not() -> None:
+    microseconds = [0, 10**18, 253_402_300_799_999_999, -62_135_596_800_000_000, 253_402_300_800_000_000]
+    times = pa.array(microseconds, pa.timestamp("us", tz="America/New_York"))
+    days = pa.array([0, 0, 0, 10**7, 0], pa.int32()).cast(pa.date32())
+    wanted = ["1970-01-01T00:00:00Z", None, "9999-12-31T23:59:59.999999Z", None, None]
+    kinds = {"at": t.TimestampType(), "day": t.DateType()}
+    columns = pa.RecordBatch.from_arrays([times, days], list(kinds))
+    structs = pa.RecordBatch.from_arrays([pa.StructArray.from_arrays([times, days], list(kinds))], ["value"])
+    for batch, schema, options in (
+        (columns, struct(**kinds), {"jsonColumns": "*"}),
+        (structs, struct(value=struct(**kinds)), {}),
+    ):
+        found = list(plan(schema, topic="t", **options).messages(batch, lambda row, digest: digest))
+        assert [json.loads(each.body)["at"] if isinstance(each, Message) else None for each in found] == wanted
+        wrong = [each for each in found if isinstance(each, RowError)]
+        assert [each.row for each in wrong] == [1, 3, 4]
+        assert all("is outside of the years 1 to 9999" in str(each) for each in wrong)
 
 
 def test_rows_with_one_number_and_another_content_have_other_keys() -> None:

@@ -22,7 +22,7 @@ from rocketbox.errors import (
 )
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.spark.worker_client import may_pass, patiently
-from tests.unit.spark.log_of_a_broker import StillClock
+from tests.support.spark.log_of_a_broker import StillClock
 
 pytestmark = pytest.mark.anyio
 

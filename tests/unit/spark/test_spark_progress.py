@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rocketbox.client import Admin
-from rocketbox.errors import ClientError
+from rocketbox.errors import ClientError, ConnectError
 from rocketbox.message import MessageQueue
-from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.codes import RequestCode, retry_topic
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import MemoryNetwork
 from rocketbox.spark.checkpoint import INITIAL, CheckpointError, StreamOffset, decode_offset, encode_offset
@@ -21,8 +21,8 @@ from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.progress import StreamProgress, ranges_between
 from rocketbox.spark.selection import MissingTopicError
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.spark.log_of_a_broker import StillClock
-from tests.unit.spark.stores import Store, store
+from tests.support.spark.log_of_a_broker import StillClock
+from tests.support.spark.stores import Store, store
 
 pytestmark = pytest.mark.anyio
 
@@ -89,7 +89,7 @@ async def test_a_cluster_of_the_same_names_is_refused() -> None:
             assert f"name server {other.name_server}" in text
             assert "rocketbox spark reset" in text
         with pytest.raises(CheckpointError, match="its message 19 was stored"):
-            await progress(other).check_end(other.admin, again(end))
+            await progress(other).check_end(other.admin, INITIAL, again(end))
 
 
 async def test_a_store_made_anew_that_has_not_grown_so_far_is_refused() -> None:
@@ -157,10 +157,11 @@ async def test_a_checkpoint_of_something_else_is_refused(options: dict[str, str]
     async with store("orders", "payments") as here:
         await here.send(Q0, TEXTS[:5])
         end = await progress(here, group="etl").next(here.admin, INITIAL)
+        given = {name: said for name, said in {"group": "etl", **options}.items() if said}
         with pytest.raises(CheckpointError, match=text):
-            await progress(here, **{"group": "etl", **options}).next(here.admin, again(end))
+            await progress(here, **given).next(here.admin, again(end))
         with pytest.raises(CheckpointError, match=text):
-            await progress(here, **{"group": "etl", **options}).check_end(here.admin, again(end))
+            await progress(here, **given).check_end(here.admin, INITIAL, again(end))
 
 
 async def test_a_topic_more_is_read_from_its_beginning_on() -> None:
@@ -212,6 +213,34 @@ async def test_a_stream_begins_where_its_group_stands_and_never_drags_it_back() 
         assert await here.admin.committed("etl", Q0) == 10
         await GroupMirror("etl", StillClock()).follow(here.admin, {Q0: 9})  # an older checkpoint, in a new process
         assert await here.admin.committed("etl", Q0) == 10
+
+
+async def test_how_far_its_group_stood_is_kept_by_a_stream_that_begins_behind_it() -> None:
+    async with store("orders") as here:
+        await here.send(Q0, TEXTS[:10])
+        await here.admin.commit("etl", Q0, 6)
+        limited = {"group": "etl", "maxOffsetsPerTrigger": "4"}
+        end = await progress(here, startingOffsets="earliest", **limited).next(here.admin, INITIAL)
+        assert (end.queues[Q0].next, end.queues[Q0].stood, end.queues[Q1].stood) == (4, 6, None)
+        await here.admin.commit("etl", Q0, 9)  # whoever that was
+        end = await progress(here, startingOffsets="earliest", **limited).next(here.admin, again(end))
+        assert (end.queues[Q0].next, end.queues[Q0].stood) == (8, 6)
+        at_the_group = await progress(here, **limited).next(here.admin, INITIAL)
+        assert (at_the_group.queues[Q0].first, at_the_group.queues[Q0].stood) == (9, None)
+
+
+async def test_tools_find_the_brokers_of_a_mirrored_group_by_its_retry_topic() -> None:
+    async with store("orders", queues=1) as here, here.another_broker("broker-b"):
+        await here.admin.create_topic("orders", queues=1)
+        mirror, there = GroupMirror("etl", StillClock()), MessageQueue("orders", "broker-b", 0)
+        await mirror.follow(here.admin, {Q0: 0})
+        assert {*await here.admin.queues_on_brokers(retry_topic("etl"))} == {"broker-a"}
+        await mirror.follow(here.admin, {Q0: 0, there: 0})
+        found = await here.admin.queues_on_brokers(retry_topic("etl"))
+        assert {name: queues.read_queue_nums for name, queues in found.items()} == {"broker-a": 1, "broker-b": 1}
+        before = here.requests.by_code[RequestCode.GET_ROUTEINFO_BY_TOPIC]
+        await mirror.follow(here.admin, {Q0: 1, there: 1})
+        assert here.requests.by_code[RequestCode.GET_ROUTEINFO_BY_TOPIC] == before, "it is looked for once"
 
 
 async def test_a_group_beyond_the_end_of_its_queue_begins_there_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -296,6 +325,49 @@ async def test_one_broker_away_does_not_stop_the_others() -> None:
         assert moved.queues[there] == end.queues[there]
         restarted = await progress(here).next(here.admin, again(end))
         assert nexts(restarted) == {Q0: 10, there: 5}
+
+
+async def test_a_batch_waits_for_no_broker_that_it_reads_nothing_of() -> None:
+    async with store("orders", queues=1) as here:
+        there = MessageQueue("orders", "broker-b", 0)
+        clock = StillClock()
+        reader = progress(here, clock)
+        async with here.another_broker("broker-b"):
+            await here.admin.create_topic("orders", queues=1)
+            await here.send(there, TEXTS[:5])
+            await here.send(Q0, TEXTS[:5])
+            start = await reader.next(here.admin, INITIAL)
+            await reader.check_end(here.admin, INITIAL, start)
+            await here.send(there, TEXTS[:1])
+            await here.send(Q0, TEXTS[:3])
+            both = await reader.next(here.admin, start)
+        here.admin.timeout = 0.2
+        await here.send(Q0, TEXTS[:2])
+        one = await reader.next(here.admin, both)
+        assert ranges_between(both, one)[0] == QueueRange(Q0, 8, 10)
+        await reader.check_end(here.admin, both, again(one))
+        assert clock.slept == 0
+        with pytest.raises(ConnectError):
+            await progress(here, clock).check_end(here.admin, start, again(both))
+        assert clock.slept > 50, "what is to be read is waited for"
+
+
+async def test_queues_that_were_taken_away_keep_no_batch_from_being_planned() -> None:
+    async with store("orders") as here:
+        clock = StillClock()
+        await here.send(Q0, TEXTS[:5])
+        await here.send(Q1, TEXTS[:5])
+        start = await progress(here, clock).next(here.admin, INITIAL)
+        await here.admin.create_topic("orders", queues=1)
+        await here.send(Q0, TEXTS[:2])
+        reader = progress(here, clock)
+        end = await reader.next(here.admin, again(start))
+        await reader.check_end(here.admin, start, again(end))
+        assert nexts(end) == {Q0: 7, Q1: 5}
+        await here.admin.create_topic("orders", queues=2)
+        await here.send(Q1, TEXTS[:3])
+        clock.slept += 60
+        assert nexts(await reader.next(here.admin, again(end))) == {Q0: 7, Q1: 8}
 
 
 async def test_a_broker_that_is_away_is_asked_now_and_then_and_read_again_when_it_is_back() -> None:
@@ -383,6 +455,29 @@ async def test_a_topic_that_is_missing_is_waited_for_or_an_error() -> None:
         await here.send(Q0, TEXTS[:5])
         clock.slept += 1
         assert nexts(await reader.next(here.admin, again(end))) == {Q0: 5}
+
+
+class ClockAhead(StillClock):
+    """So that what the brokers store was stored two minutes ago."""
+
+    def time_ms(self) -> int:
+        return super().time_ms() + 120_000
+
+
+async def test_latest_is_no_history_of_a_broker_that_was_away_when_the_query_began() -> None:
+    there = MessageQueue("orders", "broker-b", 0)
+    async with store("orders", queues=1) as here:
+        end = await progress(here, ClockAhead(), startingOffsets="latest").next(here.admin, INITIAL)
+        async with here.another_broker("broker-b"):
+            await here.admin.create_topic("orders", queues=1)
+            await here.send(there, TEXTS[:5])
+            later = await progress(here, startingOffsets="latest").next(here.admin, again(end))
+            assert (firsts(later)[there], later.since_ms) == (5, end.since_ms)
+    async with store() as here:  # there is no route at all yet
+        end = await progress(here, ClockAhead(), startingOffsets="latest").next(here.admin, INITIAL)
+        await here.admin.create_topic("orders", queues=1)
+        await here.send(Q0, TEXTS[:5])
+        assert firsts(await progress(here, startingOffsets="latest").next(here.admin, again(end))) == {Q0: 5}
 
 
 async def test_a_pattern_means_users_topics_only() -> None:

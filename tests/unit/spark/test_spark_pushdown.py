@@ -29,7 +29,7 @@ from rocketbox.spark.offsets import QueueRange
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.pushdown import Pushed, spark_pushes_filters
 from rocketbox.spark.readers import PushingBatchReader, RocketMQBatchReader, batch_reader
-from tests.unit.spark.stores import Store, store
+from tests.support.spark.stores import Store, store
 
 Q0, Q1, Q2 = (MessageQueue("orders", "broker-a", number) for number in range(3))
 
@@ -84,6 +84,20 @@ async def test_other_store_times_are_not_read_but_for_a_minute_on_both_sides() -
             QueueRange(Q0, 0, 20)
         ]
         assert await ranges(here, EqualTo(("store_timestamp",), stored)) == [QueueRange(Q0, 0, 20)]
+
+
+@pytest.mark.anyio
+async def test_the_first_and_the_last_time_leave_nothing_out() -> None:
+    first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+    async with store("orders", queues=1) as here:
+        await here.send(Q0, [b"x"] * 20)
+        whole = [QueueRange(Q0, 0, 20)]
+        assert await ranges(here, LessThanOrEqual(("store_timestamp",), last)) == whole
+        assert await ranges(here, LessThan(("store_timestamp",), last)) == whole
+        assert await ranges(here, GreaterThanOrEqual(("store_timestamp",), first)) == whole
+        assert await ranges(here, GreaterThan(("store_timestamp",), last)) == []
+        assert await ranges(here, LessThan(("store_timestamp",), first)) == []
+        assert await ranges(here, EqualTo(("store_timestamp",), last)) == []
 
 
 def test_what_is_done_by_half_only_is_left_to_spark_as_well() -> None:

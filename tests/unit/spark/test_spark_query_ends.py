@@ -6,18 +6,24 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.errors import AnalysisException, IllegalArgumentException, StreamingQueryException
+from pyspark.errors import AnalysisException, IllegalArgumentException, PythonException, StreamingQueryException
 
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners import ContainerStatus
 from rocketbox.message import MessageQueue
 from rocketbox.spark.checkpoint import CheckpointError
-from rocketbox.spark.query import in_words, is_permanent
+from rocketbox.spark.query import in_words, is_permanent, is_the_sources
 from rocketbox.spark.query_progress import lag_of
 from rocketbox.spark.session import SessionLostError
 from rocketbox.spark.states import Situation, SparkListenerState
 
 pytestmark = pytest.mark.spark
+
+
+CAUSE = (
+    "\n\nThe above exception was the direct cause of the following exception:\n\nTraceback (most recent call last):\n"
+    '  File "python_streaming_source_runner.py", line 21, in main\n    offset = ask()\n'
+)
 
 
 def of_a_source(raised: str) -> StreamingQueryException:
@@ -41,6 +47,9 @@ def of_a_source(raised: str) -> StreamingQueryException:
         of_a_source("ValueError: option tags is wrong"),
         of_a_source("rocketbox.spark.checkpoint.CheckpointError: the checkpoint is of another store"),
         of_a_source("rocketbox.spark.loss.DataLossError: orders a/0: offsets 5 to 7 are gone"),
+        of_a_source("rocketbox.spark.selection.MissingTopicError: topic orders does not exist; create it"),
+        of_a_source(f"KeyError: 'v'{CAUSE}rocketbox.spark.checkpoint.CheckpointError: the checkpoint holds no offsets"),
+        StreamingQueryException("Failed to read log file file:/ck/commits/0. Incomplete log file"),
     ],
     ids=str,
 )
@@ -53,6 +62,10 @@ def test_what_no_restart_mends_is_known(error: Exception) -> None:
     [
         of_a_source("rocketbox.errors.ConnectError: nobody listens at 127.0.0.1:9876"),
         of_a_source("OSError: too many open files"),
+        of_a_source(
+            "rocketbox.spark.selection.MissingTopicError: no queue of it has a route"
+            f"{CAUSE}rocketbox.spark.ends.SilenceError: nothing of topic orders has answered for 180 s"
+        ),
         IllegalArgumentException("Cannot start query with name g.t as a query is already active"),
         ConnectionRefusedError("refused"),
         RuntimeError("whatever"),
@@ -61,6 +74,27 @@ def test_what_no_restart_mends_is_known(error: Exception) -> None:
 )
 def test_what_may_pass_is_tried_again(error: Exception) -> None:
     assert not is_permanent(error)
+
+
+def of_an_action(raised: str) -> PythonException:
+    """What a function's action raises when a task of its has failed."""
+    return PythonException(
+        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+        f'  File "reading.py", line 9, in read\n    read()\n{raised}\n\n SQLSTATE: 39000'
+    )
+
+
+def test_what_the_source_gives_up_for_good_is_permanent_also_where_a_function_meets_it() -> None:
+    gone = of_an_action("rocketbox.spark.loss.DataLossError: orders a/0: offsets 5 to 7 are gone")
+    assert is_the_sources(gone)
+    assert is_permanent(gone)
+    for of_the_users in (
+        of_an_action("ValueError: 7 is no month"),
+        of_an_action("rocketbox.errors.ConnectError: nobody listens at 127.0.0.1:9876"),
+        ValueError("7 is no month"),
+        AnalysisException("[PATH_NOT_FOUND] no path"),
+    ):
+        assert not is_the_sources(of_the_users)
 
 
 def test_an_error_is_told_in_one_line_by_what_was_raised_first() -> None:

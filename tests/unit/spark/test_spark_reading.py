@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from random import Random
 from typing import Any
 
@@ -23,7 +24,7 @@ from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.pull_plan import PULLS_IN_FLIGHT, ROWS_PER_RECORD_BATCH
 from rocketbox.spark.reading import Reading
 from rocketbox.spark.record_columns import BYTES_PER_RECORD_BATCH, RecordDecoder
-from tests.unit.spark.log_of_a_broker import QUEUE, LogOfABroker, Queue, StillClock, record
+from tests.support.spark.log_of_a_broker import QUEUE, LogOfABroker, Queue, StillClock, record
 
 pytestmark = pytest.mark.anyio
 
@@ -143,6 +144,15 @@ async def test_pulls_are_as_many_as_the_brokers_answers_make_them(most: int) -> 
     assert len(await read(log, 0, 8000)) == 8000
     assert len(log.pulls) <= 1.2 * 8000 / most + 2
     assert log.messages <= 8000 + 8 * most
+
+
+async def test_pulls_in_flight_lie_close_together_where_each_covers_the_same() -> None:
+    log = LogOfABroker({QUEUE: queue_of(range(20_000))}, chance=Random(7))
+    assert len(await read(log, 0, 20_000)) == 20_000
+    offsets = [offset for _, offset in log.pulls][100:]
+    behind = [farthest - offset for farthest, offset in zip(accumulate(offsets, max), offsets, strict=True)]
+    assert max(behind) <= 3 * PULLS_IN_FLIGHT * 2 * 32
+    assert len(log.pulls) <= 1.02 * 20_000 / 32
 
 
 async def test_nothing_is_asked_where_there_is_nothing_to_read() -> None:

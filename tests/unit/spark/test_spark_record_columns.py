@@ -113,7 +113,7 @@ def record(draw: st.DrawFn) -> bytes:
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.lists(record(), max_size=6), min_size=1, max_size=4))
 @example(
     [
@@ -135,6 +135,11 @@ def record(draw: st.DrawFn) -> bytes:
 )
 def test_rows_are_those_of_single_messages(pulls: list[list[bytes]]) -> None:
     assert_equal_rows([pulled(*records) for records in pulls])
+
+
+def test_a_property_without_a_value_is_none_however_well_formed_the_others_are() -> None:
+    (row,) = rows(stored(0, properties=b"a\x01\x02b\x011\x02"))
+    assert row["properties"] == [("b", "1")]
 
 
 @pytest.mark.parametrize("keys", ["a b", " a  b ", "a\tb", "a\u00a0b", "\u3000a", "a", "\u00e4\u00f6", "\u2028"])
@@ -192,6 +197,15 @@ def test_a_body_that_cannot_be_unpacked_is_null_and_says_why() -> None:
     assert "ZSTD" in errors[3]
     # Who does not look at bodies does not unpack them.
     assert {row[ERROR] for row in rows(good, broken, cut, codec, columns=["queue_offset", ERROR])} == {None}
+
+
+def test_what_is_wrong_with_a_record_stands_in_its_row_when_records_before_it_were_not_asked_for() -> None:
+    records = [stored(offset) for offset in range(5)]
+    records[3] = stored(3, b"no zlib", sys_flag=COMPRESSED)
+    (batch,) = batches([pulled(*records, start=2)])
+    assert [(row["queue_offset"], row["body"], row[ERROR] is None) for row in batch.to_pylist()] == [
+        (2, b"body", True), (3, None, False), (4, b"body", True),
+    ]  # fmt: skip
 
 
 def test_a_broken_inner_batch_is_one_row() -> None:
@@ -262,7 +276,7 @@ def test_a_record_that_is_too_short_for_its_hosts_is_a_row_as_well(hosts: int) -
     assert "byte" in found[1][ERROR]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(record(), min_size=1, max_size=3), st.data())
 def test_garbage_within_a_record_never_ends_a_batch(records: list[bytes], data: st.DataObject) -> None:
     number = data.draw(st.integers(0, len(records) - 1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,7 @@ from rocketbox.errors import ConfigurationError
 from rocketbox.message import MessageQueue
 from rocketbox.spark.checkpoint import QueueProgress, StreamOffset, Witness, encode_offset
 from rocketbox.spark.checkpoint_folder import in_use
-from tests.services import ServiceMaker, service_maker
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceMaker]:
-    yield from service_maker(tmp_path, monkeypatch, runs=False)
+from tests.support.framework.services import ServiceMaker
 
 
 def checkpoint(folder: Path, *, done: bool = True) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,11 +10,16 @@ import pytest
 
 from rocketbox.clock import RealClock
 from rocketbox.message import MessageQueue
+from rocketbox.spark.checkpoint import QueueProgress
 from rocketbox.spark.driver_id import driver_id
 from rocketbox.spark.takeover import not_shared
 from rocketbox.storage.file_system import RealStorage
 
 Q0, Q1 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
+
+
+def at(offset: int, *, stood: int | None = None) -> QueueProgress:
+    return QueueProgress(0, offset, None, stood)
 
 
 @pytest.mark.parametrize(
@@ -22,20 +28,21 @@ Q0, Q1 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
         (None, {Q0: None, Q1: None}, True),  # nobody has read anything
         (None, {Q0: 7, Q1: 3}, False),  # the first driver of a group that somebody read before
         (None, {Q0: 0, Q1: None}, True),
-        ({Q0: 7, Q1: 3}, {Q0: 7, Q1: 3}, True),
-        ({Q0: 9, Q1: 3}, {Q0: 7, Q1: 3}, True),  # the mirror is a batch behind
-        ({Q0: 9}, {Q0: 7, Q1: None}, False),
+        ({Q0: at(7), Q1: at(3)}, {Q0: 7, Q1: 3}, True),
+        ({Q0: at(9), Q1: at(3)}, {Q0: 7, Q1: 3}, True),  # the mirror is a batch behind
+        ({Q0: at(9)}, {Q0: 7, Q1: None}, False),
+        ({Q0: at(9, stood=50)}, {Q0: 50}, False),  # it reads again what its group had read before it began
     ],
 )
 def test_a_checkpoint_that_knows_what_the_group_has_read_is_gone_on_with(
-    end: Mapping[MessageQueue, int] | None, committed: Mapping[MessageQueue, int | None], took_over: bool
+    end: Mapping[MessageQueue, QueueProgress] | None, committed: Mapping[MessageQueue, int | None], took_over: bool
 ) -> None:
     assert not_shared("ck", "g", "app.py:3", end=end, committed=committed, took_over=took_over) is None
 
 
 @pytest.mark.parametrize("took_over", [True, False])
 def test_a_checkpoint_that_lags_behind_the_group_is_refused(took_over: bool) -> None:
-    error = not_shared("ck", "g", "app.py:3", end={Q0: 9, Q1: 2}, committed={Q0: 9, Q1: 3}, took_over=took_over)
+    error = not_shared("ck", "g", "app.py:3", end={Q0: at(9), Q1: at(2)}, committed={Q0: 9, Q1: 3}, took_over=took_over)
     assert error is not None
     (finding,) = error.findings
     assert finding.what == (
@@ -43,6 +50,12 @@ def test_a_checkpoint_that_lags_behind_the_group_is_refused(took_over: bool) -> 
         "from it messages would come again"
     )
     assert finding.where == "app.py:3"
+
+
+def test_a_group_that_others_have_moved_on_since_is_seen_also_by_who_reads_again() -> None:
+    error = not_shared("ck", "g", "x", end={Q0: at(9, stood=50)}, committed={Q0: 51}, took_over=False)
+    assert error is not None
+    assert "has read T a/0 up to 51, which ck does not know (it ends at 9 there)" in error.findings[0].what
 
 
 def test_a_replica_with_an_empty_checkpoint_does_not_take_over() -> None:
@@ -61,3 +74,11 @@ def test_a_driver_that_comes_again_on_its_checkpoint_has_the_same_name(tmp_path:
         assert other != first
     with driver_id(storage, clock, None) as one, driver_id(storage, clock, None) as two:
         assert one != two
+
+
+def test_who_goes_on_with_a_copy_of_a_checkpoint_is_another_driver(tmp_path: Path) -> None:
+    with driver_id(RealStorage(), RealClock(), tmp_path / "one") as first:
+        pass
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    with driver_id(RealStorage(), RealClock(), tmp_path / "copy") as other:
+        assert other != first

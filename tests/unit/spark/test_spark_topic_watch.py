@@ -14,8 +14,8 @@ from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.spark.topic_watch import TopicWatch
-from tests.clocks import VirtualClock, idle
-from tests.scripted_cluster import ScriptedCluster
+from tests.support.client.scripted_cluster import ScriptedCluster
+from tests.support.clocks import VirtualClock, idle
 
 pytestmark = pytest.mark.anyio
 
@@ -96,6 +96,47 @@ async def test_a_broker_that_is_away_shows_within_30_s_and_its_return_too_each_o
         assert len(told) == 2
         assert "cannot be read from 1 of its brokers" in told[0]
         assert told[1] == "Spark listener g: topic T can be read again"
+
+
+async def test_a_broker_that_leaves_the_route_is_away_while_it_has_what_was_not_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A name server forgets a broker two minutes after its last heartbeat."""
+    caplog.set_level(logging.INFO, "rocketbox.spark")
+    async with watched() as (world, watch, tasks):
+        world.cluster.add_topic("T", queues=1)
+        tasks.start_soon(watch.watch)
+        on_a, on_b = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
+        watch.read = {on_a: 7, on_b: 2}
+        await world.clock.advance(0.1)
+        await world.cluster.brokers["b"].stop()
+        await world.clock.advance(30)
+        world.cluster.add_topic("T", queues=1, brokers=["a"])
+        await world.clock.advance(300)
+        assert str(watch.trouble) == (
+            "topic T cannot be read from 1 of its brokers (b: it has left the route); 3 messages of queues that have "
+            "left the route are not read yet"
+        )
+        assert watch.ends == {on_a: 7, on_b: 5}
+        told = [record.getMessage() for record in caplog.records if record.name == "rocketbox.spark.topic_watch"]
+        assert len(told) == 1
+        watch.read = {on_a: 7, on_b: 5}
+        await world.clock.advance(10)
+        assert watch.trouble is None
+        assert watch.ends == {on_a: 7}
+
+
+async def test_a_topic_that_is_there_takes_no_other_trouble_away() -> None:
+    async with watched() as (world, watch, tasks):
+        world.cluster.add_topic("T")
+        tasks.start_soon(watch.watch)
+        await world.clock.advance(0.1)
+        await world.cluster.brokers["b"].stop()
+        await world.clock.advance(30)
+        trouble = watch.trouble
+        assert trouble is not None
+        assert await watch.until_there()
+        assert watch.trouble == trouble, "the broker is still away"
 
 
 async def test_a_name_server_that_is_away_is_told() -> None:

@@ -18,8 +18,8 @@ from rocketbox.message import MessageExt, decode_properties
 from rocketbox.protocol.loose_json import loads_loose
 from rocketbox.protocol.stored_message import StoredMessage, decode_message, encode_stored_message
 from rocketbox.storage.file_system import RealStorage
-from tests.archives import unpack
-from tests.unit.store.store_tools import ManualClock, message, put_all
+from tests.support.archives import unpack
+from tests.support.store.store_tools import ManualClock, message, put_all
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 

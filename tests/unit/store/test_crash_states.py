@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from rocketbox.broker.store.options import StoreOptions
-from tests.crashable_storage import CrashableStorage, Image
-from tests.unit.store.crash_checks import Mark, inline_pools, rare_collections
-from tests.unit.store.crash_workloads import ASYNC, STEPS, SYNC, CrashTester, Machine
+from tests.support.store.crash_checks import Mark, inline_pools, rare_collections
+from tests.support.store.crash_workloads import ASYNC, STEPS, SYNC, CrashTester, Machine
+from tests.support.store.crashable_storage import CrashableStorage, Image
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 

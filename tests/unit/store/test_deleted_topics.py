@@ -18,7 +18,7 @@ from rocketbox.broker.store.reading import GetMessageStatus
 from rocketbox.broker.store.store_check import check_store, find_files
 from rocketbox.errors import InvalidMessageError, StoreError
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.store_tools import (
+from tests.support.store.store_tools import (
     CHECKPOINT,
     LOG,
     ROOT,
@@ -36,7 +36,7 @@ from tests.unit.store.store_tools import (
     overwrite,
     put_all,
 )
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

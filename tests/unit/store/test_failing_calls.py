@@ -16,9 +16,9 @@ import pytest
 
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.errors import StoreError
-from tests.clocks import idle
-from tests.unit.store.crash_checks import inline_pools, observe, verify
-from tests.unit.store.crash_workloads import ASYNC, STEPS, SYNC, CrashTester, Machine
+from tests.support.clocks import idle
+from tests.support.store.crash_checks import inline_pools, observe, verify
+from tests.support.store.crash_workloads import ASYNC, STEPS, SYNC, CrashTester, Machine
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 

@@ -15,7 +15,7 @@ from rocketbox.broker.store.checkpoint import Checkpoint
 from rocketbox.errors import StoreCorruptError
 from rocketbox.protocol.stored_message import StoredMessage
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.store_tools import (
+from tests.support.store.store_tools import (
     CHECKPOINT,
     LOG,
     ROOT,

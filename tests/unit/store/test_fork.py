@@ -14,7 +14,7 @@ import pytest
 
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.errors import StoreError, StoreFailedError, StoreLockedError
-from tests.unit.store.store_tools import SMALL, message, numbers, put_all
+from tests.support.store.store_tools import SMALL, message, numbers, put_all
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # of forks with threads
 

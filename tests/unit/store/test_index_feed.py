@@ -13,7 +13,7 @@ from rocketbox.broker.store.derived_writer import INDEX
 from rocketbox.broker.store.dispatch import IndexedRecord
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.store_tools import (
+from tests.support.store.store_tools import (
     SMALL,
     FaultyStorage,
     ManualClock,

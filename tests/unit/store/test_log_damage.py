@@ -20,10 +20,10 @@ from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.record_reading import WrongEntryError
 from rocketbox.broker.store.store_check import check_store, find_files
 from rocketbox.errors import StoreCorruptError
-from tests.clocks import VirtualClock, idle
-from tests.crashable_storage import CrashableStorage, Image
-from tests.unit.store.crash_checks import Found, Outcome, decode_found, inline_pools, observe
-from tests.unit.store.store_tools import ROOT, message
+from tests.support.clocks import VirtualClock, idle
+from tests.support.store.crash_checks import Found, Outcome, decode_found, inline_pools, observe
+from tests.support.store.crashable_storage import CrashableStorage, Image
+from tests.support.store.store_tools import ROOT, message
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 

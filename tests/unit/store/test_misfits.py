@@ -13,8 +13,8 @@ from rocketbox.broker.store.checkpoint import Checkpoint
 from rocketbox.broker.store.misfits import entries_in
 from rocketbox.errors import StoreCorruptError, StoreError, StoreFullError
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.crash_checks import inline_pools
-from tests.unit.store.store_tools import (
+from tests.support.store.crash_checks import inline_pools
+from tests.support.store.store_tools import (
     CHECKPOINT,
     LOG,
     ROOT,

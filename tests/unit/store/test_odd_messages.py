@@ -16,7 +16,7 @@ from rocketbox.protocol.codes import SCHEDULE_TOPIC
 from rocketbox.protocol.stored_message import StoredMessage
 from rocketbox.storage.file_system import LockHandle, RealStorage
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.store_tools import (
+from tests.support.store.store_tools import (
     CHECKPOINT,
     SMALL,
     FaultyStorage,
@@ -28,7 +28,7 @@ from tests.unit.store.store_tools import (
     os_error,
     put_all,
 )
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import StoreOptions
 from rocketbox.broker.store.rebuild import QueueRebuild, rebuild_queue
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.store_tools import (
+from tests.support.store.store_tools import (
     ROOT,
     SMALL,
     ManualClock,

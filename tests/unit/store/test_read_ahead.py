@@ -18,7 +18,7 @@ from rocketbox.broker.store.record_reading import WrongEntryError
 from rocketbox.protocol.tags import tags_code
 from rocketbox.storage.file_system import StorageFile
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.store_tools import (
+from tests.support.store.store_tools import (
     LOG,
     ROOT,
     ManualClock,

@@ -13,8 +13,8 @@ from rocketbox.broker.store import recovery
 from rocketbox.broker.store.records import CHECKSUM_BYTES, CHECKSUM_NAME
 from rocketbox.errors import StoreCorruptError
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.crash_checks import inline_pools
-from tests.unit.store.store_tools import (
+from tests.support.store.crash_checks import inline_pools
+from tests.support.store.store_tools import (
     CHECKPOINT,
     LOG,
     ROOT,

@@ -14,7 +14,7 @@ from rocketbox.broker.store.reading import GetMessageStatus
 from rocketbox.broker.store.store_check import check_store, find_files
 from rocketbox.errors import ConfigurationError, StoreFullError
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.store_tools import (
+from tests.support.store.store_tools import (
     ROOT,
     SMALL,
     FaultyStorage,

@@ -14,8 +14,8 @@ from rocketbox.broker.store.reading import GetMessageStatus
 from rocketbox.broker.store.store_check import check_store, find_files
 from rocketbox.errors import StoreFullError
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.crash_checks import inline_pools
-from tests.unit.store.store_tools import ROOT, SMALL, JumpingClock, found_by_key, message, numbers, put_all
+from tests.support.store.crash_checks import inline_pools
+from tests.support.store.store_tools import ROOT, SMALL, JumpingClock, found_by_key, message, numbers, put_all
 
 RESERVED = 3 * 3600
 OPTIONS = dataclasses.replace(
@@ -51,7 +51,7 @@ class Model:
     """For so long the clock was behind: what is stored meanwhile has the store time of the message before."""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(STEPS, min_size=10, max_size=70))
 def test_nothing_that_has_not_expired_is_removed(steps: list[Step]) -> None:
     with inline_pools():

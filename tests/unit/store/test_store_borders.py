@@ -9,8 +9,8 @@ from rocketbox.errors import InvalidMessageError
 from rocketbox.message import MessageExt
 from rocketbox.protocol.stored_message import decode_message, encode_stored_message
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.crash_checks import observe
-from tests.unit.store.store_tools import LOG, ROOT, SMALL, ManualClock, message, numbers, opened, put_all
+from tests.support.store.crash_checks import observe
+from tests.support.store.store_tools import LOG, ROOT, SMALL, ManualClock, message, numbers, opened, put_all
 
 pytestmark = pytest.mark.anyio
 

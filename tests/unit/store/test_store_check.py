@@ -14,7 +14,7 @@ from rocketbox.broker.store.store_check import check_store, find_files
 from rocketbox.errors import StoreCorruptError, StoreFullError
 from rocketbox.protocol.codes import SCHEDULE_TOPIC, MessageSysFlag
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.store_tools import (
+from tests.support.store.store_tools import (
     CHECKPOINT,
     LOG,
     ROOT,

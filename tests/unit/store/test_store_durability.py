@@ -16,7 +16,7 @@ from rocketbox.broker.store.options import FlushDiskType, StoreOptions
 from rocketbox.broker.store.waiting import DurableCallback
 from rocketbox.errors import StoreFailedError
 from rocketbox.storage.memory_storage import MemoryStorage, StorageCall
-from tests.unit.store.store_tools import (
+from tests.support.store.store_tools import (
     LOG,
     ROOT,
     SMALL,

@@ -12,7 +12,7 @@ import pytest
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import FlushDiskType, StoreOptions
 from rocketbox.errors import StoreFailedError, StoreFullError, StoreStalledError
-from tests.unit.store.store_tools import (
+from tests.support.store.store_tools import (
     LOG,
     ROOT,
     SMALL,
@@ -26,7 +26,7 @@ from tests.unit.store.store_tools import (
     put_all,
     until,
 )
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.protocol.stored_message import decode_message
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.crash_checks import inline_pools
-from tests.unit.store.store_tools import ROOT, SMALL, ManualClock, message, number_of, numbers, remove_tree
+from tests.support.store.crash_checks import inline_pools
+from tests.support.store.store_tools import ROOT, SMALL, ManualClock, message, number_of, numbers, remove_tree
 
 QUEUES = [("orders", 0), ("orders", 1), ("bills", 0)]
 Step = tuple[Any, ...]  # what to do, and for a put or batch the queue and how large or many
@@ -23,7 +23,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(STEPS, max_size=40))
 def test_what_is_readable_equals_a_model(steps: list[Step]) -> None:
     with inline_pools():

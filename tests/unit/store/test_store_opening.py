@@ -11,7 +11,7 @@ import pytest
 from rocketbox.errors import StoreLockedError
 from rocketbox.storage.file_system import StorageFile
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.store_tools import (
+from tests.support.store.store_tools import (
     CHECKPOINT,
     LOG,
     ROOT,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rocketbox.broker.store.options import StoreOptions
-from tests.unit.store.crash_checks import inline_pools
-from tests.unit.store.crash_workloads import ASYNC, SYNC, Machine
+from tests.support.store.crash_checks import inline_pools
+from tests.support.store.crash_workloads import ASYNC, SYNC, Machine
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 

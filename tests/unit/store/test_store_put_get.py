@@ -15,7 +15,7 @@ from rocketbox.protocol.codes import SCHEDULE_TOPIC, MessageSysFlag
 from rocketbox.protocol.stored_message import decode_message
 from rocketbox.protocol.tags import tags_code
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.store_tools import (
+from tests.support.store.store_tools import (
     LOG,
     ROOT,
     SMALL,

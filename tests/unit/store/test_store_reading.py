@@ -13,7 +13,7 @@ from rocketbox.broker.store.reading import GetMessageStatus
 from rocketbox.broker.store.record_reading import WrongEntryError
 from rocketbox.errors import StoreBusyError
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.store_tools import (
+from tests.support.store.store_tools import (
     LOG,
     ROOT,
     SMALL,

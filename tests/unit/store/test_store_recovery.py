@@ -17,8 +17,8 @@ from rocketbox.errors import StoreCorruptError, StoreError, StoreLockedError
 from rocketbox.protocol.stored_message import StoredMessage
 from rocketbox.storage.file_system import RealStorage
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.crash_checks import inline_pools
-from tests.unit.store.store_tools import (
+from tests.support.store.crash_checks import inline_pools
+from tests.support.store.store_tools import (
     CHECKPOINT,
     LOG,
     ROOT,

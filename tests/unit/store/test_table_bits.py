@@ -10,8 +10,19 @@ from rocketbox.broker.store.checkpoint import CheckpointFile
 from rocketbox.broker.store.config_file import ConfigFile
 from rocketbox.broker.store.store_check import check_tables
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.store_tools import CHECKPOINT, ROOT, SMALL, ManualClock, contents, flip, message, opened, put_all
-from tests.unit.store.test_upkeep import HOURLY, passed
+from tests.support.store.store_tools import (
+    CHECKPOINT,
+    HOURLY,
+    ROOT,
+    SMALL,
+    ManualClock,
+    contents,
+    flip,
+    message,
+    opened,
+    passed,
+    put_all,
+)
 
 TABLES = {
     "topics": b'{"dataVersion":{"counter":3},"topicConfigTable":{"orders":{"perm":6,"readQueueNums":4}}}',

@@ -11,7 +11,7 @@ from rocketbox.broker.store.records import check_record
 from rocketbox.errors import StoreError, StoreFullError
 from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.store_tools import (
+from tests.support.store.store_tools import (
     LOG,
     ROOT,
     FailingStorage,

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from rocketbox.broker.store.troubles import Trouble, Troubles
-from tests.unit.store.store_tools import ManualClock
+from tests.support.store.store_tools import ManualClock
 
 
 def test_a_trouble_is_told_when_it_begins_and_when_it_ends_and_not_between(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,12 +12,12 @@ import pytest
 
 from rocketbox.broker.store.consume_queue import FILLER_UNIT
 from rocketbox.broker.store.finding import StoreFinding
-from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.upkeep import CHECKING
 from rocketbox.broker.store.verify import LogComparison
 from rocketbox.storage.memory_storage import MemoryStorage
-from tests.unit.store.store_tools import (
+from tests.support.store.store_tools import (
     CHECKPOINT,
+    HOURLY,
     LOG,
     ROOT,
     SMALL,
@@ -32,6 +32,7 @@ from tests.unit.store.store_tools import (
     opened,
     os_error,
     overwrite,
+    passed,
     put_all,
     settle,
     stopped,
@@ -41,19 +42,7 @@ from tests.unit.store.store_tools import (
 pytestmark = pytest.mark.anyio
 
 QUEUE = f"{ROOT}/consumequeue/orders/0/{0:020d}"
-HOURLY = dataclasses.replace(SMALL, verify_interval=3_600_000)
 DAILY = dataclasses.replace(SMALL, verify_interval=24 * 3_600_000)
-
-
-async def passed(store: MessageStore, clock: ManualClock) -> None:
-    """Wait for the end of the next pass."""
-    before = store.upkeep.passes
-    await settle()
-    for _ in range(50):
-        await clock.advance(3600)
-        if store.upkeep.passes > before:
-            return
-    raise AssertionError("no pass came to its end")
 
 
 async def test_a_tags_code_that_was_damaged_is_mended_in_the_background(caplog: pytest.LogCaptureFixture) -> None:

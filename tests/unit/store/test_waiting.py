@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from rocketbox.broker.store.waiting import DurableWaiters
-from tests.clocks import VirtualClock
+from tests.support.clocks import VirtualClock
 
 pytestmark = pytest.mark.anyio
 

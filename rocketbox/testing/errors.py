@@ -1,0 +1,25 @@
+"""What goes wrong with a harness itself, rather than with the service in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rocketbox.errors import RocketBoxError
+
+__all__ = ["HarnessError", "StuckError"]
+
+
+class HarnessError(RocketBoxError):
+    """The harness cannot do what it was asked; the text says what would be right."""
+
+
+class StuckError(HarnessError, TimeoutError):
+    """Something in the service does not come to an end: a handler hangs, or waits for what nobody will do."""
+
+    def __init__(self, waits: Sequence[str], seconds: float) -> None:
+        self.waits = tuple(waits)
+        super().__init__(
+            f"nothing has gone on for {seconds:g} s of real time, and no virtual time passes under code that waits in "
+            f"real time: {'; '.join(waits)}. Give the handler something that answers (beans=...), or let the harness "
+            "wait longer: Harness(app, patience=60)"
+        )

@@ -1,0 +1,474 @@
+"""A service under test: its own code on the production code of client, broker and store, in memory, on virtual time.
+
+``async with Harness(app) as harness:`` starts the service and stops it at the end. Time stands still but for what the
+harness is asked: how it moves, and when it may, is told in ``pace``. What was seen is in ``records``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import anyio
+
+from rocketbox.application import RocketBox
+from rocketbox.autoconfigure.loading import Launch
+from rocketbox.autoconfigure.machine import Machine
+from rocketbox.blocking import pools_started
+from rocketbox.boot.dependencies import dependency_of, hint_name
+from rocketbox.broker.delay import record_of
+from rocketbox.broker.property_text import remove_properties
+from rocketbox.clock import RealClock
+from rocketbox.durations import parse_duration
+from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
+from rocketbox.errors import NotStartedError
+from rocketbox.hints import name_of
+from rocketbox.listeners.plans import ContainerPlan
+from rocketbox.local_servers import LocalServers
+from rocketbox.message import ConsumeMode, MessageExt, MessageModel, SendResult
+from rocketbox.protocol.stored_message import decode_message
+from rocketbox.remoting.network import MemoryNetwork
+from rocketbox.storage.memory_storage import MemoryStorage
+from rocketbox.template import JsonMessageConverter, MessageConverter, RocketMQTemplate
+from rocketbox.testing.blocking_harness import BlockingHarness
+from rocketbox.testing.errors import HarnessError, StuckError
+from rocketbox.testing.loop_turns import LoopTurns
+from rocketbox.testing.machine import CLIENT, EMBEDDED, HarnessServers
+from rocketbox.testing.observer import Observer
+from rocketbox.testing.pace import Pace
+from rocketbox.testing.records import Call, DeadLetter, Outcome, Sent, SentMessages, shown
+from rocketbox.testing.virtual_clock import VirtualClock
+
+__all__ = ["Harness", "QueueOffsets"]
+
+Time = timedelta | str
+Failures = Literal["raise", "keep"]
+
+PATIENCE = 10.0  # seconds of real time in which nothing goes on
+PATIENCE_AT_THE_END = 1.0  # the same, when the service is being stopped
+LONGEST_DRAIN = 3600.0  # seconds of virtual time in which handlers that wait for it come to an end
+
+
+@dataclass(frozen=True)
+class QueueOffsets:
+    """How far a group is with one queue: ``consumed`` is the offset behind what it needs no more, ``end`` its end."""
+
+    topic: str
+    queue_id: int
+    consumed: int
+    end: int
+
+    @property
+    def lag(self) -> int:
+        return self.end - self.consumed
+
+
+class Harness:
+    """``async with Harness(app) as harness: await harness.send("orders", order); await harness.drain()``.
+
+    ``settings``, ``beans``, ``config`` and ``profiles`` are those of :meth:`RocketBox.started`; the service's own
+    files are read as ever, and its name server becomes one in memory. Without ``hooks`` nothing runs by itself.
+    ``now`` is when virtual time begins (the machine's time, if nothing is said). ``patience`` is how many seconds of
+    real time may pass in which nothing goes on, before StuckError says what is waited for. ``failures="keep"`` lets
+    :meth:`drain` and :meth:`advance` not raise what handlers have raised.
+    """
+
+    def __init__(
+        self,
+        app: RocketBox,
+        *,
+        settings: Mapping[str, object] | None = None,
+        beans: Mapping[Any, object] | None = None,
+        hooks: bool = True,
+        config: Path | str | None = None,
+        profiles: Sequence[str] = (),
+        now: datetime | None = None,
+        patience: float = PATIENCE,
+        failures: Failures = "raise",
+    ) -> None:
+        self.app = app
+        self._launch = (config, profiles, dict(settings or {}), dict(beans or {}), hooks)
+        self._begin = now
+        self._patience = patience
+        self._failures: Failures = failures
+        self._clock: VirtualClock | None = None
+        self._pace: Pace
+        self._seen: Observer
+        self._turns: LoopTurns
+        self._host: Any = None
+        self._servers: EmbeddedServers | None = None
+        self._blocking: BlockingHarness | None = None
+        self._stop: anyio.Event
+        self._runs = False
+        self._plans: list[ContainerPlan] = []
+        self._default_converter = JsonMessageConverter()
+
+    def __repr__(self) -> str:
+        return f"Harness({self.app.name!r}, {'running' if self._runs else 'not started'})"
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        """Run it in a loop of a thread of its own, for tests that are plain functions: see :attr:`blocking`."""
+        self._blocking = BlockingHarness(self)
+        self._blocking.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return self.blocking.stop(kind, error, trace)
+
+    @property
+    def blocking(self) -> BlockingHarness:
+        """The verbs of the harness for a test that is a plain function. Raises HarnessError in one that can await."""
+        if self._blocking is None:
+            raise HarnessError(
+                "harness.blocking is for tests that are plain functions; in an async one write await harness.drain(), "
+                "and with Harness(app) as harness: where no fixture makes it"
+            )
+        return self._blocking
+
+    async def __aenter__(self) -> Self:
+        if self._clock is not None:
+            raise HarnessError(f"{self!r} was started before; make a new Harness for each start")
+        start = RealClock().time_ms() if self._begin is None else round(_in_utc(self._begin).timestamp() * 1000)
+        clock = self._clock = VirtualClock(start)
+        self._turns = LoopTurns()
+        self._stop = anyio.Event()
+        self._seen = Observer(clock, self._turns, self._retries_of, self._converter, self._let_time_pass)
+        self._pace = Pace(clock, self._turns, self._seen.real_waits, lambda: self._seen.done, self._patience)
+        self._turns.watch(self._seen.task_started)
+        self._host = self._turns.start(self._run(), f"harness of {self.app.name}")
+        self._seen.others.append(self._host)
+        try:
+            await self._pace.until(lambda: self._runs or self._host.done())
+            if self._host.done():
+                await self._host
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end()
+        await self._host
+
+    async def _end(self) -> None:
+        """Have the service stop; what still goes on in real time has a second, then time passes all the same."""
+        self._stop.set()
+        with anyio.CancelScope(shield=True):
+            self._pace.patience = min(self._pace.patience, PATIENCE_AT_THE_END)
+            with suppress(StuckError):
+                await self._pace.until(self._host.done)
+            self._pace.regardless = True
+            if not await self._pace.until(self._host.done):
+                self._host.cancel()
+        self._turns.unwatch()
+        self._runs = False
+
+    async def _run(self) -> None:
+        config, profiles, settings, beans, hooks = self._launch
+        clock = self._clock
+        assert clock is not None
+        network, storage = MemoryNetwork(), MemoryStorage()
+
+        def servers(options: EmbeddedOptions) -> LocalServers:
+            return HarnessServers(
+                options, clock=clock, network=network, storage=storage, call_soon=self._turns.call_soon,
+                topics=self._topics, started=self._servers_started,
+            )  # fmt: skip
+
+        machine = Machine(
+            clock=clock,
+            network=network,
+            storage=storage,
+            servers=servers,
+            client_options=CLIENT,
+            send_middleware=(self._seen.on_send,),
+            consume_middleware=(self._seen.on_consume,),
+        )
+        ours = {f"rocketbox.embedded.{key}": value for key, value in EMBEDDED.items()}
+        # Whatever is said elsewhere, no test reaches a real server by mistake.
+        settings = {**ours, **settings, "rocketmq.name-server": "embedded"}
+        launch = Launch(config, profiles, (), settings, beans, machine, hooks)
+        with pools_started() as pools:
+            self._seen.pools = pools
+            async with self.app.launched(launch):
+                self._seen.others += self._turns.tasks_called(f"{self.app.name} in the background: scheduled function")
+                self._runs = True
+                await self._stop.wait()
+
+    def _servers_started(self, servers: EmbeddedServers) -> None:
+        self._servers = servers
+        self._seen.watch_store(servers.broker.store)
+
+    def _topics(self) -> list[str]:
+        """Those that listeners take from, and those that they send on to: no test waits for one to be made."""
+        self._plans = [plan for plan in self.app.assembly.plans if isinstance(plan, ContainerPlan)]
+        topics: dict[str, None] = {}
+        for plan in self._plans:
+            for function in plan.functions:
+                topics[function.topic] = None
+                for reply in function.replies:
+                    topics[reply.destination.partition(":")[0]] = None
+        return list(topics)
+
+    def _let_time_pass(self, done: Callable[[], bool]) -> None:
+        """Somebody waits for an answer whom no drain waits for: time goes on, if it must, until ``done()``."""
+
+        async def pass_time() -> None:
+            with suppress(StuckError):  # whoever drains is told
+                await self._pace.until(done)
+
+        self._turns.start(pass_time(), "time of a send")
+
+    def _retries_of(self, group: str) -> int:
+        for plan in self._plans:
+            if plan.group == group:
+                options = plan.options
+                if options.message_model is MessageModel.BROADCASTING:
+                    return 0
+                times = options.max_reconsume_times
+                return 16 if times < 0 and options.consume_mode is ConsumeMode.CONCURRENTLY else times
+        return 16
+
+    def _converter(self) -> MessageConverter:
+        return self.app.get(MessageConverter) if self._runs else self._default_converter  # type: ignore[type-abstract]
+
+    def _check_running(self) -> None:
+        if not self._runs:
+            raise NotStartedError(repr(self))
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    @property
+    def template(self) -> RocketMQTemplate:
+        """The service's own template."""
+        self._check_running()
+        return self.app.template
+
+    async def send(
+        self,
+        destination: str,
+        payload: object,
+        *,
+        tag: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        hash_key: str | None = None,
+        delay: Time | None = None,
+        headers: Mapping[str, object] | None = None,
+    ) -> SendResult:
+        """Send one payload to ``topic`` or ``topic:tag``, as another service would; it is handled by :meth:`drain`."""
+        return await self.template.send(
+            destination, payload, tag=tag, keys=keys, hash_key=hash_key, delay=delay, headers=headers
+        )
+
+    async def redeliver(self, message: Call | MessageExt | Sent) -> None:
+        """Have the broker deliver a message once more, as it may at any time: to all groups that take its topic.
+
+        It is the same message with the same id, at a further place of its queue; :meth:`drain` has it handled.
+        """
+        self._check_running()
+        stored = self._stored(message)
+        text = remove_properties(stored.raw_properties, (b"__CRC32#",))
+        again = record_of(stored, stored.topic, stored.queue_id, text, 0)
+        self._broker.store.put(again)
+        self._seen.note(f"delivered again: {stored.topic}  {shown(stored.received_body)}")
+        await self._pace.settle()
+
+    def _stored(self, message: Call | MessageExt | Sent) -> MessageExt:
+        if isinstance(message, Call):
+            return message.messages[0]
+        if isinstance(message, MessageExt):
+            return message
+        if message.result is None:
+            raise HarnessError("a message that was sent one-way has no place that is known: take its call, calls(...)")
+        queue, offset = message.result.queue, message.result.queue_offset
+        found = self._broker.store.get(queue.topic, queue.queue_id, offset, 1).records
+        if not found or message.delay_level:
+            raise HarnessError(f"{message} is not delivered yet: take its call, calls(...), when it is")
+        return decode_message(found[0])[0]
+
+    # --- the service -------------------------------------------------------------------------------------------------
+
+    def override(self, kind: Any, value: object) -> AbstractContextManager[object]:
+        """Put an object in the place of a bean while the service runs: ``with harness.override(Desk, FakeDesk()):``.
+
+        Handlers and hooks are given it from the next call on; beans that were made of the other one keep that. Without
+        ``with`` it holds until the end.
+        """
+        self._check_running()
+        container = self.app.assembly.container
+        found = container.planned.candidates(dependency_of(kind))
+        if len(found) != 1:
+            what = "no bean" if not found else f"{len(found)} beans"
+            raise HarnessError(
+                f"{what} of {self.app.name} would be overridden by {hint_name(kind)}; write the type that a parameter "
+                'has, or Annotated[TheType, Qualifier("name")] for one of several'
+            )
+        overriding: AbstractContextManager[object] = container.providers[found[0]].override(value)
+        return overriding
+
+    @contextmanager
+    def freeze(self, group: str) -> Iterator[None]:
+        """Let a group take nothing inside of the block: what is sent meanwhile waits at the broker."""
+        self._check_running()
+        self._check_group(group)
+        self.app.listeners[group].pause("frozen by a test")
+        try:
+            yield
+        finally:
+            self.app.listeners[group].resume()
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> datetime:
+        """What time it is, in UTC."""
+        self._check_running()
+        assert self._clock is not None
+        return datetime.fromtimestamp(self._clock.time_ms() / 1000, UTC)
+
+    async def drain(self, *, failures: Failures | None = None) -> None:
+        """Return when nothing is left to do now: all messages that could be handled were.
+
+        Time moves only where a handler waits for it, as one does whose send is not answered. What handlers raised that
+        is no signal (``Reject``, ``RetryLater``, ``BatchFailed``) is raised here, once: the exception itself, or an
+        ExceptionGroup of several; ``failures="keep"`` leaves it in :meth:`calls`. Raises StuckError.
+        """
+        self._check_running()
+        await self._pace.settle()
+        if not await self._pace.until(self._nobody_is_busy, LONGEST_DRAIN):
+            waiting = [call.name for call in self._seen.running] or ["the consumer"]
+            raise StuckError([f"handler {name} waits for rocketbox" for name in waiting], self._patience)
+        await self._pace.settle()
+        self._raise_unexpected(failures)
+
+    async def advance(self, time: Time, *, failures: Failures | None = None) -> None:
+        """Move time by ``"5h"``, ``"90s"`` or a timedelta; what is due on the way happens at its own time.
+
+        What handlers raised meanwhile is raised as by :meth:`drain`.
+        """
+        self._check_running()
+        await self._pace.advance(_seconds(time))
+        self._raise_unexpected(failures)
+
+    async def consumed(self, group: str, count: int = 1, *, within: Time = "1d") -> list[Call]:
+        """The calls of a group that consumed ``count`` messages or more; time moves until there are so many.
+
+        Raises AssertionError, with what happened instead, when a message of it becomes a dead letter first, or when
+        ``within`` has passed.
+        """
+        self._check_group(group)
+        dead = len(self.dead_letters(group))
+
+        def is_over() -> bool:
+            return self._consumed(group) >= count or len(self.dead_letters(group)) > dead
+
+        await self._pace.until(is_over, _seconds(within))
+        if (so_many := self._consumed(group)) < count:
+            raise AssertionError(f"group {group} has consumed {so_many} messages, and not {count}\n{self.log}")
+        return [call for call in self._seen.calls if call.group == group and Outcome.CONSUMED in call.outcomes]
+
+    def _consumed(self, group: str) -> int:
+        return sum(call.outcomes.count(Outcome.CONSUMED) for call in self._seen.calls if call.group == group)
+
+    def _nobody_is_busy(self) -> bool:
+        return not self._seen.running and not any(
+            listeners.consumer.state().busy_workers
+            for listeners in self.app.listeners.values()
+            if hasattr(listeners, "consumer")
+        )
+
+    def _raise_unexpected(self, failures: Failures | None) -> None:
+        unexpected = [each for each in self._seen.unexpected if isinstance(each, Exception)]
+        self._seen.unexpected.clear()
+        if (failures or self._failures) == "keep":
+            return
+        if len(unexpected) == 1:
+            raise unexpected[0]
+        if unexpected:
+            raise ExceptionGroup(f"handlers of {self.app.name} have failed", unexpected)
+
+    # --- what was seen -----------------------------------------------------------------------------------------------
+
+    def sent(self, topic: str) -> SentMessages:
+        """The messages that were sent to a topic, by the service or the test, in their order."""
+        self._check_begun()
+        found = [each for each in self._seen.sent if each.topic == topic]
+        return SentMessages(topic, found, lambda: self.log)
+
+    def calls(self, handler: Callable[..., Any] | str) -> list[Call]:
+        """The calls of a handler, given as its function or its name, in the order in which they began."""
+        self._check_begun()
+        plain = getattr(handler, "__func__", handler)
+        known = [function.signature for plan in self._plans for function in plan.functions]
+        if not any(plain is each.function or plain == each.name for each in known):
+            names = ", ".join(each.name for each in known) or "none"
+            asked = plain if isinstance(plain, str) else name_of(plain)
+            raise HarnessError(f"{asked} is no handler of {self.app.name}; its handlers are: {names}")
+        return [each for each in self._seen.calls if plain is each.function or plain == each.listener]
+
+    def dead_letters(self, group: str) -> list[DeadLetter]:
+        """What a group has given up, with why, in the order in which it came to its dead-letter queue."""
+        self._check_group(group)
+        return [each for each in self._seen.dead if each.group == group]
+
+    def offsets(self, group: str) -> list[QueueOffsets]:
+        """How far a group is with each of its queues that hold anything."""
+        self._check_group(group)
+        store = self._broker.store
+        found = []
+        for state in self.app.listeners[group].consumer.state().queues:
+            topic, queue_id = state.queue.topic, state.queue.queue_id
+            end = store.max_offset(topic, queue_id)
+            if end > 0:
+                found.append(QueueOffsets(topic, queue_id, state.commit_offset or 0, end))
+        return found
+
+    @property
+    def log(self) -> str:
+        """What happened, a line for each event, in the order of virtual time; also when the harness is over."""
+        entries = [] if self._clock is None else self._seen.log
+        return "\n".join(str(entry) for entry in entries) or "nothing has happened"
+
+    @property
+    def _broker(self) -> Any:
+        assert self._servers is not None
+        return self._servers.broker
+
+    def _check_begun(self) -> None:
+        if self._clock is None:
+            raise NotStartedError(repr(self))
+
+    def _check_group(self, group: str) -> None:
+        self._check_begun()
+        known = [plan.group for plan in self._plans]
+        if group not in known:
+            raise HarnessError(
+                f"{group!r} is no group of {self.app.name}; its groups are: {', '.join(known) or 'none'}"
+            )
+
+
+def _seconds(time: Time) -> float:
+    try:
+        seconds = parse_duration(time, bare_numbers=False).total_seconds()
+    except ValueError as error:
+        raise HarnessError(f"{time!r} is {error}") from error
+    if seconds < 0:
+        raise HarnessError(f"{time!r} is in the past, and time goes forward only")
+    return seconds
+
+
+def _in_utc(time: datetime) -> datetime:
+    if time.tzinfo is None:
+        raise HarnessError(f"now={time!r} has no time zone: write datetime(..., tzinfo=timezone.utc)")
+    return time

@@ -1,0 +1,243 @@
+"""What the event loop of a harness is at: whether anything is left to run in it, and what a task waits for.
+
+Only under asyncio. A task waits for rocketbox when the innermost code of its await is rocketbox's own: a send that is
+not answered, a sleep on the clock. Only time that is moved can end that. Whatever else it waits for (a sleep of the
+user's own, a socket, a thread, a lock) goes on in real time, and must not see the virtual one move; where a task waits
+for others, by ``await``, ``gather`` or a task group, these are looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sysconfig
+from asyncio import taskgroups
+from asyncio import tasks as asyncio_tasks
+from collections.abc import Awaitable, Callable, Coroutine, Sized
+from contextlib import _AsyncGeneratorContextManager
+from contextvars import Context
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from rocketbox.blocking import WorkerPool
+from rocketbox.client.consume import _resumed
+from rocketbox.clock import RealClock
+from rocketbox.testing.errors import HarnessError
+
+__all__ = ["LoopTurns", "RealWait", "is_ours", "line_of_thread", "real_wait"]
+
+OWN = str(Path(__file__).resolve().parents[1]) + os.sep
+ANYIO = str(Path(anyio.__file__).parent) + os.sep
+LIBRARIES = (sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep, ANYIO)
+SITE = os.sep + "site-packages" + os.sep
+WAITS_FOR_TASKS = frozenset({"wait_for", "wait", "_wait", "gather", "__aexit__"})
+WAITS_FOR_TASKS_IN = (asyncio_tasks.__file__, taskgroups.__file__, ANYIO)
+DRIVES_A_GENERATOR = frozenset(
+    {_AsyncGeneratorContextManager.__aenter__.__code__, _AsyncGeneratorContextManager.__aexit__.__code__}
+)
+DRIVES_BY_HAND = frozenset({_resumed.__code__})  # it passes on what the handler waits for
+IN_THREADS = frozenset({WorkerPool.run.__code__})
+MOST_TURNS = 200_000  # of the loop, without rest: something runs on for ever
+
+
+class RealWait:
+    """Something that goes on in real time: what it is, and where it waits."""
+
+    def __init__(self, what: str, where: str) -> None:
+        self.what = what
+        self.where = where
+
+    def __str__(self) -> str:
+        return f"{self.what} waits at {self.where}" if self.where else self.what
+
+
+class _Entry:
+    """One call that was asked for; its handle is not known before the loop has it, and a thread may be slow to say."""
+
+    __slots__ = ("handle",)
+
+    def __init__(self) -> None:
+        self.handle: asyncio.Handle | None = None
+
+
+class _NextCalls:
+    """What a loop is to call in its next turns, for one that does not show it (uvloop): calls are noted as they come
+    and go."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop: Any = loop
+        self._waiting: set[_Entry] = set()
+
+    def __len__(self) -> int:
+        for entry in list(self._waiting):
+            if entry.handle is not None and entry.handle.cancelled():
+                self._waiting.discard(entry)
+        return len(self._waiting)
+
+    def watch(self) -> None:
+        self._loop.call_soon = self._noting(self._loop.call_soon)
+        self._loop.call_soon_threadsafe = self._noting(self._loop.call_soon_threadsafe)
+
+    def unwatch(self) -> None:
+        del self._loop.call_soon
+        del self._loop.call_soon_threadsafe
+
+    def _noting(self, call_soon: Callable[..., asyncio.Handle]) -> Callable[..., asyncio.Handle]:
+        waiting = self._waiting
+
+        def noting(callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
+            entry = _Entry()
+
+            def call() -> None:
+                waiting.discard(entry)
+                callback(*args)
+
+            waiting.add(entry)
+            entry.handle = handle = call_soon(call, context=context)
+            return handle
+
+        return noting
+
+
+class LoopTurns:
+    """The turns of the loop that runs here, between :meth:`watch` and :meth:`unwatch`."""
+
+    def __init__(self) -> None:
+        try:
+            self.loop = asyncio.get_running_loop()
+        except RuntimeError as error:
+            raise HarnessError(
+                "a harness runs in an event loop of asyncio or uvloop, and there is none here"
+            ) from error
+        self._real = RealClock()
+        self._former: Any = None
+        ready: Sized | None = getattr(self.loop, "_ready", None)  # a detail of asyncio's own loops
+        self._noted = _NextCalls(self.loop) if ready is None else None
+        self._next: Sized = self._noted if ready is None else ready  # type: ignore[assignment]  # one of the two
+
+    async def until_idle(self) -> None:
+        """Return when nothing is left that the loop could run now."""
+        for _ in range(MOST_TURNS):
+            if not self._next:
+                return
+            await checkpoint()
+        raise HarnessError("a task of this event loop never waits for anything: it runs again in each turn")
+
+    async def pause(self, seconds: float) -> None:
+        """Let real time pass."""
+        await self._real.sleep(seconds)
+
+    def real_time(self) -> float:
+        return self._real.monotonic()
+
+    @staticmethod
+    def current_task() -> asyncio.Task[Any] | None:
+        return asyncio.current_task()
+
+    def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """A task that belongs to no task group, and so may be waited for in any other task."""
+        return self.loop.create_task(work, name=name)
+
+    def call_soon(self, call: Callable[[], object]) -> None:
+        """Have it called in the next turn."""
+        self.loop.call_soon(call)
+
+    def tasks_called(self, beginning: str) -> list[asyncio.Task[Any]]:
+        """The tasks of the loop whose names begin so."""
+        return [task for task in asyncio.all_tasks(self.loop) if task.get_name().startswith(beginning)]
+
+    def watch(self, started: Callable[[asyncio.Task[Any]], object]) -> None:
+        """Begin; ``started`` is called with each task that is made from now on, in the context of who makes it."""
+        if self._noted is not None:
+            self._noted.watch()
+        former = self._former = self.loop.get_task_factory()
+
+        def make(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
+            task: Any = asyncio.Task(work, loop=loop, **options) if former is None else former(loop, work, **options)
+            started(task)
+            return task
+
+        self.loop.set_task_factory(make)
+
+    def unwatch(self) -> None:
+        self.loop.set_task_factory(self._former)
+        if self._noted is not None:
+            self._noted.unwatch()
+
+
+def real_wait(task: asyncio.Task[Any] | None, awaited: Awaitable[Any] | None = None) -> str | None:
+    """Where a task waits for what goes on in real time; None where it waits for rocketbox, and so for virtual time.
+
+    ``awaited`` is the coroutine that is looked at instead of the task's whole one.
+    """
+    return _real_wait(task, awaited, set())
+
+
+def _real_wait(task: Any, awaited: Any, seen: set[int]) -> str | None:
+    if task is None or id(task) in seen or task.done():
+        return None
+    seen.add(id(task))
+    frames = _frames_of(awaited if awaited is not None else task.get_coro() if isinstance(task, asyncio.Task) else None)
+    waits_for: Any = getattr(task, "_fut_waiter", None)
+    if isinstance(waits_for, asyncio.Task):
+        return _real_wait(waits_for, None, seen)
+    if (children := getattr(waits_for, "_children", None)) is not None:  # of asyncio.gather
+        open_ = [each for each in children if not each.done()]
+        if all(isinstance(each, asyncio.Task) for each in open_):
+            return next((where for each in open_ if (where := _real_wait(each, None, seen)) is not None), None)
+    for code, line in reversed(frames):
+        if code in IN_THREADS:
+            return "a worker thread"
+        name = code.co_filename
+        if name.startswith(OWN):
+            return None
+        if code.co_name in WAITS_FOR_TASKS and name.startswith(WAITS_FOR_TASKS_IN):
+            return None  # the tasks that it waits for are looked at themselves
+        if not name.startswith(LIBRARIES) or SITE in name:
+            return f"{name}:{line} in {code.co_name}"
+    return None
+
+
+def _frames_of(awaited: Any) -> list[tuple[CodeType, int]]:
+    """Code and line of a coroutine and of all that it awaits, the outermost first."""
+    found = []
+    while awaited is not None:
+        frame: FrameType | None = _first_of(awaited, "cr_frame", "gi_frame", "ag_frame")
+        inner = None
+        if frame is not None:
+            found.append((frame.f_code, frame.f_lineno))
+            if frame.f_code in DRIVES_BY_HAND:
+                inner = frame.f_locals.get("handling")
+            elif frame.f_code in DRIVES_A_GENERATOR:
+                inner = frame.f_locals["self"].gen
+        awaited = inner if inner is not None else _first_of(awaited, "cr_await", "gi_yieldfrom", "ag_await")
+    return found
+
+
+def _first_of(awaited: Any, *names: str) -> Any:
+    return next((found for name in names if (found := getattr(awaited, name, None)) is not None), None)
+
+
+def is_ours(task: Any) -> bool:
+    """Whether a task that has not run yet is one of rocketbox's own."""
+    work = task.get_coro()
+    frame = getattr(work, "cr_frame", None)
+    if frame is not None and frame.f_code.co_filename.startswith(ANYIO):  # of a task group, with what it runs inside
+        inner = frame.f_locals
+        work = inner.get("coro") or getattr(inner.get("self"), "_coro", work)
+    code = getattr(work, "cr_code", None)
+    return code is not None and code.co_filename.startswith(OWN)
+
+
+def line_of_thread(frame: FrameType | None) -> str:
+    """The innermost line of a thread that is not of a library."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((*LIBRARIES, OWN)) or SITE in name:
+            return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
+        frame = frame.f_back
+    return ""

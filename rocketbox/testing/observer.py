@@ -1,0 +1,250 @@
+"""Sees what a service does: as the outermost middleware of all sends and calls of handlers, and at the broker's store.
+
+It changes nothing. What it has seen is in ``records``; what still goes on in real time it tells ``pace``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from rocketbox.blocking import WorkerPool
+from rocketbox.broker.store.dispatcher import Arrival
+from rocketbox.broker.store.message_store import MessageStore
+from rocketbox.client import ConsumeContext, SendContext
+from rocketbox.client.middleware import ConsumeNext, SendNext
+from rocketbox.client.outcomes import Outcomes, failures_of_error, failures_of_result
+from rocketbox.errors import BatchFailed, Reject, RetryLater
+from rocketbox.listeners.dispatch import Invocation
+from rocketbox.message import MessageExt, Property, SendResult
+from rocketbox.protocol.codes import DLQ_PREFIX
+from rocketbox.protocol.stored_message import decode_message
+from rocketbox.template import MessageConverter
+from rocketbox.testing.loop_turns import LoopTurns, RealWait, is_ours, line_of_thread, real_wait
+from rocketbox.testing.records import Call, DeadLetter, LogEntry, Outcome, Sent
+from rocketbox.testing.virtual_clock import VirtualClock
+
+__all__ = ["Observer"]
+
+SIGNALS = (Reject, RetryLater, BatchFailed)
+
+_call: ContextVar[_Running | None] = ContextVar("call of a handler", default=None)
+
+
+@dataclass(eq=False)
+class _Running:
+    """A call that has begun: the task it runs in, what that awaits of it, and the tasks that it has started."""
+
+    call: Call
+    task: Any
+    awaited: Any = None
+    ended: bool = False
+    started: set[Any] = field(default_factory=set)
+
+
+class Observer:
+    """``retries_of(group)`` is how often a group tries again: -1 without end. ``converter()`` is the service's."""
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        turns: LoopTurns,
+        retries_of: Callable[[str], int],
+        converter: Callable[[], MessageConverter],
+        while_sending: Callable[[Callable[[], bool]], object],
+    ) -> None:
+        self.sent: list[Sent] = []
+        self.calls: list[Call] = []
+        self.dead: list[DeadLetter] = []
+        self.log: list[LogEntry] = []
+        self.unexpected: list[BaseException] = []
+        """What handlers raised that is no signal, and nobody was told of yet."""
+        self.pools: list[WorkerPool] = []
+        self.others: list[Any] = []
+        """Further tasks that may wait for something else than virtual time."""
+        self.done = 0
+        """Grows with whatever is seen."""
+        self._clock = clock
+        self._turns = turns
+        self._retries_of = retries_of
+        self._converter = converter
+        self._while_sending = while_sending
+        self._running: dict[Call, _Running] = {}
+        self._left: set[_Running] = set()  # calls that have ended, and tasks of theirs have not
+        self._last_error: dict[tuple[str, str], tuple[BaseException | None, int]] = {}
+
+    @property
+    def running(self) -> list[Call]:
+        """Calls of handlers that have not ended."""
+        return list(self._running)
+
+    def note(self, text: str) -> None:
+        self.done += 1
+        self.log.append(LogEntry(self._clock.passed, text))
+
+    def forget(self) -> None:
+        """Know of nothing that was."""
+        for each in (self.sent, self.calls, self.dead, self.log, self.unexpected):
+            each.clear()
+        self._last_error.clear()
+
+    # --- middleware --------------------------------------------------------------------------------------------------
+
+    async def on_send(self, context: SendContext, call_next: SendNext) -> SendResult | None:
+        """Note what is sent; time goes on meanwhile, where whoever sends is no handler that ``drain`` waits for."""
+        ended = False
+        if _call.get() is None:
+            self._while_sending(lambda: ended)
+        try:
+            result = await call_next(context)
+        except BaseException as error:
+            self.note(f"not sent to {context.messages[0].topic}: {type(error).__name__}: {error}")
+            raise
+        finally:
+            ended = True
+        for message in context.messages:
+            sent = Sent(message, result, self._clock.passed, self._converter())
+            self.sent.append(sent)
+            self.note(f"sent to {sent}")
+        return result
+
+    async def on_consume(self, context: ConsumeContext, call_next: ConsumeNext) -> Outcomes:
+        call = self._begin(context)
+        running = _Running(call, self._turns.current_task())
+        self._running[call] = running
+        token = _call.set(running)
+        try:
+            running.awaited = awaited = call_next(context)
+            outcomes = await awaited
+        except BaseException as error:
+            self._end(call, context, error, None)
+            raise
+        else:
+            self._end(call, context, None, outcomes)
+            return outcomes
+        finally:
+            _call.reset(token)
+            del self._running[call]
+            running.ended = True
+            running.awaited = running.task = None
+            if running.started:
+                self._left.add(running)
+
+    def _begin(self, context: ConsumeContext) -> Call:
+        first = context.messages[0]
+        call = Call(
+            listener=getattr(context.invocation, "listener", f"the handler of {first.topic}"),
+            where=getattr(context.invocation, "where", ""),
+            group=context.consumer_group,
+            topic=first.topic,
+            messages=tuple(context.messages),
+            attempt=first.reconsume_times + 1,
+            at=self._clock.passed,
+            function=getattr(context.invocation, "handler", None),
+        )
+        self.done += 1
+        self.calls.append(call)
+        return call
+
+    def _end(self, call: Call, context: ConsumeContext, error: BaseException | None, outcomes: Outcomes) -> None:
+        invocation = context.invocation
+        if isinstance(invocation, Invocation):
+            call.arguments = None if invocation.arguments is None else tuple(invocation.arguments)
+            call.result = invocation.result
+        if error is not None and not isinstance(error, Exception):
+            call.outcome, call.error = Outcome.CANCELLED, error
+            call.outcomes = (Outcome.CANCELLED,) * len(call.messages)
+            self.note(str(call))
+            return
+        messages = call.messages
+        failures = (
+            failures_of_error(messages, error)
+            if isinstance(error, Exception)
+            else failures_of_result(messages, outcomes)
+        )
+        failed = {id(message): failure for message, failure in failures}
+        call.failures = tuple(failed.get(id(message)) for message in messages)
+        call.outcomes = tuple(
+            self._outcome(call, message, failure) for message, failure in zip(messages, call.failures, strict=True)
+        )
+        call.outcome = next((each for each in call.outcomes if each is not Outcome.CONSUMED), Outcome.CONSUMED)
+        call.error = next((each for each in call.failures if each is not None), None)
+        for message, failure in zip(messages, call.failures, strict=True):
+            if failure is not None:
+                self._last_error[call.group, message.msg_id] = failure, message.reconsume_times + 1
+        for each in dict.fromkeys(each for each in call.failures if each is not None):
+            if not isinstance(each, SIGNALS):
+                self.unexpected.append(each)
+        self.note(str(call))
+
+    def _outcome(self, call: Call, message: MessageExt, failure: BaseException | None) -> Outcome:
+        if failure is None:
+            return Outcome.CONSUMED
+        if isinstance(failure, Reject):
+            return Outcome.DEAD_LETTER
+        retries = self._retries_of(call.group)
+        return Outcome.DEAD_LETTER if 0 <= retries <= message.reconsume_times else Outcome.COMES_BACK
+
+    # --- at the broker -----------------------------------------------------------------------------------------------
+
+    def watch_store(self, store: MessageStore) -> None:
+        """Hear of dead letters as they come into the broker's store."""
+
+        def arrived(arrivals: Sequence[Arrival]) -> None:
+            self.done += 1
+            for topic, queue_id, next_offset, _, _ in arrivals:
+                if topic.startswith(DLQ_PREFIX):
+                    found = store.get(topic, queue_id, next_offset - 1, 1)
+                    for record in found.records:
+                        self._buried(topic.removeprefix(DLQ_PREFIX), decode_message(record)[0])
+
+        store.on_arrival.append(arrived)
+
+    def _buried(self, group: str, message: MessageExt) -> None:
+        key = message.properties.get(Property.UNIQ_KEY) or message.msg_id
+        why, attempts = self._last_error.get((group, key), (None, message.reconsume_times))
+        letter = DeadLetter(group, message, why, attempts, self._converter())
+        self.dead.append(letter)
+        self.note(str(letter))
+
+    # --- what goes on in real time -----------------------------------------------------------------------------------
+
+    def task_started(self, task: Any) -> None:
+        """A task was made: by a handler, if it is in the context of one and is not rocketbox's own."""
+        running = _call.get()
+        if running is None or is_ours(task):
+            return
+        running.started.add(task)
+        task.add_done_callback(lambda ended: self._task_ended(running, ended))
+
+    def _task_ended(self, running: _Running, task: Any) -> None:
+        running.started.discard(task)
+        self.done += 1
+        if running.ended and not running.started:
+            self._left.discard(running)
+
+    def real_waits(self) -> Iterator[RealWait]:
+        """What waits now for something else than virtual time."""
+        for running in (*self._running.values(), *self._left):
+            name = running.call.name
+            if not running.ended and (where := real_wait(running.task, running.awaited)) is not None:
+                yield RealWait(f"handler {name}, attempt {running.call.attempt}, for {_keys(running.call)}", where)
+            for task in running.started:
+                if (where := real_wait(task)) is not None:
+                    yield RealWait(f"task {task.get_name()!r}, which handler {name} has started,", where)
+        for task in self.others:
+            if not task.done() and (where := real_wait(task)) is not None:
+                yield RealWait(task.get_name(), where)
+        for pool in self.pools:
+            if pool.at_work:
+                frames = sys._current_frames()
+                lines = [line for each in pool.busy_threads if (line := line_of_thread(frames.get(each)))]
+                yield RealWait(f"a thread of {pool.name}", ", ".join(lines))
+
+
+def _keys(call: Call) -> str:
+    keys = [key for message in call.messages for key in message.keys]
+    return f"keys {' '.join(keys)}" if keys else f"a message of {call.topic}"

@@ -1,0 +1,103 @@
+"""The owner of virtual time in a harness: how it is known that nothing is left to do now, and who moves time on.
+
+Layers, from below:
+
+    VirtualClock   timers; it stands still by itself
+    LoopTurns      whether the loop has anything left to run; what a task waits for
+    Pace           settles: waits, without moving time, until nothing can go on but by time; then moves to a next timer
+    Harness        says how far: drain (not at all, but for handlers that wait for time), advance, until something is so
+
+Nothing is left to do now when the loop has nothing ready and nothing goes on in real time. Frames in flight, storage
+calls and woken timers are all callbacks or tasks of the loop, for network and disk are in memory and the servers'
+blocking functions run in the loop; so the first holds for all of them together. What goes on in real time is told by
+``real_waits``: handlers, scheduled functions, tasks that handlers have started, threads. While one of them waits for
+anything but rocketbox, time stands still and the machine's own passes; when that brings nothing forward for
+``patience`` seconds, StuckError names each of them and its line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import inf
+
+import anyio
+
+from rocketbox.testing.errors import StuckError
+from rocketbox.testing.loop_turns import LoopTurns, RealWait
+from rocketbox.testing.virtual_clock import VirtualClock
+
+__all__ = ["Pace"]
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.0002, 0.01  # seconds of real time between two looks
+
+
+Done = Callable[[], bool]
+
+
+class Pace:
+    """Moves ``clock`` in the loop of ``turns``. ``progress()`` is something that changes with whatever is done."""
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        turns: LoopTurns,
+        real_waits: Callable[[], Iterable[RealWait]],
+        progress: Callable[[], object],
+        patience: float,
+    ) -> None:
+        self.clock = clock
+        self.turns = turns
+        self.patience = patience
+        self.regardless = False
+        """Whether time moves whatever still goes on in real time."""
+        self._real_waits = real_waits
+        self._progress = progress
+        self._turn = anyio.Lock()  # two who look whether the loop is idle would keep each other from seeing it
+
+    async def settle(self) -> None:
+        """Return when nothing can go on without time. Raises StuckError."""
+        async with self._turn:
+            await self._settle()
+
+    async def advance(self, seconds: float) -> None:
+        """Move time by so much; what is due on the way runs at its own time. Raises StuckError."""
+        end = self.clock.monotonic() + seconds
+        async with self._turn:
+            while True:
+                await self._settle()
+                due = self.clock.next_timer()
+                if due is None or due > end:
+                    break
+                self.clock.move_to(due)
+            self.clock.move_to(end)
+            await self._settle()
+
+    async def until(self, done: Done, within: float = inf) -> bool:
+        """Move time until ``done()``, at most by ``within`` seconds; whether it is so. Raises StuckError."""
+        end = self.clock.monotonic() + within
+        while not done():
+            async with self._turn:
+                await self._settle(done)
+                if done():
+                    break
+                due = self.clock.next_timer()
+                if due is None or due > end:
+                    return False
+                self.clock.move_to(due)
+        return True
+
+    async def _settle(self, done: Done | None = None) -> None:
+        turns = self.turns
+        began, mark, pause = 0.0, None, SHORTEST_PAUSE
+        while True:
+            await turns.until_idle()
+            waits = list(self._real_waits())
+            if not waits or self.regardless or (done is not None and done()):
+                return
+            now, progress = turns.real_time(), self._progress()
+            if mark != progress:
+                began, mark, pause = now, progress, SHORTEST_PAUSE
+            elif now - began > self.patience:
+                raise StuckError([str(each) for each in waits], self.patience)
+            await turns.pause(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)

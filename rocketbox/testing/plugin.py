@@ -1,0 +1,104 @@
+"""The pytest plugin: the fixture ``harness``, and what a failing test's report tells of it.
+
+pytest loads this module in every run where rocketbox is installed, so it loads nothing of rocketbox before a test wants
+a harness. Tests that are coroutines run under whatever plugin runs them (anyio's, pytest-asyncio): the harness is
+entered around the test itself, in its task. For a plain function it runs in a thread (``harness.blocking``).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from rocketbox.application import RocketBox
+    from rocketbox.testing.harness import Harness
+
+__all__ = ["harness", "harness_options", "rocketbox_app", "service_named"]
+
+APP = "rocketbox_app"
+_of_test = pytest.StashKey["Harness"]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(APP, 'the service that the fixture harness runs, as "package.module:app"', default="")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "harness(**options): options of the Harness that the fixture harness makes, such as settings={...}",
+    )
+
+
+@pytest.fixture
+def rocketbox_app(request: pytest.FixtureRequest) -> RocketBox:
+    """The service under test: what pytest's setting ``rocketbox_app`` names. A fixture of that name takes its place."""
+    return service_named(str(request.config.getini(APP)))
+
+
+def service_named(named: str) -> RocketBox:
+    """The service that ``package.module:app`` names. Raises UsageError, with what to write."""
+    module, separator, name = named.partition(":")
+    if not separator:
+        said = f"{named!r} names none" if named else "there is none"
+        raise pytest.UsageError(
+            f'the fixture harness needs a service, and {said}: write rocketbox_app = "package.module:app" into '
+            "[tool.pytest.ini_options] of pyproject.toml, or a fixture rocketbox_app that returns it"
+        )
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise pytest.UsageError(f"rocketbox_app = {named}: {error}") from error
+    from rocketbox.application import RocketBox
+
+    if not isinstance(found, RocketBox):
+        raise pytest.UsageError(f"rocketbox_app = {named} is a {type(found).__qualname__}, and not a RocketBox")
+    return found
+
+
+@pytest.fixture
+def harness_options() -> dict[str, Any]:
+    """Options of :class:`~rocketbox.testing.Harness` for all tests that see it: one of your own takes its place."""
+    return {}
+
+
+@pytest.fixture
+def harness(
+    request: pytest.FixtureRequest, rocketbox_app: RocketBox, harness_options: dict[str, Any]
+) -> Iterator[Harness]:
+    """A harness around the test, with what ``harness_options`` and ``@pytest.mark.harness(...)`` say."""
+    from rocketbox.testing.harness import Harness
+
+    options = dict(harness_options)
+    for mark in reversed(list(request.node.iter_markers("harness"))):  # the nearest one wins
+        if mark.args:
+            raise pytest.UsageError("@pytest.mark.harness takes options by name, such as settings={...}")
+        options = {**options, **mark.kwargs}
+    made = request.node.stash[_of_test] = Harness(rocketbox_app, **options)
+    test = request.node.obj
+    if not inspect.iscoroutinefunction(test):
+        with made:
+            yield made
+        return
+
+    @functools.wraps(test)
+    async def run(*args: Any, **named: Any) -> Any:
+        async with made:
+            return await test(*args, **named)
+
+    request.node.obj = run
+    yield made
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call" and report.failed and (made := item.stash.get(_of_test, None)) is not None:
+        report.sections.append(("rocketbox harness, in virtual time", made.log))
+    return report

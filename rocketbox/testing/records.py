@@ -1,0 +1,197 @@
+"""What a harness has seen: messages that were sent, calls of handlers, dead letters, and all of it as a log in the
+order of virtual time.
+
+Plain values; who sees them is ``observer``'s part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeVar, overload
+
+from rocketbox.message import Message, MessageExt, SendResult
+from rocketbox.template import MessageConverter
+
+__all__ = ["Call", "DeadLetter", "LogEntry", "Outcome", "Sent", "SentMessages", "shown"]
+
+T = TypeVar("T")
+SHOWN = 120  # characters of a body in texts
+
+
+class Outcome(Enum):
+    """What a call of a handler meant for its message."""
+
+    RUNNING = "is still running"
+    CONSUMED = "consumed"
+    COMES_BACK = "comes back"
+    DEAD_LETTER = "dead letter"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """One line of what happened: seconds of virtual time since the harness began, and what."""
+
+    at: float
+    text: str
+
+    def __str__(self) -> str:
+        return f"+{self.at:.3f} s  {self.text}"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message that was sent: by a handler, a ``@send_to``, the test or anybody else in the service."""
+
+    message: Message
+    result: SendResult | None
+    at: float
+    converter: MessageConverter = field(repr=False)
+
+    @property
+    def topic(self) -> str:
+        return self.message.topic
+
+    @property
+    def tag(self) -> str | None:
+        return self.message.tag
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self.message.keys)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self.message.properties
+
+    @property
+    def body(self) -> bytes:
+        return self.message.body
+
+    @property
+    def delay_level(self) -> int:
+        """One of RocketMQ's delays, 1 to 18; 0: none."""
+        return self.message.delay_level
+
+    def payload(self, type_: type[T]) -> T:
+        """The body, as a handler with a parameter of this type would get it. Raises PayloadError."""
+        read: T = self.converter.from_body(self.body, type_)
+        return read
+
+    def __str__(self) -> str:
+        told = [self.topic + (f":{self.tag}" if self.tag else "")]
+        if self.keys:
+            told.append(f"keys {' '.join(self.keys)}")
+        if self.headers:
+            told.append(", ".join(f"{name}={value}" for name, value in self.headers.items()))
+        return f"{' '.join(told)}  {shown(self.body)}"
+
+
+class SentMessages(Sequence[Sent]):
+    """Those of a topic, in the order in which they were sent."""
+
+    def __init__(self, topic: str, messages: Sequence[Sent], log: Callable[[], str]) -> None:
+        self.topic = topic
+        self._messages = tuple(messages)
+        self._log = log
+
+    @overload
+    def __getitem__(self, index: int) -> Sent: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Sent]: ...
+
+    def __getitem__(self, index: int | slice) -> Sent | Sequence[Sent]:
+        return self._messages[index]
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} messages to {self.topic}: {[str(each) for each in self._messages]}>"
+
+    def one(self, type_: type[T]) -> T:
+        """The payload of the one message of this topic. Raises AssertionError, with what there is, for none or more."""
+        if len(self) != 1:
+            what = "nothing was" if not self else f"{len(self)} messages were"
+            raise AssertionError(f"{what} sent to {self.topic}, and one was expected\n{self._log()}")
+        return self._messages[0].payload(type_)
+
+    def all(self, type_: type[T]) -> list[T]:
+        """The payloads of all of them."""
+        return [each.payload(type_) for each in self._messages]
+
+
+@dataclass(eq=False)
+class Call:
+    """A call of a handler. ``arguments`` are in the order of its parameters; None where a payload could not be read.
+
+    ``attempt`` is 1 for a message that came for the first time. ``error`` is what the handler raised, or the outcome
+    that it returned; ``failures`` are those of each message of a batch.
+    """
+
+    listener: str
+    where: str
+    group: str
+    topic: str
+    messages: tuple[MessageExt, ...]
+    attempt: int
+    at: float
+    arguments: Sequence[Any] | None = None
+    outcome: Outcome = Outcome.RUNNING
+    error: BaseException | None = None
+    outcomes: tuple[Outcome, ...] = ()
+    failures: tuple[BaseException | None, ...] = ()
+    result: Any = None
+    function: Any = field(default=None, repr=False)
+
+    @property
+    def payload(self) -> Any:
+        """The first argument, which mostly is the payload."""
+        if not self.arguments:
+            raise AssertionError(f"{self.listener} had no arguments: {self.error!r}")
+        return self.arguments[0]
+
+    @property
+    def name(self) -> str:
+        return f"{self.listener} ({self.where})"
+
+    def __str__(self) -> str:
+        keys = " ".join(key for message in self.messages for key in message.keys)
+        told = f"{self.group}: {self.listener}, attempt {self.attempt}" + (f", keys {keys}" if keys else "")
+        if len(self.messages) > 1:
+            told += f", {len(self.messages)} messages"
+        told += f": {self.outcome.value}"
+        return told + (f" ({type(self.error).__name__}: {self.error})" if self.error is not None else "")
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A message that a group has given up: ``why`` is what its handler raised last."""
+
+    group: str
+    message: MessageExt
+    why: BaseException | None
+    attempts: int
+    converter: MessageConverter = field(repr=False)
+
+    @property
+    def body(self) -> bytes:
+        return self.message.body
+
+    def payload(self, type_: type[T]) -> T:
+        """The body as this type. Raises PayloadError."""
+        read: T = self.converter.from_body(self.body, type_)
+        return read
+
+    def __str__(self) -> str:
+        why = f"{type(self.why).__name__}: {self.why}" if self.why is not None else "nobody told why"
+        return f"{self.group}: dead letter after {self.attempts} attempts ({why})  {shown(self.body)}"
+
+
+def shown(body: bytes) -> str:
+    """The beginning of a body, for people."""
+    text = body[: SHOWN + 1].decode(errors="replace")
+    return text if len(text) <= SHOWN else text[:SHOWN] + "..."

@@ -1,0 +1,198 @@
+"""What Spark listeners come back from, what counts as an attempt, and what is known meanwhile; on embedded servers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame, SparkSession
+
+from rocketbox.client import Admin, MQClientInstance
+from rocketbox.clock import RealClock
+from rocketbox.spark.batch import SparkBatch
+from rocketbox.spark.batch_log import BatchLog, PlannedBatch
+from rocketbox.spark.checkpoint import CheckpointError
+from rocketbox.spark.lease import LeaseLostError
+from rocketbox.spark.listener import (
+    SparkListenerContainer,
+    SparkListenerOptions,
+    SparkListenerState,
+    read_spark_signature,
+)
+from rocketbox.spark.query_options import OnFailedBatch
+from rocketbox.spark.session import SparkRuntime
+from tests.support.spark.topics import Broker, rows_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.anyio, pytest.mark.usefixtures("spark")]
+
+MINUTES = 240.0  # seconds; the first query of a session alone takes one where the machine has much else to do
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(MINUTES):
+        while not condition():
+            await anyio.sleep(0.01)
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[MQClientInstance]:
+    async with MQClientInstance(broker.name_server) as instance:
+        yield instance
+
+
+def listener(
+    function: Callable[..., Any], client: MQClientInstance, topic: str, checkpoint: Path, **options: Any
+) -> SparkListenerContainer:
+    said = {"trigger": timedelta(0), "group": topic[-40:], "checkpoint": str(checkpoint), **options}
+    return SparkListenerContainer(
+        SparkListenerOptions(topic=topic, **said),
+        read_spark_signature(function),
+        runtime=SparkRuntime("tests", {}),
+        instance=client,
+        provider=lambda hint: lambda: None,
+        clock=RealClock(),
+    )
+
+
+def rows_in(frame: DataFrame) -> list[int]:
+    return sorted(json.loads(bytes(row.body))["row"] for row in frame.select("body").collect())
+
+
+async def send(broker: Broker, topic: str, first: int, end: int) -> None:
+    await anyio.to_thread.run_sync(broker.send, topic, rows_of(first, end))
+
+
+def raised_in_a_task(error: str) -> PythonException:
+    """What an action of a function raises where a task of Spark's could not read."""
+    return PythonException(
+        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+        f'  File "/venv/rocketbox/spark/reading.py", line 130, in _ask\n{error}\n SQLSTATE: 38000'
+    )
+
+
+async def test_a_listener_that_reads_again_what_its_group_has_read_comes_back_and_knows_its_lag(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
+) -> None:
+    await send(broker, topic, 0, 12)
+    admin = Admin(instance=client)
+    for queue in await admin.queues(topic):
+        await admin.commit(topic[-40:], queue, await admin.max_offset(queue))
+    seen: list[int] = []
+    hold = threading.Event()
+
+    def handle(rows: DataFrame, batch: SparkBatch) -> None:
+        if batch.id == 1 and not hold.is_set():
+            raise ArithmeticError("not now")
+        seen.extend(rows_in(rows))
+
+    again = {"starting_offsets": "earliest", "max_messages": 4}
+    first = listener(handle, client, topic, tmp_path, **again)
+    async with first:
+        await until(lambda: first.error is not None)
+    second = listener(handle, client, topic, tmp_path, **again)
+    async with second:
+        await until(lambda: second.state().progress["attempt"] or second.has_ended)
+        progress = second.state().progress
+        assert progress["attempt"] in range(2, 9), second.state().reason
+        assert (progress["batch"], progress["lag"]) == (0, 8)
+        hold.set()
+        await until(lambda: second.state().progress["lag"] == 0)
+    assert sorted(seen) == list(range(12))
+
+
+async def test_the_group_is_told_of_a_batch_when_it_is_done_and_not_when_the_next_one_comes(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
+) -> None:
+    await send(broker, topic, 0, 4)
+    running = listener(lambda rows: None, client, topic, tmp_path, trigger=timedelta(hours=1))
+    async with running:
+        with anyio.fail_after(MINUTES):
+            while (told := await anyio.to_thread.run_sync(broker.committed, topic, topic[-40:])) != (
+                await anyio.to_thread.run_sync(broker.ends, topic)
+            ):
+                await anyio.sleep(0.1)
+        assert set(told.values()) == {1}
+
+
+async def test_what_neither_the_batch_nor_its_function_is_to_blame_for_is_no_attempt(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocketbox.spark.listener.FIRST_BACKOFF", 0.05)
+    await send(broker, topic, 0, 3)
+    attempts: list[int] = []
+    away = raised_in_a_task("rocketbox.errors.ConnectError: nobody listens at 10.0.0.1:10911")
+
+    def handle(rows: DataFrame, batch: SparkBatch) -> None:
+        attempts.append(batch.attempt)
+        if len(attempts) < 4:
+            raise away
+        if len(attempts) == 4:
+            raise ArithmeticError("the sink is full")
+
+    most = {"max_batch_attempts": 2, "on_failed_batch": OnFailedBatch.DEAD_LETTER}
+    running = listener(handle, client, topic, tmp_path, **most, trigger="available_now")
+    async with running:
+        await until(lambda: running.has_ended)
+        assert running.status is SparkListenerState.FINISHED, running.state().reason
+    assert attempts == [1, 1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_query_that_stops_for_its_lease_has_tried_nothing(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
+) -> None:
+    await send(broker, topic, 0, 3)
+    attempts: list[int] = []
+
+    def handle(rows: DataFrame, batch: SparkBatch) -> None:
+        attempts.append(batch.attempt)
+        if len(attempts) == 1:
+            running._portal.call(running._lease.release)
+            with suppress(LeaseLostError):
+                running._portal.call(running._lease.confirm)  # whoever keeps it is told
+            while True:  # until Spark ends its jobs
+                rows.count()
+
+    running = listener(handle, client, topic, tmp_path, max_batch_attempts=2)
+    async with running:
+        await until(lambda: len(attempts) == 2 or running.has_ended)
+        assert not running.has_ended, running.state().reason
+    assert attempts == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("metadata", '{"id":"'),
+        ("offsets/0", ""),
+        ("offsets/0", "v1\n{}"),
+        ("offsets/0", 'v1\n{}\n{"group": "etl", "que'),
+        ("offsets/0", "\x00\x01\x02"),
+        ("commits/0", ""),
+        ("commits/0", "v1"),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused_with_what_to_do(
+    spark: SparkSession, tmp_path: Path, file: str, content: str
+) -> None:
+    end = '{"queues": {"t": {"b": {"0": {"first": 3, "next": 5}}}}, "v": 1}'
+    whole = {"metadata": '{"id":"1"}', "offsets/0": f"v1\n{{}}\n{end}", "commits/0": "v1\n{}"}
+    for name, text in whole.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    log = BatchLog(spark, f"file:{tmp_path}")
+    assert log.last_planned() == PlannedBatch(0, json.loads(end), done=True)
+    (tmp_path / file).write_text(content)
+    with pytest.raises(CheckpointError, match=f"is damaged, its file {file} is cut.*restore it from a copy, or begin"):
+        log.last_planned()
