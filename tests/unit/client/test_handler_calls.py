@@ -444,6 +444,61 @@ async def test_the_time_of_a_whole_handler_begins_when_its_thread_does(setting: 
             setting.release.set()
 
 
+@pytest.mark.parametrize(("seconds", "most"), [(0.25, 1), (0.00045, 1 + 4)])
+async def test_beside_what_threads_have_begun_only_what_they_end_within_two_milliseconds_is_taken(
+    setting: Setting, seconds: float, most: int, anyio_backend: str
+) -> None:
+    in_hand = list[int]()
+
+    def handle(batch: list[MessageExt]) -> None:
+        in_hand.append(consumer._consumer.busy)
+        setting.clock.now += seconds
+
+    async with setting.broker, setting.consumer(concurrency=1) as consumer:
+        await consumer.subscribe("T", "*", handle)
+        setting.store(60)
+        await setting.until(lambda: len(in_hand) == 60)
+    assert max(in_hand) == most
+
+
+async def test_the_time_of_a_def_among_async_handlers_begins_when_its_thread_does(
+    setting: Setting, anyio_backend: str
+) -> None:
+    """There its call is a worker's, who waits for a thread: it is neither late in line nor free of the limit then."""
+    broker, first = setting.broker, threading.Event()
+    broker.topics["U"] = 1
+
+    def hold(batch: list[MessageExt]) -> None:
+        setting.came.append(batch[0].body)
+        (first if batch[0].body == b"first" else setting.release).wait(30)
+
+    async def other(batch: list[MessageExt]) -> None:
+        raise AssertionError("its topic is empty")
+
+    def sent_back() -> list[str]:
+        return sorted(offset for (offset,) in broker.fields(RequestCode.CONSUMER_SEND_MSG_BACK, "offset"))
+
+    async with broker, setting.consumer(concurrency=1, consume_timeout=10.0) as consumer:
+        try:
+            await consumer.subscribe("T", "*", hold)
+            await consumer.subscribe("U", "*", other)
+            broker.store("T", b"first", b"second")
+            await setting.until(lambda: setting.came == [b"first"])
+            await setting.clock.advance(11)  # it is given up, and keeps its thread: the second waits in line
+            assert sent_back() == ["1000"]
+            await setting.clock.advance(30)
+            assert sent_back() == ["1000"], "it stands in line"
+            first.set()
+            await setting.until(lambda: setting.came == [b"first", b"second"])
+            await setting.clock.advance(9)
+            assert sent_back() == ["1000"]
+            await setting.clock.advance(4)
+            assert sent_back() == ["1000", "1001"]
+        finally:
+            first.set()
+            setting.release.set()
+
+
 async def test_a_stop_begins_no_whole_handler(setting: Setting, anyio_backend: str) -> None:
     broker, handler = setting.broker, Prepared(setting)
     async with broker, setting.consumer(concurrency=2) as consumer:

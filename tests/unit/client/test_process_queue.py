@@ -133,6 +133,19 @@ def test_what_a_handler_makes_of_a_body_does_not_change_what_is_counted(body: An
     assert (queue.body_bytes, budget.total, queue.count) == (0, 0, 0)
 
 
+def test_queues_share_a_budget_that_holds_what_they_hold_pull_after_pull() -> None:
+    budget = CachedBytes(100)
+    one, other = (ProcessQueue(QUEUE, 0, now=0.0, cached=budget) for _ in range(2))
+    for offset in range(3):
+        for queue in (one, other):
+            queue.put([message(offset, b"12345678")], offset + 1)
+            assert budget.total == one.body_bytes + other.body_bytes
+    one.remove(one.take(2))
+    assert budget.total == 8 + 24
+    other.drop()
+    assert budget.total == 8
+
+
 def test_a_dropped_queue_takes_nothing_in_and_gives_nothing_out() -> None:
     queue = new_queue()
     queue.put([message(0), message(1)], 2)

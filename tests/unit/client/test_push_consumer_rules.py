@@ -316,6 +316,22 @@ async def test_a_failed_send_back_goes_to_the_retry_topic(setting: Setting, anyi
         assert broker.committed["T", 0] == 1
 
 
+async def test_a_rejected_message_that_cannot_be_sent_back_is_sent_as_one_that_has_used_up_its_tries(
+    setting: Setting, anyio_backend: str
+) -> None:
+    """A broker puts what comes to the retry topic into the dead-letter topic by these two numbers alone."""
+    broker = setting.broker
+    broker.overrides[RequestCode.CONSUMER_SEND_MSG_BACK] = lambda _: RemotingCommand.response(1, "no")
+    async with setting.consumer(max_reconsume_times=5) as consumer:
+        await consumer.subscribe("T", "*", Recorder(raising(Reject("x"))))
+        broker.store("T", b"bad")
+        await setting.advance(6)
+        (sent,) = broker.asked(RequestCode.SEND_MESSAGE_V2)
+        fields = sent.ext_fields
+        assert (fields["b"], fields["j"], fields["l"], sent.body) == ("%RETRY%g", "6", "5", b"bad")
+        assert broker.committed["T", 0] == 1
+
+
 async def test_what_goes_to_the_retry_topic_is_as_it_came_whatever_the_handler_made_of_it(
     setting: Setting, anyio_backend: str
 ) -> None:

@@ -16,6 +16,7 @@ from rocketbox.listeners import ContainerStatus, ListenerContainer
 from rocketbox.listeners.binding import Beans
 from rocketbox.listeners.options import OptionLayer
 from rocketbox.listeners.registrar import Candidate, ClusterSettings, plan_containers
+from rocketbox.marks import marks_of, send_to
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.template import JsonMessageConverter, RocketMQTemplate
 from tests.support.client.scripted_broker import ScriptedBroker
@@ -33,22 +34,31 @@ async def on_departure(departure: dict[str, Any]) -> None: ...
 
 
 def container_of(
-    instance: MQClientInstance, functions: dict[str, Callable[..., Any]] | None = None, **options: Any
+    instance: MQClientInstance,
+    functions: dict[str, Callable[..., Any]] | None = None,
+    *,
+    template: RocketMQTemplate | None = None,
+    **options: Any,
 ) -> ListenerContainer:
-    """A container of group g with a function for each topic, at first A and T."""
+    """A container of group g with a function for each topic, at first A and T; ``template`` sends their replies on."""
     candidates = [
-        Candidate(function, OptionLayer({"topic": topic, "consumer_group": "g", **options}, lambda name: "here"))
+        Candidate(
+            function,
+            OptionLayer({"topic": topic, "consumer_group": "g", **options}, lambda name: "here"),
+            tuple(mark for mark in marks_of(function) if isinstance(mark, send_to)),
+        )
         for topic, function in (functions or {"A": on_arrival, "T": on_departure}).items()
     ]
     converter = JsonMessageConverter()
     (plan,), wrong, _ = plan_containers(candidates, {None: ClusterSettings()}, beans=NO_BEANS, converter=converter)
     assert not wrong
 
-    def no_template(cluster: str | None) -> Callable[[], RocketMQTemplate]:
-        raise AssertionError("nothing is sent on")
+    def template_of(cluster: str | None) -> Callable[[], RocketMQTemplate]:
+        assert template is not None, "nothing is sent on"
+        return lambda: template
 
     return ListenerContainer(
-        plan, instance=instance, beans=NO_BEANS, converter=converter, template_of=no_template, clock=instance.clock
+        plan, instance=instance, beans=NO_BEANS, converter=converter, template_of=template_of, clock=instance.clock
     )
 
 
@@ -119,6 +129,83 @@ async def test_a_container_is_not_ready_while_a_topic_is_missing_and_says_so_eac
         assert container.state().ready
         await clock.advance(120)
         assert caplog.text.count("still no route") == 2
+
+
+async def test_the_end_of_a_container_gives_running_handlers_the_time_that_was_said() -> None:
+    clock = VirtualClock()
+    broker = ScriptedBroker(clock)
+    broker.topics = {"T": 1, "%RETRY%g": 1}
+    broker.committed["T", 0] = 0
+    broker.store("T", b"{}")
+    done: list[float] = []
+
+    async def on_row(row: dict[str, int]) -> None:
+        await clock.sleep(3)
+        done.append(clock.now)
+
+    async def live() -> None:
+        async with container_of(instance, {"T": on_row}):
+            await settle(200)
+
+    options = ClientOptions(client_ip="10.0.0.9", api_timeout=60.0)
+    async with (
+        broker,
+        MQClientInstance(broker.address, options=options, clock=clock, network=broker.network) as instance,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(live)
+        await settle(400)
+        await clock.advance(5)
+    assert done == [3]
+    assert broker.committed["T", 0] == 1
+
+
+async def test_progress_tells_how_long_ago_a_queue_was_pulled_last() -> None:
+    clock = VirtualClock()
+    broker = ScriptedBroker(clock)
+    options = ClientOptions(client_ip="10.0.0.9", api_timeout=60.0)
+    async with (
+        broker,
+        MQClientInstance(broker.address, options=options, clock=clock, network=broker.network) as instance,
+    ):
+        container = container_of(instance, {"T": on_departure})
+        assert not container.state().progress, "it has not begun"
+        async with container:
+            progress = container.state().progress
+            assert (progress["queues"], progress["seconds_since_pull"]) == (0, None)
+            broker.topics = {"T": 1, "%RETRY%g": 1}
+            await clock.advance(3)
+            broker.store("T", b"{}")
+            await settle(200)
+            assert container.state().progress["seconds_since_pull"] == 0
+            await clock.advance(2.5)
+            progress = container.state().progress
+            assert (progress["queues"], progress["seconds_since_pull"]) == (2, 2.5)
+
+
+async def test_what_a_listener_returns_goes_to_each_destination_that_it_names() -> None:
+    clock = VirtualClock()
+    broker = ScriptedBroker(clock)
+    broker.topics = {"T": 1, "%RETRY%g": 1, "alerts": 1, "audit": 1}
+    broker.committed["T", 0] = 0
+    broker.store("T", b'"a"', b'"b"')
+
+    @send_to("alerts:late")
+    @send_to("audit")
+    async def on_row(row: str) -> str:
+        return row.upper()
+
+    options = ClientOptions(client_ip="10.0.0.9", api_timeout=60.0)
+    async with (
+        broker,
+        MQClientInstance(broker.address, options=options, clock=clock, network=broker.network) as instance,
+        Producer("p", instance=instance) as producer,
+        container_of(instance, {"T": on_row}, template=RocketMQTemplate(producer)),
+    ):
+        await settle(400)
+    sent = [(request.ext_fields["b"], request.body) for request in broker.asked(RequestCode.SEND_MESSAGE_V2)]
+    assert sorted(sent) == [("alerts", b'"A"'), ("alerts", b'"B"'), ("audit", b'"A"'), ("audit", b'"B"')]
+    assert broker.committed["T", 0] == 2
 
 
 async def test_calls_of_def_listeners_wait_for_threads_with_their_payloads_read_and_no_worker_each() -> None:
