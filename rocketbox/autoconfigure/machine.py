@@ -47,6 +47,12 @@ class Machine:
     consume_middleware: tuple[ConsumeMiddleware, ...] = ()
     """What sees all calls of handlers, outside of its own middleware."""
 
+    @property
+    def is_reached_by_others(self) -> bool:
+        """Whether other processes, such as Spark's, can connect to what is reached from here: a network in memory has
+        none but its own."""
+        return self.network is None
+
     @classmethod
     def in_one_loop(cls, *, clock: Clock, network: Network | None = None, storage: Storage | None = None) -> Self:
         """One whose servers run in the application's own loop, on its clock, network and storage.

@@ -7,6 +7,7 @@ Nothing of Spark is imported before a mark is found. Options come as those of ot
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,9 +45,12 @@ from rocketbox.spark.query_options import QUERY_OPTIONS, OnInvalidBody, RowForm
 
 if TYPE_CHECKING:
     from rocketbox.spark.listener import SparkListenerContainer, SparkSignature
+    from rocketbox.spark.listener_options import SparkListenerOptions
     from rocketbox.spark.session import SparkRuntime
 
 __all__ = ["SparkCandidate", "SparkListeners", "SparkPlan", "spark_listeners"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,30 @@ class SparkPlan:
     @property
     def user(self) -> None:
         """The cluster's: Spark's processes have clients of their own, which sign nothing yet."""
+
+    def listener_options(self) -> SparkListenerOptions:
+        """The same as what runs it takes them."""
+        from rocketbox.spark.listener_options import SparkListenerOptions
+        from rocketbox.spark.listener_source import source_options
+
+        return SparkListenerOptions(
+            topic=self.topic,
+            group=self.group,
+            name=self.name,
+            cluster=self.cluster,
+            checkpoint=self.checkpoint,
+            selector_expression=self.selector_expression,
+            schema=self.mark.schema,
+            trigger=self.trigger,
+            max_messages=self.options["max_messages"],
+            starting_offsets=self.options["starting_offsets"],
+            as_=self.options["as_"],
+            on_invalid=self.options["on_invalid"],
+            source_options=source_options(self.options),
+            max_batch_attempts=self.options["max_batch_attempts"],
+            on_failed_batch=self.options["on_failed_batch"],
+            persist=self.options["persist"],
+        )
 
     def describe(self) -> list[str]:
         """Its line in the start log."""
@@ -164,7 +192,7 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
 
     def _check_places(self, plans: Sequence[SparkPlan], planning: Planning) -> None:
         """Whether Spark's processes, wherever they are, can reach brokers and checkpoints."""
-        if not plans:
+        if not plans or not self._service.machine.is_reached_by_others:
             return
         from rocketbox.spark.places import check_checkpoint, check_servers, known_conf
 
@@ -199,6 +227,10 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
         )
 
     async def start(self, plans: Sequence[SparkPlan], starting: Starting) -> list[SparkListenerContainer]:
+        if not self._service.machine.is_reached_by_others:
+            for plan in plans:
+                _log.info("Spark listener %s does not run: Spark's processes cannot reach this network", plan.group)
+            return []
         from rocketbox.spark.session import SparkRuntime
 
         await self._expect_topics(plans, starting)
@@ -222,30 +254,11 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
             raise ConfigurationError(findings)
 
     def _container(self, plan: SparkPlan, runtime: SparkRuntime, starting: Starting) -> SparkListenerContainer:
-        from rocketbox.spark.listener import SparkListenerContainer, SparkListenerOptions
-        from rocketbox.spark.listener_source import source_options
+        from rocketbox.spark.listener import SparkListenerContainer
 
         instance: MQClientInstance = starting.resolve(of_cluster(MQClientInstance, plan.cluster))
-        options = SparkListenerOptions(
-            topic=plan.topic,
-            group=plan.group,
-            name=plan.name,
-            cluster=plan.cluster,
-            checkpoint=plan.checkpoint,
-            selector_expression=plan.selector_expression,
-            schema=plan.mark.schema,
-            trigger=plan.trigger,
-            max_messages=plan.options["max_messages"],
-            starting_offsets=plan.options["starting_offsets"],
-            as_=plan.options["as_"],
-            on_invalid=plan.options["on_invalid"],
-            source_options=source_options(plan.options),
-            max_batch_attempts=plan.options["max_batch_attempts"],
-            on_failed_batch=plan.options["on_failed_batch"],
-            persist=plan.options["persist"],
-        )
         return SparkListenerContainer(
-            options,
+            plan.listener_options(),
             plan.signature,
             runtime=runtime,
             instance=instance,

@@ -1,10 +1,9 @@
-"""The call of a listener's function with a micro-batch: what comes before, what is given, and what is counted.
+"""A micro-batch as Spark gives it: whether its function is called with it, what is counted, and what becomes of it.
 
 Spark calls on a thread of py4j's, and commits the batch when that call returns; what is raised ends the query without
 a commit. So a batch that must not be committed (the application stops, the lease is lost) is refused by raising.
 
-An async function runs in the application's loop, as its beans do. The thread that Spark has called on, which is the
-one whose jobs belong to the query, waits meanwhile and does what ``SparkBatch.run`` hands to it.
+How the function itself is called is ``batch_call``'s.
 """
 
 from __future__ import annotations
@@ -12,20 +11,15 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Future
-from functools import partial
-from queue import SimpleQueue
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
-import anyio
 from anyio.from_thread import BlockingPortal
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from rocketbox.client import Admin
 from rocketbox.frames import awaited_frames, outwards, place_of_frame, users_frame
-from rocketbox.loops import call_soon_from_thread
-from rocketbox.spark.batch import SparkBatch
+from rocketbox.spark.batch_call import BatchCall
 from rocketbox.spark.batch_log import BatchLog, PlannedBatch
 from rocketbox.spark.checkpoint import INITIAL, decode_offset
 from rocketbox.spark.deliveries import Delivery
@@ -41,8 +35,6 @@ from rocketbox.spark.signature import SparkSignature
 __all__ = ["BatchFailedTooOftenError", "BatchRunner", "RefusedError"]
 
 _log = logging.getLogger(__name__)
-ResultT = TypeVar("ResultT")
-Job = Callable[[], None]
 
 
 class RefusedError(Exception):
@@ -82,9 +74,7 @@ class BatchRunner:
         self.idle = threading.Event()
         self.idle.set()
         self._options = options
-        self._signature = signature
-        self._beans = beans
-        self._needs = {name: hint for name, hint in signature.parameters if hint in (SparkBatch, SparkSession)}
+        self._function = BatchCall(options, signature, beans=beans, delivery=delivery, name_server=name_server)
         self._delivery = delivery
         self._admin = admin
         self._name_server = name_server
@@ -93,7 +83,6 @@ class BatchRunner:
         self._refusing = self._interrupted = False
         self._cut_short: tuple[int, int] | None = None
         self._thread: int | None = None
-        self._coroutine: Coroutine[Any, Any, Any] | None = None
 
     def begin(self, log: BatchLog, planned: PlannedBatch | None, lease: Lease, portal: BlockingPortal) -> None:
         """A query is about to start; ``planned`` is the last batch of its checkpoint. Blocks: it looks into that."""
@@ -131,7 +120,7 @@ class BatchRunner:
 
     def hangs_at(self) -> str | None:
         """The line of the function's that is at work now, or waits."""
-        frames = awaited_frames(self._coroutine)
+        frames = awaited_frames(self._function.coroutine)
         if not frames and self._thread is not None:
             frames = list(outwards(sys._current_frames().get(self._thread)))
         found = users_frame(frames)
@@ -154,7 +143,7 @@ class BatchRunner:
                 self._cut_short = (batch, attempt)
             raise
         finally:
-            self._thread = self._coroutine = None
+            self._thread = None
             self.idle.set()
 
     def _is_excused(self, error: BaseException) -> bool:
@@ -234,56 +223,7 @@ class BatchRunner:
         )  # fmt: skip
 
     def _call(self, rows: DataFrame, batch: int, attempt: int) -> None:
-        session = rows.sparkSession
-        jobs: SimpleQueue[Job | None] = SimpleQueue()
-        query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
+        query_id = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         if not query_id:  # two sinks that name batches by it would overwrite each other
             raise RuntimeError("Spark does not say which query the batch belongs to (sql.streaming.queryId)")
-        given = {
-            SparkBatch: SparkBatch(
-                id=batch,
-                query_id=query_id,
-                topic=self._options.topic,
-                group=self._options.group,
-                attempt=attempt,
-                spark=session,
-                runner=partial(_run_in, jobs),
-            ),
-            SparkSession: session,
-        }
-        beans = {name: bean() for name, bean in self._beans.items()}
-        arguments = {**beans, **{name: given[hint] for name, hint in self._needs.items()}}
-        with self._delivery.of(rows, batch, self._name_server) as frame:
-            call = partial(self._signature.function, frame, **arguments)
-            if self._signature.is_async:
-                self._run_async(call, jobs)
-            else:
-                call()
-
-    def _run_async(self, call: Callable[[], Coroutine[Any, Any, Any]], jobs: SimpleQueue[Job | None]) -> None:
-        async def run() -> None:
-            self._coroutine = call()
-            await self._coroutine
-
-        ended = self._portal.start_task_soon(run)
-        ended.add_done_callback(lambda _: jobs.put(None))
-        while (job := jobs.get()) is not None:
-            job()
-        ended.result()
-
-
-async def _run_in(jobs: SimpleQueue[Job | None], function: Callable[[], ResultT]) -> ResultT:
-    """The result of function, run by whoever takes jobs; one that has begun ends, also for a caller that has gone."""
-    result: Future[ResultT] = Future()
-    ended, call_soon = anyio.Event(), call_soon_from_thread()
-
-    def job() -> None:
-        try:
-            result.set_result(function())
-        except BaseException as error:
-            result.set_exception(error)
-        call_soon(ended.set)
-
-    jobs.put(job)
-    await ended.wait()
-    return result.result()
+        self._function(rows, batch, attempt, query_id, self._portal)

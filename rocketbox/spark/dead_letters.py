@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -101,8 +101,17 @@ class DeadLetterPlan:
             yield DeadLetter(self._topic, values["body"] or None, properties, queue, values["queue_offset"])
 
 
-async def send_dead_lot(producer: Producer, lot: Sequence[DeadLetter], timeout: float) -> Mapping[int, Exception]:
-    """Send dead letters, to a topic that is made when it is not there. The errors, by the number in the lot."""
+Fetch = Callable[[Admin, DeadLetter], Awaitable[tuple[bytes, int] | None]]
+
+
+async def send_dead_lot(
+    producer: Producer, lot: Sequence[DeadLetter], timeout: float, *, fetch: Fetch | None = None
+) -> Mapping[int, Exception]:
+    """Send dead letters, to a topic that is made when it is not there. The errors, by the number in the lot.
+
+    ``fetch`` gets a body that a letter lacks, as :func:`fetch_body` does when none is given.
+    """
+    fetch = fetch or fetch_body
     admin = Admin(instance=producer.instance)
     await ensure_topic(admin, lot, producer.instance.clock)
     failed: dict[int, Exception] = {}
@@ -148,7 +157,7 @@ async def ensure_topic(admin: Admin, lot: Sequence[DeadLetter], clock: Clock) ->
         await until_in_route(admin, topic, brokers, clock, ROUTE_TIMEOUT)
 
 
-async def fetch(admin: Admin, letter: DeadLetter) -> tuple[bytes, int] | None:
+async def fetch_body(admin: Admin, letter: DeadLetter) -> tuple[bytes, int] | None:
     """The body as the broker has it, and the flags that say how it is compressed; None: it is deleted, or damaged."""
     queue, offset = letter.queue, letter.queue_offset
     pulled = await admin.pull_records(queue, offset, 1)

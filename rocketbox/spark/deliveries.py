@@ -64,8 +64,18 @@ class Delivery:
     """How one listener's function gets its batches. Raises ConfigurationError for a schema that cannot be columns."""
 
     def __init__(
-        self, *, label: str, where: str, group: str, schema: Any, as_: RowForm, on_invalid: OnInvalidBody, clock: Clock
+        self,
+        *,
+        label: str,
+        where: str,
+        group: str,
+        schema: Any,
+        as_: RowForm,
+        on_invalid: OnInvalidBody,
+        clock: Clock,
+        send_letters: Callable[[DataFrame, str, str], object] | None = None,
     ) -> None:
+        """``send_letters(letters, group, name_server)`` sends dead letters (None: Spark's processes do)."""
         self._label = label
         self._where = where
         self._group = group
@@ -73,6 +83,7 @@ class Delivery:
         self._as = as_
         self._on_invalid = on_invalid
         self._clock = clock
+        self._send_letters = send_letters or write_letters
         self._log = RareLog(_log, PERIOD)
         self._waiting: list[tuple[int, Observation]] = []
         self._untold = 0
@@ -153,18 +164,14 @@ class Delivery:
         if number := found.count():
             reason = reason_of(found.columns).alias("reason")
             whole = found.select(f"{MESSAGE}.*", reason) if MESSAGE in found.columns else found.select("*", reason)
-            self._dead_letter(whole, name_server)
+            self._send_letters(whole, self._group, name_server)
             self._saw(number, batch)
-
-    def _dead_letter(self, letters: DataFrame, name_server: str) -> None:
-        options = {"nameServer": name_server, "deadLettersOf": self._group, "writeId": "dead-letters"}
-        letters.write.format("rocketmq").mode("append").options(**options).save()
 
     def dead_letter(self, messages: DataFrame, reason: str, name_server: str) -> int:
         """Send messages, with the columns of a read, to the group's dead-letter topic; how many they were."""
         counted = Observation()
         letters = messages.withColumn("reason", f.lit(reason)).observe(counted, f.count(f.lit(1)).alias("letters"))
-        self._dead_letter(letters, name_server)
+        self._send_letters(letters, self._group, name_server)
         return int(counted.get["letters"])
 
     def _refusal(self, row: Any, columns: list[str]) -> InvalidRowError:
@@ -209,6 +216,12 @@ class Delivery:
             logging.WARNING, now, "invalid", "%s: batch %d had %d messages that could not be read, or do not fit the "
             "schema; %s (%d since the start)", self._label, batch, number, done, self.invalid,
         )  # fmt: skip
+
+
+def write_letters(letters: DataFrame, group: str, name_server: str) -> None:
+    """Send dead letters by the processes of Spark."""
+    options = {"nameServer": name_server, "deadLettersOf": group, "writeId": "dead-letters"}
+    letters.write.format("rocketmq").mode("append").options(**options).save()
 
 
 def _pandas(frame: DataFrame) -> Any:

@@ -1,0 +1,114 @@
+"""The call of a listener's function with the rows of a batch: what it is given, and on which thread it runs.
+
+A function that is no coroutine runs on the thread that calls. An async one runs in the application's loop, as its beans
+do; the thread that has called, which is the one whose jobs belong to the query, waits meanwhile and does what
+``SparkBatch.run`` hands to it. Whether a batch may begin, and what becomes of one that fails, is told in ``batches``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import anyio
+from anyio.from_thread import BlockingPortal
+from pyspark.sql import DataFrame, SparkSession
+
+from rocketbox.loops import call_soon_from_thread
+from rocketbox.spark.batch import SparkBatch
+from rocketbox.spark.deliveries import Delivery
+from rocketbox.spark.listener_options import SparkListenerOptions
+from rocketbox.spark.signature import SparkSignature
+
+__all__ = ["BatchCall"]
+
+ResultT = TypeVar("ResultT")
+Job = Callable[[], None]
+
+
+class BatchCall:
+    """Calls one function, on one thread at a time; ``beans`` give its other arguments, ``delivery`` its rows."""
+
+    def __init__(
+        self,
+        options: SparkListenerOptions,
+        signature: SparkSignature,
+        *,
+        beans: Mapping[str, Callable[[], Any]],
+        delivery: Delivery,
+        name_server: str,
+    ) -> None:
+        self.coroutine: Coroutine[Any, Any, Any] | None = None
+        """That of an async function, while it runs."""
+        self.handed_over = 0
+        """How many calls of ``SparkBatch.run`` have not come back to the loop."""
+        self._options = options
+        self._signature = signature
+        self._beans = beans
+        self._needs = {name: hint for name, hint in signature.parameters if hint in (SparkBatch, SparkSession)}
+        self._delivery = delivery
+        self._name_server = name_server
+
+    def __call__(self, rows: DataFrame, batch: int, attempt: int, query_id: str, portal: BlockingPortal) -> Any:
+        """What the function returns; async functions run in the loop of ``portal``, whose thread is another one.
+
+        Raises what the function raises, and InvalidRowError where ``on_invalid`` is ``fail``.
+        """
+        session = rows.sparkSession
+        jobs: SimpleQueue[Job | None] = SimpleQueue()
+        given = {
+            SparkBatch: SparkBatch(
+                id=batch,
+                query_id=query_id,
+                topic=self._options.topic,
+                group=self._options.group,
+                attempt=attempt,
+                spark=session,
+                runner=partial(self._run_in, jobs),
+            ),
+            SparkSession: session,
+        }
+        beans = {name: bean() for name, bean in self._beans.items()}
+        arguments = {**beans, **{name: given[hint] for name, hint in self._needs.items()}}
+        with self._delivery.of(rows, batch, self._name_server) as frame:
+            call = partial(self._signature.function, frame, **arguments)
+            return self._run_async(call, jobs, portal) if self._signature.is_async else call()
+
+    def _run_async(
+        self, call: Callable[[], Coroutine[Any, Any, Any]], jobs: SimpleQueue[Job | None], portal: BlockingPortal
+    ) -> Any:
+        async def run() -> Any:
+            self.coroutine = call()
+            return await self.coroutine
+
+        try:
+            ended = portal.start_task_soon(run)
+            ended.add_done_callback(lambda _: jobs.put(None))
+            while (job := jobs.get()) is not None:
+                job()
+            return ended.result()
+        finally:
+            self.coroutine = None
+
+    async def _run_in(self, jobs: SimpleQueue[Job | None], function: Callable[[], ResultT]) -> ResultT:
+        """The result of function, run by whoever takes jobs; what has begun ends, also for a caller that is gone."""
+        result: Future[ResultT] = Future()
+        ended, call_soon = anyio.Event(), call_soon_from_thread()
+
+        def job() -> None:
+            try:
+                result.set_result(function())
+            except BaseException as error:
+                result.set_exception(error)
+            call_soon(ended.set)
+
+        self.handed_over += 1
+        try:
+            jobs.put(job)
+            await ended.wait()
+        finally:
+            self.handed_over -= 1
+        return result.result()
