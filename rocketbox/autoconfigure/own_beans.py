@@ -6,6 +6,7 @@ the distribution: so they are there in a source tree that nobody has installed, 
 
 from __future__ import annotations
 
+import functools
 from importlib.metadata import EntryPoint
 
 from rocketbox.boot.discovery import GROUP, AutoconfigurationModule, load_autoconfiguration
@@ -24,4 +25,12 @@ def own_autoconfigurations() -> list[AutoconfigurationModule]:
     So it can be told which of them somebody misses, and why.
     ``properties`` has the models of our settings and no beans.
     """
-    return [load_autoconfiguration(point, of="rocketbox") for point in OWN]
+    loaded = map(_load, OWN)
+    return [
+        load_autoconfiguration(each, of="rocketbox") if of.problem else of for each, of in zip(OWN, loaded, strict=True)
+    ]
+
+
+@functools.cache  # these modules are part of this library, and change no more than it does
+def _load(point: EntryPoint) -> AutoconfigurationModule:
+    return load_autoconfiguration(point, of="rocketbox")

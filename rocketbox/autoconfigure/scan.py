@@ -37,6 +37,9 @@ __all__ = [
     "marked_in",
 ]
 
+UNCHANGING = ("builtins", "pydantic", "rocketbox")
+"""Packages whose classes nobody marks anything in later on: they are looked through once."""
+
 SPARK_LIBRARIES = ("pyspark", "pyarrow", "pandas")
 
 
@@ -201,8 +204,11 @@ def listeners_in(modules: Iterable[ModuleType], beans: Mapping[Any, Any], attrib
 def _marked_methods(
     class_: type, owner: Any, attribute: str, told: set[tuple[int, type | None]], *, inherited: bool = True
 ) -> Iterator[Marked]:
+    marked = {name for base in class_.__mro__ for name in _marked_names(base, attribute)}
+    if not marked:  # as mostly; the rest is slower
+        return
     names = dict.fromkeys(
-        name for base in (reversed(class_.__mro__) if inherited else (class_,)) for name in vars(base)
+        name for base in (reversed(class_.__mro__) if inherited else (class_,)) for name in vars(base) if name in marked
     )
     for name in names:
         found = [vars(base)[name] for base in class_.__mro__ if name in vars(base)]
@@ -221,6 +227,18 @@ def _marked_methods(
         if (id(member), bound_to) not in told:  # once, however many beans there are
             told.add((id(member), bound_to))
             yield Marked(getattr(class_, name), marks)
+
+
+def _marked_names(class_: type, attribute: str) -> Iterable[str]:
+    """The names of what is marked in a class itself."""
+    if class_.__module__.partition(".")[0] in UNCHANGING:
+        return _marked_names_there(class_, attribute)
+    return [name for name, member in vars(class_).items() if _own_marks(member, attribute)]
+
+
+@functools.cache
+def _marked_names_there(class_: type, attribute: str) -> tuple[str, ...]:
+    return tuple(name for name, member in vars(class_).items() if _own_marks(member, attribute))
 
 
 def _no_method(class_: type, name: str, member: object) -> Finding:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
+import os
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -132,35 +134,11 @@ class BeanDefinition:
             return name is self.target
         return name in (self.name, self.module, f"{self.module}.{self.name}", *self.bundle)
 
-    def parameters(self) -> list[BeanParameter]:
+    def parameters(self) -> Sequence[BeanParameter]:
         """What it needs; its hints are looked at only now, when it is going to be built."""
         if self.target is None:
-            return []
-        found = []
-        for parameter in parameters_of(self.target):
-            asked, problem, fix = None, "", ""
-            has_default = parameter.default is not inspect.Parameter.empty
-            if parameter.annotation is inspect.Parameter.empty:
-                problem = "it has no type"
-            else:
-                try:
-                    hint = resolve_hint(self.target, parameter.annotation)
-                    asked = dependency_of(hint)
-                    if (wrong := misplaced_qualifier(parameter.name, hint, parameter.default)) is not None:
-                        asked, has_default, problem, fix = None, False, f"it {wrong[0]}", wrong[1]
-                except Exception as error:  # evaluating an annotation can raise anything
-                    problem = f"its type {parameter.annotation} cannot be resolved: {error}"
-            found.append(
-                BeanParameter(
-                    parameter.name,
-                    asked,
-                    has_default,
-                    parameter.kind is inspect.Parameter.POSITIONAL_ONLY,
-                    problem,
-                    fix,
-                )
-            )
-        return found
+            return ()
+        return _own_parameters(self.target) if _is_own(self.target) else _parameters(self.target)
 
     def problem_finding(self) -> Finding | None:
         """What is wrong with the definition itself."""
@@ -172,10 +150,63 @@ class BeanDefinition:
         return Finding(f"bean {self.name} {self.problem}", self.where, fix)
 
 
+def _is_own(target: Callable[..., Any]) -> bool:
+    """Whether it is rocketbox's own function. What is read of one is kept for the next start in this process.
+
+    What others have written may change until then: a name that a hint is resolved by, or the mark.
+    """
+    return inspect.isfunction(target) and target.__module__.startswith("rocketbox.")
+
+
+def _parameters(target: Callable[..., Any]) -> tuple[BeanParameter, ...]:
+    found = []
+    for parameter in parameters_of(target):
+        asked, problem, fix = None, "", ""
+        has_default = parameter.default is not inspect.Parameter.empty
+        if parameter.annotation is inspect.Parameter.empty:
+            problem = "it has no type"
+        else:
+            try:
+                hint = resolve_hint(target, parameter.annotation)
+                asked = dependency_of(hint)
+                if (wrong := misplaced_qualifier(parameter.name, hint, parameter.default)) is not None:
+                    asked, has_default, problem, fix = None, False, f"it {wrong[0]}", wrong[1]
+            except Exception as error:  # evaluating an annotation can raise anything
+                problem = f"its type {parameter.annotation} cannot be resolved: {error}"
+        found.append(
+            BeanParameter(
+                parameter.name,
+                asked,
+                has_default,
+                parameter.kind is inspect.Parameter.POSITIONAL_ONLY,
+                problem,
+                fix,
+            )
+        )
+    return tuple(found)
+
+
+_own_parameters = functools.cache(_parameters)
+
+
 def define(
     target: Callable[..., Any], source: Source, origin: str = "", bundle: tuple[str, ...] = ()
 ) -> BeanDefinition:
     """The definition of a bean function or class; without a mark, one that has no conditions."""
+    if _is_own(target):
+        return _define_own(target, source, origin, bundle, os.getcwd())
+    return _define(target, source, origin, bundle)
+
+
+@functools.cache
+def _define_own(
+    target: Callable[..., Any], source: Source, origin: str, bundle: tuple[str, ...], folder: str
+) -> BeanDefinition:
+    """``folder`` is the working directory, which decides how its place is told."""
+    return _define(target, source, origin, bundle)
+
+
+def _define(target: Callable[..., Any], source: Source, origin: str, bundle: tuple[str, ...]) -> BeanDefinition:
     mark = bean_mark(target) or BeanMark()
     where = place_of(target)
     name = mark.name or str(getattr(target, "__name__", "bean"))

@@ -143,15 +143,21 @@ def fits(provided: Any, asked: Any) -> bool:
         return issubclass(provided, asked) and (asked is not object or provided is object)
     if provided == asked:
         return True
+    if isinstance(provided, type) and isinstance(asked, type):  # as below, without looking for type arguments
+        return asked is not object and _is_subclass(provided, asked)
     if typing.get_args(asked):
         bases: tuple[Any, ...] = getattr(typing.get_origin(provided) or provided, "__orig_bases__", ())
         return any(fits(base, asked) for base in bases)
     plain = typing.get_origin(provided) or provided
     if not isinstance(plain, type) or not isinstance(asked, type) or asked is object:
         return False
-    if asked in plain.__mro__:
+    return _is_subclass(plain, asked)
+
+
+def _is_subclass(class_: type, asked: type) -> bool:
+    if asked in class_.__mro__:
         return True
     try:
-        return issubclass(plain, asked)
+        return issubclass(class_, asked)
     except TypeError:  # a Protocol that is not checkable at run time
         return False

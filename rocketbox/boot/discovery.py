@@ -13,8 +13,10 @@ Source: Spring Boot 3 ``AutoConfiguration.imports``.
 
 from __future__ import annotations
 
+import os
+import sys
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
@@ -68,9 +70,32 @@ class AutoconfigurationModule:
         return tuple(dict.fromkeys(name for name in names if name))
 
 
+def _points() -> Sequence[EntryPoint]:
+    """The entry points of the installed distributions, which are looked for anew when there may be other ones.
+
+    Reading the metadata of all of them takes milliseconds, and a test starts the same service hundreds of times.
+    """
+    global _found
+    now = os.getcwd(), tuple(sys.path), tuple(sys.meta_path), tuple(map(_changed, sys.path))
+    if _found is None or _found[0] != now:
+        _found = now, tuple(entry_points(group=GROUP))
+    return _found[1]
+
+
+_found: tuple[object, Sequence[EntryPoint]] | None = None
+
+
+def _changed(folder: str) -> int:
+    """When something came into a folder of ``sys.path``, or went; importlib.metadata looks at no more than this."""
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except (OSError, ValueError):
+        return 0
+
+
 def has_autoconfigurations() -> bool:
     """Whether any distribution brings one; nothing is imported."""
-    return bool(entry_points(group=GROUP))
+    return bool(_points())
 
 
 def discover_autoconfigurations(exclude: Collection[str] = ()) -> list[AutoconfigurationModule]:
@@ -80,7 +105,7 @@ def discover_autoconfigurations(exclude: Collection[str] = ()) -> list[Autoconfi
     result all the same, and so is a module that cannot be imported, or has no beans and settings, with its ``problem``.
     """
     found: dict[tuple[str, str, str], EntryPoint] = {}  # an editable installation may be listed twice
-    for point in entry_points(group=GROUP):
+    for point in _points():
         distribution = point.dist.name if point.dist is not None else "an unknown distribution"
         found.setdefault((distribution, point.name, point.value), point)
     return [load_autoconfiguration(point, exclude) for _, point in sorted(found.items(), key=lambda entry: entry[0])]

@@ -70,6 +70,7 @@ class Plan:
     report: ConditionsReport = field(default_factory=ConditionsReport)
     per_cluster_types: list[Any] = field(default_factory=list)
     puzzling: bool = False
+    _by_type: dict[Any, tuple[int, list[BeanDefinition]]] = field(default_factory=dict, repr=False)
 
     # --- finding beans -------------------------------------------------------------------------------------------
 
@@ -85,8 +86,8 @@ class Plan:
             return [bean for bean in found if bean.primary] or found
         return found
 
-    def _fitting(self, dependency: Dependency, cluster: str) -> list[BeanDefinition]:
-        fitting = [bean for bean in self.taken if fits(bean.provides, dependency.type_)]
+    def _fitting(self, dependency: Dependency, cluster: str) -> Sequence[BeanDefinition]:
+        fitting = self._of_type(dependency.type_)
         if dependency.qualifier is not None:
             of_cluster = [bean for bean in fitting if bean.cluster_name == dependency.qualifier]
             return of_cluster or [
@@ -98,6 +99,17 @@ class Plan:
         if own or not cluster or self._is_per_cluster(dependency.type_):
             return own  # never that of another cluster
         return [bean for bean in fitting if bean.cluster is None]
+
+    def _of_type(self, type_: Any) -> Sequence[BeanDefinition]:
+        """The taken beans of a type. Each is looked at once for each type that is asked for, mostly many times."""
+        try:
+            seen, found = self._by_type.get(type_, (0, []))
+        except TypeError:  # a hint that cannot be hashed
+            return [bean for bean in self.taken if fits(bean.provides, type_)]
+        if seen < len(self.taken):
+            found += [bean for bean in self.taken[seen:] if fits(bean.provides, type_)]
+            self._by_type[type_] = len(self.taken), found
+        return found
 
     def _is_per_cluster(self, type_: Any) -> bool:
         return any(fits(provided, type_) for provided in self.per_cluster_types)
@@ -411,6 +423,8 @@ def _edges(definitions: Sequence[BeanDefinition]) -> dict[BeanDefinition, list[B
     """For each definition those that ``after`` and ``before`` put in front of it; clusters apart from each other."""
     needs: dict[BeanDefinition, list[BeanDefinition]] = {bean: [] for bean in definitions}
     for bean in definitions:
+        if not bean.mark.after and not bean.mark.before:
+            continue
         for other in definitions:
             if bean is other or (bean.cluster and other.cluster and bean.cluster != other.cluster):
                 continue

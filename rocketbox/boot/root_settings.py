@@ -6,8 +6,9 @@ the files of active profiles (``rocketbox-<profile>.yaml``), what these import, 
 everywhere, variables as ``ROCKETMQ_NAME_SERVER``, ``ROCKETMQ_NAMESERVER`` or ``ROCKETMQ__NAME_SERVER``.
 
 The only module that knows pydantic-settings, which does the merging: each layer is a source of one root
-``BaseSettings`` that is made once for a start. A source says its entries, values as they were written with their
-places; what pydantic-settings made of all of them has its ``${...}`` replaced, is turned into values, and validated.
+``BaseSettings``, whose class is kept for the next start with the same models. A source says its entries, values as they
+were written with their places; what pydantic-settings made of all of them has its ``${...}`` replaced, is turned into
+values, and validated.
 
 Source: Spring Boot 3 externalized configuration.
 """
@@ -15,9 +16,10 @@ Source: Spring Boot 3 externalized configuration.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, Self, Unpack
 
 from pydantic import BaseModel, ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
@@ -28,6 +30,7 @@ from rocketbox.boot.failures import without_secrets
 from rocketbox.boot.file_choice import PROFILES_PREFIX, choose_files, early_value
 from rocketbox.boot.files import exposed_secrets, idle_keys
 from rocketbox.boot.imports import ConfigProperties
+from rocketbox.boot.kept_by_models import KeptByModels
 from rocketbox.boot.layers import Entry, Layer
 from rocketbox.boot.origins import Origin, Ready, Scalar, split_key
 from rocketbox.boot.placeholders import PlaceholderError
@@ -47,7 +50,13 @@ STRICT_PREFIXES = ("rocketmq", "rocketbox")
 
 def schema_of(models: Mapping[str, type[BaseModel]], strict_prefixes: Sequence[str] = STRICT_PREFIXES) -> Schema:
     """The keys that :func:`load_settings` knows for these models, its own about profiles and imports included."""
-    return Schema({**models, **OWN_MODELS}, strict_prefixes)
+    models = {**models, **OWN_MODELS}
+    return _schemas.of(models.items(), tuple(strict_prefixes), lambda: Schema(models, strict_prefixes))
+
+
+_schemas: KeptByModels[Schema] = KeptByModels()
+_roots: KeptByModels[type[RootSettings]] = KeptByModels()
+_bound_now: ContextVar[_Binding] = ContextVar("what is bound now")
 
 
 class _LayerSource(PydanticBaseSettingsSource):
@@ -79,24 +88,23 @@ class RootSettings(BaseSettings):
 
     model_config = SettingsConfigDict(hide_input_in_errors=True)  # an input may be a secret
 
-    layers: ClassVar[Sequence[Layer]] = ()
-    binding: ClassVar[_Binding]
-
     @classmethod
     def settings_customise_sources(
         cls, settings_cls: type[BaseSettings], *args: Any, **kwargs: Any
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Our layers, the highest first, and none of the sources that pydantic-settings would read by itself."""
-        return tuple(_LayerSource(settings_cls, layer, cls.binding) for layer in reversed(cls.layers))
+        binding = _bound_now.get()
+        return tuple(_LayerSource(settings_cls, layer, binding) for layer in reversed(binding.layers))
 
     @model_validator(mode="wrap")
     @classmethod
     def _bind(cls, merged: Any, validate: Callable[[Any], Self]) -> Self:
-        values = cls.binding.values(merged)
+        binding = _bound_now.get()
+        values = binding.values(merged)
         try:
             return validate(values)
         except ValidationError as error:  # what is right holds all the same
-            cls.binding.refuse(error)
+            binding.refuse(error)
             for problem in error.errors(include_url=False, include_context=False, include_input=False):
                 _drop(values, problem["loc"])
             return validate(values)
@@ -117,8 +125,8 @@ def load_settings(
 
     Raises SettingsError with everything that is wrong.
     """
+    schema = schema_of(models, strict_prefixes)
     models = {**models, **OWN_MODELS}
-    schema = Schema(models, strict_prefixes)
     file, env_file = options.get("file"), options.get("env_file")
     sources = Sources(schema, options)
     chosen = choose_files(sources, file, options.get("profiles", ()))
@@ -189,7 +197,7 @@ class _Binding:
         self._schema = schema
         self._models = models
         self._names = {prefix: f"section_{number}" for number, prefix in enumerate(models)}
-        self._layers = layers
+        self.layers = layers
         self._sources = sources
         self._file = file
         self._refused = set(sources.refused)
@@ -204,13 +212,16 @@ class _Binding:
         Empty when models lack values without them.
         """
         fields: dict[str, Any] = {name: (self._models[prefix], ...) for prefix, name in self._names.items()}
-        settings_class = create_model("BoundSettings", __base__=root, **fields)
-        settings_class.layers = self._layers
-        settings_class.binding = self
+        settings_class = _roots.of(
+            self._models.items(), root, lambda: create_model("BoundSettings", __base__=root, **fields)
+        )
+        token = _bound_now.set(self)
         try:
             bound = settings_class()
         except ValidationError:
             return {}
+        finally:
+            _bound_now.reset(token)
         return {prefix: getattr(bound, name) for prefix, name in self._names.items()}
 
     def values(self, merged: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ than YAML's own plain ones, keys that are no text, alias bombs, and everything t
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -140,6 +141,15 @@ def read_documents(path: Path, findings: list[Finding]) -> list[Document]:
     text = _read_text(path, label, findings)
     if text is None:
         return []
+    documents, wrong = _documents_in(text, label)
+    findings += wrong
+    return list(documents)
+
+
+@functools.lru_cache(maxsize=16)  # a test starts the same service hundreds of times, and PyYAML takes 1 ms for 10 lines
+def _documents_in(text: str, label: str) -> tuple[tuple[Document, ...], tuple[Finding, ...]]:
+    """The documents of a text that was read from a file, and what is wrong with it."""
+    findings: list[Finding] = []
     documents: list[Document] = []
     try:
         for node in yaml.compose_all(text, Loader=yaml.SafeLoader):
@@ -151,11 +161,11 @@ def read_documents(path: Path, findings: list[Finding]) -> list[Document]:
             documents.append(Document(() if reader.is_bomb else tuple(reader.items)))
     except yaml.YAMLError as error:
         findings.append(_not_yaml(error, text, label))
-        return []
+        return (), tuple(findings)
     except RecursionError:  # PyYAML calls itself for each level
         findings.append(_too_deep(text, label))
-        return []
-    return documents
+        return (), tuple(findings)
+    return tuple(documents), tuple(findings)
 
 
 def _read_text(path: Path, label: str, findings: list[Finding]) -> str | None:
