@@ -7,9 +7,10 @@ each micro-batch, and the same batch has the same id and offsets when it comes a
 What is done in turn, until a stop or something that no restart mends (the states are in ``states``):
 
     the topic is there          else it is asked for each second        ``topic_watch``
-    the lease is held           else the listener stands by             ``lease``
+    the lease is held           else the listener stands by             ``lease_keeping``
     there is a session          a dead one is replaced                  ``session``
     the query is started        and its batches given to the function   ``query``, ``batches``
+    it goes on                  and health and the group hear of it     ``position``
     it has ended                finished, failed, or from above again, a little later each time; a query that
                                 somebody stopped has failed as well; the lease is kept meanwhile
 """
@@ -17,7 +18,7 @@ What is done in turn, until a stop or something that no restart mends (the state
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -31,7 +32,6 @@ from rocketbox.blocking import WorkerPool
 from rocketbox.client import Admin, MQClientInstance
 from rocketbox.clock import Clock
 from rocketbox.listeners import ContainerState
-from rocketbox.message import MessageQueue
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.batch_log import BatchLog, PlannedBatch
 from rocketbox.spark.batches import BatchRunner
@@ -40,12 +40,14 @@ from rocketbox.spark.deliveries import Delivery
 from rocketbox.spark.driver_id import driver_id
 from rocketbox.spark.java import JavaNotFoundError
 from rocketbox.spark.lease import Lease, LeaseAnswer, LeaseLostError
+from rocketbox.spark.lease_keeping import LeaseKeeper
 from rocketbox.spark.listener_options import SparkListenerOptions
-from rocketbox.spark.mirror import Following, GroupMirror
 from rocketbox.spark.paths import checkpoint_location, local_folder
+from rocketbox.spark.position import QueryPosition
 from rocketbox.spark.py4j_log import told_once
-from rocketbox.spark.query import GONE, in_words, is_permanent, is_the_sources, start_query, stop_query
-from rocketbox.spark.query_progress import BatchProgress, follow, lag_of, unfollow
+from rocketbox.spark.query import GONE, in_words, is_permanent, is_the_sources, start_query
+from rocketbox.spark.query_progress import follow, unfollow
+from rocketbox.spark.query_stop import QueryStop
 from rocketbox.spark.session import SparkRuntime, is_alive
 from rocketbox.spark.signature import SparkSignature, read_spark_signature
 from rocketbox.spark.starting import CLOCKS_DIFFER_MS
@@ -68,10 +70,9 @@ ResultT = TypeVar("ResultT")
 FIRST_BACKOFF = 1.0  # seconds until a failed query is started again; doubles up to LONGEST_BACKOFF
 LONGEST_BACKOFF = 60.0
 POLL = 0.2  # seconds between two looks at the query: Spark offers nothing that could be awaited
-STAND_BY_POLL = 2.0  # seconds between two tries to get the lease
-COMMIT_POLL = 0.02  # seconds; a stop waits for Spark to commit the last batch
+STILL_AT_WORK_POLL = 2.0  # seconds between two looks at one that was stopped, and whose function does not end
+LAST_BATCH = 2.0  # seconds for a batch to end that began when the query did, while a stop was asked for
 LAST_STEP = 1.0  # seconds for the group to be told of the batch that a query did last
-LONGEST_RESERVE = 2.0  # seconds of a stop that are kept for Spark's part of it; a quarter of it at most
 
 
 class QueryStoppedError(Exception):
@@ -135,21 +136,16 @@ class SparkListenerContainer:
             succeeded=self._batch_is_done,
         )
         self._watch = TopicWatch(self._admin, options.group, options.topic, clock)
+        self._position = QueryPosition(options.group, self._admin, self._watch, clock)
         self._starting_offsets = options.starting_offsets
         self._stack = AsyncExitStack()
         self._stopping = False
         self._query: StreamingQuery | None = None
         self._session: SparkSession | None = None
-        self._last: BatchProgress | None = None
-        self._read: Mapping[MessageQueue, int] | None = None
-        """Up to where the query has read, as it is known; None: that is not, or another driver reads on."""
         self._watching: SupervisedTask | None = None
-        self._keeper: SupervisedTask | None = None
-        self._left_behind: StreamingQuery | None = None
-        """A query whose function did not end when it was stopped: its batch is not committed, but it still runs."""
 
     async def __aenter__(self) -> Self:
-        self._stop_asked, self._lease_lost = anyio.Event(), anyio.Event()
+        self._stop_asked = anyio.Event()
         options = self.options
         async with AsyncExitStack() as stack:
             stack.enter_context(told_once(BatchRunner.__call__))
@@ -160,8 +156,22 @@ class SparkListenerContainer:
             self._threads = await stack.enter_async_context(WorkerPool(2, f"spark-{options.group}"))
             self._portal = await stack.enter_async_context(BlockingPortal())
             self._tasks = await stack.enter_async_context(Supervisor(f"spark listener {options.group}", self._clock))
-            self._following = Following(GroupMirror(options.group, self._clock), self._admin, self._clock)
-            self._tasks.start("group", self._following.run)
+            self._stop = QueryStop(
+                options.group,
+                self._batches,
+                portal=self._portal if self.signature.is_async else None,
+                threads=self._threads,
+                clock=self._clock,
+            )
+            self._keeper = LeaseKeeper(
+                self._lease,
+                options.group,
+                options.topic,
+                tasks=self._tasks,
+                clock=self._clock,
+                waits=self._waits_for_lease,
+            )
+            self._tasks.start("group", self._position.run)
             self._task = self._tasks.start("query", self._run, restart=False)
             self._stack = stack.pop_all()
         return self
@@ -213,15 +223,7 @@ class SparkListenerContainer:
             "busy": not self._batches.idle.is_set(),
             "invalid": self._delivery.invalid,
         }
-        if (last := self._last) is not None:
-            progress |= {
-                "rows": last.rows,
-                "rows_per_second": last.rows_per_second,
-                "batch_seconds": last.seconds,
-            }
-        if (read := self._read) is not None:
-            lag = lag_of(self._watch.ends, read)
-            progress |= {"lag": sum(lag.values()), "lag_by_queue": lag}
+        progress |= self._position.shown()
         return ContainerState(self.cluster, self.group, status, ready, reason, progress)
 
     @property
@@ -243,58 +245,21 @@ class SparkListenerContainer:
 
         One that begins from now on is refused, so nothing unprocessed is committed.
         """
-        until = self._clock.monotonic() + timeout
         self._batches.refuse()
         self._stopping = True
         self._stop_asked.set()
         with anyio.CancelScope(shield=True):
             if (query := self._query) is not None:
                 try:
-                    await self._drain_query(query, until, min(LONGEST_RESERVE, timeout / 4))
+                    assert self._session is not None
+                    await self._stop.drain(self._session, query, timeout)
                 except GONE as error:  # then it does not run either
                     _log.warning(
                         "Spark listener %s: its Java process is gone at the stop: %s", self.group, in_words(error)
                     )
             elif not self._batches.idle.is_set():
-                await self._drain_function(timeout)
+                await self._stop.drain_function(timeout)
             await self._task.wait()  # it may be starting a query just now
-
-    async def _drain_query(self, query: StreamingQuery, until: float, reserve: float) -> None:
-        await self._drain_function(max(0.0, until - self._clock.monotonic() - reserve))
-        with self._clock.move_on_after(until - self._clock.monotonic()):
-            while await self._threads.run(self._commits, query):
-                await self._clock.sleep(COMMIT_POLL)
-        await self._stop_query(query, until - self._clock.monotonic())
-        await self._threads.run(self._batches.take_back)
-
-    async def _drain_function(self, left: float) -> None:
-        if not await self._threads.run(self._batches.idle.wait, left):
-            place = self._batches.hangs_at()
-            _log.warning(
-                "batch %d of Spark listener %s has not ended within %.1f s%s; it is not committed and comes again",
-                self._batches.attempt[0], self.group, left, f", it is at {place}" if place else "",
-            )  # fmt: skip
-            if self.signature.is_async:
-                await self._portal.stop(cancel_remaining=True)  # it ends by that
-
-    def _commits(self, query: StreamingQuery) -> bool:
-        """Whether Spark has yet to write down that the last batch is done; stopped before, it would come again."""
-        if not self._batches.idle.is_set() or not query.isActive:
-            return False
-        progress, done = query.lastProgress, self._batches.done
-        return done >= 0 and (progress is None or progress["batchId"] < done)
-
-    async def _stop_query(self, query: StreamingQuery, timeout: float) -> None:
-        assert self._session is not None
-        try:
-            await self._threads.run(stop_query, self._session, query, timeout)
-        except Exception as error:
-            self._left_behind = query
-            place = self._batches.hangs_at()
-            _log.warning(
-                "the query of Spark listener %s does not stop, since its function does not end%s: %s",
-                self.group, f" (at {place})" if place else "", in_words(error),
-            )  # fmt: skip
 
     async def _unless_stopped(self, function: Callable[[], Awaitable[ResultT]]) -> ResultT | None:
         """The result of function; None when a stop is asked for meanwhile."""
@@ -331,7 +296,7 @@ class SparkListenerContainer:
                 if self._has_stopped() or self.has_ended:
                     return
                 if error is None or isinstance(error, LeaseLostError):
-                    self._last = self._read = self._watch.read = None  # who reads on now knows
+                    self._position.forget()  # who reads on now knows
                     continue
                 if self._clock.monotonic() - started > LONGEST_BACKOFF:
                     backoff = FIRST_BACKOFF
@@ -342,8 +307,8 @@ class SparkListenerContainer:
                 await self._pause(error, why, backoff)
                 backoff = min(backoff * 2, LONGEST_BACKOFF)
         finally:
-            if self._left_behind is None:  # else it still writes, and nobody else may before the lease has run out
-                await self._lease.release()
+            if not self._stop.has_left_one_behind:  # else it still writes, and nobody else may before the lease's end
+                await self._keeper.release()
 
     def _has_stopped(self) -> bool:
         return self._stopping
@@ -358,8 +323,8 @@ class SparkListenerContainer:
     async def _run_once(self) -> BaseException | None:
         """From the topic to the end of a query; what ended it, None where it is nobody's fault."""
         took_over: bool | None = False
-        if is_new := not self._lease.held:
-            took_over = await self._unless_stopped(self._take_lease)
+        if is_new := not self._keeper.held:
+            took_over = await self._unless_stopped(self._until_it_may_read)
         if took_over is None or self._has_stopped():
             return None
         session = self._session = await self._runtime.session()
@@ -370,7 +335,7 @@ class SparkListenerContainer:
         planned = await self._threads.run(log.last_planned)
         if is_new:
             await self._check_checkpoint(planned, took_over)
-        self._follow_to(await self._threads.run(log.read_up_to, planned))
+        self._position.begins(await self._threads.run(log.read_up_to, planned))
         await self._threads.run(self._batches.begin, log, planned, self._lease, self._portal)
         if self._has_stopped():
             return None
@@ -378,23 +343,22 @@ class SparkListenerContainer:
         run_id = ""
         try:
             run_id = await self._threads.run(lambda: str(query.runId))
-            await self._threads.run(follow, session, run_id, self._take_progress)
+            await self._threads.run(follow, session, run_id, self._position.moves)
             if self._has_stopped():  # while it started: nobody else knows of it
-                await self._drain_query(query, self._clock.monotonic() + LONGEST_RESERVE, LONGEST_RESERVE)
+                await self._stop.drain(session, query, LAST_BATCH)
                 return None
             self._is(SparkListenerState.RUNNING)
-            error = await self._until_end(query)
+            error = await self._until_end(session, query)
             with self._clock.move_on_after(LAST_STEP), suppress(*GONE):
-                self._follow_to(await self._threads.run(lambda: log.read_up_to(log.last_planned())))
-                await self._following.step()
+                await self._position.ends(await self._threads.run(lambda: log.read_up_to(log.last_planned())))
             return error
         finally:
             self._query = None
             await self._threads.run(unfollow, session, run_id)
             await self._threads.run(self._batches.take_back)
 
-    async def _take_lease(self) -> bool:
-        """Return when it is held, and kept from then on; whether another driver was seen to have it."""
+    async def _until_it_may_read(self) -> bool:
+        """Return when its topic is there and the lease held; whether another driver was seen to have that."""
         await self._until_left_alone()
         since = self._clock.time_ms() - CLOCKS_DIFFER_MS
         was_there = await self._watch.until_there()
@@ -402,33 +366,19 @@ class SparkListenerContainer:
             self._starting_offsets = f"{since}ms"  # what came later than this listener; its brokers may have been away
         if self._watching is None:
             self._watching = self._tasks.start("topic", self._watch.watch)
-        by_another = False
-        while True:
-            answer = await self._lease.take()
-            if answer.held and by_another:
-                answer = await self._lease.settle()
-            if answer.held:
-                break
-            self._wait_for_lease(answer)
-            by_another = by_another or answer.by_another
-            await self._clock.sleep(STAND_BY_POLL)
-        if by_another:
-            _log.warning("Spark listener %s takes over topic %s", self.group, self.options.topic)
+        took_over = await self._keeper.take()
+        if took_over:
             self._is(SparkListenerState.STARTING)
-        if self._keeper is not None:
-            self._keeper.cancel()
-        self._lease_lost = anyio.Event()
-        self._keeper = self._tasks.start("lease", self._keep_lease, self._lease_lost)
-        return by_another
+        return took_over
+
+    def _waits_for_lease(self, answer: LeaseAnswer) -> None:
+        self._is(SparkListenerState.STANDING_BY if answer.by_another else SparkListenerState.STARTING, answer.why)
 
     async def _until_left_alone(self) -> None:
-        """Return when the query that did not stop has ended: Spark runs no second one of its name."""
-        while (query := self._left_behind) is not None:
-            if not await self._threads.run(lambda query=query: query.isActive):
-                self._left_behind = None
-                return
+        """Return when the query that did not stop has ended."""
+        while not await self._stop.has_ended():
             self._is(SparkListenerState.RESTARTING, "its last query has been stopped, and its function does not end")
-            await self._clock.sleep(STAND_BY_POLL)
+            await self._clock.sleep(STILL_AT_WORK_POLL)
 
     async def _until_idle(self) -> None:
         """Return when the function has ended: a Java process that dies leaves it at work, and its batch comes again."""
@@ -437,17 +387,6 @@ class SparkListenerContainer:
             why = "its Java process has ended while its function was at work, which has not ended yet"
             self._is(SparkListenerState.RESTARTING, f"{why} (it is at {place})" if place else why)
             await self._clock.sleep(POLL)
-
-    def _wait_for_lease(self, answer: LeaseAnswer) -> None:
-        state = SparkListenerState.STANDING_BY if answer.by_another else SparkListenerState.STARTING
-        if self.status is not state or self._situation.why != answer.why:
-            does = "stands by" if answer.by_another else "waits"
-            _log.warning("Spark listener %s %s: %s", self.group, does, answer.why)
-        self._is(state, answer.why)
-
-    async def _keep_lease(self, lost: anyio.Event) -> None:
-        await self._lease.keep()
-        lost.set()
 
     async def _check_checkpoint(self, planned: PlannedBatch | None, took_over: bool) -> None:
         """Raise ConfigurationError when others have read on, and this checkpoint does not know of it."""
@@ -461,14 +400,14 @@ class SparkListenerContainer:
         if refusal is not None:
             raise refusal
 
-    async def _until_end(self, query: StreamingQuery) -> BaseException | None:
-        while self._left_behind is None and await self._threads.run(lambda: query.isActive):
-            if self._lease_lost.is_set() and not self._has_stopped():
+    async def _until_end(self, session: SparkSession, query: StreamingQuery) -> BaseException | None:
+        while not self._stop.has_left_one_behind and await self._threads.run(lambda: query.isActive):
+            if self._keeper.lost and not self._has_stopped():
                 _log.warning("Spark listener %s has lost its lease; its query stops", self.group)
                 self._batches.interrupt()
-                await self._stop_query(query, LONGEST_RESERVE)
+                await self._stop.stop(session, query)
                 return None
-            self._follow_to(self._read)
+            self._position.tell()
             await self._clock.sleep(POLL)
         if self._has_stopped():
             return None
@@ -526,16 +465,6 @@ class SparkListenerContainer:
             starting_offsets=self._starting_offsets,
             on_batch=self._batches,
         )
-
-    def _follow_to(self, read: Mapping[MessageQueue, int] | None) -> None:
-        self._read = self._watch.read = read
-        if read is not None:
-            self._following.up_to(read)
-
-    def _take_progress(self, progress: BatchProgress) -> None:
-        self._last = progress
-        if progress.end:
-            self._read = progress.end
 
     def _batch_is_done(self) -> None:
         self.error = None

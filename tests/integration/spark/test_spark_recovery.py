@@ -158,7 +158,7 @@ async def test_a_query_that_stops_for_its_lease_has_tried_nothing(
     def handle(rows: DataFrame, batch: SparkBatch) -> None:
         attempts.append(batch.attempt)
         if len(attempts) == 1:
-            running._portal.call(running._lease.release)
+            running._portal.call(running._keeper.release)
             with suppress(LeaseLostError):
                 running._portal.call(running._lease.confirm)  # whoever keeps it is told
             while True:  # until Spark ends its jobs
