@@ -1,8 +1,8 @@
 """``make mutants ARGS="--package protocol"``: 100 mutants of a package as a seed chooses them, against its unit tests.
 
 What is known is kept in .rocketbox/mutants and not tried again: a killed mutant as long as its module is the same, one
-that survived as long as the tests are the same too. So a run that was broken off goes on, and after a test was made
-stronger only what survived is tried once more.
+that survived as long as the tests and their budget are the same too. So a run that was broken off goes on, and after a
+test was made stronger only what survived is tried once more.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class _Run:
         self._folder, self._package, self._arguments = folder, package, arguments
         # As it is now: whoever waits for the run may work on.
         self._root = root = copy_project(root, folder / f"{package.name}-begun")
-        tests = digest_of(root, package.test_paths(root))
+        tests = f"{digest_of(root, package.test_paths(root))}, {arguments.budget:g} s"
         self._known = Known(folder / f"{package.name}.jsonl", tests)
         self._copies: list[Copy] = []
         self._trials: dict[int, Trial] = {}

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -54,8 +54,9 @@ class Coverage:
     failed: list[str] = field(default_factory=list)
 
     def tests_of(self, change: Change, budget: float, first: Sequence[str] = ()) -> list[str]:
-        """The tests that run the changed lines, shortest first, as many as take ``budget`` seconds undisturbed.
+        """The tests that run the changed lines, as many as take ``budget`` seconds undisturbed.
 
+        Chosen are the shortest, at first one of each function: what its other parameters notice it most often does too.
         Where lines are run by an import, these are all tests that run anything of the module, or all of the package.
         Tests of a file stay together, or its fixtures would be made for each anew; but those of ``first`` come first.
         """
@@ -65,9 +66,11 @@ class Coverage:
             found |= {test for tests in lines.values() for test in tests}
         if not found - {""}:
             found = set(self.seconds)  # a table that is only imported
+        shortest = sorted(found - {""} - set(self.failed), key=lambda test: (self.seconds.get(test, 0.0), test))
+        one_of_each = set({test.partition("[")[0]: test for test in reversed(shortest)}.values())
         chosen: list[str] = []
         left = budget
-        for test in sorted(found - {""} - set(self.failed), key=lambda test: (self.seconds.get(test, 0.0), test)):
+        for test in sorted(shortest, key=lambda test: test not in one_of_each):
             if (left := left - self.seconds.get(test, 0.0)) < 0 and chosen:
                 break
             chosen.append(test)
@@ -76,6 +79,28 @@ class Coverage:
             files[_file(test)] = files.get(_file(test), 0.0) + self.seconds.get(test, 0.0)
         place = {test: number for number, test in enumerate(first)}
         return sorted(chosen, key=lambda test: (place.get(test, len(place)), files[_file(test)], _file(test)))
+
+    def without(self, files: Collection[str]) -> Coverage:
+        """But for the tests of these files."""
+        return Coverage(
+            {test: seconds for test, seconds in self.seconds.items() if _file(test) not in files},
+            {
+                module: {line: [test for test in tests if _file(test) not in files] for line, tests in lines.items()}
+                for module, lines in self.lines.items()
+            },
+            self.imported,
+            [test for test in self.failed if _file(test) not in files],
+        )
+
+    def with_those_of(self, other: Coverage) -> Coverage:
+        """And what the tests of another part run."""
+        lines = {module: dict(tests) for module, tests in self.lines.items()}
+        for module, more in other.lines.items():
+            known = lines.setdefault(module, {})
+            for line, tests in more.items():
+                known[line] = [*known.get(line, ()), *(test for test in tests if test not in known.get(line, ()))]
+        imported = [*self.imported, *(name for name in other.imported if name not in self.imported)]
+        return Coverage({**self.seconds, **other.seconds}, lines, imported, [*self.failed, *other.failed])
 
     def seconds_of(self, tests: Sequence[str]) -> float:
         return sum(self.seconds.get(test, 0.0) for test in tests)
@@ -205,7 +230,7 @@ class Copy:
 
 
 class Known:
-    """The results of earlier runs, a line of JSON each."""
+    """The results of earlier runs, a line of JSON each. ``tests`` says which tests a mutant met that survived."""
 
     def __init__(self, path: Path, tests: str) -> None:
         self._path, self._tests = path, tests
@@ -236,17 +261,29 @@ def _key(source: str, tests: str = "") -> str:
 
 
 def covered(copy: Copy, package: Package, root: Path, kept: Path) -> Coverage:
-    """Which test runs which line, and how long it takes: of the file ``kept``, while no module and no test changes."""
-    modules, tests = package.module_paths(root), package.test_paths(root)
-    digest = digest_of(root, [*modules, *tests])
-    if kept.exists() and (known := json.loads(kept.read_text()))["digest"] == digest:
-        return Coverage(known["seconds"], known["lines"], known["imported"], known["failed"])
-    answer = copy.cover(tests, modules)
-    if "lines" not in answer:
-        raise RuntimeError(f"the tests of {package.name} did not run: {answer['text']}")
+    """Which test runs which line, and how long it takes: of the file ``kept``, but for tests that have changed.
+
+    When a module has changed, all tests are run.
+    """
+    modules, files = package.module_paths(root), package.test_paths(root)
+    digests = {"modules": digest_of(root, modules), **{file: digest_of(root, [file]) for file in files}}
+    known = json.loads(kept.read_text()) if kept.exists() else {"digests": {}}
+    if known["digests"].get("modules") != digests["modules"]:
+        known = {"digests": {}, "seconds": {}, "lines": {}, "imported": [], "failed": []}
+    coverage = Coverage(known["seconds"], known["lines"], known["imported"], known["failed"])
+    if known["digests"] == digests:
+        return coverage
+    changed = [file for file in files if known["digests"].get(file) != digests[file]]
+    coverage = coverage.without({*changed, *(set(known["digests"]) - set(digests))})
+    if changed:
+        answer = copy.cover(changed, modules)
+        if "lines" not in answer:
+            raise RuntimeError(f"the tests of {package.name} did not run: {answer['text']}")
+        found = Coverage(answer["seconds"], answer["lines"], answer["imported"], answer["failed"])
+        coverage = coverage.with_those_of(found)
     kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps({"digest": digest, **answer}))
-    return Coverage(answer["seconds"], answer["lines"], answer["imported"], answer["failed"])
+    kept.write_text(json.dumps({"digests": digests, **asdict(coverage)}))
+    return coverage
 
 
 def digest_of(root: Path, paths: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.packages import PACKAGES, Change, Package
-from tests.mutants.trials import Copy, Coverage, Known, Result
+from tests.mutants.trials import Copy, Coverage, Known, Result, covered
 
 ROOT = Path(__file__).parents[2]
 MODULE = "rocketbox/sums.py"
@@ -108,6 +108,47 @@ def test_the_tests_that_run_the_line_are_chosen_shortest_file_first() -> None:
     assert coverage.tests_of(change(5), budget=2) == ["a::2", "b::1"]
     assert coverage.tests_of(change(5), budget=0) == ["a::2"], "one at least"
     assert coverage.tests_of(change(5), budget=20, first=["a::1"]) == ["a::1", "b::1", "a::2"]
+
+
+def test_one_test_of_each_function_is_chosen_before_the_others_of_any() -> None:
+    seconds = {"a::1[x]": 0.2, "a::1[y]": 0.1, "a::1[z]": 0.3, "b::1": 1.0, "b::2[x]": 2.0}
+    coverage = Coverage(seconds, lines_of((5, [*seconds])), [])
+    assert set(coverage.tests_of(change(5), budget=3.15)) == {"a::1[y]", "b::1", "b::2[x]"}
+    assert set(coverage.tests_of(change(5), budget=3.35)) == {"a::1[y]", "a::1[x]", "b::1", "b::2[x]"}
+    assert set(coverage.tests_of(change(5), budget=20)) == set(seconds)
+
+
+def test_after_a_test_has_changed_only_its_file_is_run_to_see_which_lines_it_runs(
+    copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, kept, asked = tmp_path / "project", tmp_path / "coverage.json", list[list[str]]()
+    for path in (MODULE, "tests/test_a.py", "tests/test_b.py", "tests/test_c.py"):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text("as it was")
+    package = Package(name="sums", what="", modules=(MODULE,), tests=("tests/test_*.py",))
+
+    def cover(tests: list[str], modules: list[str]) -> dict[str, object]:
+        asked.append(tests)
+        found = [f"{test}::{len(asked)}" for test in tests]
+        lines = {MODULE: {"1": ["", *found], str(4 + len(asked)): found}}
+        return {"lines": lines, "seconds": dict.fromkeys(found, 1.0), "imported": ["json"], "failed": found[:1]}
+
+    monkeypatch.setattr(copy, "cover", cover)
+    first = covered(copy, package, root, kept)
+    assert covered(copy, package, root, kept) == first
+    assert asked == [["tests/test_a.py", "tests/test_b.py", "tests/test_c.py"]]
+    (root / "tests/test_b.py").write_text("stronger")
+    (root / "tests/test_c.py").unlink()
+    again = covered(copy, package, root, kept)
+    assert covered(copy, package, root, kept) == again
+    assert asked[1:] == [["tests/test_b.py"]]
+    assert again.seconds == {"tests/test_a.py::1": 1.0, "tests/test_b.py::2": 1.0}
+    both = ["tests/test_a.py::1", "tests/test_b.py::2"]
+    assert again.lines == {MODULE: {"1": ["", *both], "5": both[:1], "6": both[1:]}}
+    assert (again.imported, again.failed) == (["json"], both)
+    (root / MODULE).write_text("other lines")
+    covered(copy, package, root, kept)
+    assert asked[2:] == [["tests/test_a.py", "tests/test_b.py"]]
 
 
 def test_a_line_that_an_import_runs_concerns_all_tests_of_the_module() -> None:
