@@ -198,35 +198,45 @@ class EmbeddedServers(LocalServers):
                 await stack.enter_async_context(name_server)
             except ListenError as error:
                 raise _cannot_listen(options, "name-server-port", error) from error
-            broker = Broker(
-                broker_options,
-                name_servers=[name_server.address],
-                clock=self._clock,
-                network=self._network,
-                storage=self._storage,
-            )
-            try:
-                await stack.enter_async_context(broker)
-            except ListenError as error:
-                raise _cannot_listen(options, "port", error) from error
-            except OSError as error:
-                raise ConfigurationError(
-                    Finding(
-                        f"{options.prefix}data-dir: the store cannot be opened in {options.data_dir}: {error}",
-                        options.places.get("data-dir"),
-                        "see that this process may write there and that the disk has room, or choose another directory",
-                    )
-                ) from error
+            self._name_server = name_server
+            stack.callback(self._forget)
+            await self._run_broker(stack, broker_options)
             self._stack = stack.pop_all()
-        self._name_server, self._broker = name_server, broker
+        return self
+
+    async def _run_broker(self, stack: AsyncExitStack, options: BrokerOptions) -> None:
+        """Start a broker that is stopped with the stack; errors are told in the words of the settings."""
+        broker = Broker(
+            options,
+            name_servers=[self.name_server.address],
+            clock=self._clock,
+            network=self._network,
+            storage=self._storage,
+        )
+        said = self.options
+        try:
+            await stack.enter_async_context(broker)
+        except ListenError as error:
+            raise _cannot_listen(said, "port", error) from error
+        except OSError as error:
+            raise ConfigurationError(
+                Finding(
+                    f"{said.prefix}data-dir: the store cannot be opened in {said.data_dir}: {error}",
+                    said.places.get("data-dir"),
+                    "see that this process may write there and that the disk has room, or choose another directory",
+                )
+            ) from error
+        self._broker = broker
         broker.store.on_state_change.append(partial(self._store_changed, broker))
         self._store_changed(broker)
-        return self
+
+    def _forget(self) -> None:
+        self._name_server = self._broker = None
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        self._name_server = self._broker = None
+        self._forget()
         return await self._stack.__aexit__(kind, error, trace)
 
     @classmethod

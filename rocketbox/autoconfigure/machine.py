@@ -6,7 +6,7 @@ is meant when nothing is said is the machine itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -29,6 +29,10 @@ def _in_thread(options: EmbeddedOptions) -> LocalServers:
     return EmbeddedServers.in_thread(options)
 
 
+def _none(cluster: str) -> tuple[()]:
+    return ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """``Machine()`` is the one that this process runs on: TCP, its disk, servers in a thread of their own."""
@@ -42,10 +46,15 @@ class Machine:
     """Makes name server and broker, which the application starts where its settings ask for them."""
     client_options: Mapping[str, Any] = field(default_factory=dict)
     """Options of all clients, such as how often they do what has to be done now and then; these win over settings."""
-    send_middleware: tuple[SendMiddleware, ...] = ()
-    """What sees all sends of the application, outside of its own middleware."""
-    consume_middleware: tuple[ConsumeMiddleware, ...] = ()
-    """What sees all calls of handlers, outside of its own middleware."""
+    name_server: Callable[[str, str], str] | None = None
+    """Where the name server of a cluster is, given the cluster's name (empty: the main one) and what the settings say,
+    an address by then. None: where the settings say. Raises ConfigurationError for one that must not be used."""
+    send_middleware: Callable[[str], Sequence[SendMiddleware]] = _none
+    """What sees all sends to the cluster of that name, outside of the application's own middleware."""
+    consume_middleware: Callable[[str], Sequence[ConsumeMiddleware]] = _none
+    """What sees all calls of handlers with messages of that cluster, outside of the application's own middleware."""
+    handler_middleware: tuple[ConsumeMiddleware, ...] = ()
+    """What sees all calls of handlers inside of it: next to the handler."""
 
     @property
     def is_reached_by_others(self) -> bool:

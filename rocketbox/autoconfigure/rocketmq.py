@@ -136,11 +136,18 @@ async def client_instance(
     if own.is_embedded:
         assert servers is not None, "assembly finds it before the start"
         address = servers.name_server_address
+    machine = service.machine
+    if machine.name_server is not None:
+        address = machine.name_server(cluster.name, address)
     try:
         options = replace(
             client.options(own),
-            send_middleware=(*service.machine.send_middleware, *send_middleware),
-            consume_middleware=(*service.machine.consume_middleware, *consume_middleware),
+            send_middleware=(*machine.send_middleware(cluster.name), *send_middleware),
+            consume_middleware=(
+                *machine.consume_middleware(cluster.name),
+                *consume_middleware,
+                *machine.handler_middleware,
+            ),
         )
         instance = service.client(address, options)
     except ConfigurationError as error:

@@ -6,9 +6,10 @@ that once: an override counts from the next message on, and costs nobody more th
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -43,6 +44,7 @@ class HandlerBinding:
         plain = not self._keywords and self._owner is None
         self.positional: Callable[..., Any] | None = self._function if plain else None
         """What is called, where all arguments are given by their position: a step less on the fast path."""
+        self._before: Callable[[], None] | None = None
         self._constants: list[Any] = []
         self._beans: list[tuple[int, Callable[[], Any]]] = []
         self._makers: list[tuple[int, Maker]] = []
@@ -86,8 +88,20 @@ class HandlerBinding:
             arguments[index] = [row[column] for row in rows]
         return arguments, invalid
 
+    def with_check(self, before: Callable[[], None]) -> Self:
+        """Another one of the same handler, that calls ``before`` first, with the arguments bound, in the same thread.
+
+        What it raises counts as raised by the handler, which is not called then.
+        """
+        other = copy.copy(self)
+        other.positional = None
+        other._before = before
+        return other
+
     def call(self, arguments: list[Any]) -> Any:
         """What the handler returns: for a coroutine function, the coroutine."""
+        if self._before is not None:
+            self._before()
         function = self._function if self._owner is None else self._function.__get__(self._owner())
         if not self._keywords:
             return function(*arguments)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CoroutineType
 from typing import Any, Self
 
@@ -152,6 +152,13 @@ class Invocation(ConsumeContext):
     def where(self) -> str:
         """``file:line`` of the handler."""
         return self._dispatch.binding.signature.where
+
+    def check_before(self, check: Callable[[], None]) -> None:
+        """Have ``check`` called in the handler's place first, with its arguments bound, in its thread if it has one.
+
+        What it raises counts as raised by the handler. For tools of tests that let handlers fail.
+        """
+        self._dispatch = replace(self._dispatch, binding=self._dispatch.binding.with_check(check))
 
     def pass_to(self, handler: MessageHandler) -> Awaitable[Outcomes]:
         return self.run()

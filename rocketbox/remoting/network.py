@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Callable
-from contextvars import Context, copy_context
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ from anyio.streams.stapled import StapledObjectStream
 
 from rocketbox.remoting import asyncio_driver
 from rocketbox.remoting.connection import Connection, Driver
-from rocketbox.remoting.stream_driver import StreamDriver
+from rocketbox.remoting.stream_driver import ByteStream, StreamDriver
 from rocketbox.tasks import Supervisor
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "format_address",
     "parse_address",
     "reason_of",
+    "without_tcp",
 ]
 
 Opened = Callable[[Driver, Any, Any], Connection]
@@ -89,6 +91,22 @@ def reason_of(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
+_refused: ContextVar[str | None] = ContextVar("why nothing is reached by TCP", default=None)
+
+
+@contextmanager
+def without_tcp(reason: str) -> Iterator[None]:
+    """No :class:`TcpNetwork` connects to anything, of this task and those that are started inside; ``reason`` says why.
+
+    For tests that must not reach a real server, whatever the code under test takes for its address.
+    """
+    token = _refused.set(reason)
+    try:
+        yield
+    finally:
+        _refused.reset(token)
+
+
 SEND_BUFFER_BYTES = 128 << 10
 
 
@@ -106,6 +124,8 @@ class TcpNetwork:
         self._send_buffer_bytes = send_buffer_bytes
 
     async def connect(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Connection:
+        if (reason := _refused.get()) is not None:
+            raise OSError(errno.ENETUNREACH, reason)
         if not self._streams and asyncio_driver.is_running():
             return await asyncio_driver.connect(host, port, opened)
         return _start(_TcpStream(await anyio.connect_tcp(host, port)), opened, tasks)
@@ -209,7 +229,7 @@ class _TcpStream:
 class _MemoryStream:
     """One end of a connection in memory, with the names of both."""
 
-    def __init__(self, stream: StapledObjectStream[bytes], local: tuple[str, int], remote: tuple[str, int]) -> None:
+    def __init__(self, stream: ByteStream, local: tuple[str, int], remote: tuple[str, int]) -> None:
         self.names = (local, remote)
         self.receive = stream.receive
         self.send = stream.send
@@ -226,7 +246,8 @@ def _start(stream: _TcpStream | _MemoryStream, opened: Opened, tasks: Supervisor
 class MemoryNetwork:
     """A network inside one process: any host name, ports of its own, nothing of the machine's.
 
-    ``max_items``: how many writes one direction of a connection holds before the writer has to wait.
+    ``max_items``: how many writes one direction of a connection holds before the writer has to wait. One that fails
+    overrides :meth:`at_server` or :meth:`refusal`.
     """
 
     FIRST_FREE_PORT = 20_000
@@ -240,12 +261,12 @@ class MemoryNetwork:
         await anyio.lowlevel.checkpoint()
         listener = self._listeners.get((host, port))
         if listener is None:
-            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+            raise self.refusal(host, port)
         accepted, server_tasks, context = listener
         here, there = ("127.0.0.1", self._free_port()), (host, port)
         to_server, at_server = anyio.create_memory_object_stream[bytes](self._max_items)
         to_client, at_client = anyio.create_memory_object_stream[bytes](self._max_items)
-        at_the_server = _MemoryStream(StapledObjectStream(to_client, at_server), there, here)
+        at_the_server = _MemoryStream(self.at_server(StapledObjectStream(to_client, at_server), there), there, here)
         context.run(_start, at_the_server, accepted, server_tasks)  # as if a task of the listener had accepted it
         return _start(_MemoryStream(StapledObjectStream(to_server, at_client), here, there), opened, tasks)
 
@@ -260,6 +281,14 @@ class MemoryNetwork:
             self._listeners.pop(address, None)
 
         return _StreamListener(address, close)
+
+    def at_server(self, stream: ByteStream, address: tuple[str, int]) -> ByteStream:
+        """The end of a new connection that the listener at ``address`` is given."""
+        return stream
+
+    def refusal(self, host: str, port: int) -> OSError:
+        """What connecting raises where nobody listens."""
+        return ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
     def _free_port(self) -> int:
         self._next_port += 1

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rocketbox.testing.errors import HarnessError, StuckError
+    from rocketbox.testing.errors import HarnessError, SimulatedError, StuckError
     from rocketbox.testing.harness import Harness, QueueOffsets
     from rocketbox.testing.records import Call, DeadLetter, Outcome, Sent, SentMessages
 
@@ -23,11 +23,12 @@ __all__ = [
     "QueueOffsets",
     "Sent",
     "SentMessages",
+    "SimulatedError",
     "StuckError",
 ]
 
 _HOMES = {
-    "errors": "HarnessError StuckError",
+    "errors": "HarnessError SimulatedError StuckError",
     "harness": "Harness QueueOffsets",
     "records": "Call DeadLetter Outcome Sent SentMessages",
 }

@@ -5,11 +5,11 @@ Each verb returns when the asynchronous one of the same name has; what only look
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -53,6 +53,7 @@ class BlockingHarness:
         hash_key: str | None = None,
         delay: Time | None = None,
         headers: Mapping[str, object] | None = None,
+        cluster: str | None = None,
     ) -> SendResult:
         """As :meth:`Harness.send`."""
         return self._portal.call(
@@ -65,6 +66,7 @@ class BlockingHarness:
                 hash_key=hash_key,
                 delay=delay,
                 headers=headers,
+                cluster=cluster,
             )
         )
 
@@ -76,6 +78,13 @@ class BlockingHarness:
         """As :meth:`Harness.advance`."""
         self._portal.call(partial(self._harness.advance, time, failures=failures))
 
-    def consumed(self, group: str, count: int = 1, *, within: Time = "1d") -> list[Call]:
+    def consumed(self, group: str, count: int = 1, *, within: Time = "1d", cluster: str | None = None) -> list[Call]:
         """As :meth:`Harness.consumed`."""
-        return self._portal.call(partial(self._harness.consumed, group, count, within=within))
+        return self._portal.call(partial(self._harness.consumed, group, count, within=within, cluster=cluster))
+
+    def call(self, function: Callable[..., Any], /, *arguments: Any) -> Any:
+        """What ``function(*arguments)`` returns, called in the loop of the harness and awaited if it can be.
+
+        For all that has no verb here: ``harness.blocking.call(harness.broker.restart)``.
+        """
+        return self._portal.call(function, *arguments)

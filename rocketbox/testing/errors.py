@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rocketbox.errors import RocketBoxError
 
-__all__ = ["HarnessError", "StuckError"]
+__all__ = ["HarnessError", "SimulatedError", "StuckError"]
 
 
 class HarnessError(RocketBoxError):
@@ -23,3 +23,7 @@ class StuckError(HarnessError, TimeoutError):
             f"real time: {'; '.join(waits)}. Give the handler something that answers (beans=...), or let the harness "
             "wait longer: Harness(app, patience=60)"
         )
+
+
+class SimulatedError(RocketBoxError):
+    """What a handler raises because a test has said so: ``harness.handler(pay).fails(2)``."""

@@ -17,32 +17,27 @@ from typing import Any, Literal, Self
 import anyio
 
 from rocketbox.application import RocketBox
+from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.loading import Launch
-from rocketbox.autoconfigure.machine import Machine
 from rocketbox.blocking import pools_started
 from rocketbox.boot.dependencies import dependency_of, hint_name
-from rocketbox.broker.delay import record_of
-from rocketbox.broker.property_text import remove_properties
 from rocketbox.clock import RealClock
 from rocketbox.durations import parse_duration
-from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import NotStartedError
 from rocketbox.hints import name_of
 from rocketbox.listeners.plans import ContainerPlan
-from rocketbox.local_servers import LocalServers
+from rocketbox.listeners.signature import HandlerSignature
 from rocketbox.message import ConsumeMode, MessageExt, MessageModel, SendResult
-from rocketbox.protocol.stored_message import decode_message
-from rocketbox.remoting.network import MemoryNetwork
-from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.template import JsonMessageConverter, MessageConverter, RocketMQTemplate
+from rocketbox.testing.addresses import given_name_servers
 from rocketbox.testing.blocking_harness import BlockingHarness
 from rocketbox.testing.errors import HarnessError, StuckError
+from rocketbox.testing.faults import BrokerFaults, ClusterFaults, DiskFaults, HandlerFaults, HandlerHandle
 from rocketbox.testing.loop_turns import LoopTurns
-from rocketbox.testing.machine import CLIENT, EMBEDDED, HarnessServers
+from rocketbox.testing.memory_world import MemoryWorld
 from rocketbox.testing.observer import Observer
 from rocketbox.testing.pace import Pace
 from rocketbox.testing.records import Call, DeadLetter, Outcome, Sent, SentMessages, shown
-from rocketbox.testing.virtual_clock import VirtualClock
 
 __all__ = ["Harness", "QueueOffsets"]
 
@@ -96,12 +91,13 @@ class Harness:
         self._begin = now
         self._patience = patience
         self._failures: Failures = failures
-        self._clock: VirtualClock | None = None
+        self._given = given_name_servers(settings or {})
+        self._world: MemoryWorld | None = None
         self._pace: Pace
         self._seen: Observer
         self._turns: LoopTurns
+        self._failing = HandlerFaults()
         self._host: Any = None
-        self._servers: EmbeddedServers | None = None
         self._blocking: BlockingHarness | None = None
         self._stop: anyio.Event
         self._runs = False
@@ -135,14 +131,21 @@ class Harness:
         return self._blocking
 
     async def __aenter__(self) -> Self:
-        if self._clock is not None:
+        if self._world is not None:
             raise HarnessError(f"{self!r} was started before; make a new Harness for each start")
-        start = RealClock().time_ms() if self._begin is None else round(_in_utc(self._begin).timestamp() * 1000)
-        clock = self._clock = VirtualClock(start)
         self._turns = LoopTurns()
         self._stop = anyio.Event()
-        self._seen = Observer(clock, self._turns, self._retries_of, self._converter, self._let_time_pass)
-        self._pace = Pace(clock, self._turns, self._seen.real_waits, lambda: self._seen.done, self._patience)
+        world = self._world = self._new_world()
+        self._seen = Observer(
+            world.clock,
+            self._turns,
+            self._retries_of,
+            self._converter,
+            self._let_time_pass,
+            self._failing.was_asked_for,
+        )
+        world.begin(self._seen, self._patience)
+        self._pace = world.pace
         self._turns.watch(self._seen.task_started)
         self._host = self._turns.start(self._run(), f"harness of {self.app.name}")
         self._seen.others.append(self._host)
@@ -154,6 +157,12 @@ class Harness:
             await self._end()
             raise
         return self
+
+    def _new_world(self) -> MemoryWorld:
+        start = RealClock().time_ms() if self._begin is None else round(_in_utc(self._begin).timestamp() * 1000)
+        return MemoryWorld(
+            self.app, start, self._turns, given=self._given, in_loop=self._in_loop, planned=self._planned
+        )
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -176,50 +185,28 @@ class Harness:
 
     async def _run(self) -> None:
         config, profiles, settings, beans, hooks = self._launch
-        clock = self._clock
-        assert clock is not None
-        network, storage = MemoryNetwork(), MemoryStorage()
-
-        def servers(options: EmbeddedOptions) -> LocalServers:
-            return HarnessServers(
-                options, clock=clock, network=network, storage=storage, call_soon=self._turns.call_soon,
-                topics=self._topics, started=self._servers_started,
-            )  # fmt: skip
-
-        machine = Machine(
-            clock=clock,
-            network=network,
-            storage=storage,
-            servers=servers,
-            client_options=CLIENT,
-            send_middleware=(self._seen.on_send,),
-            consume_middleware=(self._seen.on_consume,),
-        )
-        ours = {f"rocketbox.embedded.{key}": value for key, value in EMBEDDED.items()}
-        # Whatever is said elsewhere, no test reaches a real server by mistake.
-        settings = {**ours, **settings, "rocketmq.name-server": "embedded"}
-        launch = Launch(config, profiles, (), settings, beans, machine, hooks)
-        with pools_started() as pools:
+        said = Launch(config, profiles, (), settings, beans, hooks=hooks)
+        with pools_started() as pools, self._in_world.launch(said, self._failing) as launch:
             self._seen.pools = pools
             async with self.app.launched(launch):
                 self._seen.others += self._turns.tasks_called(f"{self.app.name} in the background: scheduled function")
                 self._runs = True
                 await self._stop.wait()
 
-    def _servers_started(self, servers: EmbeddedServers) -> None:
-        self._servers = servers
-        self._seen.watch_store(servers.broker.store)
+    def _planned(self, assembly: Assembly) -> None:
+        self._plans = [plan for plan in assembly.plans if isinstance(plan, ContainerPlan)]
 
-    def _topics(self) -> list[str]:
-        """Those that listeners take from, and those that they send on to: no test waits for one to be made."""
-        self._plans = [plan for plan in self.app.assembly.plans if isinstance(plan, ContainerPlan)]
-        topics: dict[str, None] = {}
-        for plan in self._plans:
-            for function in plan.functions:
-                topics[function.topic] = None
-                for reply in function.replies:
-                    topics[reply.destination.partition(":")[0]] = None
-        return list(topics)
+    @property
+    def _in_world(self) -> MemoryWorld:
+        self._check_begun()
+        assert self._world is not None
+        return self._world
+
+    def _in_loop(self, call: Callable[[], object]) -> None:
+        if self._blocking is None or self._turns.is_here():
+            call()
+        else:
+            self._blocking.call(call)
 
     def _let_time_pass(self, done: Callable[[], bool]) -> None:
         """Somebody waits for an answer whom no drain waits for: time goes on, if it must, until ``done()``."""
@@ -230,9 +217,9 @@ class Harness:
 
         self._turns.start(pass_time(), "time of a send")
 
-    def _retries_of(self, group: str) -> int:
+    def _retries_of(self, group: str, cluster: str | None) -> int:
         for plan in self._plans:
-            if plan.group == group:
+            if plan.group == group and self._in_world.same_as(plan.cluster) == cluster:
                 options = plan.options
                 if options.message_model is MessageModel.BROADCASTING:
                     return 0
@@ -265,10 +252,14 @@ class Harness:
         hash_key: str | None = None,
         delay: Time | None = None,
         headers: Mapping[str, object] | None = None,
+        cluster: str | None = None,
     ) -> SendResult:
-        """Send one payload to ``topic`` or ``topic:tag``, as another service would; it is handled by :meth:`drain`."""
+        """Send one payload to ``topic`` or ``topic:tag``, as another service would; it is handled by :meth:`drain`.
+
+        ``cluster`` is the name of a further cluster of the service (``rocketmq.clusters.<name>``).
+        """
         return await self.template.send(
-            destination, payload, tag=tag, keys=keys, hash_key=hash_key, delay=delay, headers=headers
+            destination, payload, tag=tag, keys=keys, hash_key=hash_key, delay=delay, headers=headers, cluster=cluster
         )
 
     async def redeliver(self, message: Call | MessageExt | Sent) -> None:
@@ -277,25 +268,22 @@ class Harness:
         It is the same message with the same id, at a further place of its queue; :meth:`drain` has it handled.
         """
         self._check_running()
-        stored = self._stored(message)
-        text = remove_properties(stored.raw_properties, (b"__CRC32#",))
-        again = record_of(stored, stored.topic, stored.queue_id, text, 0)
-        self._broker.store.put(again)
+        cluster, stored = self._stored(message)
+        self._in_world.redeliver(cluster, stored)
         self._seen.note(f"delivered again: {stored.topic}  {shown(stored.received_body)}")
         await self._pace.settle()
 
-    def _stored(self, message: Call | MessageExt | Sent) -> MessageExt:
+    def _stored(self, message: Call | MessageExt | Sent) -> tuple[str | None, MessageExt]:
         if isinstance(message, Call):
-            return message.messages[0]
+            return message.cluster, message.messages[0]
         if isinstance(message, MessageExt):
-            return message
+            return None, message
         if message.result is None:
             raise HarnessError("a message that was sent one-way has no place that is known: take its call, calls(...)")
-        queue, offset = message.result.queue, message.result.queue_offset
-        found = self._broker.store.get(queue.topic, queue.queue_id, offset, 1).records
-        if not found or message.delay_level:
+        found = self._in_world.stored(message.cluster, message.result.queue, message.result.queue_offset)
+        if found is None or message.delay_level:
             raise HarnessError(f"{message} is not delivered yet: take its call, calls(...), when it is")
-        return decode_message(found[0])[0]
+        return message.cluster, found
 
     # --- the service -------------------------------------------------------------------------------------------------
 
@@ -318,15 +306,39 @@ class Harness:
         return overriding
 
     @contextmanager
-    def freeze(self, group: str) -> Iterator[None]:
+    def freeze(self, group: str, *, cluster: str | None = None) -> Iterator[None]:
         """Let a group take nothing inside of the block: what is sent meanwhile waits at the broker."""
         self._check_running()
-        self._check_group(group)
-        self.app.listeners[group].pause("frozen by a test")
+        container = self._container(group, cluster)
+        self._in_loop(lambda: container.pause("frozen by a test"))
         try:
             yield
         finally:
-            self.app.listeners[group].resume()
+            self._in_loop(container.resume)
+
+    # --- faults ------------------------------------------------------------------------------------------------------
+
+    @property
+    def broker(self) -> BrokerFaults:
+        """The broker, to be silent, stopped, started again. That of a further cluster: ``cluster("audit").broker``."""
+        return self.cluster(None).broker
+
+    @property
+    def disk(self) -> DiskFaults:
+        """The broker's disk, to be full. That of a further cluster: ``cluster("audit").disk``."""
+        return self.cluster(None).disk
+
+    def cluster(self, name: str | None) -> ClusterFaults:
+        """The faults of a cluster: its ``broker`` and its ``disk``. None is the main one."""
+        self._check_running()
+        self._check_cluster(name)
+        return self._in_world.faults(name)
+
+    def handler(self, handler: Callable[..., Any] | str) -> HandlerHandle:
+        """A handler, given as its function or its name: ``harness.handler(pay).fails(2)``."""
+        self._check_running()
+        found = self._handlers(handler)[0]
+        return HandlerHandle(found.function, found.name, self._failing, self._seen.note)
 
     # --- time --------------------------------------------------------------------------------------------------------
 
@@ -334,8 +346,7 @@ class Harness:
     def now(self) -> datetime:
         """What time it is, in UTC."""
         self._check_running()
-        assert self._clock is not None
-        return datetime.fromtimestamp(self._clock.time_ms() / 1000, UTC)
+        return datetime.fromtimestamp(self._in_world.clock.time_ms() / 1000, UTC)
 
     async def drain(self, *, failures: Failures | None = None) -> None:
         """Return when nothing is left to do now: all messages that could be handled were.
@@ -361,25 +372,32 @@ class Harness:
         await self._pace.advance(_seconds(time))
         self._raise_unexpected(failures)
 
-    async def consumed(self, group: str, count: int = 1, *, within: Time = "1d") -> list[Call]:
+    async def consumed(
+        self, group: str, count: int = 1, *, within: Time = "1d", cluster: str | None = None
+    ) -> list[Call]:
         """The calls of a group that consumed ``count`` messages or more; time moves until there are so many.
 
         Raises AssertionError, with what happened instead, when a message of it becomes a dead letter first, or when
         ``within`` has passed.
         """
-        self._check_group(group)
-        dead = len(self.dead_letters(group))
+        self._check_group(group, cluster)
+        dead = len(self.dead_letters(group, cluster=cluster))
+        same = self._in_world.same_as(cluster)
+
+        def consumed() -> list[Call]:
+            calls = (call for call in self._seen.calls if call.group == group and call.cluster == same)
+            return [call for call in calls if Outcome.CONSUMED in call.outcomes]
+
+        def so_many() -> int:
+            return sum(call.outcomes.count(Outcome.CONSUMED) for call in consumed())
 
         def is_over() -> bool:
-            return self._consumed(group) >= count or len(self.dead_letters(group)) > dead
+            return so_many() >= count or len(self.dead_letters(group, cluster=cluster)) > dead
 
         await self._pace.until(is_over, _seconds(within))
-        if (so_many := self._consumed(group)) < count:
-            raise AssertionError(f"group {group} has consumed {so_many} messages, and not {count}\n{self.log}")
-        return [call for call in self._seen.calls if call.group == group and Outcome.CONSUMED in call.outcomes]
-
-    def _consumed(self, group: str) -> int:
-        return sum(call.outcomes.count(Outcome.CONSUMED) for call in self._seen.calls if call.group == group)
+        if (found := so_many()) < count:
+            raise AssertionError(f"group {group} has consumed {found} messages, and not {count}\n{self.log}")
+        return consumed()
 
     def _nobody_is_busy(self) -> bool:
         return not self._seen.running and not any(
@@ -400,61 +418,78 @@ class Harness:
 
     # --- what was seen -----------------------------------------------------------------------------------------------
 
-    def sent(self, topic: str) -> SentMessages:
+    def sent(self, topic: str, *, cluster: str | None = None) -> SentMessages:
         """The messages that were sent to a topic, by the service or the test, in their order."""
         self._check_begun()
-        found = [each for each in self._seen.sent if each.topic == topic]
+        self._check_cluster(cluster)
+        same = self._in_world.same_as(cluster)
+        found = [each for each in self._seen.sent if each.topic == topic and each.cluster == same]
         return SentMessages(topic, found, lambda: self.log)
 
     def calls(self, handler: Callable[..., Any] | str) -> list[Call]:
         """The calls of a handler, given as its function or its name, in the order in which they began."""
+        self._handlers(handler)
+        plain = getattr(handler, "__func__", handler)
+        return [each for each in self._seen.calls if plain is each.function or plain == each.listener]
+
+    def _handlers(self, handler: Callable[..., Any] | str) -> list[HandlerSignature]:
+        """The handlers that are meant; raises HarnessError for none."""
         self._check_begun()
         plain = getattr(handler, "__func__", handler)
         known = [function.signature for plan in self._plans for function in plan.functions]
-        if not any(plain is each.function or plain == each.name for each in known):
+        found = [each for each in known if plain is each.function or plain == each.name]
+        if not found:
             names = ", ".join(each.name for each in known) or "none"
             asked = plain if isinstance(plain, str) else name_of(plain)
             raise HarnessError(f"{asked} is no handler of {self.app.name}; its handlers are: {names}")
-        return [each for each in self._seen.calls if plain is each.function or plain == each.listener]
-
-    def dead_letters(self, group: str) -> list[DeadLetter]:
-        """What a group has given up, with why, in the order in which it came to its dead-letter queue."""
-        self._check_group(group)
-        return [each for each in self._seen.dead if each.group == group]
-
-    def offsets(self, group: str) -> list[QueueOffsets]:
-        """How far a group is with each of its queues that hold anything."""
-        self._check_group(group)
-        store = self._broker.store
-        found = []
-        for state in self.app.listeners[group].consumer.state().queues:
-            topic, queue_id = state.queue.topic, state.queue.queue_id
-            end = store.max_offset(topic, queue_id)
-            if end > 0:
-                found.append(QueueOffsets(topic, queue_id, state.commit_offset or 0, end))
         return found
+
+    def dead_letters(self, group: str, *, cluster: str | None = None) -> list[DeadLetter]:
+        """What a group has given up, with why, in the order in which it came to its dead-letter queue."""
+        self._check_group(group, cluster)
+        same = self._in_world.same_as(cluster)
+        return [each for each in self._seen.dead if each.group == group and each.cluster == same]
+
+    def offsets(self, group: str, *, cluster: str | None = None) -> list[QueueOffsets]:
+        """How far a group is with each of its queues that hold anything."""
+        found = []
+        for state in self._container(group, cluster).consumer.state().queues:
+            consumed = state.commit_offset or 0
+            end = self._in_world.end_offset(cluster, state.queue, consumed + state.lag)
+            if end > 0:
+                found.append(QueueOffsets(state.queue.topic, state.queue.queue_id, consumed, end))
+        return found
+
+    def _container(self, group: str, cluster: str | None) -> Any:
+        self._check_group(group, cluster)
+        return self.app.listeners[(cluster, group) if cluster else group]
 
     @property
     def log(self) -> str:
         """What happened, a line for each event, in the order of virtual time; also when the harness is over."""
-        entries = [] if self._clock is None else self._seen.log
+        entries = [] if self._world is None else self._seen.log
         return "\n".join(str(entry) for entry in entries) or "nothing has happened"
 
-    @property
-    def _broker(self) -> Any:
-        assert self._servers is not None
-        return self._servers.broker
-
     def _check_begun(self) -> None:
-        if self._clock is None:
+        if self._world is None:
             raise NotStartedError(repr(self))
 
-    def _check_group(self, group: str) -> None:
+    def _check_cluster(self, cluster: str | None) -> None:
+        known = self._in_world.clusters
+        if cluster and cluster not in known:
+            others = f"its further clusters are: {', '.join(known)}" if known else "it has no further ones"
+            raise HarnessError(f"{cluster!r} is no cluster of {self.app.name} (rocketmq.clusters); {others}")
+
+    def _check_group(self, group: str, cluster: str | None = None) -> None:
         self._check_begun()
-        known = [plan.group for plan in self._plans]
+        self._check_cluster(cluster)
+        known = [plan.group for plan in self._plans if (plan.cluster or None) == (cluster or None)]
         if group not in known:
+            elsewhere = [plan.cluster for plan in self._plans if plan.group == group and plan.cluster]
+            whose = f"cluster {cluster}" if cluster else self.app.name
             raise HarnessError(
-                f"{group!r} is no group of {self.app.name}; its groups are: {', '.join(known) or 'none'}"
+                f"{group!r} is no group of {whose}; its groups are: {', '.join(known) or 'none'}"
+                + (f" (cluster {elsewhere[0]} has one: write cluster={elsewhere[0]!r})" if elsewhere else "")
             )
 
 

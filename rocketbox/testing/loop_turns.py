@@ -134,6 +134,13 @@ class LoopTurns:
     def real_time(self) -> float:
         return self._real.monotonic()
 
+    def is_here(self) -> bool:
+        """Whether this is code of that loop."""
+        try:
+            return asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            return False
+
     @staticmethod
     def current_task() -> asyncio.Task[Any] | None:
         return asyncio.current_task()

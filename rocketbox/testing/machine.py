@@ -1,25 +1,23 @@
-"""The machine that a harness gives to a service: virtual time, a network and a disk in memory, and the real servers.
+"""The machine that a harness gives to a service: virtual time, a network and disks in memory, and the real servers.
 
-The servers' blocking functions run in the loop, each in a turn of its own; those of the service have their threads, for
-they are the user's and may block.
+Each cluster of the service has servers of its own (``memory_cluster``), whose blocking functions run in the loop; those
+of the service have their threads, for they are the user's and may block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from rocketbox.blocking import blocking_in_loop
-from rocketbox.clock import Clock
-from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
-from rocketbox.protocol.registration_bodies import TopicConfig
-from rocketbox.remoting.network import Network
-from rocketbox.storage.file_system import Storage
+from rocketbox.embedded import EmbeddedOptions
+from rocketbox.local_servers import LocalServers, ServersHealth
+from rocketbox.testing.memory_cluster import MemoryCluster
 
 __all__ = ["CLIENT", "EMBEDDED", "HarnessServers"]
 
-QUEUES = 4  # of a topic that the service names
 EMBEDDED: Mapping[str, Any] = {
     "host": "127.0.0.1",
     "port": 0,
@@ -48,39 +46,60 @@ CLIENT: Mapping[str, Any] = {
 """Options of the service's clients, for the same reason."""
 
 
-class HarnessServers(EmbeddedServers):
-    """Name server and broker in the loop of the harness; ``topics()`` are there before anybody connects."""
+class HarnessServers(LocalServers):
+    """The servers of all clusters, each made by ``cluster(name, options)``.
+
+    ``clusters`` are the names of further ones, each with that of the cluster that it is the same as: None, which is
+    the main one, another, or itself.
+    """
 
     def __init__(
         self,
         options: EmbeddedOptions,
         *,
-        clock: Clock,
-        network: Network,
-        storage: Storage,
-        call_soon: Callable[[Callable[[], object]], object],
-        topics: Callable[[], Sequence[str]],
-        started: Callable[[EmbeddedServers], object],
+        clusters: Mapping[str, str | None],
+        cluster: Callable[[str | None, EmbeddedOptions], MemoryCluster],
     ) -> None:
-        super().__init__(options, clock=clock, network=network, storage=storage)
-        self._call_soon = call_soon
-        self._topics = topics
-        self._tell = started
+        self._options = options
+        self._clusters = clusters
+        self._make = cluster
+        self._main = cluster(None, options)
+        self._others: dict[str, MemoryCluster] = {}
+        self._stack = AsyncExitStack()
+
+    def cluster(self, name: str | None) -> MemoryCluster:
+        """The cluster of that name; KeyError for none."""
+        return self._others[name] if name else self._main
+
+    @property
+    def name_server_address(self) -> str:
+        return self._main.name_server_address
+
+    @property
+    def broker_address(self) -> str:
+        return self._main.broker_address
+
+    @property
+    def health(self) -> ServersHealth:
+        return self._main.health if self._main.runs else ServersHealth("its broker is stopped", "its broker is stopped")
 
     async def __aenter__(self) -> Self:
-        with blocking_in_loop(self._call_soon):
-            await super().__aenter__()
-            made = [
-                TopicConfig(topic, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
-                for topic in self._topics()
-                if self.broker.topics.get(topic) is None
-            ]
-            await self.broker.make_topics(made)
-        self._tell(self)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._main)
+            for name, same_as in self._clusters.items():
+                if same_as != name:
+                    self._others[name] = self.cluster(same_as)
+                    continue
+                options = replace(
+                    self._options,
+                    data_dir=self._options.data_dir / name,
+                    broker={**self._options.broker, "broker-cluster-name": name, "broker-name": f"broker-{name}"},
+                )
+                self._others[name] = await stack.enter_async_context(self._make(name, options))
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        with blocking_in_loop(self._call_soon):
-            return await super().__aexit__(kind, error, trace)
+        return await self._stack.__aexit__(kind, error, trace)

@@ -15,7 +15,7 @@ from rocketbox.blocking import WorkerPool
 from rocketbox.broker.store.dispatcher import Arrival
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.client import ConsumeContext, SendContext
-from rocketbox.client.middleware import ConsumeNext, SendNext
+from rocketbox.client.middleware import ConsumeMiddleware, ConsumeNext, SendMiddleware, SendNext
 from rocketbox.client.outcomes import Outcomes, failures_of_error, failures_of_result
 from rocketbox.errors import BatchFailed, Reject, RetryLater
 from rocketbox.listeners.dispatch import Invocation
@@ -46,15 +46,19 @@ class _Running:
 
 
 class Observer:
-    """``retries_of(group)`` is how often a group tries again: -1 without end. ``converter()`` is the service's."""
+    """``retries_of(group, cluster)``: how often a group tries again, -1 without end. ``converter()`` is the service's.
+
+    ``was_asked_for(error)``: the test itself has had a handler raise it.
+    """
 
     def __init__(
         self,
         clock: VirtualClock,
         turns: LoopTurns,
-        retries_of: Callable[[str], int],
+        retries_of: Callable[[str, str | None], int],
         converter: Callable[[], MessageConverter],
         while_sending: Callable[[Callable[[], bool]], object],
+        was_asked_for: Callable[[BaseException], bool],
     ) -> None:
         self.sent: list[Sent] = []
         self.calls: list[Call] = []
@@ -72,9 +76,10 @@ class Observer:
         self._retries_of = retries_of
         self._converter = converter
         self._while_sending = while_sending
+        self._was_asked_for = was_asked_for
         self._running: dict[Call, _Running] = {}
         self._left: set[_Running] = set()  # calls that have ended, and tasks of theirs have not
-        self._last_error: dict[tuple[str, str], tuple[BaseException | None, int]] = {}
+        self._last_error: dict[tuple[str | None, str, str], tuple[BaseException | None, int]] = {}
 
     @property
     def running(self) -> list[Call]:
@@ -93,7 +98,23 @@ class Observer:
 
     # --- middleware --------------------------------------------------------------------------------------------------
 
-    async def on_send(self, context: SendContext, call_next: SendNext) -> SendResult | None:
+    def sends_to(self, cluster: str | None) -> SendMiddleware:
+        """The middleware of sends to that cluster."""
+
+        async def see(context: SendContext, call_next: SendNext) -> SendResult | None:
+            return await self._on_send(cluster, context, call_next)
+
+        return see
+
+    def calls_of(self, cluster: str | None) -> ConsumeMiddleware:
+        """The middleware of calls with messages of that cluster."""
+
+        async def see(context: ConsumeContext, call_next: ConsumeNext) -> Outcomes:
+            return await self._on_consume(cluster, context, call_next)
+
+        return see
+
+    async def _on_send(self, cluster: str | None, context: SendContext, call_next: SendNext) -> SendResult | None:
         """Note what is sent; time goes on meanwhile, where whoever sends is no handler that ``drain`` waits for."""
         ended = False
         if _call.get() is None:
@@ -101,18 +122,18 @@ class Observer:
         try:
             result = await call_next(context)
         except BaseException as error:
-            self.note(f"not sent to {context.messages[0].topic}: {type(error).__name__}: {error}")
+            self.note(f"not sent to {_of(cluster)}{context.messages[0].topic}: {type(error).__name__}: {error}")
             raise
         finally:
             ended = True
         for message in context.messages:
-            sent = Sent(message, result, self._clock.passed, self._converter())
+            sent = Sent(message, result, self._clock.passed, self._converter(), cluster)
             self.sent.append(sent)
-            self.note(f"sent to {sent}")
+            self.note(f"sent to {_of(cluster)}{sent}")
         return result
 
-    async def on_consume(self, context: ConsumeContext, call_next: ConsumeNext) -> Outcomes:
-        call = self._begin(context)
+    async def _on_consume(self, cluster: str | None, context: ConsumeContext, call_next: ConsumeNext) -> Outcomes:
+        call = self._begin(cluster, context)
         running = _Running(call, self._turns.current_task())
         self._running[call] = running
         token = _call.set(running)
@@ -133,7 +154,7 @@ class Observer:
             if running.started:
                 self._left.add(running)
 
-    def _begin(self, context: ConsumeContext) -> Call:
+    def _begin(self, cluster: str | None, context: ConsumeContext) -> Call:
         first = context.messages[0]
         call = Call(
             listener=getattr(context.invocation, "listener", f"the handler of {first.topic}"),
@@ -144,6 +165,7 @@ class Observer:
             attempt=first.reconsume_times + 1,
             at=self._clock.passed,
             function=getattr(context.invocation, "handler", None),
+            cluster=cluster,
         )
         self.done += 1
         self.calls.append(call)
@@ -157,7 +179,7 @@ class Observer:
         if error is not None and not isinstance(error, Exception):
             call.outcome, call.error = Outcome.CANCELLED, error
             call.outcomes = (Outcome.CANCELLED,) * len(call.messages)
-            self.note(str(call))
+            self.note(f"{_of(call.cluster)}{call}")
             return
         messages = call.messages
         failures = (
@@ -174,24 +196,24 @@ class Observer:
         call.error = next((each for each in call.failures if each is not None), None)
         for message, failure in zip(messages, call.failures, strict=True):
             if failure is not None:
-                self._last_error[call.group, message.msg_id] = failure, message.reconsume_times + 1
+                self._last_error[call.cluster, call.group, message.msg_id] = failure, message.reconsume_times + 1
         for each in dict.fromkeys(each for each in call.failures if each is not None):
-            if not isinstance(each, SIGNALS):
+            if not isinstance(each, SIGNALS) and not self._was_asked_for(each):
                 self.unexpected.append(each)
-        self.note(str(call))
+        self.note(f"{_of(call.cluster)}{call}")
 
     def _outcome(self, call: Call, message: MessageExt, failure: BaseException | None) -> Outcome:
         if failure is None:
             return Outcome.CONSUMED
         if isinstance(failure, Reject):
             return Outcome.DEAD_LETTER
-        retries = self._retries_of(call.group)
+        retries = self._retries_of(call.group, call.cluster)
         return Outcome.DEAD_LETTER if 0 <= retries <= message.reconsume_times else Outcome.COMES_BACK
 
     # --- at the broker -----------------------------------------------------------------------------------------------
 
-    def watch_store(self, store: MessageStore) -> None:
-        """Hear of dead letters as they come into the broker's store."""
+    def watch_store(self, store: MessageStore, cluster: str | None) -> None:
+        """Hear of dead letters as they come into the store of a cluster's broker."""
 
         def arrived(arrivals: Sequence[Arrival]) -> None:
             self.done += 1
@@ -199,16 +221,16 @@ class Observer:
                 if topic.startswith(DLQ_PREFIX):
                     found = store.get(topic, queue_id, next_offset - 1, 1)
                     for record in found.records:
-                        self._buried(topic.removeprefix(DLQ_PREFIX), decode_message(record)[0])
+                        self._buried(cluster, topic.removeprefix(DLQ_PREFIX), decode_message(record)[0])
 
         store.on_arrival.append(arrived)
 
-    def _buried(self, group: str, message: MessageExt) -> None:
+    def _buried(self, cluster: str | None, group: str, message: MessageExt) -> None:
         key = message.properties.get(Property.UNIQ_KEY) or message.msg_id
-        why, attempts = self._last_error.get((group, key), (None, message.reconsume_times))
-        letter = DeadLetter(group, message, why, attempts, self._converter())
+        why, attempts = self._last_error.get((cluster, group, key), (None, message.reconsume_times))
+        letter = DeadLetter(group, message, why, attempts, self._converter(), cluster)
         self.dead.append(letter)
-        self.note(str(letter))
+        self.note(f"{_of(cluster)}{letter}")
 
     # --- what goes on in real time -----------------------------------------------------------------------------------
 
@@ -243,6 +265,11 @@ class Observer:
                 frames = sys._current_frames()
                 lines = [line for each in pool.busy_threads if (line := line_of_thread(frames.get(each)))]
                 yield RealWait(f"a thread of {pool.name}", ", ".join(lines))
+
+
+def _of(cluster: str | None) -> str:
+    """Before what happened in a cluster, for people."""
+    return f"{cluster}/" if cluster else ""
 
 
 def _keys(call: Call) -> str:

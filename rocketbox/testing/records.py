@@ -43,12 +43,16 @@ class LogEntry:
 
 @dataclass(frozen=True)
 class Sent:
-    """A message that was sent: by a handler, a ``@send_to``, the test or anybody else in the service."""
+    """A message that was sent: by a handler, a ``@send_to``, the test or anybody else in the service.
+
+    ``cluster`` is None for the main one.
+    """
 
     message: Message
     result: SendResult | None
     at: float
     converter: MessageConverter = field(repr=False)
+    cluster: str | None = None
 
     @property
     def topic(self) -> str:
@@ -146,6 +150,7 @@ class Call:
     failures: tuple[BaseException | None, ...] = ()
     result: Any = None
     function: Any = field(default=None, repr=False)
+    cluster: str | None = None
 
     @property
     def payload(self) -> Any:
@@ -176,6 +181,7 @@ class DeadLetter:
     why: BaseException | None
     attempts: int
     converter: MessageConverter = field(repr=False)
+    cluster: str | None = None
 
     @property
     def body(self) -> bytes:

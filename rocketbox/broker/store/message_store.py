@@ -58,7 +58,7 @@ from rocketbox.errors import (
     StoreLockedError,
 )
 from rocketbox.loops import call_soon_from_thread
-from rocketbox.storage.file_system import LockHandle, RealStorage, Storage
+from rocketbox.storage.file_system import DiskUsage, LockHandle, RealStorage, Storage
 from rocketbox.tasks import SupervisedTask, Supervisor, TaskState
 
 __all__ = ["ArrivalCallback", "MessageStore"]
@@ -177,6 +177,13 @@ class MessageStore:
     def refusal(self) -> str | None:
         """Why messages are refused now: it has failed, or its disk is full."""
         return self._state.refusal
+
+    def judge_disk(self, usage: DiskUsage) -> None:
+        """Take messages, or refuse them, as on a disk that is used so, which is asked in intervals otherwise.
+
+        Called in the loop, by who knows that the disk has changed, while the store is open.
+        """
+        self._retention.judge(usage)
 
     @property
     def min_commit_log_offset(self) -> int:

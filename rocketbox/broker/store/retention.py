@@ -213,6 +213,11 @@ class Retention:
             self._troubles.begin(MARKS, error)
             return None
         self._troubles.end(MARKS)
+        self.judge(usage)
+        return usage
+
+    def judge(self, usage: DiskUsage) -> None:
+        """Refuse messages while the disk is used above the warning mark, and take them below. Called in the loop."""
         options = self._options
         least = options.disk_space_warning_free_bytes
         if usage.used_ratio > options.disk_space_warning_level_ratio and usage.free < least:
@@ -223,7 +228,6 @@ class Retention:
             self._state.refuse_above_mark(StoreFullError(f"the disk of {self._root}", reason, usage.free))
         else:
             self._state.accept_below_mark()
-        return usage
 
     # --- in a thread ---
 

@@ -1,0 +1,169 @@
+"""What a harness runs on when it is told no server: virtual time, and everything in memory.
+
+The other one is ``real_world``. Both say the same of themselves: a clock, who moves or awaits time (``pace``), the
+machine of the service, and what of servers can be seen and done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from rocketbox.application import RocketBox
+from rocketbox.autoconfigure.assembly import Assembly
+from rocketbox.autoconfigure.loading import Launch
+from rocketbox.autoconfigure.machine import Machine
+from rocketbox.broker.delay import record_of
+from rocketbox.broker.property_text import remove_properties
+from rocketbox.embedded import EmbeddedOptions
+from rocketbox.listeners.plans import ContainerPlan
+from rocketbox.local_servers import LocalServers
+from rocketbox.message import MessageExt, MessageQueue
+from rocketbox.protocol.stored_message import decode_message
+from rocketbox.remoting.network import without_tcp
+from rocketbox.storage.memory_storage import MemoryStorage
+from rocketbox.testing.addresses import MAIN, same_clusters
+from rocketbox.testing.errors import HarnessError, StuckError
+from rocketbox.testing.faults import ClusterFaults, Faults, HandlerFaults
+from rocketbox.testing.loop_turns import LoopTurns
+from rocketbox.testing.machine import CLIENT, EMBEDDED, HarnessServers
+from rocketbox.testing.memory_cluster import MemoryCluster
+from rocketbox.testing.memory_network import NO_REAL_ADDRESS, HarnessNetwork
+from rocketbox.testing.observer import Observer
+from rocketbox.testing.pace import Pace
+from rocketbox.testing.virtual_clock import VirtualClock
+
+__all__ = ["MemoryWorld"]
+
+
+class MemoryWorld:
+    """``given`` are the clusters whose name server the test's own settings say is embedded.
+
+    ``in_loop(call)`` calls in the loop of the harness, from any thread.
+    """
+
+    def __init__(
+        self,
+        app: RocketBox,
+        start_ms: int,
+        turns: LoopTurns,
+        *,
+        given: frozenset[str],
+        in_loop: Callable[[Callable[[], object]], object],
+        planned: Callable[[Assembly], object],
+    ) -> None:
+        self.clock = VirtualClock(start_ms)
+        self.pace: Pace
+        self._app = app
+        self._turns = turns
+        self._given = given
+        self._in_loop = in_loop
+        self._planned = planned
+        self._seen: Observer
+        self._servers: HarnessServers | None = None
+        self._same: Mapping[str, str | None] = {}
+
+    def begin(self, seen: Observer, patience: float) -> None:
+        """``seen`` is who sees what is done, ``patience`` seconds of real time in which nothing goes on."""
+        self._seen = seen
+        self.pace = Pace(self.clock, self._turns, seen.real_waits, lambda: seen.done, patience)
+
+    @contextmanager
+    def launch(self, launch: Launch, failing: HandlerFaults) -> Iterator[Launch]:
+        """The launch of the service on this, which is there inside."""
+        network = HarnessNetwork(self._turns.start)
+
+        def cluster(name: str | None, options: EmbeddedOptions) -> MemoryCluster:
+            return MemoryCluster(
+                name, options, clock=self.clock, network=network, turns=self._turns,
+                topics=lambda: self._topics(name), broker_started=self._broker_started,
+            )  # fmt: skip
+
+        def servers(options: EmbeddedOptions) -> LocalServers:
+            assembly = self._app.assembly
+            self._planned(assembly)
+            self._same = same_clusters(assembly, self._given)
+            self._servers = HarnessServers(options, cluster=cluster, clusters=self._same)
+            return self._servers
+
+        machine = Machine(
+            clock=self.clock,
+            network=network,
+            storage=MemoryStorage(),
+            servers=servers,
+            client_options=CLIENT,
+            name_server=lambda name, said: self._cluster(name).name_server_address,
+            send_middleware=lambda name: (self._seen.sends_to(self.same_as(name)),),
+            consume_middleware=lambda name: (self._seen.calls_of(self.same_as(name)),),
+            handler_middleware=(failing,),
+        )
+        ours: dict[str, object] = {f"rocketbox.embedded.{key}": value for key, value in EMBEDDED.items()}
+        # Whatever the service says for production, no test reaches a real server by mistake.
+        main = {} if "" in self._given else {MAIN: "embedded"}
+        with without_tcp(NO_REAL_ADDRESS):
+            yield replace(launch, settings={**ours, **launch.settings, **main}, machine=machine)
+
+    def _broker_started(self, cluster: MemoryCluster) -> None:
+        self._seen.watch_store(cluster.broker.store, cluster.name)
+
+    def _topics(self, cluster: str | None) -> list[str]:
+        """Those that listeners take from, and those that they send on to: no test waits for one to be made."""
+        topics: dict[str, None] = {}
+        for plan in self._app.assembly.plans:
+            for function in plan.functions if isinstance(plan, ContainerPlan) else ():
+                if self.same_as(plan.cluster) == cluster:
+                    topics[function.topic] = None
+                for reply in function.replies:
+                    if self.same_as(reply.cluster or plan.cluster) == cluster:
+                        topics[reply.destination.partition(":")[0]] = None
+        return list(topics)
+
+    @property
+    def clusters(self) -> list[str]:
+        """The further clusters, by the names that the settings have for them."""
+        return list(self._same)
+
+    def same_as(self, cluster: str | None) -> str | None:
+        """The first name of a cluster that has several; None is the main one."""
+        return self._same.get(cluster, cluster) if cluster else None
+
+    def _cluster(self, name: str | None) -> MemoryCluster:
+        assert self._servers is not None
+        return self._servers.cluster(name)
+
+    # --- servers -----------------------------------------------------------------------------------------------------
+
+    def faults(self, cluster: str | None) -> ClusterFaults:
+        """The faults of a cluster."""
+        return ClusterFaults(self._cluster(cluster), Faults(self._let_pass, self._in_loop, self._seen.note))
+
+    async def _let_pass(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have it done, with as much time as it takes, and what follows from it."""
+        task = self._turns.start(work, "a fault of the harness")
+        if not await self.pace.until(task.done):
+            raise StuckError(["a fault of the harness does not come to its end"], self.pace.patience)
+        await task
+        await self.pace.settle()
+
+    def end_offset(self, cluster: str | None, queue: MessageQueue, known: int) -> int:
+        """The end of a queue; ``known`` is what the consumer knows of it."""
+        return self._running(cluster).broker.store.max_offset(queue.topic, queue.queue_id)
+
+    def redeliver(self, cluster: str | None, message: MessageExt) -> None:
+        """Put a message once more into its queue."""
+        text = remove_properties(message.raw_properties, (b"__CRC32#",))
+        again = record_of(message, message.topic, message.queue_id, text, 0)
+        self._running(cluster).broker.store.put(again)
+
+    def stored(self, cluster: str | None, queue: MessageQueue, offset: int) -> MessageExt | None:
+        """The message at a place; None where there is none."""
+        found = self._running(cluster).broker.store.get(queue.topic, queue.queue_id, offset, 1).records
+        return decode_message(found[0])[0] if found else None
+
+    def _running(self, name: str | None) -> MemoryCluster:
+        cluster = self._cluster(name)
+        if not cluster.runs:
+            raise HarnessError("the broker is stopped; start it by await harness.broker.start()")
+        return cluster
