@@ -76,6 +76,22 @@ def test_a_slot_that_was_mended_stays_so_when_its_neighbours_are_written_as_they
     assert found(index, 5) == [300, 100]
 
 
+def test_a_search_finds_what_was_stored_in_its_first_and_its_last_millisecond_in_whichever_file_it_is() -> None:
+    index = MessageIndex(MemoryStorage(), "/index", 100, 4)  # three entries a file
+    stored = {100 * number: NOW + 700 * (number // 2) for number in range(10)}  # two in the same millisecond
+    for physical, at in stored.items():
+        index.put([([5], physical, at)])
+    assert len(index.files) > 3
+    times = sorted({*stored.values()})
+    for begin in times:
+        for end in times:
+            newest_first = [place for place, at in reversed(stored.items()) if begin - 999 <= at <= end]
+            inside = [place for place in newest_first if stored[place] >= begin]
+            hits = list(index.search(5, begin, end))
+            assert [place for place in hits if place in inside] == inside, "none is missed"
+            assert set(hits) <= {place for place, at in stored.items() if begin - 1000 < at < end + 1000}
+
+
 def test_entries_that_were_never_written_are_cut_where_there_is_no_directory_yet(tmp_path: Path) -> None:
     index = MessageIndex(RealStorage(), str(tmp_path / "index"), 100, 1000)
     index.put([([5], 100, NOW)])

@@ -30,6 +30,7 @@ from tests.support.store.store_tools import (
     os_error,
     overwrite,
     put_all,
+    remove_tree,
     states_of_a_start,
     until,
 )
@@ -307,8 +308,11 @@ async def test_entries_of_files_that_are_left_out_still_prove_that_the_log_was_s
     _, killed = await filled()
     DAMAGES["middle queue file of 420"](killed)
     without_mark(killed)
-    places = [place for place, _ in entries_in(killed, QUEUE, 0)]
-    overwrite(killed, LOG, places[5] + 30, b"damaged")
-    with pytest.raises(StoreCorruptError):
+    remove_tree(killed, f"{ROOT}/consumequeue/other")  # nothing else proves it
+    place = [place for place, _ in entries_in(killed, QUEUE, 0)][-3]
+    log = f"{ROOT}/commitlog/{place - place % 4096:020d}"
+    assert place + 2000 > killed.open(log).size(), "in the last file"
+    overwrite(killed, log, place % 4096 + 30, b"damaged")
+    with pytest.raises(StoreCorruptError, match=r"there is an intact record at \d+, which has a consume-queue entry"):
         async with opened(on_full_disk(killed)):
             pass

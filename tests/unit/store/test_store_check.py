@@ -229,6 +229,16 @@ async def test_missing_files_are_found() -> None:
     assert {finding.kind for finding in wrong(storage)} == {FindingKind.QUEUE}
 
 
+async def test_a_file_that_cannot_be_its_queues_is_told_with_what_is_wrong_with_its_name() -> None:
+    storage, _ = await stopped(*MIXED)
+    directory = QUEUE.rpartition("/")[0]
+    far, odd = f"{directory}/{400 << 40:020d}", f"{directory}/{401:020d}"
+    for path in (far, odd):
+        storage.open(path, create=True).truncate(400)
+    told = {finding.path: finding.what for finding in wrong(storage)}
+    assert told == {far: "it lies far from the queue's other files", odd: "no multiple of 400"}
+
+
 async def test_a_log_file_that_was_cut_short_is_found_and_read() -> None:
     storage, _ = await stopped(*MIXED)
     storage.open(SECOND).truncate(1000)

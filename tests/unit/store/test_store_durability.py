@@ -83,6 +83,19 @@ async def test_no_message_is_told_durable_before_the_sync_behind_its_write() -> 
         assert last_sync(calls, path) > written[-1]
 
 
+async def test_a_commit_of_messages_costs_one_sync() -> None:
+    """What the checkpoint says of the log is written with it, and needs no sync of its own."""
+    storage = MemoryStorage()
+    async with opened(storage) as store:
+        await put_all(store, message(0))
+        storage.calls.clear()
+        await put_all(store, *[message(number) for number in range(1, 11)])
+        synced = [call.path for call in storage.calls if "sync" in call.name]
+        written = [call.path for call in storage.calls if call.name == "write"]
+    assert synced == [LOG] * 10
+    assert written.count(f"{ROOT}/checkpoint") == 10
+
+
 async def test_a_file_is_synced_before_the_next_one_is_begun() -> None:
     storage = MemoryStorage()
     async with opened(storage) as store:

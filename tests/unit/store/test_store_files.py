@@ -231,9 +231,29 @@ def test_a_setting_that_cannot_be_is_refused_by_its_name(name: str, value: objec
 
 
 def test_the_defaults_are_apaches() -> None:
+    """Those of MessageStoreConfig, Apache RocketMQ 5.5."""
     options = StoreOptions()
     assert options.mapped_file_size_commit_log == 1 << 30
     assert options.mapped_file_size_consume_queue == 6_000_000
+    assert (options.max_hash_slot_num, options.max_index_num) == (5_000_000, 20_000_000)
+    assert options.max_message_size == 4 << 20
+    assert options.sync_flush_timeout == 5000
+    assert options.flush_interval_commit_log == 500
+    assert options.flush_interval_consume_queue == 1000
+    assert options.flush_consume_queue_thorough_interval == 60_000
+    assert options.max_transfer_bytes_on_message_in_memory == 256 << 10
+    assert options.max_transfer_count_on_message_in_memory == 32
+    assert options.max_transfer_bytes_on_message_in_disk == 64 << 10
+    assert options.max_transfer_count_on_message_in_disk == 8
+    assert options.access_message_in_memory_max_ratio == 40
+    assert options.max_filter_message_size == 16_000
+    assert options.max_msgs_num_batch == 64
+    assert (options.file_reserved_time, options.delete_when) == ("72h", "04")
+    assert options.disk_max_used_space_ratio == 75
+    assert options.disk_space_clean_forcibly_ratio == 85
+    assert options.disk_space_warning_level_ratio == 90
+    assert options.clean_resource_interval == 10_000
+    assert options.delete_commit_log_files_interval == 100
     assert options.index_file_size == 420_000_040
     assert options.delay_level_ms[:5] == (1000, 5000, 10_000, 30_000, 60_000)
     assert options.delay_level_ms[-1] == 7_200_000

@@ -99,6 +99,28 @@ async def test_a_filter_sees_the_tags_code_and_skips_what_does_not_match() -> No
         assert found.next_begin_offset == 9
 
 
+class OnlyRecord:
+    """Passes every unit, and of the records those with this body."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def matches_unit(self, tags_code: int) -> bool:
+        return True
+
+    def matches_record(self, record: bytes) -> bool:
+        return number_of(record) == self._number
+
+
+async def test_a_filter_that_refuses_all_records_says_that_none_matched_not_that_they_were_removed() -> None:
+    async with opened(MemoryStorage()) as store:
+        await put_all(store, *[message(number) for number in range(9)])
+        found = store.get("orders", 0, 0, filter=OnlyRecord(7))
+        assert ([number_of(record) for record in found.records], found.next_begin_offset) == ([7], 9)
+        nothing = store.get("orders", 0, 0, filter=OnlyRecord(70))
+        assert (nothing.status, nothing.next_begin_offset) == (GetMessageStatus.NO_MATCHED_MESSAGE, 9)
+
+
 async def test_a_get_takes_at_most_its_count_and_bytes_but_always_one() -> None:
     options = dataclasses.replace(
         SMALL, mapped_file_size_commit_log=1 << 20, max_transfer_bytes_on_message_in_memory=4000

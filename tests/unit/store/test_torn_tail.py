@@ -118,6 +118,8 @@ async def test_without_room_for_the_copy_the_store_opens_to_be_read_until_there_
             assert store.refusal is not None
             assert "No space left" in store.refusal
             assert f"{len(noise)} bytes" in store.refusal
+            assert store.report is not None
+            assert (store.report.truncated_bytes, store.report.torn_file) == (0, None), "it is all there"
             with pytest.raises(StoreFullError):
                 store.put(message(10))
             await clock.advance(120)

@@ -138,6 +138,19 @@ async def test_a_pass_does_not_disturb_puts_and_finds_nothing_in_a_sound_store()
         assert len(numbers(store)) == 60
 
 
+async def test_a_comparison_begins_when_its_interval_is_over_and_not_before() -> None:
+    storage, clock = MemoryStorage(), ManualClock()
+    async with opened(storage, HOURLY, clock=clock) as store:
+        await put_all(store, message(0))
+        await settle()
+        for passes in range(3):
+            await clock.advance(3599.9)
+            assert store.upkeep.passes == passes
+            await clock.advance(0.1)
+            await until(lambda passes=passes: store.upkeep.passes == passes + 1)  # type: ignore[misc]
+            await settle()
+
+
 async def test_no_comparison_runs_with_an_interval_of_0() -> None:
     storage, _ = await killed(*[message(number) for number in range(30)])
     clock = ManualClock()
