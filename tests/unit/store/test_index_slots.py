@@ -11,7 +11,9 @@ import pytest
 from rocketbox.broker.store.dispatch import Derived, IndexedRecord
 from rocketbox.broker.store.files import OpenFiles
 from rocketbox.broker.store.index_file import HEADER_BYTES, SLOT_BYTES, MessageIndex
+from rocketbox.broker.store.index_sizes import found_sizes
 from rocketbox.broker.store.options import StoreOptions
+from rocketbox.errors import StoreError
 from rocketbox.storage.file_system import RealStorage
 from rocketbox.storage.memory_storage import MemoryStorage
 
@@ -97,6 +99,24 @@ def test_entries_that_were_never_written_are_cut_where_there_is_no_directory_yet
     index.put([([5], 100, NOW)])
     index.cut(0)
     assert found(index, 5) == []
+
+
+@pytest.mark.parametrize(("slots", "entries"), [(1, 2), (7, 9), (100, 1000), (300, 2)])
+def test_the_sizes_of_a_file_are_found_from_the_first_entry_on(slots: int, entries: int) -> None:
+    storage = MemoryStorage()
+    index = MessageIndex(storage, "/index", slots, entries)
+    index.put([([7_654_321], 200, NOW)])
+    written(index)
+    (file,) = index.files
+    assert found_sizes(storage.open(file.path), 11, 13) == (slots, entries)
+
+
+def test_the_sizes_of_an_empty_file_are_not_guessed() -> None:
+    storage = MemoryStorage()
+    storage.make_directories("/index")
+    storage.open("/index/empty", create=True).truncate(5000)
+    with pytest.raises(StoreError, match="has 5000 bytes, but max-hash-slot-num 11 and max-index-num 13 make 344"):
+        found_sizes(storage.open("/index/empty"), 11, 13)
 
 
 def bytes_of(records: list[IndexedRecord], at_once: int) -> list[bytes]:
