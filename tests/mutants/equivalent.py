@@ -14,6 +14,7 @@ FRAMING = "rocketbox/protocol/framing.py"
 WORKERS = "rocketbox/client/workers.py"
 CONSUME = "rocketbox/client/consume.py"
 TRIES = "rocketbox/client/tries.py"
+STORE = "rocketbox/broker/store"
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
     (
@@ -78,4 +79,51 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "return max(0.0, min(pause, self.deadline - self.now))",
         "return max(-1.0, min(pause, self.deadline - self.now))",
     ): "the time is over then: to sleep for less than nothing is not to sleep, and no try follows",
+    (f"{STORE}/consume_queue.py", "self.changes += 1", "self.changes += 0"): (
+        "of `remove_files`, behind which nobody reads the queue any more: its other places are killed"
+    ),
+    (f"{STORE}/checkpoint.py", "checksums_from: int = -1", "checksums_from: int = - 2"): (
+        "any negative number says that checksums are not needed"
+    ),
+    (f"{STORE}/index_file.py", "number, seen = table[slot], 0", "number, seen = table[slot], 1"): (
+        "a bound of the steps along a chain that leads in circles; one that leads back has fewer"
+    ),
+    (f"{STORE}/reading.py", "if offset > end:", "if offset >= end:"): ("the end itself has returned two lines before"),
+    (f"{STORE}/config_file.py", "wrong[0], self.path, path, self.path,", "wrong[ -1], self.path, path, self.path,"): (
+        "there is one: the second of two files is being used"
+    ),
+    (
+        f"{STORE}/index_file.py",
+        "if number >= self._tail_start and (number - self._tail_start) * ENTRY_BYTES < len(self._tail):",
+        "if number >= self._tail_start and (number - self._tail_start) // ENTRY_BYTES < len(self._tail):",
+    ): ("no number is behind the tail while there is one: who asks has looked at the count"),
+    (f"{STORE}/verify.py", "STEP = 1 << 20", "STEP = 2 << 20"): ("a figure that was chosen"),
+    (f"{STORE}/index_feed.py", "self._indexed = self._indexed_count = 0", "self._indexed = self._indexed_count = -1"): (
+        "one byte and one record of what a slice may hold"
+    ),
+    (
+        f"{STORE}/consume_queue.py",
+        "blocks = (0, -(-high * UNIT // BLOCK))",
+        "blocks = ( 1, -(-high * UNIT // BLOCK))",
+    ): ("a block more is read of a file without data: the end is found all the same"),
+    (
+        f"{STORE}/consume_queue.py",
+        "high = min(high, blocks[0] * BLOCK // UNIT + 1)",
+        "high = min(high, blocks[ 1] * BLOCK // UNIT + 1)",
+    ): ("the search ends when both are equal"),
+    (f"{STORE}/consume_queue.py", "return next(self.units(offset, 1))", "return next(self.units(offset, 2))"): (
+        "the first of two is the same one"
+    ),
+    (f"{STORE}/putting.py", "self.last_timestamp = 0", "self.last_timestamp = 1"): (
+        "the first millisecond of 1970: no message is older"
+    ),
+    (
+        f"{STORE}/index_file.py",
+        "entry = _ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (0, 0, 0, 0)",
+        "entry = _ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (0, 1, 0, 0)",
+    ): ("an index file has its full length from the beginning, so that no entry is cut off"),
+    (f"{STORE}/store_repair.py", "index_msg_timestamp=0,", "index_msg_timestamp= 1,"): (
+        "with either the next start builds the index again from where the log begins"
+    ),
+    (f"{STORE}/dispatcher.py", "MOST_UNWRITTEN = 4_000_000", "MOST_UNWRITTEN = 4000001"): ("a figure that was chosen"),
 }

@@ -88,13 +88,8 @@ class RecordReader:
         record = self.from_memory(commit_log_offset)
         if record is not None:
             return record
-        try:
-            size = self._size_at(commit_log_offset)
-            record = b"" if size is None else self._log.read(commit_log_offset, size)
-        except (FileNotFoundError, StoreError):
-            if commit_log_offset < self._log.start:  # removed meanwhile
-                return None
-            raise
+        size = self._size_at(commit_log_offset)
+        record = b"" if size is None else self._log.read(commit_log_offset, size)
         return record if len(record) == size and check_record(record, commit_log_offset) is None else None
 
     def _size_at(self, offset: int) -> int | None:

@@ -10,6 +10,8 @@ import pytest
 
 from rocketbox.broker.store.dispatch import Derived, IndexedRecord
 from rocketbox.broker.store.files import OpenFiles
+from rocketbox.broker.store.finding import StoreFinding
+from rocketbox.broker.store.index_comparison import IndexComparison
 from rocketbox.broker.store.index_file import HEADER_BYTES, SLOT_BYTES, MessageIndex
 from rocketbox.broker.store.index_sizes import found_sizes
 from rocketbox.broker.store.options import StoreOptions
@@ -99,6 +101,23 @@ def test_entries_that_were_never_written_are_cut_where_there_is_no_directory_yet
     index.put([([5], 100, NOW)])
     index.cut(0)
     assert found(index, 5) == []
+
+
+def test_what_retention_removes_while_an_index_is_compared_is_passed_over() -> None:
+    storage, log_start = MemoryStorage(), 0
+    index = opened(storage)
+    places = range(100, 1100, 100)
+    index.put([([place % 7, place % 11], place, NOW) for place in places])
+    written(index)
+    paths = [file.path for file in index.files]
+    comparison = IndexComparison(storage, paths, 100, 1000, lambda: log_start, complete=True)
+    findings: list[StoreFinding] = []
+    for place in places:
+        log_start = {300: 500, 700: 900}.get(place, log_start)  # no record before it is read any more
+        if place >= log_start:
+            findings += comparison.record(place, NOW, [place % 7, place % 11], False)
+    findings += comparison.rest()
+    assert findings == []
 
 
 @pytest.mark.parametrize(("slots", "entries"), [(1, 2), (7, 9), (100, 1000), (300, 2)])

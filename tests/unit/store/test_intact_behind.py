@@ -1,4 +1,4 @@
-"""Records behind a damaged one, which prove that it was synced: none is missed, wherever the pieces that are read end."""
+"""Records behind a damaged one, which prove that it was synced: none is missed, wherever a piece that is read ends."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from rocketbox.storage.memory_storage import MemoryStorage
 from tests.support.store.crash_checks import inline_pools
 from tests.support.store.store_tools import (
     CHECKPOINT,
-    LOG,
     ROOT,
     SMALL,
     FaultyStorage,

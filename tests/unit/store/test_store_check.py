@@ -72,6 +72,20 @@ async def test_nothing_is_found_in_one_that_was_killed() -> None:
     assert found(storage) == []
 
 
+async def test_an_index_ahead_of_the_log_is_no_finding_where_another_broker_was_killed() -> None:
+    """Apache's writes it whenever its page cache likes to; a start cuts it to what the log has."""
+    storage, clock = MemoryStorage(), ManualClock()
+    async with opened(storage, clock=clock) as store:
+        *_, last, _ = await put_all(store, *MIXED)
+        await clock.advance(11)
+        killed = storage.copy()
+    killed.remove(CHECKPOINT)
+    path = f"{ROOT}/commitlog/{last - last % 4096:020d}"
+    overwrite(killed, path, last % 4096, bytes(4096 - last % 4096))
+    assert {finding.kind for finding in found(killed)} <= {FindingKind.LOG}
+    assert wrong(killed) == []
+
+
 async def test_nothing_is_found_in_one_that_runs() -> None:
     storage, clock = MemoryStorage(), ManualClock()
     async with opened(storage, clock=clock) as store:

@@ -157,6 +157,37 @@ async def test_queues_that_do_not_end_where_the_checkpoint_says_are_built_again(
         assert numbers(store) == list(range(12))
 
 
+async def test_a_queue_without_its_newest_entries_gets_them_where_no_checkpoint_says_what_it_had() -> None:
+    """Another broker has stopped cleanly. Others of its queues are whole, and newer than what this one has left."""
+    storage, _ = await stopped(
+        *[message(number, size=700) for number in range(9)],
+        message(0, queue_id=1),
+        message(9, size=700),
+    )
+    storage.remove(CHECKPOINT)
+    queue = f"{ROOT}/consumequeue/orders/0/{0:020d}"
+    for left in (0, 3, 8):
+        damaged = storage.copy()
+        overwrite(damaged, queue, 20 * left, bytes(400 - 20 * left))
+        async with opened(damaged) as store:
+            assert numbers(store) == list(range(10)), left
+            assert numbers(store, queue_id=1) == [0]
+            await put_all(store, message(10))
+        async with opened(damaged) as store:
+            assert numbers(store) == list(range(11)), left
+
+
+async def test_an_only_file_of_the_log_keeps_its_size_whatever_size_the_settings_say() -> None:
+    storage, _ = await stopped(*[message(number) for number in range(5)])
+    larger = dataclasses.replace(SMALL, mapped_file_size_commit_log=2 * 4096)
+    async with opened(storage, larger) as store:
+        assert storage.open(LOG).size() == store._log.run.file_size == 4096
+        await put_all(store, *[message(number) for number in range(5, 30)])
+        assert numbers(store) == list(range(30))
+    directory = f"{ROOT}/commitlog"
+    assert {storage.open(f"{directory}/{name}").size() for name in storage.list_directory(directory)} == {4096}
+
+
 async def test_the_store_time_does_not_go_back_though_no_record_was_read() -> None:
     storage, clock = MemoryStorage(), ManualClock()
     async with opened(storage, clock=clock) as store:
