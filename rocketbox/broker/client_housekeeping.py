@@ -16,7 +16,7 @@ __all__ = ["ClientHousekeeping"]
 
 _log = logging.getLogger(__name__)
 
-CLIENT_SCAN_INTERVAL = 10.0  # seconds
+CLIENT_SCAN_INTERVAL = 10.0  # seconds between two looks, at least
 
 
 class ClientHousekeeping:
@@ -42,7 +42,9 @@ class ClientHousekeeping:
     async def run(self) -> None:
         """Drop the silent ones and the locks nobody renews, for ever."""
         while True:
-            await self._clock.sleep(CLIENT_SCAN_INTERVAL)
+            # Whoever comes meanwhile has the whole time as well.
+            first = min(each.first_expiry() for each in (self._locks, self._consumers, self._producers))
+            await self._clock.sleep(max(CLIENT_SCAN_INTERVAL, first - self._clock.monotonic()))
             self._locks.expire()
             for connection in {*self._consumers.expire(), *self._producers.expire()}:
                 _log.warning("the client at %s sent no heartbeat and is dropped", connection.remote_address)

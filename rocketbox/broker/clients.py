@@ -123,6 +123,10 @@ class Memberships(Generic[ConnectionT]):
         if not groups:
             del self._groups[connection]
 
+    def oldest(self) -> float | None:
+        """When the one said so that has been silent for longest; None when there is none."""
+        return next(iter(self._beats.values()), None)
+
     def older_than(self, oldest: float) -> Iterator[tuple[ConnectionT, str]]:
         """Forgets, one after the other, what nobody has said again since then."""
         while self._beats:
@@ -234,6 +238,11 @@ class ConsumerTable(Generic[ConnectionT]):
         for name in list(self.memberships.of(connection)):
             self._remove(self._groups[name], [connection])
 
+    def first_expiry(self) -> float:
+        """When the first of them would be silent for too long, or one that comes now."""
+        oldest = self.memberships.oldest()
+        return (self._clock.monotonic() if oldest is None else oldest) + self._expiry
+
     def expire(self) -> list[ConnectionT]:
         """Drop clients without a heartbeat for the expiry time; their connections, to be closed."""
         silent: dict[str, list[ConnectionT]] = {}
@@ -298,6 +307,11 @@ class ProducerTable(Generic[ConnectionT]):
     def on_close(self, connection: ConnectionT) -> None:
         for group in list(self.memberships.of(connection)):
             self._remove(group, connection)
+
+    def first_expiry(self) -> float:
+        """When the first of them would be silent for too long, or one that comes now."""
+        oldest = self.memberships.oldest()
+        return (self._clock.monotonic() if oldest is None else oldest) + self._expiry
 
     def expire(self) -> list[ConnectionT]:
         """Drop producers without a heartbeat for the expiry time; their connections, to be closed."""

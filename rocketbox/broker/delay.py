@@ -177,6 +177,13 @@ class DelayedDelivery:
                     self._park_times[level].note(next_offset, now)
                 self._arrived[level].set()
 
+    def pass_over(self) -> None:
+        """Deliver nothing of what is parked now; it stays in the log until retention."""
+        for level in self._arrived:
+            end = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
+            if end > self.offset(level):
+                self._advance(level, end, end - self.offset(level))
+
     def _delay_ms(self, level: int) -> int:
         return self._level_ms[level - 1] if level <= len(self._level_ms) else max(self._level_ms)
 
@@ -219,6 +226,8 @@ class DelayedDelivery:
                 await self._settle(level, puts)
                 puts = []
                 await self._clock.sleep(min(wait / 1000, LONGEST_SLEEP))
+            if message.queue_offset < self.offset(level):
+                continue  # it was passed over meanwhile
             while True:
                 try:
                     puts.append((self._put(message), message.queue_offset + 1))
@@ -325,7 +334,7 @@ class DelayedDelivery:
         return record_of(message, name, queue_id, text, message.reconsume_times)
 
     def _advance(self, level: int, offset: int, moved: int) -> None:
-        self._offsets[level] = offset
+        self._offsets[level] = max(offset, self.offset(level))
         before, self._moves = self._moves, self._moves + moved
         if self._moves // DELIVERIES_FOR_EACH_VERSION != before // DELIVERIES_FOR_EACH_VERSION:
             self._version = self._version.next(self._clock.time_ms())

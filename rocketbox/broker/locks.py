@@ -97,6 +97,10 @@ class QueueLocks:
         now = self._clock.monotonic()
         return any(not self._expired(lock, now) for lock in locks.values())
 
+    def first_expiry(self) -> float:
+        """When the first lock would be no longer valid if nobody renews it, or one that is taken now."""
+        return next(iter(self._renewals.values()), self._clock.monotonic()) + self._lifetime
+
     def expire(self) -> None:
         """Forget the locks that are no longer valid: queues and groups may have any name, and Apache keeps them all."""
         now = self._clock.monotonic()

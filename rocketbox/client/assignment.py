@@ -60,7 +60,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import anyio
@@ -517,6 +517,26 @@ class QueueAssignment:
             self._group, owned.queue, offset, moved, offset - moved,
         )  # fmt: skip
         messages.drop()
+        await self._go_on_at(owned, messages, offset)
+
+    async def skip(self, ends: Mapping[MessageQueue, int]) -> None:
+        """The event of queues that go on at these offsets because their user wants it so."""
+        skipped = []
+        for queue, end in ends.items():
+            owned = self._table.get(queue)
+            if owned is None or owned.state is not Ownership.PULLED:
+                continue
+            messages = owned.messages
+            if messages is not None and messages.commit_offset < end:
+                messages.drop()  # of all of them, before anything more of one is begun
+                skipped.append((owned, messages, end))
+        await _cancel([owned.pull for owned, _, _ in skipped if owned.pull is not None])
+        for owned, messages, end in skipped:
+            if owned.messages is messages and owned.state is Ownership.PULLED:
+                await self._go_on_at(owned, messages, end)
+
+    async def _go_on_at(self, owned: OwnedQueue, messages: ProcessQueue, offset: int) -> None:
+        """Pull from another offset on, and commit that, when what is held (``messages``) was dropped."""
         owned.before_reset = messages
         fresh = self._open(owned, offset)
         if self.may_commit(fresh):  # in a task of its own: a fault of ours in it must not end the pulling

@@ -9,7 +9,7 @@ Source: Apache RocketMQ 5.x ``DefaultMQPushConsumer``, ``DefaultMQPushConsumerIm
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -417,6 +417,14 @@ class PushConsumer:
     async def persist_offsets(self) -> None:
         """Commit how far each queue is consumed, now."""
         await self._queues.persist()
+
+    async def skip(self, ends: Mapping[MessageQueue, int]) -> None:
+        """Go on at these offsets: what stands before them in their queue is not handled any more.
+
+        Queues that this consumer does not have, or is further in, are left as they are. Handlers that run go on; what
+        becomes of their messages no longer counts. Returns when the offsets are committed, or could not be yet.
+        """
+        await self._queues.skip(ends)
 
     # --- pause and state ---------------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ from rocketbox.remoting.connection import Connection, RequestHandler
 from rocketbox.remoting.network import Network, parse_address
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.server import RemotingServer
+from rocketbox.remoting.sweep_times import SweepTimes
 from rocketbox.remoting.turns import Turns
 from rocketbox.tasks import Supervisor
 
@@ -48,7 +49,7 @@ _log = logging.getLogger(__name__)
 MAX_REQUEST_BYTES = 128 << 10  # of the bodies of other requests than registrations
 MAX_LARGE_REGISTRATIONS = 64  # that wait for their turn
 _UNDER_WAY = "nameserver.registrations_under_way"  # attribute of a connection
-SCAN_INTERVAL = 5.0  # seconds between two looks for silent brokers
+SCAN_INTERVAL = 5.0  # seconds between two looks for silent brokers, at least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,7 @@ class NameServer:
         self.routes = RouteInfoManager(clock or RealClock(), self.options.routes, _may_take_over)
         self._clock = clock or RealClock()
         self._network = network
+        self._scans = SweepTimes(self._clock, SCAN_INTERVAL)
         self._rare_log = RareLog(_log)
         self._turns = Turns(MAX_LARGE_REGISTRATIONS, _too_many_registrations)
         self._server: RemotingServer | None = None
@@ -133,7 +135,7 @@ class NameServer:
 
     async def _scan(self) -> None:
         while True:
-            await self._clock.sleep(SCAN_INTERVAL)
+            await self._scans.next(self.routes.first_expiry())
             for connection in self.routes.expire():
                 if isinstance(connection, Connection):
                     connection.close("the broker behind it is silent")
@@ -171,6 +173,7 @@ class NameServer:
             return self._refuse(connection, error)
         if result is None:
             return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, "register broker failed")
+        self._scans.by(self.routes.expiry_of(header))
         fields = {}
         if result.master_address:
             fields["masterAddr"] = result.master_address

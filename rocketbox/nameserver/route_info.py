@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from rocketbox.clock import Clock
 from rocketbox.errors import RemotingError
@@ -328,6 +329,15 @@ class RouteInfoManager:
                 self._remove(cluster, live.broker_name, address, live.broker_id)
                 dropped.append(live.connection)
         return dropped
+
+    def first_expiry(self) -> float:
+        """When the first of them would be silent for too long, on the monotonic clock; inf when there is none."""
+        return min((live.last_update + live.expiry for live in self._live.values()), default=inf)
+
+    def expiry_of(self, header: RegisterBrokerRequestHeader) -> float:
+        """When the broker that registered so would be silent for too long; inf when it is not there."""
+        live = self._live.get((header.cluster_name, header.broker_addr))
+        return inf if live is None else live.last_update + live.expiry
 
     def _leave_cluster(self, cluster: str, name: str) -> None:
         names = self._clusters.get(cluster, set())

@@ -78,6 +78,10 @@ class BlockingHarness:
         """As :meth:`Harness.advance`."""
         self._portal.call(partial(self._harness.advance, time, failures=failures))
 
+    def fresh(self) -> None:
+        """As :meth:`Harness.fresh`."""
+        self._portal.call(self._harness.fresh)
+
     def consumed(self, group: str, count: int = 1, *, within: Time = "1d", cluster: str | None = None) -> list[Call]:
         """As :meth:`Harness.consumed`."""
         return self._portal.call(partial(self._harness.consumed, group, count, within=within, cluster=cluster))

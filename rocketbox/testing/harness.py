@@ -6,8 +6,8 @@ harness is asked: how it moves, and when it may, is told in ``pace``. What was s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,10 +27,11 @@ from rocketbox.errors import NotStartedError
 from rocketbox.hints import name_of
 from rocketbox.listeners.plans import ContainerPlan
 from rocketbox.listeners.signature import HandlerSignature
-from rocketbox.message import ConsumeMode, MessageExt, MessageModel, SendResult
+from rocketbox.message import ConsumeMode, MessageExt, MessageModel, MessageQueue, SendResult
 from rocketbox.template import JsonMessageConverter, MessageConverter, RocketMQTemplate
 from rocketbox.testing.addresses import given_name_servers
 from rocketbox.testing.blocking_harness import BlockingHarness
+from rocketbox.testing.changes import Changes
 from rocketbox.testing.errors import HarnessError, StuckError
 from rocketbox.testing.faults import BrokerFaults, ClusterFaults, DiskFaults, HandlerFaults, HandlerHandle
 from rocketbox.testing.loop_turns import LoopTurns
@@ -46,12 +47,16 @@ Failures = Literal["raise", "keep"]
 
 PATIENCE = 10.0  # seconds of real time in which nothing goes on
 PATIENCE_AT_THE_END = 1.0  # the same, when the service is being stopped
+AFTER_FAULTS = 60.0  # seconds of virtual time after which clients have got over a fault
 LONGEST_DRAIN = 3600.0  # seconds of virtual time in which handlers that wait for it come to an end
 
 
 @dataclass(frozen=True)
 class QueueOffsets:
-    """How far a group is with one queue: ``consumed`` is the offset behind what it needs no more, ``end`` its end."""
+    """How far a group is with one queue: ``consumed`` is the offset behind what it needs no more, ``end`` its end.
+
+    Both count from the beginning, or from :meth:`Harness.fresh` on.
+    """
 
     topic: str
     queue_id: int
@@ -103,6 +108,8 @@ class Harness:
         self._runs = False
         self._plans: list[ContainerPlan] = []
         self._default_converter = JsonMessageConverter()
+        self._changes = Changes()
+        self._offsets_before: dict[tuple[str, str | None, MessageQueue], int] = {}  # by group and its cluster
 
     def __repr__(self) -> str:
         return f"Harness({self.app.name!r}, {'running' if self._runs else 'not started'})"
@@ -291,7 +298,7 @@ class Harness:
         """Put an object in the place of a bean while the service runs: ``with harness.override(Desk, FakeDesk()):``.
 
         Handlers and hooks are given it from the next call on; beans that were made of the other one keep that. Without
-        ``with`` it holds until the end.
+        ``with`` it holds until :meth:`fresh` or the end.
         """
         self._check_running()
         container = self.app.assembly.container
@@ -303,18 +310,46 @@ class Harness:
                 'has, or Annotated[TheType, Qualifier("name")] for one of several'
             )
         overriding: AbstractContextManager[object] = container.providers[found[0]].override(value)
-        return overriding
+        return self._changes.made(lambda: overriding.__exit__(None, None, None))
 
-    @contextmanager
-    def freeze(self, group: str, *, cluster: str | None = None) -> Iterator[None]:
-        """Let a group take nothing inside of the block: what is sent meanwhile waits at the broker."""
+    def freeze(self, group: str, *, cluster: str | None = None) -> AbstractContextManager[object]:
+        """Let a group take nothing inside of the block: what is sent meanwhile waits at the broker.
+
+        It begins with the call. Without ``with`` it holds until :meth:`fresh` or the end.
+        """
         self._check_running()
         container = self._container(group, cluster)
         self._in_loop(lambda: container.pause("frozen by a test"))
-        try:
-            yield
-        finally:
-            self._in_loop(container.resume)
+        return self._changes.made(lambda: self._in_loop(container.resume))
+
+    async def fresh(self) -> None:
+        """Begin anew for another test while the service runs on: for a harness that is around several tests.
+
+        Nothing is left of what was sent, called, raised or given up, and what still waits at the broker (for a retry, a
+        delay, a frozen group) never comes. Overrides, frozen groups and faults are undone; after faults of broker or
+        disk a minute passes, in which clients get over them. Beans, hooks, schedules and the time of day go on as they
+        are. Raises HarnessError while a handler runs, and StuckError.
+        """
+        self._check_running()
+        world = self._in_world
+        if await world.mend():
+            await self._pace.advance(AFTER_FAULTS)
+        await self._pace.settle()
+        if not self._nobody_is_busy():
+            names = ", ".join(call.name for call in self._seen.running) or "a handler"
+            raise HarnessError(f"{names} has not ended, and would go on in the next test: await harness.drain() first")
+        world.pass_over_delays()
+        for plan in self._plans:
+            consumer = self._container(plan.group, plan.cluster).consumer
+            queues = [state.queue for state in consumer.state().queues]
+            ends = {queue: world.end_offset(plan.cluster, queue, 0) for queue in queues}
+            await consumer.skip(ends)
+            self._offsets_before.update({(plan.group, plan.cluster, queue): end for queue, end in ends.items()})
+        self._changes.undo_all()
+        self._failing.forget()
+        await self._pace.settle()
+        self._seen.forget()
+        world.clock.count_anew()
 
     # --- faults ------------------------------------------------------------------------------------------------------
 
@@ -454,9 +489,10 @@ class Harness:
         """How far a group is with each of its queues that hold anything."""
         found = []
         for state in self._container(group, cluster).consumer.state().queues:
-            consumed = state.commit_offset or 0
-            end = self._in_world.end_offset(cluster, state.queue, consumed + state.lag)
+            before = self._offsets_before.get((group, cluster, state.queue), 0)
+            end = self._in_world.end_offset(cluster, state.queue, state.commit_offset + state.lag) - before
             if end > 0:
+                consumed = max(0, state.commit_offset - before)
                 found.append(QueueOffsets(state.queue.topic, state.queue.queue_id, consumed, end))
         return found
 

@@ -21,7 +21,6 @@ from types import CodeType, FrameType
 from typing import Any
 
 import anyio
-from anyio.lowlevel import checkpoint
 
 from rocketbox.blocking import WorkerPool
 from rocketbox.client.consume import _resumed
@@ -124,7 +123,7 @@ class LoopTurns:
         for _ in range(MOST_TURNS):
             if not self._next:
                 return
-            await checkpoint()
+            await asyncio.sleep(0)
         raise HarnessError("a task of this event loop never waits for anything: it runs again in each turn")
 
     async def pause(self, seconds: float) -> None:

@@ -64,6 +64,7 @@ class MemoryWorld:
         self._seen: Observer
         self._servers: HarnessServers | None = None
         self._same: Mapping[str, str | None] = {}
+        self._disturbed = False
 
     def begin(self, seen: Observer, patience: float) -> None:
         """``seen`` is who sees what is done, ``patience`` seconds of real time in which nothing goes on."""
@@ -135,8 +136,29 @@ class MemoryWorld:
 
     # --- servers -----------------------------------------------------------------------------------------------------
 
+    async def mend(self) -> bool:
+        """Have all servers run, answer and have room; whether there was a fault since this was asked last."""
+        was_disturbed, self._disturbed = self._disturbed, False
+        if was_disturbed:
+            for name in {None, *self._same.values()}:
+                faults = self._faults(name)
+                if not self._cluster(name).runs:
+                    await faults.broker.start()
+                faults.broker.resume()
+                faults.disk.free()
+        return was_disturbed
+
+    def pass_over_delays(self) -> None:
+        """Let nothing that waits for its time, of retries or delays, come any more."""
+        for name in {None, *self._same.values()}:
+            self._running(name).broker.delayed.pass_over()
+
     def faults(self, cluster: str | None) -> ClusterFaults:
         """The faults of a cluster."""
+        self._disturbed = True
+        return self._faults(cluster)
+
+    def _faults(self, cluster: str | None) -> ClusterFaults:
         return ClusterFaults(self._cluster(cluster), Faults(self._let_pass, self._in_loop, self._seen.note))
 
     async def _let_pass(self, work: Coroutine[Any, Any, None]) -> None:

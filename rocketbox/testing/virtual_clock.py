@@ -39,7 +39,7 @@ class VirtualClock:
     def __init__(self, start_ms: int, seed: int = 0) -> None:
         self.random = chances_of(seed)
         self._start_ms = start_ms
-        self._now = BEGIN
+        self._now = self._begin = BEGIN
         self._order = itertools.count()
         self._timers: list[tuple[float, int, _Timer]] = []
         self._dead = 0
@@ -86,8 +86,12 @@ class VirtualClock:
 
     @property
     def passed(self) -> float:
-        """Seconds since the clock was made."""
-        return self._now - BEGIN
+        """Seconds since the clock was made, or since :meth:`count_anew`."""
+        return self._now - self._begin
+
+    def count_anew(self) -> None:
+        """Let what has passed begin at 0 again; the time of day goes on."""
+        self._begin = self._now
 
     def next_timer(self) -> float | None:
         """When the next thing is due, on the monotonic clock; None: nobody waits for any time."""

@@ -100,9 +100,11 @@ def test_a_closed_connection_leaves_all_its_groups() -> None:
 
 def test_silent_members_are_dropped_after_120_seconds() -> None:
     table = Table()
+    assert table.consumers.first_expiry() == 120, "of one that comes now"
     table.beat("a")
     table.clock.now = 60
     table.beat("b")
+    assert table.consumers.first_expiry() == 120
     table.clock.now = 120
     assert table.consumers.expire() == []
     table.clock.now = 120.1
@@ -118,7 +120,9 @@ def test_producers_come_and_go() -> None:
     producers.unregister("p", "b", "one")
     assert set(producers.channels("p")) == {"one", "two"}
     clock.now = 121
+    assert producers.first_expiry() == 120
     assert producers.expire() == ["one"]
+    assert producers.first_expiry() == 170
     producers.on_close("two")
     assert producers.channels("p") == {}
 

@@ -58,9 +58,11 @@ def test_what_nobody_renews_is_not_kept() -> None:
     clock.now = 30
     locks.lock("g", "a", [TWO])
     assert len(locks) == 2
+    assert locks.first_expiry() == 60
     clock.now = 61
     locks.expire()
     assert len(locks) == 1
+    assert locks.first_expiry() == 90
     assert locks.is_locked("g")
     clock.now = 91
     locks.expire()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from math import inf
 
 import pytest
 
@@ -111,17 +112,22 @@ def test_a_connection_that_was_replaced_takes_nothing_along(clock: VirtualClock)
 def test_a_silent_broker_is_dropped_after_its_time(routes: RouteInfoManager, clock: VirtualClock) -> None:
     routes.register(header("a"), body("t", "u"), "connection a")
     routes.register(header("b", "10.0.0.2:10911", expiry=10_000), body("t", "v"), "connection b")
+    assert routes.first_expiry() == routes.expiry_of(header("b", "10.0.0.2:10911")) == 10
     clock.now = 10
     assert routes.expire() == []
     clock.now = 10.1
     assert routes.expire() == ["connection b"]
     assert queues_of(routes, "t") == {"a": 4}
+    assert routes.expiry_of(header("b", "10.0.0.2:10911")) == inf
+    assert routes.first_expiry() == 120
     clock.now = 100
     routes.register(header("a"), body("t", "u"), "connection a")
+    assert routes.first_expiry() == 220
     clock.now = 220
     assert routes.expire() == []
     clock.now = 220.1
     assert routes.expire() == ["connection a"]
+    assert routes.first_expiry() == inf
     assert routes.route("t") is None
 
 

@@ -1,0 +1,210 @@
+"""One harness around several tests: ``fresh()`` lets the next one begin as in a new one, while the service runs on."""
+
+from __future__ import annotations
+
+import time
+from types import ModuleType
+
+import pytest
+
+from rocketbox.testing import Harness, HarnessError, Outcome
+from tests.support.framework.services import ServiceMaker
+
+pytestmark = pytest.mark.anyio
+
+SOURCE = """
+import anyio
+from rocketbox import ConsumeMode, Reject, RocketBox, RocketMQTemplate, bean, rocketmq_listener, send_to
+
+app = RocketBox("shop", scan=[__name__])
+
+class Till:
+    def __init__(self):
+        self.sold = []
+        self.fails = 0
+    def sell(self, item):
+        if self.fails:
+            self.fails -= 1
+            raise ConnectionError("the till is closed")
+        self.sold.append(item)
+
+@bean
+def till() -> Till:
+    return Till()
+
+@rocketmq_listener(topic="orders", consumer_group="shop")
+@send_to("receipts")
+async def sell(item: str, till: Till) -> str:
+    if item == "air":
+        raise Reject("nobody sells air")
+    till.sell(item)
+    return f"sold {item}"
+
+steps = []
+
+@rocketmq_listener(topic="steps", consumer_group="walker", consume_mode=ConsumeMode.ORDERLY)
+def step(text: str) -> None:
+    steps.append(text)
+    if text == "stumbles":
+        raise ConnectionError("stumbled")
+
+@rocketmq_listener(topic="all", consumer_group="news", message_model="BROADCASTING")
+async def read(text: str, till: Till) -> None:
+    till.sold.append(text)
+
+@rocketmq_listener(topic="asks", consumer_group="asks")
+async def ask(text: str, template: RocketMQTemplate) -> None:
+    await app.release.wait()
+
+@app.on_startup
+async def begin(till: Till) -> None:
+    till.sold.append("begun")
+"""
+
+SETTINGS = "rocketmq: {name-server: ns1:9876, producer: {group: shop}}"
+
+
+@pytest.fixture
+def shop(service: ServiceMaker) -> ModuleType:
+    return service(SOURCE, SETTINGS)
+
+
+async def use_up(harness: Harness, shop: ModuleType) -> None:
+    """Leave something of every kind behind."""
+    harness.override(shop.Till, closed := shop.Till())
+    closed.fails = 100
+    await harness.send("orders", "cup")  # waits for its retry
+    await harness.send("orders", "air")
+    await harness.send("orders", "late", delay="2h")
+    await harness.send("steps", "stumbles", hash_key="way")
+    await harness.send("steps", "behind", hash_key="way")
+    await harness.drain(failures="keep")
+    await harness.advance("30s", failures="keep")
+    harness.freeze("news")
+    await harness.send("all", "unread")
+    await harness.send("orders", "last")
+    await harness.send("receipts", "nobody takes it")
+
+
+async def test_nothing_of_before_is_seen_or_comes(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        await use_up(harness, shop)
+        now = harness.now
+        await harness.fresh()
+        assert harness.log == "nothing has happened"
+        for topic in ("orders", "receipts", "steps", "all"):
+            assert list(harness.sent(topic)) == []
+        for handler in ("sell", "step", "read"):
+            assert harness.calls(handler) == []
+        for group in ("shop", "walker", "news"):
+            assert harness.dead_letters(group) == []
+            assert harness.offsets(group) == []
+        shop.steps.clear()
+        await harness.advance("150m")
+        assert harness.log == "nothing has happened"
+        assert shop.steps == []
+        assert harness.app.get(shop.Till).sold == ["begun"]
+        assert (harness.now - now).total_seconds() == 150 * 60
+
+
+async def test_the_service_goes_on_as_a_new_one(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        for _ in range(3):
+            await use_up(harness, shop)
+            await harness.fresh()
+            till = harness.app.get(shop.Till)
+            till.sold.clear()
+            till.fails = 1
+            shop.steps.clear()
+            await harness.send("orders", "lamp")
+            for text in ("one", "two"):
+                await harness.send("steps", text, hash_key="way")
+            await harness.send("all", "read")
+            await harness.drain(failures="keep")
+            assert [sent.at for sent in harness.sent("orders")] == [0]
+            assert shop.steps == ["one", "two"]
+            assert till.sold == ["read"]
+            await harness.advance("10s")
+            assert till.sold == ["read", "lamp"]
+            assert harness.sent("receipts").one(str) == "sold lamp"
+            assert [(call.at, call.outcome) for call in harness.calls("sell")] == [
+                (0, Outcome.COMES_BACK), (pytest.approx(10, abs=0.01), Outcome.CONSUMED),
+            ]  # fmt: skip
+            assert [(each.topic, each.consumed, each.end) for each in harness.offsets("walker")] == [("steps", 2, 2)]
+            assert {each.lag for each in harness.offsets("shop")} == {0}
+            await harness.send("orders", "air")
+            await harness.drain()
+            assert [str(letter.why) for letter in harness.dead_letters("shop")] == ["nobody sells air"]
+
+
+async def test_what_was_changed_is_undone_once(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        first, second = shop.Till(), shop.Till()
+        with harness.override(shop.Till, first), harness.freeze("shop"):
+            harness.override(shop.Till, second)
+            await harness.fresh()
+            assert harness.app.get(shop.Till) not in (first, second)
+            assert not harness.app.listeners["shop"].consumer.paused
+            harness.override(shop.Till, second)
+        assert harness.app.get(shop.Till) is second, "the block's own is gone, and takes no other with it"
+
+
+async def test_a_handler_that_is_not_done_is_told(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        clock = harness.app.assembly.service.clock
+
+        class Release:
+            async def wait(self) -> None:
+                await clock.sleep(5)
+
+        shop.app.release = Release()
+        await harness.send("asks", "one")
+        with pytest.raises(HarnessError, match=r"ask \(service_\d+\.py:\d+\) has not ended.*drain\(\) first"):
+            await harness.fresh()
+        await harness.drain()
+        await harness.fresh()
+        assert harness.calls("ask") == []
+
+
+async def test_it_takes_milliseconds(shop: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Harness(shop.app) as harness:
+        took: list[float] = []
+        for _ in range(10):
+            await harness.send("orders", "lamp")
+            await harness.drain()
+            began = time.thread_time()
+            await harness.fresh()
+            took.append(time.thread_time() - began)
+    assert min(took) < 0.005
+
+
+def test_in_a_plain_function(shop: ModuleType) -> None:
+    with Harness(shop.app, failures="keep") as harness:
+        for _ in range(2):
+            harness.blocking.send("orders", "air")
+            harness.blocking.drain()
+            assert len(harness.dead_letters("shop")) == 1
+            harness.blocking.fresh()
+
+
+async def test_faults_are_over_in_the_next_test(shop: ModuleType) -> None:
+    async with Harness(shop.app, failures="keep") as harness:
+        for fault in ("silent", "stopped", "full", "mended"):
+            harness.handler("sell").fails(100)
+            await harness.send("orders", "cup")
+            await harness.drain()
+            if fault == "stopped":
+                await harness.broker.stop()
+            elif fault == "full":
+                harness.disk.full()
+            else:
+                harness.broker.silence()
+            await harness.advance("30s")
+            if fault == "mended":
+                harness.broker.resume()
+            await harness.fresh()
+            assert harness.log == "nothing has happened"
+            await harness.send("orders", "lamp")
+            await harness.drain()
+            assert [call.payload for call in harness.calls("sell")] == ["lamp"], fault
+            assert harness.sent("receipts").one(str) == "sold lamp"
