@@ -14,6 +14,7 @@ FRAMING = "rocketbox/protocol/framing.py"
 WORKERS = "rocketbox/client/workers.py"
 CONSUME = "rocketbox/client/consume.py"
 TRIES = "rocketbox/client/tries.py"
+LANES = "rocketbox/client/lanes.py"
 STORE = "rocketbox/broker/store"
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
@@ -77,7 +78,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     (
         TRIES,
         "return max(0.0, min(pause, self.deadline - self.now))",
-        "return max(-1.0, min(pause, self.deadline - self.now))",
+        "return max( -1.0, min(pause, self.deadline - self.now))",
     ): "the time is over then: to sleep for less than nothing is not to sleep, and no try follows",
     (f"{STORE}/consume_queue.py", "self.changes += 1", "self.changes += 0"): (
         "of `remove_files`, behind which nobody reads the queue any more: its other places are killed"
@@ -126,4 +127,21 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "with either the next start builds the index again from where the log begins"
     ),
     (f"{STORE}/dispatcher.py", "MOST_UNWRITTEN = 4_000_000", "MOST_UNWRITTEN = 4000001"): ("a figure that was chosen"),
+    (WORKERS, "self.taken += 1", "self.taken += 0"): (
+        "a fast path: of two workers at one queue each takes other messages, and no slice becomes longer"
+    ),
+    (WORKERS, "self.taken = 0", "self.taken = -1"): "it is compared with what it was before, wherever it began",
+    (LANES, "self.one_broker = len(self.brokers) == 1", "self.one_broker = len(self.brokers) == 0"): (
+        "a shortcut: where there is one broker a try has all of the time as well"
+    ),
+    (
+        CONSUME,
+        "await self._clock.sleep(max(left, min(max(limit / 20, 0.05), 30.0)))",
+        "await self._clock.sleep(max(left, min(max(limit / 20, 0.05), 31.0)))",
+    ): "a figure that was chosen: how late it may be seen that a handler takes more than ten minutes",
+    (
+        "rocketbox/client/handler_threads.py",
+        "step = min(max(limit / 20, 0.05), 30.0)",
+        "step = min(max(limit / 20, 0.05), 31.0)",
+    ): "a figure that was chosen: how late it may be seen that threads hang for more than ten minutes",
 }

@@ -14,6 +14,7 @@ import anyio.lowlevel
 import pytest
 
 from rocketbox.client.outcomes import Outcomes
+from rocketbox.client.send_back import SendBack
 from rocketbox.errors import Reject
 from rocketbox.message import ConsumeMode, MessageExt
 from rocketbox.protocol.codes import RequestCode
@@ -442,6 +443,34 @@ async def test_the_time_of_a_whole_handler_begins_when_its_thread_does(setting: 
         finally:
             first.set()
             setting.release.set()
+
+
+async def test_a_fault_of_our_own_after_a_call_is_told_and_its_message_handled_again_and_not_sent_back_too(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, anyio_backend: str
+) -> None:
+    broker = setting.broker
+
+    def fail_once(batch: list[MessageExt]) -> None:
+        setting.handle(batch)
+        if len(setting.came) == 1:
+            raise ValueError("the user's")
+
+    async def broken(*arguments: object) -> bool:
+        monkeypatch.undo()
+        raise AttributeError("ours")
+
+    async with broker, setting.consumer(concurrency=2) as consumer:
+        monkeypatch.setattr(SendBack, "send_back", broken)
+        await consumer.subscribe("T", "*", fail_once)
+        setting.store(1)
+        await setting.until(lambda: "ours" in caplog.text)
+        for _ in range(20):
+            await setting.clock.advance(1)
+            await anyio.sleep(0.001)
+        await setting.committed(1)
+        assert setting.came == [b"0", b"0"]
+        assert broker.asked(RequestCode.CONSUMER_SEND_MSG_BACK) == []
+        assert {queue.in_process for queue in consumer.state().queues} == {0}
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(0.25, 1), (0.00045, 1 + 4)])

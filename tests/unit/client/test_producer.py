@@ -672,6 +672,21 @@ async def test_unknown_topic_takes_the_queues_of_the_template_topic() -> None:
         assert cluster.brokers["broker-b"].queues == [0, 0, 0]
 
 
+async def test_a_topic_that_a_send_makes_follows_the_template_topic_until_it_has_a_route_of_its_own() -> None:
+    clock = VirtualClock()
+    async with ScriptedCluster(clock, TWO) as cluster:
+        cluster.add_topic("TBW102", queues=8, perm=7, brokers=["broker-a"])
+        async with producer_of(cluster) as producer:
+            for _ in range(3):
+                await producer.send(message("New"))
+            assert len(cluster.brokers["broker-a"].sends) == 3
+            cluster.add_topic("TBW102", queues=8, perm=7, brokers=["broker-b"])
+            await clock.advance(31)
+            for _ in range(3):
+                await producer.send(message("New"))
+        assert [len(broker.sends) for broker in cluster.brokers.values()] == [3, 3]
+
+
 async def test_no_route_names_the_name_servers() -> None:
     async with ScriptedCluster(VirtualClock()) as cluster, producer_of(cluster) as producer:
         with pytest.raises(NoRouteError, match=r"no route for topic 'Nowhere' at name server ns:9876"):
@@ -727,6 +742,7 @@ async def test_topic_that_is_not_sent_to_for_ten_minutes_is_asked_for_no_more() 
             await clock.advance(31)
             assert [cluster.name_server.asked(f"T{number}") for number in range(1, 5)] == asked[1:]
             assert cluster.name_server.asked("T0") > asked[0]
+            assert set(producer._sender.lanes._lanes) == {"T0"}, "nothing is kept of the others"
             assert (await producer.send(message("T3"))).queue.topic == "T3", "it is found again when it is needed"
 
 

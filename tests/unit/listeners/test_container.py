@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from rocketbox.client import ClientOptions, MQClientInstance, Producer
-from rocketbox.errors import Reject
+from rocketbox.errors import ConnectError, Reject
 from rocketbox.hints import place_of
 from rocketbox.listeners import ContainerStatus, ListenerContainer
 from rocketbox.listeners.binding import Beans
@@ -158,6 +158,19 @@ async def test_the_end_of_a_container_gives_running_handlers_the_time_that_was_s
         await clock.advance(5)
     assert done == [3]
     assert broker.committed["T", 0] == 1
+
+
+async def test_a_container_that_shall_not_wait_for_servers_says_so_when_there_are_none() -> None:
+    clock = VirtualClock()
+    broker = ScriptedBroker(clock)  # which is not started
+    options = ClientOptions(client_ip="10.0.0.9", api_timeout=60.0)
+    async with MQClientInstance(broker.address, options=options, clock=clock, network=broker.network) as instance:
+        container = container_of(instance)
+        assert (container.name, container.group, container.cluster) == ("g", "g", None)
+        with pytest.raises(ConnectError, match=r"10\.0\.0\.1:10911"):
+            async with container:
+                pass
+        assert container.state().status is ContainerStatus.STOPPED
 
 
 async def test_progress_tells_how_long_ago_a_queue_was_pulled_last() -> None:
