@@ -22,6 +22,7 @@ from tests.support.store.store_tools import (
     SMALL,
     FailingStorage,
     ManualClock,
+    check_index,
     message,
     numbers,
     opened,
@@ -36,15 +37,21 @@ ASYNC = dataclasses.replace(SMALL, flush_disk_type=FlushDiskType.ASYNC_FLUSH)
 
 
 class SlowStorage(MemoryStorage):
-    """Syncs of the commit log wait until :attr:`may_sync` allows them."""
+    """Syncs of the commit log wait until :attr:`may_sync` allows them, writes of ``held`` paths :attr:`may_write`."""
+
+    held = "nothing"
 
     def __init__(self) -> None:
         super().__init__()
-        self.may_sync = threading.Event()
+        self.may_sync, self.may_write = threading.Event(), threading.Event()
         self.may_sync.set()
-        self.syncs_begun = 0
+        self.may_write.set()
+        self.syncs_begun = self.writes_begun = 0
 
     def record(self, name: str, path: str, offset: int = 0, size: int = 0) -> None:
+        if name == "write" and self.held in path:
+            self.writes_begun += 1
+            assert self.may_write.wait(10)
         if name == "sync" and "commitlog" in path:
             self.syncs_begun += 1
             assert self.may_sync.wait(10)
@@ -351,3 +358,26 @@ async def test_a_cancellation_from_outside_closes_nothing_under_a_running_sync()
         assert store.report is not None
         assert store.report.clean
         assert numbers(store) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("held", ["consumequeue", "index"])
+async def test_a_cancellation_from_outside_loses_nothing_that_is_being_written_to_queues_and_index(held: str) -> None:
+    storage, clock = SlowStorage(), ManualClock()
+    storage.held = f"/{held}/"
+    with anyio.CancelScope() as scope:
+        async with opened(storage, clock=clock) as store:
+            await put_all(store, *[message(number) for number in range(5)])
+            storage.may_write.clear()
+            storage.writes_begun = 0
+            async with anyio.create_task_group() as group:
+                group.start_soon(clock.advance, 11)
+                while not storage.writes_begun:
+                    await settle()
+                threading.Timer(0.1, storage.may_write.set).start()
+                scope.cancel()
+    assert not storage.locked
+    async with opened(storage) as store:
+        assert store.report is not None
+        assert (store.report.clean, store.report.records) == (True, 0)
+        assert numbers(store) == list(range(5))
+        await check_index(store, *range(5))
