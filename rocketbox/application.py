@@ -397,6 +397,10 @@ class RocketBox(HookDecorators):
         """
         return self._assemble(Launch(config, profiles, arguments))
 
+    def checked(self, launch: Launch) -> Assembly:
+        """As :meth:`check`, of a start with all that a launch carries: for tools of tests."""
+        return self._assemble(launch)
+
     def settings_models(self) -> dict[str, type[BaseModel]]:
         """The models of all settings of the application, by their prefixes; ConfigurationError if modules fail."""
         modules = load_modules(self._home, self._scan)

@@ -17,17 +17,18 @@ from typing import Self
 
 from rocketbox.client.api import admin as admin_api
 from rocketbox.client.api import group_configs as group_configs_api
+from rocketbox.client.api import groups as groups_api
 from rocketbox.client.api import offsets as offsets_api
 from rocketbox.client.api import topics as topics_api
 from rocketbox.client.api.pull import PulledRecords, PullResult, pull_message, pull_records
 from rocketbox.client.instance import MQClientInstance, own_or_shared
 from rocketbox.client.options import ClientOptions
 from rocketbox.clock import Clock
-from rocketbox.errors import ClientError, UnknownClusterError
+from rocketbox.errors import BrokerError, ClientError, UnknownClusterError
 from rocketbox.message import MessageExt, MessageQueue, SelectorType
 from rocketbox.protocol.admin_bodies import ClusterInfo
 from rocketbox.protocol.bodies import QueueData
-from rocketbox.protocol.codes import MASTER_ID, PermName, PullSysFlag
+from rocketbox.protocol.codes import MASTER_ID, PermName, PullSysFlag, ResponseCode
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.headers import PullMessageRequestHeader
 from rocketbox.protocol.ids import parse_offset_msg_id
@@ -303,6 +304,19 @@ class Admin:
             for name, config in configs.items():
                 found.setdefault(name, {})[broker] = config
         return [GroupDescription(name, brokers) for name, brokers in sorted(found.items())]
+
+    async def members(self, group: str, *, cluster: str | None = None) -> list[str]:
+        """The client ids of those who are in a group now, as the masters know it; sorted."""
+        found: set[str] = set()
+        for address in (await self.masters(cluster)).values():
+            try:
+                found.update(
+                    await groups_api.consumer_ids(self._instance.remoting, address, group, timeout=self.timeout)
+                )
+            except BrokerError as error:
+                if error.code != ResponseCode.SYSTEM_ERROR:  # which says that there are none
+                    raise
+        return sorted(found)
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
         """The addresses of a cluster's masters, by broker name.

@@ -16,7 +16,7 @@ from rocketbox.boot.placeholders import PlaceholderError
 from rocketbox.errors import ConfigurationError
 from rocketbox.testing.errors import HarnessError
 
-__all__ = ["MAIN", "given_name_servers", "same_clusters"]
+__all__ = ["MAIN", "given_name_servers", "same_clusters", "servers_in"]
 
 MAIN = "rocketmq.name-server"
 
@@ -71,11 +71,11 @@ def same_clusters(assembly: Assembly, given: frozenset[str]) -> dict[str, str | 
     found: dict[frozenset[str], str | None] = {}
     main = "embedded" if "" in given else _said_by_the_service(assembly)
     if main is not None:
-        found[_servers(main)] = None
+        found[servers_in(main)] = None
     same: dict[str, str | None] = {}
     for name, own in assembly.rocketmq.clusters.items():
         if own.name_server is not None and not own.is_off:
-            same[name] = found.setdefault(_servers(own.name_server), name)
+            same[name] = found.setdefault(servers_in(own.name_server), name)
     return same
 
 
@@ -88,5 +88,6 @@ def _said_by_the_service(assembly: Assembly) -> str | None:
     return said[0].text if said else None
 
 
-def _servers(said: str) -> frozenset[str]:
+def servers_in(said: str) -> frozenset[str]:
+    """The servers that a setting names, in whatever order."""
     return frozenset(re.split(r"[;,\s]+", said.lower().strip(" ;,")))

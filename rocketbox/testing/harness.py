@@ -29,6 +29,7 @@ from rocketbox.listeners.plans import ContainerPlan
 from rocketbox.listeners.signature import HandlerSignature
 from rocketbox.message import ConsumeMode, MessageExt, MessageModel, MessageQueue, SendResult
 from rocketbox.template import JsonMessageConverter, MessageConverter, RocketMQTemplate
+from rocketbox.testing import given
 from rocketbox.testing.addresses import given_name_servers
 from rocketbox.testing.blocking_harness import BlockingHarness
 from rocketbox.testing.changes import Changes
@@ -38,6 +39,7 @@ from rocketbox.testing.loop_turns import LoopTurns
 from rocketbox.testing.memory_world import MemoryWorld
 from rocketbox.testing.observer import Observer
 from rocketbox.testing.pace import Pace
+from rocketbox.testing.real_world import RealPace, RealWorld
 from rocketbox.testing.records import Call, DeadLetter, Outcome, Sent, SentMessages, shown
 
 __all__ = ["Harness", "QueueOffsets"]
@@ -76,6 +78,9 @@ class Harness:
     ``now`` is when virtual time begins (the machine's time, if nothing is said). ``patience`` is how many seconds of
     real time may pass in which nothing goes on, before StuckError says what is waited for. ``failures="keep"`` lets
     :meth:`drain` and :meth:`advance` not raise what handlers have raised.
+
+    ``name_server`` (``"127.0.0.1:9876"``; for several clusters ``{"": ..., "audit": ...}``) lets the service run on
+    real servers, in real time: what pytest's ``--rocketbox-name-server`` says for all harnesses.
     """
 
     def __init__(
@@ -90,6 +95,7 @@ class Harness:
         now: datetime | None = None,
         patience: float = PATIENCE,
         failures: Failures = "raise",
+        name_server: str | Mapping[str, str] | None = None,
     ) -> None:
         self.app = app
         self._launch = (config, profiles, dict(settings or {}), dict(beans or {}), hooks)
@@ -97,8 +103,12 @@ class Harness:
         self._patience = patience
         self._failures: Failures = failures
         self._given = given_name_servers(settings or {})
-        self._world: MemoryWorld | None = None
-        self._pace: Pace
+        self._name_servers = {"": name_server} if isinstance(name_server, str) else dict(name_server or {})
+        self._name_servers = self._name_servers or dict(given.name_servers)
+        if self._name_servers and "" not in self._name_servers:
+            raise HarnessError('name_server= has none for the main cluster: write {"": "host:port", ...}')
+        self._world: MemoryWorld | RealWorld | None = None
+        self._pace: Pace | RealPace
         self._seen: Observer
         self._turns: LoopTurns
         self._failing = HandlerFaults()
@@ -165,7 +175,14 @@ class Harness:
             raise
         return self
 
-    def _new_world(self) -> MemoryWorld:
+    def _new_world(self) -> MemoryWorld | RealWorld:
+        if self._name_servers:
+            if self._begin is not None:
+                raise HarnessError(
+                    f"now={self._begin!r} needs virtual time, and on a real broker ({self._name_servers['']}) there is "
+                    "none: mark the test @pytest.mark.needs_virtual_time"
+                )
+            return RealWorld(self.app, self._name_servers, tell=given.tell, planned=self._planned)
         start = RealClock().time_ms() if self._begin is None else round(_in_utc(self._begin).timestamp() * 1000)
         return MemoryWorld(
             self.app, start, self._turns, given=self._given, in_loop=self._in_loop, planned=self._planned
@@ -193,9 +210,9 @@ class Harness:
     async def _run(self) -> None:
         config, profiles, settings, beans, hooks = self._launch
         said = Launch(config, profiles, (), settings, beans, hooks=hooks)
-        with pools_started() as pools, self._in_world.launch(said, self._failing) as launch:
+        with pools_started() as pools:
             self._seen.pools = pools
-            async with self.app.launched(launch):
+            async with self._in_world.launch(said, self._failing) as launch, self.app.launched(launch):
                 self._seen.others += self._turns.tasks_called(f"{self.app.name} in the background: scheduled function")
                 self._runs = True
                 await self._stop.wait()
@@ -204,7 +221,7 @@ class Harness:
         self._plans = [plan for plan in assembly.plans if isinstance(plan, ContainerPlan)]
 
     @property
-    def _in_world(self) -> MemoryWorld:
+    def _in_world(self) -> MemoryWorld | RealWorld:
         self._check_begun()
         assert self._world is not None
         return self._world
@@ -217,6 +234,8 @@ class Harness:
 
     def _let_time_pass(self, done: Callable[[], bool]) -> None:
         """Somebody waits for an answer whom no drain waits for: time goes on, if it must, until ``done()``."""
+        if not self.is_virtual:
+            return  # it goes on by itself
 
         async def pass_time() -> None:
             with suppress(StuckError):  # whoever drains is told
@@ -328,7 +347,9 @@ class Harness:
         Nothing is left of what was sent, called, raised or given up, and what still waits at the broker (for a retry, a
         delay, a frozen group) never comes. Overrides, frozen groups and faults are undone; after faults of broker or
         disk a minute passes, in which clients get over them. Beans, hooks, schedules and the time of day go on as they
-        are. Raises HarnessError while a handler runs, and StuckError.
+        are. On a real broker what waits for a retry or a delay comes all the same.
+
+        Raises HarnessError while a handler runs, and StuckError.
         """
         self._check_running()
         world = self._in_world
@@ -341,8 +362,7 @@ class Harness:
         world.pass_over_delays()
         for plan in self._plans:
             consumer = self._container(plan.group, plan.cluster).consumer
-            queues = [state.queue for state in consumer.state().queues]
-            ends = {queue: world.end_offset(plan.cluster, queue, 0) for queue in queues}
+            ends = await world.ends(plan.cluster, [state.queue for state in consumer.state().queues])
             await consumer.skip(ends)
             self._offsets_before.update({(plan.group, plan.cluster, queue): end for queue, end in ends.items()})
         self._changes.undo_all()
@@ -376,6 +396,11 @@ class Harness:
         return HandlerHandle(found.function, found.name, self._failing, self._seen.note)
 
     # --- time --------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether its time is virtual; else it runs on a real broker."""
+        return not self._name_servers
 
     @property
     def now(self) -> datetime:

@@ -6,8 +6,8 @@ machine of the service, and what of servers can be seen and done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,6 @@ from rocketbox.autoconfigure.machine import Machine
 from rocketbox.broker.delay import record_of
 from rocketbox.broker.property_text import remove_properties
 from rocketbox.embedded import EmbeddedOptions
-from rocketbox.listeners.plans import ContainerPlan
 from rocketbox.local_servers import LocalServers
 from rocketbox.message import MessageExt, MessageQueue
 from rocketbox.protocol.stored_message import decode_message
@@ -27,6 +26,7 @@ from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.testing.addresses import MAIN, same_clusters
 from rocketbox.testing.errors import HarnessError, StuckError
 from rocketbox.testing.faults import ClusterFaults, Faults, HandlerFaults
+from rocketbox.testing.listened import topics_of
 from rocketbox.testing.loop_turns import LoopTurns
 from rocketbox.testing.machine import CLIENT, EMBEDDED, HarnessServers
 from rocketbox.testing.memory_cluster import MemoryCluster
@@ -71,16 +71,24 @@ class MemoryWorld:
         self._seen = seen
         self.pace = Pace(self.clock, self._turns, seen.real_waits, lambda: seen.done, patience)
 
-    @contextmanager
-    def launch(self, launch: Launch, failing: HandlerFaults) -> Iterator[Launch]:
+    @asynccontextmanager
+    async def launch(self, launch: Launch, failing: HandlerFaults) -> AsyncIterator[Launch]:
         """The launch of the service on this, which is there inside."""
         network = HarnessNetwork(self._turns.start)
 
+        def topics(cluster: str | None) -> list[str]:
+            return topics_of(self._app.assembly.plans, lambda name: self.same_as(name) == cluster)
+
         def cluster(name: str | None, options: EmbeddedOptions) -> MemoryCluster:
             return MemoryCluster(
-                name, options, clock=self.clock, network=network, turns=self._turns,
-                topics=lambda: self._topics(name), broker_started=self._broker_started,
-            )  # fmt: skip
+                name,
+                options,
+                clock=self.clock,
+                network=network,
+                turns=self._turns,
+                topics=lambda: topics(name),
+                broker_started=self._broker_started,
+            )
 
         def servers(options: EmbeddedOptions) -> LocalServers:
             assembly = self._app.assembly
@@ -108,18 +116,6 @@ class MemoryWorld:
 
     def _broker_started(self, cluster: MemoryCluster) -> None:
         self._seen.watch_store(cluster.broker.store, cluster.name)
-
-    def _topics(self, cluster: str | None) -> list[str]:
-        """Those that listeners take from, and those that they send on to: no test waits for one to be made."""
-        topics: dict[str, None] = {}
-        for plan in self._app.assembly.plans:
-            for function in plan.functions if isinstance(plan, ContainerPlan) else ():
-                if self.same_as(plan.cluster) == cluster:
-                    topics[function.topic] = None
-                for reply in function.replies:
-                    if self.same_as(reply.cluster or plan.cluster) == cluster:
-                        topics[reply.destination.partition(":")[0]] = None
-        return list(topics)
 
     @property
     def clusters(self) -> list[str]:
@@ -172,6 +168,10 @@ class MemoryWorld:
     def end_offset(self, cluster: str | None, queue: MessageQueue, known: int) -> int:
         """The end of a queue; ``known`` is what the consumer knows of it."""
         return self._running(cluster).broker.store.max_offset(queue.topic, queue.queue_id)
+
+    async def ends(self, cluster: str | None, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """The ends of queues."""
+        return {queue: self.end_offset(cluster, queue, 0) for queue in queues}
 
     def redeliver(self, cluster: str | None, message: MessageExt) -> None:
         """Put a message once more into its queue."""

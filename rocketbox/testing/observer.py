@@ -1,4 +1,4 @@
-"""Sees what a service does: as the outermost middleware of all sends and calls of handlers, and at the broker's store.
+"""Sees what a service does: as the outermost middleware of all sends and calls of handlers, and at a store in memory.
 
 It changes nothing. What it has seen is in ``records``; what still goes on in real time it tells ``pace``.
 """
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from rocketbox.blocking import WorkerPool
 from rocketbox.broker.store.dispatcher import Arrival
@@ -25,7 +25,6 @@ from rocketbox.protocol.stored_message import decode_message
 from rocketbox.template import MessageConverter
 from rocketbox.testing.loop_turns import LoopTurns, RealWait, is_ours, line_of_thread, real_wait
 from rocketbox.testing.records import Call, DeadLetter, LogEntry, Outcome, Sent
-from rocketbox.testing.virtual_clock import VirtualClock
 
 __all__ = ["Observer"]
 
@@ -45,6 +44,13 @@ class _Running:
     started: set[Any] = field(default_factory=set)
 
 
+class PassingClock(Protocol):
+    """Knows how much time has passed since the harness began, in seconds."""
+
+    @property
+    def passed(self) -> float: ...
+
+
 class Observer:
     """``retries_of(group, cluster)``: how often a group tries again, -1 without end. ``converter()`` is the service's.
 
@@ -53,7 +59,7 @@ class Observer:
 
     def __init__(
         self,
-        clock: VirtualClock,
+        clock: PassingClock,
         turns: LoopTurns,
         retries_of: Callable[[str, str | None], int],
         converter: Callable[[], MessageConverter],
@@ -69,6 +75,8 @@ class Observer:
         self.pools: list[WorkerPool] = []
         self.others: list[Any] = []
         """Further tasks that may wait for something else than virtual time."""
+        self.buries = False
+        """Whether what a call gives up is a dead letter at once, where no store is watched to which it comes."""
         self.done = 0
         """Grows with whatever is seen."""
         self._clock = clock
@@ -197,6 +205,8 @@ class Observer:
         for message, failure in zip(messages, call.failures, strict=True):
             if failure is not None:
                 self._last_error[call.cluster, call.group, message.msg_id] = failure, message.reconsume_times + 1
+            if self.buries and self._outcome(call, message, failure) is Outcome.DEAD_LETTER:
+                self._buried(call.cluster, call.group, message)
         for each in dict.fromkeys(each for each in call.failures if each is not None):
             if not isinstance(each, SIGNALS) and not self._was_asked_for(each):
                 self.unexpected.append(each)

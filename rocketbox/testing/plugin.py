@@ -28,12 +28,58 @@ _of_test = pytest.StashKey["Harness"]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(APP, 'the service that the fixture harness runs, as "package.module:app"', default="")
 
+    parser.getgroup("rocketbox").addoption(
+        "--rocketbox-name-server",
+        action="append",
+        default=[],
+        metavar="[CLUSTER=]HOST:PORT",
+        help="let harnesses run on real servers, in real time; once more as name=host:port for each further cluster",
+    )
+
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "needs_virtual_time: the test is skipped where harnesses run on a real broker, in real time"
+    )
     config.addinivalue_line(
         "markers",
         "harness(**options): options of the Harness that the fixture harness makes, such as settings={...}",
     )
+
+    if texts := config.getoption("--rocketbox-name-server"):
+        _use(texts, config)
+
+
+def _use(texts: list[str], config: pytest.Config) -> None:
+    """Have all harnesses run on these servers."""
+    from rocketbox.testing import given
+
+    if config.getoption("numprocesses", None):
+        raise pytest.UsageError(
+            "--rocketbox-name-server: tests beside each other would share the groups of the service on one broker; "
+            "start pytest with -n 0"
+        )
+    try:
+        given.name_servers.update(given.said(texts))
+    except ValueError as error:
+        raise pytest.UsageError(f"--rocketbox-name-server: {error}") from error
+    given.tell = lambda text: _tell(text, config)
+    config.add_cleanup(given.forget)
+
+
+def _tell(text: str, config: pytest.Config) -> None:
+    """Write it at once, whatever pytest captures."""
+    capture, reporter = (config.pluginmanager.get_plugin(name) for name in ("capturemanager", "terminalreporter"))
+    if capture is None or reporter is None:
+        return
+    with capture.global_and_fixture_disabled():
+        reporter.ensure_newline()
+        reporter.write_line(f"rocketbox: {text}")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.config.getoption("--rocketbox-name-server") and item.get_closest_marker("needs_virtual_time"):
+        pytest.skip("it needs virtual time, and --rocketbox-name-server gives real servers")
 
 
 @pytest.fixture
@@ -100,5 +146,6 @@ def harness(
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.when == "call" and report.failed and (made := item.stash.get(_of_test, None)) is not None:
-        report.sections.append(("rocketbox harness, in virtual time", made.log))
+        time = "virtual" if made.is_virtual else "real"
+        report.sections.append((f"rocketbox harness, in {time} time", made.log))
     return report

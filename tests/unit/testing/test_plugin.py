@@ -7,10 +7,13 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
+from rocketbox.testing import given
 from rocketbox.testing.plugin import service_named
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -144,3 +147,85 @@ def test_it_is_found_by_pytest_and_loads_nothing_of_rocketbox_before_a_test_want
     script = "import sys, rocketbox; from rocketbox import RocketBox; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
     assert not {name for name in loaded if name.startswith(("rocketbox.testing", "pytest", "_pytest"))}
+
+
+# --- on a real broker ------------------------------------------------------------------------------------------------
+
+ON_A_REAL_BROKER = """
+import pytest
+from shop import Order, sell
+from rocketbox.testing import Harness, HarnessError
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+@pytest.mark.anyio
+async def test_an_order_is_sold(harness):
+    await harness.send("orders", Order(item="lamp"))
+    await harness.drain()
+    assert harness.sent("receipts").one(str) == "sold lamp"
+    assert not harness.is_virtual
+    await harness.advance("20ms")
+
+@pytest.mark.anyio
+async def test_that_makes_its_own_harness():
+    from shop import app
+    async with Harness(app) as harness:
+        await harness.send("orders", Order(item="cup"))
+        await harness.drain()
+        assert harness.calls(sell)[0].payload.item == "cup"
+
+@pytest.mark.needs_virtual_time
+def test_of_hours(harness):
+    harness.blocking.advance("5h")
+
+def test_that_fails(harness):
+    harness.blocking.send("orders", Order(item="cup"))
+    harness.broker.silence()
+"""
+
+
+@pytest.fixture
+def real_broker(tmp_path: Path) -> Iterator[str]:
+    options = EmbeddedOptions(data_dir=tmp_path / "store", port=0, name_server_port=0)
+    with EmbeddedServers.in_thread(options) as servers:
+        yield servers.name_server_address
+
+
+def test_the_same_tests_run_on_a_real_broker(project: Path, real_broker: str) -> None:
+    done = run(project, ON_A_REAL_BROKER, "-rs", f"--rocketbox-name-server={real_broker}")
+    assert "2 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
+    assert "1 failed" in done.stdout
+    assert "rocketbox: advance waits for real: 20ms, until " in done.stdout
+    assert "it needs virtual time, and --rocketbox-name-server gives real servers" in done.stdout
+    assert "harness.broker and harness.disk are those of servers in memory" in done.stdout
+    assert "rocketbox harness, in real time" in done.stdout
+
+
+def test_without_the_option_the_marked_tests_run(project: Path) -> None:
+    done = run(project, ON_A_REAL_BROKER, "-k", "of_hours")
+    assert "1 passed, 3 deselected" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        (["ns1"], "'ns1' is not host:port, or, of a further cluster of the service, name=host:port"),
+        (["audit=ns1:9876"], "'audit=ns1:9876' is that of a further cluster, and the main one has none"),
+        (["ns1:9876", "ns2:9876"], "there are two for the main cluster; several: a:1;b:2"),
+    ],
+)
+def test_an_option_that_names_no_server_is_refused(texts: list[str], told: str, project: Path) -> None:
+    done = run(project, TESTS, *(f"--rocketbox-name-server={text}" for text in texts))
+    assert f"ERROR: --rocketbox-name-server: {told}" in done.stderr, done.stdout + done.stderr
+
+
+def test_servers_of_several_clusters_are_given_by_name() -> None:
+    said = given.said(["ns1:9876;ns2:9876", "audit=ns3:9876"])
+    assert said == {"": "ns1:9876;ns2:9876", "audit": "ns3:9876"}
+
+
+def test_tests_beside_each_other_are_refused_on_a_real_broker(project: Path) -> None:
+    done = run(project, TESTS, "--rocketbox-name-server=ns1:9876", "-n", "2")
+    assert "tests beside each other would share the groups of the service on one broker" in done.stderr

@@ -1,0 +1,319 @@
+"""What a harness runs on when it is told a name server: real servers, real time.
+
+What of virtual time and of servers in memory there is not is refused. A run begins at the end of its topics: the groups
+of the service are set behind all that earlier runs have left. Only its own calls tell what a group gives up.
+
+Source: Apache RocketMQ 5.x ``resetOffsetByTime`` (there as well a group is set to an offset while nobody consumes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from math import inf, isinf
+
+from rocketbox.application import RocketBox
+from rocketbox.autoconfigure.assembly import Assembly
+from rocketbox.autoconfigure.loading import Launch
+from rocketbox.autoconfigure.machine import Machine
+from rocketbox.autoconfigure.properties import cluster_prefix
+from rocketbox.client import Admin
+from rocketbox.client.needed_topics import find_topic, make_topic, until_in_route
+from rocketbox.client.options import TopicOptions
+from rocketbox.clock import RealClock
+from rocketbox.durations import format_duration
+from rocketbox.errors import BrokerError, NoRouteError
+from rocketbox.listeners import ListenerContainer
+from rocketbox.listeners.container_state import ContainerStatus
+from rocketbox.listeners.plans import ContainerPlan
+from rocketbox.message import ConsumeMode, MessageExt, MessageModel, MessageQueue
+from rocketbox.protocol.codes import ResponseCode, retry_topic
+from rocketbox.storage.memory_storage import MemoryStorage
+from rocketbox.testing.addresses import MAIN, servers_in
+from rocketbox.testing.errors import HarnessError, StuckError
+from rocketbox.testing.faults import ClusterFaults, HandlerFaults
+from rocketbox.testing.listened import topics_of
+from rocketbox.testing.observer import Observer
+from rocketbox.testing.records import Outcome
+
+__all__ = ["RealPace", "RealWorld"]
+
+LOOK_PAUSE = 0.02  # seconds between two questions to the servers
+PAUSE = 0.005  # seconds between two looks at what the harness knows itself
+IDLE_LOOKS = 2  # in a row that see nothing to do: what one hears of a queue may be older than what it hears of the next
+
+
+class RunClock(RealClock):
+    """The machine's time, and how much of it has passed since the clock was made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began = self.monotonic()
+
+    @property
+    def passed(self) -> float:
+        return self.monotonic() - self._began
+
+    def count_anew(self) -> None:
+        """Let what has passed begin at 0 again."""
+        self._began = self.monotonic()
+
+
+class RealPace:
+    """Waits, where virtual time would be moved.
+
+    ``unfinished()`` names what is left to do, ``progress()`` changes with what is done, ``tell`` is told of waits.
+    """
+
+    def __init__(
+        self,
+        clock: RunClock,
+        unfinished: Callable[[], Awaitable[list[str]]],
+        progress: Callable[[], object],
+        tell: Callable[[str], object],
+        patience: float,
+    ) -> None:
+        self.patience = patience
+        self.regardless = False
+        """As in ``pace``; here nobody stands still for anything."""
+        self._clock = clock
+        self._unfinished = unfinished
+        self._progress = progress
+        self._tell = tell
+
+    async def settle(self) -> None:
+        """Return when nothing is left to do now. Raises StuckError when that does not come nearer for ``patience``."""
+        idle, began, mark = 0, self._clock.monotonic(), None
+        while True:
+            left = await self._unfinished()
+            idle = 0 if left else idle + 1
+            if idle == IDLE_LOOKS:
+                return
+            progress, now = (self._progress(), tuple(left)), self._clock.monotonic()
+            if progress != mark:
+                began, mark = now, progress
+            elif now - began > self.patience:
+                raise StuckError(left, self.patience)
+            await self._clock.sleep(LOOK_PAUSE)
+
+    async def advance(self, seconds: float) -> None:
+        """Wait for so long, and until nothing is left to do then."""
+        until = datetime.fromtimestamp(self._clock.time_ms() / 1000 + seconds).astimezone()
+        self._tell(f"advance waits for real: {_words(seconds)}, until {until:%H:%M:%S}")
+        await self._clock.sleep(seconds)
+        await self.settle()
+
+    async def until(self, done: Callable[[], bool], within: float = inf) -> bool:
+        """Wait until ``done()``, at most for ``within`` seconds; whether it is so."""
+        if not done() and not isinf(within):
+            self._tell(f"waits for real, {_words(within)} at most")
+        end = self._clock.monotonic() + within
+        while not done():
+            if self._clock.monotonic() >= end:
+                return False
+            await self._clock.sleep(PAUSE)
+        return True
+
+
+def _words(seconds: float) -> str:
+    return format_duration(timedelta(seconds=seconds))
+
+
+class RealWorld:
+    """``name_servers`` are those of the clusters by name, of the main one by the empty name."""
+
+    def __init__(
+        self,
+        app: RocketBox,
+        name_servers: Mapping[str, str],
+        *,
+        tell: Callable[[str], object],
+        planned: Callable[[Assembly], object],
+    ) -> None:
+        self.clock = RunClock()
+        self.pace: RealPace
+        self._app = app
+        self._name_servers = dict(name_servers)
+        self._tell = tell
+        self._planned = planned
+        self._seen: Observer
+        self._same: dict[str, str | None] = {}
+        self._admins: dict[str | None, Admin] = {}
+
+    def begin(self, seen: Observer, patience: float) -> None:
+        """``seen`` is who sees what is done, ``patience`` seconds in which nothing goes on."""
+        self._seen = seen
+        seen.buries = True
+        self.pace = RealPace(self.clock, self._unfinished, lambda: seen.done, self._tell, patience)
+
+    @asynccontextmanager
+    async def launch(self, launch: Launch, failing: HandlerFaults) -> AsyncIterator[Launch]:
+        """The launch of the service on these servers, which hold its topics and nothing for its groups by then."""
+        machine = Machine(
+            clock=self.clock,
+            storage=MemoryStorage(),  # of offsets that clients keep themselves: there are none of earlier runs
+            name_server=lambda name, said: self._name_servers[name],
+            send_middleware=lambda name: (self._seen.sends_to(self.same_as(name)),),
+            consume_middleware=lambda name: (self._seen.calls_of(self.same_as(name)),),
+            handler_middleware=(failing,),
+        )
+        settings = {**launch.settings, MAIN: self._name_servers[""]}
+        launch = replace(launch, settings=settings, machine=machine)
+        assembly = self._app.checked(launch)
+        self._planned(assembly)
+        self._find_clusters(assembly)
+        async with AsyncExitStack() as stack:
+            for cluster in (None, *self._same):
+                if self.same_as(cluster) == cluster:
+                    admin = Admin(self._name_servers[cluster or ""])
+                    self._admins[cluster] = await stack.enter_async_context(admin)
+            plans = [plan for plan in assembly.plans if isinstance(plan, ContainerPlan)]
+            for cluster, admin in self._admins.items():
+                for topic in topics_of(plans, lambda name, cluster=cluster: self.same_as(name) == cluster):  # type: ignore[misc]  # called at once
+                    await self._make(admin, topic)
+            for plan in plans:
+                if plan.options.message_model is MessageModel.CLUSTERING:
+                    await self._begin_at_the_end(plan)
+            yield launch
+
+    def _find_clusters(self, assembly: Assembly) -> None:
+        known: dict[frozenset[str], str | None] = {servers_in(self._name_servers[""]): None}
+        for name, own in assembly.rocketmq.clusters.items():
+            if own.name_server is None or own.is_off:
+                continue
+            if name not in self._name_servers:
+                raise HarnessError(
+                    f"{cluster_prefix(name)} of {assembly.service.name} needs a name server, for a harness reaches "
+                    f"none but those that it is given: start pytest with --rocketbox-name-server={name}=host:port as "
+                    f'well, or write Harness(name_server={{"": "host:port", "{name}": "host:port"}})'
+                )
+            self._same[name] = known.setdefault(servers_in(self._name_servers[name]), name)
+
+    async def _make(self, admin: Admin, topic: str) -> None:
+        """The topic on all brokers that do not have it."""
+        needed = TopicOptions()
+        missing = (await find_topic(admin, topic, needed)).missing
+        if missing:
+            await make_topic(admin, topic, needed, missing)
+            await until_in_route(admin, topic, missing, self.clock, admin.timeout)
+
+    async def _begin_at_the_end(self, plan: ContainerPlan) -> None:
+        """Have the group know nothing of what is stored for it already. Raises HarnessError while somebody is in it."""
+        admin = self._admins[self.same_as(plan.cluster)]
+        members = await admin.members(plan.group)
+        if members:
+            raise HarnessError(
+                f"group {plan.group} has members on {self._name_servers[plan.cluster or '']}: {', '.join(members)}. "
+                "They would share its messages with the test, and a harness sets the group behind all that is there: "
+                "stop them, or give a broker that nobody else uses"
+            )
+        for topic in (*plan.topics, retry_topic(plan.group)):
+            try:
+                queues = await admin.queues(topic)
+            except NoRouteError:  # nothing was ever sent back to the group
+                continue
+            for queue in queues:
+                await _commit(admin, plan.group, queue, await admin.max_offset(queue))
+
+    # --- what is left to do ------------------------------------------------------------------------------------------
+
+    async def _unfinished(self) -> list[str]:
+        left = [f"handler {call.name} runs" for call in self._seen.running]
+        left += [str(each) for each in self._seen.real_waits()]
+        if left:
+            return left
+        for container in self._app.listeners.values():
+            if isinstance(container, ListenerContainer):
+                left += await self._left_for(container)
+        return left
+
+    async def _left_for(self, container: ListenerContainer) -> list[str]:
+        """What a group has not consumed, or cannot yet; one that is paused on purpose has nothing to do."""
+        if container.state().status is not ContainerStatus.RUNNING:
+            return []
+        group, admin = container.group, self._admins[self.same_as(container.cluster)]
+        state = container.consumer.state()
+        at = {each.queue: each.commit_offset for each in state.queues}
+        left = [f"group {group} waits for topic {topic}" for topic in state.topics_without_route]
+        for topic in container.plan.topics:
+            if topic not in state.topics_without_route:
+                missing = [queue for queue in await admin.queues(topic) if queue not in at]
+                left += [f"group {group} does not have queue {_named(queue)} yet" for queue in missing]
+        for queue, offset in at.items():
+            end = await admin.max_offset(queue)
+            if offset < end and not self._is_held_up(container, queue, offset):
+                left.append(f"group {group} is at {offset} of {end} in queue {_named(queue)}")
+        return left
+
+    def _is_held_up(self, container: ListenerContainer, queue: MessageQueue, offset: int) -> bool:
+        """Whether a queue in order waits for a message that has failed: now there is nothing to do for it."""
+        if container.plan.options.consume_mode is not ConsumeMode.ORDERLY:
+            return False
+        cluster = self.same_as(container.cluster)
+        for call in reversed(self._seen.calls):
+            first = call.messages[0]
+            if (call.group, call.cluster, first.topic, first.queue_id) == (
+                container.group, cluster, queue.topic, queue.queue_id,
+            ):  # fmt: skip
+                return first.queue_offset == offset and call.outcome is Outcome.COMES_BACK
+        return False
+
+    # --- servers -----------------------------------------------------------------------------------------------------
+
+    @property
+    def clusters(self) -> list[str]:
+        """The further clusters, by the names that the settings have for them."""
+        return list(self._same)
+
+    def same_as(self, cluster: str | None) -> str | None:
+        """The first name of a cluster that has several; None is the main one."""
+        return self._same.get(cluster, cluster) if cluster else None
+
+    async def mend(self) -> bool:
+        """Whether there was a fault: never here."""
+        return False
+
+    def pass_over_delays(self) -> None:
+        """What waits for its time at a real broker comes all the same."""
+
+    async def ends(self, cluster: str | None, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """The ends of queues."""
+        admin = self._admins[self.same_as(cluster)]
+        return {queue: await admin.max_offset(queue) for queue in queues}
+
+    def faults(self, cluster: str | None) -> ClusterFaults:
+        """Refused."""
+        raise _cannot("harness.broker and harness.disk are those of servers in memory")
+
+    def end_offset(self, cluster: str | None, queue: MessageQueue, known: int) -> int:
+        """The end of a queue as the consumer knows it."""
+        return known
+
+    def redeliver(self, cluster: str | None, message: MessageExt) -> None:
+        """Refused."""
+        raise _cannot("a message is delivered again by a broker in memory alone")
+
+    def stored(self, cluster: str | None, queue: MessageQueue, offset: int) -> MessageExt | None:
+        """Refused."""
+        raise _cannot("a message is delivered again by a broker in memory alone")
+
+
+async def _commit(admin: Admin, group: str, queue: MessageQueue, offset: int) -> None:
+    """Have the group go on there. Apache 5.x knows no offsets of a group that it does not know: it is made then."""
+    try:
+        await admin.commit(group, queue, offset)
+    except BrokerError as error:
+        if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+            raise
+        await admin.create_group(group)
+        await admin.commit(group, queue, offset)
+
+
+def _cannot(why: str) -> HarnessError:
+    return HarnessError(f"{why}, and this harness runs on a real one: mark the test @pytest.mark.needs_virtual_time")
+
+
+def _named(queue: MessageQueue) -> str:
+    return f"{queue.topic}/{queue.queue_id} of {queue.broker_name}"
