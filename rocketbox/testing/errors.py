@@ -16,12 +16,13 @@ class HarnessError(RocketBoxError):
 class StuckError(HarnessError, TimeoutError):
     """Something in the service does not come to an end: a handler hangs, or waits for what nobody will do."""
 
-    def __init__(self, waits: Sequence[str], seconds: float) -> None:
+    def __init__(self, waits: Sequence[str], seconds: float, *, virtual: bool = True) -> None:
+        """``virtual``: it was in virtual time."""
         self.waits = tuple(waits)
+        stands_still = " of real time, and no virtual time passes under code that waits in real time" if virtual else ""
         super().__init__(
-            f"nothing has gone on for {seconds:g} s of real time, and no virtual time passes under code that waits in "
-            f"real time: {'; '.join(waits)}. Give the handler something that answers (beans=...), or let the harness "
-            "wait longer: Harness(app, patience=60)"
+            f"nothing has gone on for {seconds:g} s{stands_still}: {'; '.join(waits)}. Give the handler something that "
+            "answers (beans=...), or let the harness wait longer: Harness(app, patience=60)"
         )
 
 

@@ -203,9 +203,14 @@ def _real_wait(task: Any, awaited: Any, seen: set[int]) -> str | None:
             return None
         if code.co_name in WAITS_FOR_TASKS and name.startswith(WAITS_FOR_TASKS_IN):
             return None  # the tasks that it waits for are looked at themselves
-        if not name.startswith(LIBRARIES) or SITE in name:
+        if _is_users(name):
             return f"{name}:{line} in {code.co_name}"
     return None
+
+
+def _is_users(file: str) -> bool:
+    """Whether code is the user's, or of a library that the user has chosen: neither Python's own nor anyio's."""
+    return not file.startswith(ANYIO) and (SITE in file or not file.startswith(LIBRARIES))
 
 
 def _frames_of(awaited: Any) -> list[tuple[CodeType, int]]:
@@ -243,7 +248,7 @@ def line_of_thread(frame: FrameType | None) -> str:
     """The innermost line of a thread that is not of a library."""
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith((*LIBRARIES, OWN)) or SITE in name:
+        if _is_users(name) and not name.startswith(OWN):
             return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
         frame = frame.f_back
     return ""

@@ -19,7 +19,7 @@ from rocketbox.clock import Clock
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import NotStartedError
 from rocketbox.protocol.registration_bodies import TopicConfig
-from rocketbox.remoting.network import parse_address
+from rocketbox.remoting.network import format_address, parse_address
 from rocketbox.storage.file_system import DiskUsage
 from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.testing.loop_turns import LoopTurns
@@ -75,6 +75,10 @@ class MemoryCluster(EmbeddedServers):
         if self._at is None or not self._at.listen_port:
             raise NotStartedError("the broker of the harness")
         return self._at.bind_address, self._at.listen_port
+
+    @property
+    def broker_address(self) -> str:
+        return format_address(self.address)
 
     @property
     def runs(self) -> bool:

@@ -127,7 +127,8 @@ class MemoryWorld:
         return self._same.get(cluster, cluster) if cluster else None
 
     def _cluster(self, name: str | None) -> MemoryCluster:
-        assert self._servers is not None
+        if self._servers is None:
+            raise HarnessError(f"{self._app.name} runs without RocketMQ (rocketmq.enabled is false): it has no broker")
         return self._servers.cluster(name)
 
     # --- servers -----------------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ class RealPace:
             if progress != mark:
                 began, mark = now, progress
             elif now - began > self.patience:
-                raise StuckError(left, self.patience)
+                raise StuckError(left, self.patience, virtual=False)
             await self._clock.sleep(LOOK_PAUSE)
 
     async def advance(self, seconds: float) -> None:
@@ -220,9 +220,9 @@ class RealWorld:
     # --- what is left to do ------------------------------------------------------------------------------------------
 
     async def _unfinished(self) -> list[str]:
-        left = [f"handler {call.name} runs" for call in self._seen.running]
-        left += [str(each) for each in self._seen.real_waits()]
-        if left:
+        if left := [str(each) for each in self._seen.real_waits()]:
+            return left
+        if left := [f"handler {call.name} runs" for call in self._seen.running]:  # it waits for a server
             return left
         for container in self._app.listeners.values():
             if isinstance(container, ListenerContainer):

@@ -132,6 +132,12 @@ async def test_clusters_with_the_same_servers_are_one(desk: ModuleType) -> None:
         assert sum(each.end for each in harness.offsets("stock", cluster="second")) == 2
 
 
+async def test_without_rocketmq_there_is_no_broker(desk: ModuleType) -> None:
+    async with Harness(desk.app, settings={"rocketmq.enabled": False}) as harness:
+        with pytest.raises(HarnessError, match=r"desk runs without RocketMQ \(rocketmq\.enabled is false\)"):
+            harness.broker.silence()
+
+
 async def test_what_is_in_no_cluster_is_told(desk: ModuleType) -> None:
     async with Harness(desk.app) as harness:
         with pytest.raises(

@@ -1,0 +1,124 @@
+"""The harness on real servers over TCP: several clusters, and what waits for ever. (More of it: conformance.)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
+from rocketbox.testing import Harness, HarnessError, StuckError
+from tests.support.framework.services import ServiceMaker
+
+pytestmark = pytest.mark.anyio
+
+SOURCE = """
+import anyio
+from rocketbox import ConsumeMode, RocketBox, RocketMQTemplate, rocketmq_listener
+
+app = RocketBox("desk", scan=[__name__])
+seen = []
+
+@rocketmq_listener(topic="departures", consumer_group="desk")
+async def depart(flight: str, template: RocketMQTemplate) -> None:
+    if flight == "never":
+        await anyio.sleep_forever()
+    seen.append(("main", flight))
+    await template.send("records", flight, cluster="audit")
+
+@rocketmq_listener(topic="records", consumer_group="auditor", cluster="audit", max_reconsume_times=0)
+async def record(flight: str) -> None:
+    seen.append(("audit", flight))
+
+@rocketmq_listener(topic="steps", consumer_group="walker", consume_mode=ConsumeMode.ORDERLY)
+async def step(text: str) -> None:
+    raise ConnectionError("stumbled")
+"""
+
+SETTINGS = """
+rocketmq:
+  name-server: ns1.example:9876
+  producer: {group: desk}
+  clusters:
+    audit: {name-server: "ns3.example:9876", producer: {group: desk}}
+"""
+
+
+QUICK_STOP = {"rocketbox.shutdown.timeout": "500ms"}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def desk(service: ServiceMaker) -> ModuleType:
+    return service(SOURCE, SETTINGS)
+
+
+@pytest.fixture
+def main(tmp_path: Path) -> Iterator[str]:
+    with EmbeddedServers.in_thread(EmbeddedOptions(data_dir=tmp_path / "main", port=0, name_server_port=0)) as servers:
+        yield servers.name_server_address
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> Iterator[str]:
+    with EmbeddedServers.in_thread(EmbeddedOptions(data_dir=tmp_path / "audit", port=0, name_server_port=0)) as servers:
+        yield servers.name_server_address
+
+
+async def test_each_cluster_is_where_it_was_said_to_be(desk: ModuleType, main: str, audit: str) -> None:
+    async with Harness(desk.app, name_server={"": main, "audit": audit}) as harness:
+        await harness.send("departures", "UA1")
+        await harness.drain()
+        assert desk.seen == [("main", "UA1"), ("audit", "UA1")]
+        assert harness.sent("records", cluster="audit").one(str) == "UA1"
+        harness.handler("record").fails(error=OSError("closed"))
+        await harness.send("records", "UA2", cluster="audit")
+        await harness.drain()
+        assert str(harness.dead_letters("auditor", cluster="audit")[0].why) == "closed"
+        assert harness.dead_letters("desk") == []
+
+
+async def test_one_server_may_be_both_clusters(desk: ModuleType, main: str) -> None:
+    async with Harness(desk.app, name_server={"": main, "audit": main}) as harness:
+        await harness.send("departures", "UA1")
+        await harness.drain()
+        assert len(harness.sent("records")) == len(harness.sent("records", cluster="audit")) == 1
+
+
+async def test_a_cluster_that_was_given_no_server_is_not_looked_for(desk: ModuleType, main: str) -> None:
+    told = r"rocketmq\.clusters\.audit of desk needs a name server, .* --rocketbox-name-server=audit=host:port as well"
+    with pytest.raises(HarnessError, match=told):
+        async with Harness(desk.app, name_server=main):
+            raise AssertionError("it started")
+    with pytest.raises(HarnessError, match="name_server= has none for the main cluster"):
+        Harness(desk.app, name_server={"audit": main})
+
+
+async def test_a_handler_that_hangs_is_named(desk: ModuleType, main: str, audit: str) -> None:
+    async with Harness(desk.app, name_server={"": main, "audit": audit}, patience=0.3, settings=QUICK_STOP) as harness:
+        await harness.send("departures", "never")
+        told = r"nothing has gone on for 0\.3 s: handler depart .* waits at .*service_\d+\.py:\d+ in depart\. Give"
+        with pytest.raises(StuckError, match=told):
+            await harness.drain()
+
+
+async def test_drain_does_not_wait_for_a_queue_that_waits_for_its_own_retry(
+    desk: ModuleType, main: str, audit: str
+) -> None:
+    async with Harness(desk.app, name_server={"": main, "audit": audit}) as harness:
+        await harness.send("steps", "one", hash_key="way")
+        with pytest.raises(ConnectionError, match="stumbled"):
+            await harness.drain()
+
+
+async def test_virtual_time_is_refused(desk: ModuleType, main: str) -> None:
+    with pytest.raises(HarnessError, match=r"now=.* needs virtual time, and on a real broker \(127\.0\.0\.1:\d+\)"):
+        async with Harness(desk.app, name_server=main, now=datetime(2026, 1, 2, tzinfo=UTC)):
+            raise AssertionError("it started")
