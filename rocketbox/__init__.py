@@ -6,9 +6,9 @@ Names are loaded when they are first used (PEP 562): ``import rocketbox`` costs 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rocketbox.lazy_names import lazy_names
 from rocketbox.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -134,27 +134,18 @@ __all__ = [
     "TooManyRequestsError",
 ]
 
-_HOMES = {
-    "application": "RocketBox",
-    "boot.conditions": "any_of not_ on_bean on_missing_bean on_module on_profile on_property",
-    "boot.marks": "Qualifier bean configuration_properties primary",
-    "management.health": "Health HealthIndicator HealthStatus",
-    "marks": "Header rocketmq_listener rocketmq_spark_listener send_to",
-    "message": "ConsumeFromWhere ConsumeMode Message MessageExt MessageModel MessageQueue SelectorType SendResult "
-    "SendStatus",
-    "spark.batch": "SparkBatch",
-    "template": "JsonMessageConverter MessageConverter PayloadError RocketMQTemplate",
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'rocketbox' has no attribute {name!r}")
-    value = getattr(import_module(f"rocketbox.{_HOME_OF.get(name, 'errors')}"), name)
-    globals()[name] = value  # the next use finds it without coming here
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    globals(),
+    {
+        "application": "RocketBox",
+        "boot.conditions": "any_of not_ on_bean on_missing_bean on_module on_profile on_property",
+        "boot.marks": "Qualifier bean configuration_properties primary",
+        "management.health": "Health HealthIndicator HealthStatus",
+        "marks": "Header rocketmq_listener rocketmq_spark_listener send_to",
+        "message": "ConsumeFromWhere ConsumeMode Message MessageExt MessageModel MessageQueue SelectorType SendResult "
+        "SendStatus",
+        "spark.batch": "SparkBatch",
+        "template": "JsonMessageConverter MessageConverter PayloadError RocketMQTemplate",
+    },
+    others="errors",
+)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from rocketbox.errors import StoreLockedError
 from rocketbox.storage.file_system import DiskUsage, LockHandle, StorageFile
 
-__all__ = ["MemoryStorage", "StorageCall"]
+__all__ = ["MemoryLock", "MemoryStorage", "StorageCall"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +133,11 @@ class _MemoryFile:
         """Nothing is held that would have to be let go."""
 
 
-class _MemoryLock:
-    def __init__(self, storage: MemoryStorage, file: StorageFile) -> None:
-        self._storage = storage
+class MemoryLock:
+    """A lock that is held as long as its file's path is in ``locked``."""
+
+    def __init__(self, locked: set[str], file: StorageFile) -> None:
+        self._locked = locked
         self._file = file
 
     def read(self) -> bytes:
@@ -148,7 +150,7 @@ class _MemoryLock:
         self._file.sync()
 
     def release(self) -> None:
-        self._storage.locked.discard(self._file.path)
+        self._locked.discard(self._file.path)
 
     def leave_to_parent(self) -> None:
         """In the child's copy of this file system nobody holds it."""
@@ -260,4 +262,4 @@ class MemoryStorage:
                 raise StoreLockedError(os.path.dirname(path))
             file = self.open(path, create=True)
             self.locked.add(path)
-            return _MemoryLock(self, file)
+            return MemoryLock(self.locked, file)

@@ -6,8 +6,9 @@ this package.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rocketbox.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from rocketbox.testing.errors import HarnessError, SimulatedError, StuckError
@@ -27,21 +28,11 @@ __all__ = [
     "StuckError",
 ]
 
-_HOMES = {
-    "errors": "HarnessError SimulatedError StuckError",
-    "harness": "Harness QueueOffsets",
-    "records": "Call DeadLetter Outcome Sent SentMessages",
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'rocketbox.testing' has no attribute {name!r}")
-    value = getattr(import_module(f"rocketbox.testing.{_HOME_OF[name]}"), name)
-    globals()[name] = value  # the next use finds it without coming here
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    globals(),
+    {
+        "errors": "HarnessError SimulatedError StuckError",
+        "harness": "Harness QueueOffsets",
+        "records": "Call DeadLetter Outcome Sent SentMessages",
+    },
+)

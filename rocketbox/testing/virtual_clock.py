@@ -34,18 +34,21 @@ class _Timer:
 
 
 class VirtualClock:
-    """A :class:`~rocketbox.clock.Clock` whose time is moved by :meth:`move_to`. Its chances are those of a seed."""
+    """A :class:`~rocketbox.clock.Clock` whose time is moved by :meth:`move_to`. Its chances are those of a seed.
 
-    def __init__(self, start_ms: int, seed: int = 0) -> None:
+    It is ``start_ms`` on the wall and ``begin`` seconds on the monotonic clock when it is made.
+    """
+
+    def __init__(self, start_ms: int, seed: int = 0, *, begin: float = BEGIN) -> None:
         self.random = chances_of(seed)
         self._start_ms = start_ms
-        self._now = self._begin = BEGIN
+        self._now = self._made = self._counted = begin
         self._order = itertools.count()
         self._timers: list[tuple[float, int, _Timer]] = []
         self._dead = 0
 
     def time_ms(self) -> int:
-        return self._start_ms + round((self._now - BEGIN) * 1000)
+        return self._start_ms + round((self._now - self._made) * 1000)
 
     def monotonic(self) -> float:
         return self._now
@@ -55,7 +58,7 @@ class VirtualClock:
             await anyio.lowlevel.checkpoint()
             return
         woken = anyio.Event()
-        timer = self._call_at(self._now + seconds, woken.set)
+        timer = self.call_at(self._now + seconds, woken.set)
         try:
             await woken.wait()
         finally:
@@ -66,7 +69,7 @@ class VirtualClock:
         with anyio.CancelScope() as scope:
             if seconds <= 0:
                 scope.cancel()
-            timer = self._call_at(self._now + seconds, scope.cancel)
+            timer = self.call_at(self._now + seconds, scope.cancel)
             try:
                 yield scope
             finally:
@@ -87,11 +90,17 @@ class VirtualClock:
     @property
     def passed(self) -> float:
         """Seconds since the clock was made, or since :meth:`count_anew`."""
-        return self._now - self._begin
+        return self._now - self._counted
 
     def count_anew(self) -> None:
         """Let what has passed begin at 0 again; the time of day goes on."""
-        self._begin = self._now
+        self._counted = self._now
+
+    def call_at(self, when: float, call: Callable[[], object]) -> _Timer:
+        """Call it as soon as it is ``when`` on the monotonic clock, before any task has a step."""
+        timer = _Timer(when, call)
+        heapq.heappush(self._timers, (when, next(self._order), timer))
+        return timer
 
     def next_timer(self) -> float | None:
         """When the next thing is due, on the monotonic clock; None: nobody waits for any time."""
@@ -109,11 +118,6 @@ class VirtualClock:
             call, timer.call = timer.call, None
             assert call is not None
             call()
-
-    def _call_at(self, when: float, call: Callable[[], object]) -> _Timer:
-        timer = _Timer(when, call)
-        heapq.heappush(self._timers, (when, next(self._order), timer))
-        return timer
 
     def _forget(self, timer: _Timer) -> None:
         if timer.call is None:

@@ -15,6 +15,8 @@ __all__ = ["GroupedScheduling", "group_of", "pytest_xdist_make_scheduler"]
 GROUPS = {
     "tests/integration/spark/": "the Spark session and its broker",
     "tests/integration/test_new_service.py": "the new service",
+    "tests/unit/test_architecture.py": "the trees of all modules",
+    "tests/unit/test_rules_of_tests.py": "the trees of all tests",
     "tests/examples/test_flight_desk.py": "one Java at a time: it takes all cores",
     "tests/docs/test_code_in_docs.py::test_the_code_of_a_page_runs[docs/how-to/spark.md]": (
         "one Java at a time: it takes all cores"

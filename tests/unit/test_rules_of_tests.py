@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 from pathlib import Path
 
 import pytest
@@ -39,15 +38,16 @@ def calls_something(expression: ast.expr) -> bool:
     return any(isinstance(node, ast.Call | ast.Await | ast.Attribute) for node in ast.walk(expression))
 
 
-@functools.cache
+@pytest.fixture(scope="module")
 def sources() -> list[tuple[Path, ast.Module]]:
+    """Gone with the module's last test: a million and a half of objects, which every full collection would look at."""
     return [(path.relative_to(TESTS), ast.parse(path.read_text("utf-8"))) for path in sorted(TESTS.rglob("*.py"))]
 
 
-def test_no_assert_is_always_true() -> None:
+def test_no_assert_is_always_true(sources: list[tuple[Path, ast.Module]]) -> None:
     found = [
         f"{path}:{node.lineno}: {ast.unparse(node)}"
-        for path, tree in sources()
+        for path, tree in sources
         for node in ast.walk(tree)
         if isinstance(node, ast.Assert) and always_true(node.test)
     ]
@@ -67,19 +67,19 @@ def test_what_is_always_true_is_known(text: str, expected: bool) -> None:
     assert always_true(ast.parse(text, mode="eval").body) is expected
 
 
-def test_suites_hold_tests_alone() -> None:
+def test_suites_hold_tests_alone(sources: list[tuple[Path, ast.Module]]) -> None:
     others = [
         str(path)
-        for path, _ in sources()
+        for path, _ in sources
         if path.parts[0] in SUITES and not path.name.startswith("test_") and path.name != "conftest.py"
     ]
     assert others == [], "what tests are made of is in tests/support, by subject: see tests/README.md"
 
 
-def test_nothing_imports_from_a_module_of_tests() -> None:
+def test_nothing_imports_from_a_module_of_tests(sources: list[tuple[Path, ast.Module]]) -> None:
     found = [
         f"{path}:{node.lineno}: {ast.unparse(node)}"
-        for path, tree in sources()
+        for path, tree in sources
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests.")
         if any(part.startswith("test_") for part in [*(node.module or "").split("."), *(n.name for n in node.names)])

@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 
 from rocketbox.errors import StoreLockedError
 from rocketbox.storage.file_system import DiskUsage
+from rocketbox.storage.memory_storage import MemoryLock
 
 __all__ = ["CrashableStorage", "Image"]
 
@@ -234,26 +235,6 @@ class _File:
         """Nothing is held that would have to be let go."""
 
 
-class _Lock:
-    def __init__(self, storage: CrashableStorage, file: _File) -> None:
-        self._storage = storage
-        self._file = file
-
-    def read(self) -> bytes:
-        return self._file.read(0, self._file.size())
-
-    def write(self, data: bytes) -> None:
-        self._file.write(0, [data])
-        self._file.truncate(len(data))
-        self._file.sync()
-
-    def release(self) -> None:
-        self._storage.locked.discard(self._file.path)
-
-    def leave_to_parent(self) -> None:
-        self.release()
-
-
 class CrashableStorage:
     """The file system. ``before_call`` is called before each call, with its name, the path, and where and how much is
     read or written; an OSError that it raises is the call's. ``open``, ``read`` and ``list`` change nothing.
@@ -405,11 +386,11 @@ class CrashableStorage:
     def disk_usage(self, path: str) -> DiskUsage:
         return DiskUsage(0, 1 << 40)
 
-    def lock(self, path: str) -> _Lock:
+    def lock(self, path: str) -> MemoryLock:
         with self.guard:
             self.begin("lock", path)
             if path in self.locked:
                 raise StoreLockedError(os.path.dirname(path))
             file = self.open(path, create=True)
             self.locked.add(path)
-        return _Lock(self, file)
+        return MemoryLock(self.locked, file)

@@ -268,7 +268,7 @@ async def test_who_stops_waiting_in_the_moment_of_the_write_hears_the_truth_and_
         await clock.advance(1)
         group.start_soon(wait, "late")
         await clock.advance(1)
-        clock._call_at(WRITE_TIMEOUT, lambda: file.attempted(change, None))  # no task has a step in between
+        clock.call_at(WRITE_TIMEOUT, lambda: file.attempted(change, None))  # no task has a step in between
         await clock.advance(WRITE_TIMEOUT - 2)
     assert [name for name in ("early", "late") if outcomes[name] == "handled"] == handled
     assert handled[-1] == "late"
@@ -291,7 +291,7 @@ async def test_who_stops_waiting_in_the_moment_of_a_failed_write_holds_up_nobody
         await clock.advance(1)
         group.start_soon(wait)
         await clock.advance(1)
-        clock._call_at(WRITE_TIMEOUT, lambda: file.attempted(change, "no room"))
+        clock.call_at(WRITE_TIMEOUT, lambda: file.attempted(change, "no room"))
         await clock.advance(WRITE_TIMEOUT - 2)
     assert len(outcomes) == 2
     assert "no room" in outcomes[1]

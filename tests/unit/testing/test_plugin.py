@@ -142,7 +142,7 @@ def test_it_is_found_by_pytest_and_loads_nothing_of_rocketbox_before_a_test_want
     script = "import sys, rocketbox.testing.plugin; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
     assert {name for name in loaded if name.startswith("rocketbox")} == {
-        "rocketbox", "rocketbox.version", "rocketbox.testing", "rocketbox.testing.plugin",
+        "rocketbox", "rocketbox.version", "rocketbox.lazy_names", "rocketbox.testing", "rocketbox.testing.plugin",
     }  # fmt: skip
     script = "import sys, rocketbox; from rocketbox import RocketBox; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
