@@ -6,8 +6,6 @@ What can be known before the start is found out in ``autoconfigure.assembly``; p
 
 from __future__ import annotations
 
-import gc
-import itertools
 import logging
 import os
 import signal
@@ -38,6 +36,7 @@ from rocketbox.boot.overrides import replacements_in
 from rocketbox.boot.report import ConditionsReport
 from rocketbox.boot.secrets import secrets_of
 from rocketbox.errors import ClientStateError, ConfigurationError, ForkedError, NotStartedError
+from rocketbox.frozen_heap import freeze_program, freeze_run
 from rocketbox.loops import loop_options
 from rocketbox.management.health import ApplicationHealth
 from rocketbox.running import Run
@@ -56,7 +55,6 @@ _log = logging.getLogger(__name__)
 AppT = TypeVar("AppT")
 BeanT = TypeVar("BeanT")
 
-_runs = itertools.count()
 STOPPED, FAILED = 0, 1  # exit codes, beside those of stop_guard
 
 
@@ -431,12 +429,7 @@ class RocketBox(HookDecorators):
                 "process's signals, which only the main thread can; in a thread use 'with app.background():', or "
                 "'async with app:' in a loop of your own"
             )
-        if next(_runs):  # what an earlier run in this process has left is among what it froze
-            gc.unfreeze()
-            gc.collect()
-        # What the program has loaded stays: each full collection would look through it for 30 ms, in the start, in the
-        # loop and at the end of the process (benchmark "start, with its store").
-        gc.freeze()
+        freeze_program()
         with StopGuard(self.name, patient=patient) as guard, thread_failures_logged():
             try:
                 assembly = self._assemble(Launch(config, profiles, arguments))
@@ -467,7 +460,7 @@ class RocketBox(HookDecorators):
             except Exception as error:
                 self.print_failure(error, debug=debug, secrets=assembly.settings.secrets)
                 return FAILED
-            gc.freeze()
+            freeze_run()
             failure: BaseException | None = None
             try:
                 if on_ready is not None:

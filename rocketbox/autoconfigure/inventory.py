@@ -130,7 +130,10 @@ def _marked_names(module: ModuleType) -> list[str]:
 
 
 def _imported_by(modules: Iterable[ModuleType], known: dict[str, ModuleType]) -> set[str]:
-    """The names of all modules that these import, by what their source says, and those in turn that lie beside them."""
+    """The names of all modules that these import, by what their source says, and those in turn that lie beside them.
+
+    What rocketbox imports is not looked at, wherever it lies: it imports no module of an application.
+    """
     found: set[str] = set()
     waiting = list(modules)
     while waiting:
@@ -139,7 +142,8 @@ def _imported_by(modules: Iterable[ModuleType], known: dict[str, ModuleType]) ->
             if name not in found and name in known:
                 found.add(name)
                 place = _file_of(known[name])
-                if place is not None and not _is_foreign(place) and not _is_below(place, sys.base_prefix):
+                ours = name.partition(".")[0] == "rocketbox"
+                if place is not None and not (ours or _is_foreign(place) or _is_below(place, sys.base_prefix)):
                     waiting.append(known[name])
     return found
 
