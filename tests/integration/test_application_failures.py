@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import sys
@@ -14,6 +13,7 @@ from typer.testing import CliRunner
 
 from rocketbox.cli.app import app as cli
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
+from tests.support.file_rights import bound_to_file_modes
 from tests.support.framework.failure_cases import CASES, EMBEDDED, HEAD, LISTENER, Case
 from tests.support.framework.services import SETTINGS, ServiceMaker
 from tests.support.golden import golden
@@ -193,13 +193,13 @@ def test_variables_that_are_nobodys_are_never_refused(service: ServiceMaker, mon
     assert assembly.warnings == []
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
 def test_a_file_that_this_user_may_not_read(
     service: ServiceMaker, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     module = service(HEAD + LISTENER, EMBEDDED)
     (tmp_path / "rocketbox.yaml").chmod(0o200)
-    assert "rocketbox.yaml cannot be read: Permission denied" in run(module, capsys)
+    with bound_to_file_modes():
+        assert "rocketbox.yaml cannot be read: Permission denied" in run(module, capsys)
 
 
 # --- tracebacks, secrets -------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Peers over TCP that mean harm, or have lost their way: servers stay within their bounds, and serve everybody else.
 
-All request codes from 0 to 4,000 instead of a sample: ``ROCKETBOX_ALL_CODES=1 pytest`` this file.
+All request codes from 0 to 4,000 instead of a sample: ``ROCKETBOX_TESTS=all``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 LAST_CODE = 4_000
-STEP = 1 if os.environ.get("ROCKETBOX_ALL_CODES") else 29
+STEP = 1 if os.environ.get("ROCKETBOX_TESTS") == "all" else 29
 FIELD_NAMES = (
     "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset", "suspendTimeoutMillis", "subscription",
     "subVersion", "consumerGroup", "offset", "timestamp", "clientID", "producerGroup", "group", "key", "maxNum",

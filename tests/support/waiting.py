@@ -16,10 +16,12 @@ PATIENCE = 60.0
 """Seconds. Only a test that fails waits so long."""
 
 
-async def until(condition: Callable[[], object], what: str = "what the test waits for") -> None:
+async def until(
+    condition: Callable[[], object], what: str = "what the test waits for", *, seconds: float = PATIENCE
+) -> None:
     """Return when condition holds; fails with ``what`` when it does not for so long."""
-    with anyio.move_on_after(PATIENCE):
+    with anyio.move_on_after(seconds):
         while not condition():
             await anyio.sleep(0.01)
         return
-    raise AssertionError(f"not within {PATIENCE:g} s: {what}")
+    raise AssertionError(f"not within {seconds:g} s: {what}")

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
+from rocketbox.client import MQClientInstance
 from tests.support.spark.topics import Broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever asks for the session needs Java, whether the test says so or not."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
 
 
 @pytest.fixture(params=["asyncio"])
@@ -41,6 +49,13 @@ def spark() -> Iterator[SparkSession]:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with Broker(tmp_path_factory.mktemp("broker")) as running:
         yield running
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[MQClientInstance]:
+    """A client of the broker, for listeners."""
+    async with MQClientInstance(broker.name_server) as instance:
+        yield instance
 
 
 @pytest.fixture

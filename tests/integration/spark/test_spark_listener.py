@@ -8,10 +8,8 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -25,25 +23,15 @@ from pydantic import BaseModel, Field
 from pyspark.sql import DataFrame, SparkSession
 
 from rocketbox.client import MQClientInstance
-from rocketbox.clock import RealClock
 from rocketbox.spark.batch import SparkBatch
-from rocketbox.spark.listener import (
-    SparkListenerContainer,
-    SparkListenerOptions,
-    SparkListenerState,
-    read_spark_signature,
-)
-from rocketbox.spark.session import SparkRuntime
+from rocketbox.spark.listener import SparkListenerState
+from tests.support.spark.listeners import rows_in, send, spark_listener
 from tests.support.spark.topics import Broker, rows_of, wait_for
 from tests.support.waiting import PATIENCE, until
 
+ROOT = Path(__file__).parents[3]
+
 pytestmark = [pytest.mark.spark, pytest.mark.anyio, pytest.mark.usefixtures("spark")]
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[MQClientInstance]:
-    async with MQClientInstance(broker.name_server) as instance:
-        yield instance
 
 
 class Model(BaseModel):
@@ -76,31 +64,6 @@ class Ledger:
         return sorted(row for _, _, rows in self.batches for row in rows)
 
 
-def rows_in(frame: DataFrame) -> list[int]:
-    return [json.loads(bytes(row.body))["row"] for row in frame.select("body").collect()]
-
-
-def container(
-    function: Callable[..., Any],
-    client: MQClientInstance,
-    topic: str,
-    folder: Path,
-    ledger: Ledger | None = None,
-    **options: Any,
-) -> SparkListenerContainer:
-    drain_timeout = options.pop("drain_timeout", 15.0)
-    said = {"trigger": timedelta(0), "group": topic[-40:], "checkpoint": str(folder / "checkpoint"), **options}
-    return SparkListenerContainer(
-        SparkListenerOptions(topic=topic, **said),
-        read_spark_signature(function),
-        runtime=SparkRuntime("tests", {}),
-        instance=client,
-        provider=lambda hint: partial({Ledger: ledger}.__getitem__, hint),
-        clock=RealClock(),
-        drain_timeout=drain_timeout,
-    )
-
-
 @pytest.mark.parametrize("schema", [Model, Data, Typed, "row bigint, name string"], ids=str)
 async def test_a_function_gets_its_columns_the_message_and_its_beans(
     broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, schema: Any
@@ -118,7 +81,9 @@ async def test_a_function_gets_its_columns_the_message_and_its_beans(
         ]
 
     ledger = Ledger()
-    listener = container(handle, client, topic, tmp_path, ledger, schema=schema, trigger="available_now")
+    listener = spark_listener(
+        handle, client, topic, tmp_path, beans={Ledger: ledger}, schema=schema, trigger="available_now"
+    )
     async with listener:
         await listener.wait()
         assert listener.status is SparkListenerState.FINISHED, listener.error
@@ -137,7 +102,7 @@ async def test_a_function_gets_its_columns_the_message_and_its_beans(
 async def test_an_async_function_runs_in_the_applications_loop(
     broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
 ) -> None:
-    await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 3))
+    await send(broker, topic, 0, 3)
     loop = threading.current_thread()
     threads = []
 
@@ -146,7 +111,7 @@ async def test_an_async_function_runs_in_the_applications_loop(
         ledger.saw(batch, await anyio.to_thread.run_sync(rows_in, rows))
 
     ledger = Ledger()
-    listener = container(handle, client, topic, tmp_path, ledger, trigger="available_now")
+    listener = spark_listener(handle, client, topic, tmp_path, beans={Ledger: ledger}, trigger="available_now")
     async with listener:
         await listener.wait()
     assert ledger.rows == [0, 1, 2]
@@ -157,7 +122,7 @@ async def test_an_async_function_runs_in_the_applications_loop(
 async def test_a_failed_batch_comes_again_until_it_succeeds(
     broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 4))
+    await send(broker, topic, 0, 4)
     failure = ArithmeticError("the sink is full")
     seen_errors = []
 
@@ -168,12 +133,12 @@ async def test_a_failed_batch_comes_again_until_it_succeeds(
             raise failure
 
     ledger = Ledger()
-    listener = container(handle, client, topic, tmp_path, ledger)
+    listener = spark_listener(handle, client, topic, tmp_path, beans={Ledger: ledger})
     with caplog.at_level(logging.ERROR, "rocketbox"):
         async with listener:
             await until(lambda: listener.status is SparkListenerState.RESTARTING)
             assert listener.error is failure
-            await anyio.to_thread.run_sync(broker.send, topic, rows_of(4, 6))
+            await send(broker, topic, 4, 6)
             await until(lambda: len(ledger.rows) == 14)
             seen_errors.append(listener.error)
     assert ledger.batches == [(0, 1, [0, 1, 2, 3]), (0, 2, [0, 1, 2, 3]), (0, 3, [0, 1, 2, 3]), (1, 1, [4, 5])]
@@ -187,7 +152,7 @@ async def test_a_failed_batch_comes_again_until_it_succeeds(
 async def test_a_stop_lets_the_batch_end_and_loses_nothing(
     broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
 ) -> None:
-    await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 30))
+    await send(broker, topic, 0, 30)
     begun, release = threading.Event(), threading.Event()
 
     def handle(rows: DataFrame, batch: SparkBatch, ledger: Ledger) -> None:
@@ -196,14 +161,16 @@ async def test_a_stop_lets_the_batch_end_and_loses_nothing(
         ledger.saw(batch, rows_in(rows))  # Spark still answers during the drain
 
     ledger = Ledger()
-    listener = container(handle, client, topic, tmp_path, ledger, max_messages=10)
+    listener = spark_listener(handle, client, topic, tmp_path, beans={Ledger: ledger}, max_messages=10)
     async with listener:
         await until(begun.is_set)
         threading.Timer(0.5, release.set).start()
     assert ledger.batches == [(0, 1, ledger.rows)]
     assert len(ledger.rows) == 10
     assert listener.status is SparkListenerState.STOPPED
-    again = container(handle, client, topic, tmp_path, ledger, max_messages=10, trigger="available_now")
+    again = spark_listener(
+        handle, client, topic, tmp_path, beans={Ledger: ledger}, max_messages=10, trigger="available_now"
+    )
     async with again:
         await again.wait()
     assert ledger.rows == list(range(30))
@@ -213,14 +180,14 @@ async def test_a_stop_lets_the_batch_end_and_loses_nothing(
 async def test_a_batch_that_does_not_end_in_time_is_cancelled_and_comes_again(
     broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
 ) -> None:
-    await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 3))
+    await send(broker, topic, 0, 3)
     begun = threading.Event()
 
     async def stuck(rows: DataFrame) -> None:
         begun.set()
         await anyio.sleep(10 * PATIENCE)
 
-    listener = container(stuck, client, topic, tmp_path, drain_timeout=0.5)
+    listener = spark_listener(stuck, client, topic, tmp_path, drain_timeout=0.5)
     with anyio.fail_after(PATIENCE):
         async with listener:
             await until(begun.is_set)
@@ -229,7 +196,7 @@ async def test_a_batch_that_does_not_end_in_time_is_cancelled_and_comes_again(
     def handle(rows: DataFrame, batch: SparkBatch, ledger: Ledger) -> None:
         ledger.saw(batch, rows_in(rows))
 
-    again = container(handle, client, topic, tmp_path, ledger, trigger="available_now")
+    again = spark_listener(handle, client, topic, tmp_path, beans={Ledger: ledger}, trigger="available_now")
     async with again:
         await again.wait()
     assert ledger.batches == [(0, 1, [0, 1, 2])]
@@ -242,7 +209,7 @@ async def test_a_stop_while_the_query_starts_leaves_none_behind(
         raise AssertionError("nothing was sent")
 
     for pause in (0.0, 0.1, 0.3):
-        async with container(handle, client, topic, tmp_path):
+        async with spark_listener(handle, client, topic, tmp_path):
             await anyio.sleep(pause)
         assert spark.streams.active == []
 
@@ -254,8 +221,8 @@ async def test_no_thread_outlives_its_listener(
         rows.count()
 
     async def run() -> None:
-        await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 1))
-        listener = container(handle, client, topic, tmp_path, Ledger(), trigger="available_now")
+        await send(broker, topic, 0, 1)
+        listener = spark_listener(handle, client, topic, tmp_path, beans={Ledger: Ledger()}, trigger="available_now")
         async with listener:
             await listener.wait()
 
@@ -274,8 +241,8 @@ async def test_ddl_that_spark_cannot_read_ends_the_listener(
     def handle(rows: DataFrame) -> None:
         raise AssertionError("it cannot run")
 
-    await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 1))  # else it would wait for its topic
-    listener = container(handle, client, topic, tmp_path, schema="row bigint name string")
+    await send(broker, topic, 0, 1)  # else it would wait for its topic
+    listener = spark_listener(handle, client, topic, tmp_path, schema="row bigint name string")
     async with listener:
         with anyio.fail_after(PATIENCE):
             await listener.wait()
@@ -290,7 +257,7 @@ def in_the_lake(path: Path) -> list[int]:
 async def test_a_batch_that_fails_after_its_write_is_in_the_sink_once(
     broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
 ) -> None:
-    await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 20))
+    await send(broker, topic, 0, 20)
     written = []
 
     def handle(rows: DataFrame, batch: SparkBatch) -> None:
@@ -298,7 +265,7 @@ async def test_a_batch_that_fails_after_its_write_is_in_the_sink_once(
         if len(written) == 1:
             raise ArithmeticError("after the write")
 
-    listener = container(handle, client, topic, tmp_path, max_messages=10, trigger="available_now")
+    listener = spark_listener(handle, client, topic, tmp_path, max_messages=10, trigger="available_now")
     async with listener:
         await listener.wait()
     assert written == [True, False, True]
@@ -313,9 +280,9 @@ def test_a_killed_process_gets_the_same_batch_again(broker: Broker, topic: str, 
 
     @contextmanager
     def service(hang_in: int) -> Iterator[subprocess.Popen[bytes]]:
-        script = Path(__file__).parents[2] / "support" / "spark" / "spark_service.py"
+        program = [sys.executable, "-m", "tests.support.spark.spark_service"]
         arguments = [broker.name_server, topic, str(checkpoint), str(notes), str(hang_in)]
-        with subprocess.Popen([sys.executable, str(script), *arguments], stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen([*program, *arguments], cwd=ROOT, stderr=subprocess.DEVNULL) as process:
             try:
                 yield process
             finally:

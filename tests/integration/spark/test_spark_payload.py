@@ -6,17 +6,18 @@ import datetime
 import decimal
 import enum
 import uuid
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 pytest.importorskip("pyspark")
 
-from pydantic import AwareDatetime, BaseModel, Field, NaiveDatetime
+from pydantic import BaseModel, Field, NaiveDatetime
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 from rocketbox.spark.payload import payload_columns
+from tests.support.spark.body_models import PlainTypes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -51,19 +52,7 @@ class Line(BaseModel):
     price: decimal.Decimal | None = None
 
 
-class Everything(BaseModel):
-    text: str
-    number: int
-    real: float
-    flag: bool
-    raw: bytes
-    day: datetime.date
-    at: datetime.datetime
-    aware: AwareDatetime
-    naive: NaiveDatetime
-    id: uuid.UUID
-    amount: decimal.Decimal
-    price: Annotated[decimal.Decimal, Field(max_digits=10, decimal_places=2)]
+class Everything(PlainTypes):
     kind: Kind
     level: Level
     state: Literal["new", "paid"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -19,58 +18,16 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from rocketbox.client import Admin, MQClientInstance
-from rocketbox.clock import RealClock
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.batch_log import BatchLog, PlannedBatch
 from rocketbox.spark.checkpoint import CheckpointError
 from rocketbox.spark.lease import LeaseLostError
-from rocketbox.spark.listener import (
-    SparkListenerContainer,
-    SparkListenerOptions,
-    SparkListenerState,
-    read_spark_signature,
-)
+from rocketbox.spark.listener import SparkListenerState
 from rocketbox.spark.query_options import OnFailedBatch
-from rocketbox.spark.session import SparkRuntime
-from tests.support.spark.topics import Broker, rows_of
+from tests.support.spark.listeners import MINUTES, rows_in, send, spark_listener, until
+from tests.support.spark.topics import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.anyio, pytest.mark.usefixtures("spark")]
-
-MINUTES = 240.0  # seconds; the first query of a session alone takes one where the machine has much else to do
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(MINUTES):
-        while not condition():
-            await anyio.sleep(0.01)
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[MQClientInstance]:
-    async with MQClientInstance(broker.name_server) as instance:
-        yield instance
-
-
-def listener(
-    function: Callable[..., Any], client: MQClientInstance, topic: str, checkpoint: Path, **options: Any
-) -> SparkListenerContainer:
-    said = {"trigger": timedelta(0), "group": topic[-40:], "checkpoint": str(checkpoint), **options}
-    return SparkListenerContainer(
-        SparkListenerOptions(topic=topic, **said),
-        read_spark_signature(function),
-        runtime=SparkRuntime("tests", {}),
-        instance=client,
-        provider=lambda hint: lambda: None,
-        clock=RealClock(),
-    )
-
-
-def rows_in(frame: DataFrame) -> list[int]:
-    return sorted(json.loads(bytes(row.body))["row"] for row in frame.select("body").collect())
-
-
-async def send(broker: Broker, topic: str, first: int, end: int) -> None:
-    await anyio.to_thread.run_sync(broker.send, topic, rows_of(first, end))
 
 
 def raised_in_a_task(error: str) -> PythonException:
@@ -96,11 +53,11 @@ async def test_a_listener_that_reads_again_what_its_group_has_read_comes_back_an
             raise ArithmeticError("not now")
         seen.extend(rows_in(rows))
 
-    again = {"starting_offsets": "earliest", "max_messages": 4}
-    first = listener(handle, client, topic, tmp_path, **again)
+    again: dict[str, Any] = {"starting_offsets": "earliest", "max_messages": 4}
+    first = spark_listener(handle, client, topic, tmp_path, **again)
     async with first:
         await until(lambda: first.error is not None)
-    second = listener(handle, client, topic, tmp_path, **again)
+    second = spark_listener(handle, client, topic, tmp_path, **again)
     async with second:
         await until(lambda: second.state().progress["attempt"] or second.has_ended)
         progress = second.state().progress
@@ -115,7 +72,7 @@ async def test_the_group_is_told_of_a_batch_when_it_is_done_and_not_when_the_nex
     broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
 ) -> None:
     await send(broker, topic, 0, 4)
-    running = listener(lambda rows: None, client, topic, tmp_path, trigger=timedelta(hours=1))
+    running = spark_listener(lambda rows: None, client, topic, tmp_path, trigger=timedelta(hours=1))
     async with running:
         with anyio.fail_after(MINUTES):
             while (told := await anyio.to_thread.run_sync(broker.committed, topic, topic[-40:])) != (
@@ -140,8 +97,8 @@ async def test_what_neither_the_batch_nor_its_function_is_to_blame_for_is_no_att
         if len(attempts) == 4:
             raise ArithmeticError("the sink is full")
 
-    most = {"max_batch_attempts": 2, "on_failed_batch": OnFailedBatch.DEAD_LETTER}
-    running = listener(handle, client, topic, tmp_path, **most, trigger="available_now")
+    most: dict[str, Any] = {"max_batch_attempts": 2, "on_failed_batch": OnFailedBatch.DEAD_LETTER}
+    running = spark_listener(handle, client, topic, tmp_path, **most, trigger="available_now")
     async with running:
         await until(lambda: running.has_ended)
         assert running.status is SparkListenerState.FINISHED, running.state().reason
@@ -164,7 +121,7 @@ async def test_a_query_that_stops_for_its_lease_has_tried_nothing(
             while True:  # until Spark ends its jobs
                 rows.count()
 
-    running = listener(handle, client, topic, tmp_path, max_batch_attempts=2)
+    running = spark_listener(handle, client, topic, tmp_path, max_batch_attempts=2)
     async with running:
         await until(lambda: len(attempts) == 2 or running.has_ended)
         assert not running.has_ended, running.state().reason

@@ -6,8 +6,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import timedelta
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,54 +25,15 @@ from rocketbox.protocol.codes import dlq_topic
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.listener import (
     SparkListenerContainer,
-    SparkListenerOptions,
     SparkListenerState,
-    read_spark_signature,
 )
 from rocketbox.spark.loss import DataLossError
 from rocketbox.spark.query_options import OnFailedBatch
 from rocketbox.spark.session import SparkRuntime
-from tests.support.spark.topics import Broker, rows_of
+from tests.support.spark.listeners import MINUTES, rows_in, send, spark_listener, until
+from tests.support.spark.topics import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.anyio, pytest.mark.usefixtures("spark")]
-
-MINUTES = 240.0  # seconds; the first query of a session alone takes one where the machine has much else to do
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(MINUTES):
-        while not condition():
-            await anyio.sleep(0.01)
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[MQClientInstance]:
-    async with MQClientInstance(broker.name_server) as instance:
-        yield instance
-
-
-def rows_in(frame: DataFrame) -> list[int]:
-    return sorted(json.loads(bytes(row.body))["row"] for row in frame.select("body").collect())
-
-
-def listener(
-    function: Callable[..., Any],
-    client: MQClientInstance,
-    topic: str,
-    checkpoint: Path | str,
-    *,
-    runtime: SparkRuntime | None = None,
-    **options: Any,
-) -> SparkListenerContainer:
-    said = {"trigger": timedelta(0), "group": topic[-40:], "checkpoint": str(checkpoint), **options}
-    return SparkListenerContainer(
-        SparkListenerOptions(topic=topic, **said),
-        read_spark_signature(function),
-        runtime=runtime or SparkRuntime("tests", {}),
-        instance=client,
-        provider=lambda hint: lambda: None,
-        clock=RealClock(),
-    )
 
 
 class Seen:
@@ -90,17 +50,13 @@ class Seen:
         return sorted(row for _, _, rows in self.batches for row in rows)
 
 
-async def send(broker: Broker, topic: str, first: int, end: int) -> None:
-    await anyio.to_thread.run_sync(broker.send, topic, rows_of(first, end))
-
-
 async def test_a_query_that_somebody_stops_begins_again(
     broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, spark: SparkSession,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     await send(broker, topic, 0, 3)
     seen = Seen()
-    running = listener(seen.handle, client, topic, tmp_path)
+    running = spark_listener(seen.handle, client, topic, tmp_path)
     async with running:
         await until(lambda: seen.rows == [0, 1, 2])
         await until(lambda: "rows" in running.state().progress)  # else the batch is not committed, and comes again
@@ -129,7 +85,7 @@ async def test_what_is_behind_shows_in_the_state_and_at_the_broker(
         if batch.id == 1:
             hold.wait(MINUTES)
 
-    running = listener(handle, client, topic, tmp_path, max_messages=4)
+    running = spark_listener(handle, client, topic, tmp_path, max_messages=4)
     async with running:
         await until(lambda: running.state().progress.get("lag") == 4)
         progress = running.state().progress
@@ -159,7 +115,7 @@ async def test_an_error_that_no_restart_mends_is_failed_at_once(
     )
     for options, text in wrong:
         checkpoint = options.pop("checkpoint", str(tmp_path / text))
-        running = listener(seen.handle, client, topic, checkpoint, **options)
+        running = spark_listener(seen.handle, client, topic, checkpoint, **options)
         async with running:
             with anyio.fail_after(MINUTES):
                 await running.wait()
@@ -187,7 +143,7 @@ async def test_messages_that_are_gone_fail_a_listener_at_once_although_its_funct
         attempts.append(batch.attempt)
         rows.select("queue_id").mapInArrow(goes_beyond_what_is_there, "queue_id int").collect()
 
-    running = listener(handle, client, topic, tmp_path)
+    running = spark_listener(handle, client, topic, tmp_path)
     async with running:
         with anyio.fail_after(MINUTES):
             await running.wait()
@@ -207,11 +163,11 @@ async def test_a_batch_that_fails_too_often_is_given_up_with_what_the_function_r
         attempts.append(batch.attempt)
         raise failure
 
-    running = listener(handle, client, topic, tmp_path, max_batch_attempts=3)
+    running = spark_listener(handle, client, topic, tmp_path, max_batch_attempts=3)
     async with running:  # a stop in between does not begin the count anew
         # an attempt that ends after the stop has begun is none
         await until(lambda: len(attempts) == 2 and not running.state().progress["busy"])
-    again = listener(handle, client, topic, tmp_path, max_batch_attempts=3)
+    again = spark_listener(handle, client, topic, tmp_path, max_batch_attempts=3)
     async with again:
         with anyio.fail_after(MINUTES):
             await again.wait()
@@ -221,7 +177,7 @@ async def test_a_batch_that_fails_too_often_is_given_up_with_what_the_function_r
         assert reason == "batch 0 has failed 3 times (max_batch_attempts): ArithmeticError: the sink is full"
     assert attempts == [1, 2, 3]
     seen = Seen()  # whoever starts it again has mended it
-    mended = listener(seen.handle, client, topic, tmp_path, max_batch_attempts=3, trigger="available_now")
+    mended = spark_listener(seen.handle, client, topic, tmp_path, max_batch_attempts=3, trigger="available_now")
     async with mended:
         await mended.wait()
     assert seen.batches == [(0, 1, [0, 1])]
@@ -238,7 +194,9 @@ async def test_a_batch_that_fails_too_often_may_be_dead_lettered_and_the_next_on
         if batch.id == 0:
             raise ArithmeticError("the sink is full")
 
-    running = listener(handle, client, topic, tmp_path, max_batch_attempts=2, on_failed_batch=OnFailedBatch.DEAD_LETTER)
+    running = spark_listener(
+        handle, client, topic, tmp_path, max_batch_attempts=2, on_failed_batch=OnFailedBatch.DEAD_LETTER
+    )
     async with running:
         await until(lambda: running.state().progress.get("lag") == 0)
         await send(broker, topic, 4, 5)
@@ -273,7 +231,7 @@ async def test_jobs_of_an_async_function_belong_to_the_query_and_leave_the_loop_
             await batch.run(lambda: 1 // 0)
         ids.append(batch.query_id)
 
-    running = listener(handle, client, topic, tmp_path, trigger="available_now")
+    running = spark_listener(handle, client, topic, tmp_path, trigger="available_now")
     async with running:
         await running.wait()
         assert running.status is SparkListenerState.FINISHED, running.error
@@ -288,7 +246,7 @@ async def test_a_missing_topic_is_told_and_read_from_its_beginning_when_it_comes
     broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = Seen()
-    running = listener(seen.handle, client, topic, tmp_path, starting_offsets="latest")
+    running = spark_listener(seen.handle, client, topic, tmp_path, starting_offsets="latest")
     async with running:
         await until(lambda: running.state().reason not in (None, "starting"))
         state = running.state()
@@ -313,7 +271,7 @@ async def test_a_hanging_function_does_not_stretch_the_stop_and_is_named(
     topics = [f"{topic[:90]}_{number}" for number in range(2)]
     for each in topics:
         await send(broker, each, 0, 1)
-    both = [listener(hangs, client, each, tmp_path / each, runtime=runtime) for each in topics]
+    both = [spark_listener(hangs, client, each, tmp_path / each, runtime=runtime) for each in topics]
     try:
         async with both[0], both[1]:
             await until(lambda: len(begun) == 2)
@@ -342,7 +300,9 @@ async def test_a_replica_stands_by_and_takes_over_where_the_checkpoint_is_shared
     async def replica(name: str, checkpoint: str) -> None:
         """A driver with a client of its own; in one session, so its query has a cluster's name."""
         async with MQClientInstance(broker.name_server) as client:
-            running = listener(seen[name].handle, client, topic, tmp_path / checkpoint, cluster=name, group="replicas")
+            running = spark_listener(
+                seen[name].handle, client, topic, tmp_path / checkpoint, cluster=name, group="replicas"
+            )
             async with running:
                 drivers[name] = running
                 await ends[name].wait()

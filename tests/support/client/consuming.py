@@ -15,8 +15,10 @@ __all__ = ["Seen", "dead_letters", "send_all", "servers"]
 
 
 def servers(directory: Path, *, name_server_port: int = 0, port: int = 0) -> EmbeddedServers:
-    """A name server and a broker that keep their data in directory."""
-    return EmbeddedServers(EmbeddedOptions(data_dir=directory, name_server_port=name_server_port, port=port))
+    """A name server and a broker that keep their data in directory, and reserve no room on the disk."""
+    return EmbeddedServers(
+        EmbeddedOptions(data_dir=directory, name_server_port=name_server_port, port=port, broker={"allocate-ahead": 0})
+    )
 
 
 class Seen:

@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -20,25 +19,14 @@ import anyio
 from pyspark.sql import DataFrame, SparkSession
 
 from rocketbox.client import MQClientInstance
-from rocketbox.clock import RealClock
-from rocketbox.spark.listener import (
-    SparkListenerContainer,
-    SparkListenerOptions,
-    SparkListenerState,
-    read_spark_signature,
-)
+from rocketbox.spark.listener import SparkListenerState
 from rocketbox.spark.session import SparkRuntime
+from tests.support.spark.listeners import spark_listener, until
 from tests.support.spark.topics import Broker, rows_of
 
 __all__ = ["main"]
 
 CONF = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.sql.shuffle.partitions": "1"}
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(240):
-        while not condition():
-            await anyio.sleep(0.01)
 
 
 async def main(folder: str) -> None:
@@ -70,17 +58,9 @@ async def main(folder: str) -> None:
 
     with Broker(Path(folder) / "store") as broker:
         await anyio.to_thread.run_sync(broker.send, "t", rows_of(0, 3))
-        options = SparkListenerOptions(
-            topic="t", group="g", checkpoint=f"{folder}/checkpoint", trigger=timedelta(milliseconds=100)
-        )
         async with MQClientInstance(broker.name_server) as client, SparkRuntime("killed", CONF) as runtime:
-            listener = SparkListenerContainer(
-                options,
-                read_spark_signature(handle),
-                runtime=runtime,
-                instance=client,
-                provider=lambda hint: lambda: None,
-                clock=RealClock(),
+            listener = spark_listener(
+                handle, client, "t", f"{folder}/checkpoint", runtime=runtime, trigger=timedelta(milliseconds=100)
             )
             async with listener:
                 await until(lambda: listener.state().progress.get("lag") == 0)

@@ -79,7 +79,10 @@ class Broker:
         self, folder: Path, port: int = 0, name_server_port: int = 0, settings: Mapping[str, object] | None = None
     ) -> None:
         self.options = EmbeddedOptions(
-            data_dir=folder, port=port, name_server_port=name_server_port, broker=settings or {}
+            data_dir=folder,
+            port=port,
+            name_server_port=name_server_port,
+            broker={"allocate-ahead": 0, **(settings or {})},  # no room that is reserved: a suite starts hundreds
         )
         self.servers: ServersInThread | None = None
 
@@ -176,7 +179,7 @@ class BrokerBeside:
 
     def __init__(self, folder: Path, name: str, name_server: str) -> None:
         self._options = read_broker_options(
-            {"broker-name": name},
+            {"broker-name": name, "allocate-ahead": 0},
             prefix="",
             places={},
             store_path_root_dir=folder,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketbox.errors import RemoteProtocolError
 from rocketbox.protocol.codes import SerializeType
 from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command, encode_response
 from rocketbox.protocol.headers import HeaderError, PullMessageResponseHeader
 from rocketbox.protocol.pull_frames import PullHead, PullReader, PullReplyTemplate
+from tests.support.remoting.json_requests import almost, json_request, read_json
 
 FIELDS = {
     "consumerGroup": "CG", "topic": "T", "queueId": "3", "queueOffset": "64", "maxMsgNums": "32", "sysFlag": "3",
@@ -33,10 +32,6 @@ JAVA_HEAD = PullHead("CG", "T", 3, 32, 2, 15_000, None, 1_795_315_415_435, "TAG"
 
 def received(fields: dict[str, str], serialization: SerializeType) -> RemotingCommand:
     return decode_command(encode_command(RemotingCommand.request(11, fields), 5, serialization=serialization)[4:])
-
-
-def json_request(header: bytes) -> RemotingCommand:
-    return decode_command(len(header).to_bytes(4, "big") + header)
 
 
 @pytest.mark.parametrize("serialization", SerializeType)
@@ -101,31 +96,16 @@ def test_odd_json_is_read_as_by_names_after_the_usual_one_too(old: bytes, new: b
     assert reader.read(json_request(JAVA_5_5)) == (JAVA_HEAD, 64, 32)
 
 
-def read_json(reader: PullReader, header: bytes, *, plain: bool) -> object:
-    try:
-        request = json_request(header)
-        if plain:
-            _ = request.ext_fields  # parsed: read goes by names
-        return reader.read(request)
-    except (RemoteProtocolError, HeaderError) as error:
-        return type(error)
-
-
 def test_json_that_is_almost_as_the_one_before_is_read_as_by_names() -> None:
-    chance = random.Random(9)
     pieces = [
         b'"opaque":', b',"flag":', b'"queueOffset":"', b'"commitOffset":"', b'":"', b'"extFields":{', b"7", b"0", b" ",
         b",", b":", b'"', b"\\", b"\\u0001", b"}", b"\x01", b"\xc3\xa9", b'"remark":"a"',
     ]  # fmt: skip
     reader, read = PullReader(), 0
-    for _ in range(4_000):
+    for header in almost(JAVA_5_5, pieces, count=4_000):
         assert reader.read(json_request(JAVA_5_5))[0] == JAVA_HEAD
-        header = bytearray(JAVA_5_5)
-        for _ in range(chance.choice([1, 1, 2])):
-            at = chance.randrange(len(header))
-            header[at : at + chance.randrange(4)] = chance.choice(pieces)
-        found = read_json(reader, bytes(header), plain=False)
-        assert found == read_json(PullReader(), bytes(header), plain=True), bytes(header)
+        found = read_json(reader, header, plain=False)
+        assert found == read_json(PullReader(), header, plain=True), header
         read += isinstance(found, tuple)
     assert read > 400
 

