@@ -3,9 +3,10 @@
 The broker is ``rocketbox broker``, first with SYNC_FLUSH, the default, then with ASYNC_FLUSH, or the servers named by
 ``--name-server`` and ``--broker`` (an Apache cluster of one). CPU per message is the client process' own; the broker's
 is shown where the broker is ours. The scenarios of the store alone have neither: theirs is the CPU of the process that
-holds the store. The starts of a whole service (``start``), sends among hostile peers (``hostile``), the Spark source
-(``spark``), and Apache's Java client on our broker and on Apache's (``java``) bring their own servers, as does our
-client beside the Java client on Apache's broker (``clients``); ``--profile`` shows what our broker does meanwhile.
+holds the store. The starts of a whole service (``start``), tests in the harness (``harness``), sends among hostile
+peers (``hostile``), the Spark source (``spark``), and Apache's Java client on our broker and on Apache's (``java``)
+bring their own servers, as does our client beside the Java client on Apache's broker (``clients``); ``--profile`` shows
+what our broker does meanwhile.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from tests.benchmarks.clients import clients_to_run, measure_clients, steps_of_clients, tables_of_clients
+from tests.benchmarks.harness import HARNESS, measure_harness, table_of_harness
 from tests.benchmarks.hostile import HOSTILE, measure_hostile, table_of_hostile
 from tests.benchmarks.java import JAVA, SHARE, loads_of, measure_java, profile_of, table_of_java
 from tests.benchmarks.processes import cpu_seconds, pinned
@@ -100,6 +102,7 @@ def measure_all(arguments: argparse.Namespace, tables: list[Table | str]) -> Non
     names = [name for name in SCENARIOS if arguments.only in name]
     own = not arguments.name_server
     starts = [name for name in STARTS if own and arguments.only in name]
+    harness = [name for name in HARNESS if own and arguments.only in name]
     hostile = [name for name in HOSTILE if own and arguments.only in name]
     java = [name for name in JAVA if own and arguments.only in name]
     clients = clients_to_run(arguments.only) if own else []
@@ -113,7 +116,11 @@ def measure_all(arguments: argparse.Namespace, tables: list[Table | str]) -> Non
             for kind in flush_types
         ]
         total = (
-            sum(len(of_kind) for _, of_kind in runs) + len(starts) + len(hostile) + (2 * loads_of(java) if java else 0)
+            sum(len(of_kind) for _, of_kind in runs)
+            + len(starts)
+            + len(hostile)
+            + len(harness)
+            + (2 * loads_of(java) if java else 0)
         )
         bar = progress.add_task(
             "measuring",
@@ -149,6 +156,10 @@ def measure_all(arguments: argparse.Namespace, tables: list[Table | str]) -> Non
         if hostile:
             measured = measure_hostile(hostile, arguments.rounds, arguments.directory, begins)
             tables.append(table_of_hostile(measured, title))
+        if harness:
+            tables.append(
+                table_of_harness(measure_harness(harness, arguments.rounds, arguments.directory, begins), title)
+            )
         if starts:
             tables.append(table_of(measure_starts(starts, arguments.rounds, arguments.directory, begins), title))
 

@@ -15,8 +15,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.mutants.broken_builds import MUTANTS, Mutant
+from tests.mutants import broken_builds, broken_services  # noqa: F401 - they fill the table
 from tests.mutants.packages import PACKAGES
+from tests.mutants.table import MUTANTS, Mutant
 
 __all__ = ["main", "try_mutant"]
 

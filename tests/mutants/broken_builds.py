@@ -1,12 +1,10 @@
-"""The broken builds. Each replaces a function of the product by one that breaks a promise; the product knows nothing.
+"""The broken builds of the store. Each replaces a function by one that breaks a promise; the product knows nothing.
 
 A mutant whose seam is gone fails when it is switched on, which the runner tells apart from one that is killed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from rocketbox.broker.delay import DelayedDelivery
@@ -20,39 +18,10 @@ from rocketbox.broker.store.dispatcher import Dispatcher
 from rocketbox.broker.store.files import FileRun
 from rocketbox.broker.store.log_writer import LogWriter
 from rocketbox.broker.store.retention import Retention
-
-__all__ = ["MUTANTS", "Mutant"]
+from tests.mutants.table import mutant, replace
 
 STORE = "tests/unit/store"
 ONE_STEP = f"{STORE}/test_crash_states.py::test_every_state_that_a_crash_leaves_of_a_put_and_a_step_is_recovered"
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """``switch_on`` breaks the product in this process; ``test`` (a pytest argument) must fail then."""
-
-    name: str
-    breaks: str
-    test: str
-    switch_on: Callable[[], None]
-
-
-MUTANTS: list[Mutant] = []
-
-
-def mutant(name: str, breaks: str, test: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    def add(switch_on: Callable[[], None]) -> Callable[[], None]:
-        MUTANTS.append(Mutant(name, breaks, test, switch_on))
-        return switch_on
-
-    return add
-
-
-def replace(owner: Any, name: str, function: Any) -> Any:
-    """Put ``function`` in the place of an attribute, which must be there; returns what was."""
-    before = getattr(owner, name)
-    setattr(owner, name, function)
-    return before
 
 
 @mutant("no fsync", "the commit log is written and never synced", ONE_STEP)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from tests.mutants.broken_builds import MUTANTS
+from tests.mutants import broken_builds, broken_services  # noqa: F401 - they fill the table
+from tests.mutants.table import MUTANTS
 
 __all__ = ["pytest_configure"]
 

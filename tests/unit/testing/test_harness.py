@@ -232,6 +232,47 @@ async def test_used_up_retries_end_in_a_dead_letter(payments: ModuleType, harnes
         assert harness.calls("pay")[-1].outcome is Outcome.DEAD_LETTER
 
 
+async def test_middleware_of_the_service_is_around_its_handlers_and_sends(service: ServiceMaker) -> None:
+    source = """
+    from rocketbox import RocketBox, bean, rocketmq_listener, send_to
+    from rocketbox.client import ConsumeMiddleware, SendMiddleware
+
+    app = RocketBox("payments", scan=[__name__])
+    seen = []
+
+    @bean
+    def outer() -> ConsumeMiddleware:
+        async def note(context, call_next):
+            seen.append(f"before {context.consumer_group}")
+            try:
+                return await call_next(context)
+            finally:
+                seen.append("after")
+        return note
+
+    @bean
+    def stamp() -> SendMiddleware:
+        async def stamp(context, call_next):
+            for message in context.messages:
+                message.properties["stamp"] = "ours"
+            return await call_next(context)
+        return stamp
+
+    @rocketmq_listener(topic="payments", consumer_group="payer")
+    @send_to("receipts")
+    async def pay(text: str) -> str:
+        seen.append(text)
+        return text
+    """
+    module = service(source, SETTINGS)
+    async with Harness(module.app) as harness:
+        await harness.send("payments", "one")
+        await harness.drain()
+        assert module.seen == ["before payer", "one", "after"]
+        (receipt,) = harness.sent("receipts")
+        assert receipt.headers["stamp"] == "ours"
+
+
 async def test_an_orderly_queue_waits_for_what_failed(payments: ModuleType, harness_of: Callable[..., Harness]) -> None:
     async with harness_of(failures="keep") as harness:
         for number in (1, 2, 3):
