@@ -57,6 +57,10 @@ def test_its_tests_pass(folder: Path) -> None:
     run(folder, "pytest", "-q", "-W", "error")
 
 
+def test_its_tests_pass_side_by_side(folder: Path) -> None:
+    run(folder, "pytest", "-q", "-W", "error", "-n", "2")
+
+
 def test_it_has_no_findings_of_ruff_and_of_mypy_strict(folder: Path) -> None:
     run(folder, "ruff", "check", ".")
     run(folder, "ruff", "format", "--check", ".")

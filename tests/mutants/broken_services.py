@@ -79,7 +79,10 @@ def not_sent_back() -> None:
     f"{HARNESS}::test_a_failed_message_comes_back_after_its_delay",
 )
 def half_a_delay() -> None:
-    before = replace(DelayedDelivery, "_delay_ms", lambda self, level: before(self, level) // 2)
+    def delay_ms(self: Any, level: int) -> int:
+        return int(before(self, level)) // 2
+
+    before = replace(DelayedDelivery, "_delay_ms", delay_ms)
 
 
 @mutant(
