@@ -38,7 +38,7 @@ def test_a_run_of_ci_that_would_rewrite_golden_files_is_refused(tmp_path: Path) 
         done = subprocess.run(
             command,
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **variables},
             capture_output=True,
             text=True,
         )
