@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -45,6 +45,8 @@ from rocketbox.stop_guard import STOP_CUT_SHORT, StopGuard
 from rocketbox.template import RocketMQTemplate
 
 if TYPE_CHECKING:
+    from anyio.from_thread import BlockingPortal
+
     from rocketbox.background import Background
     from rocketbox.boot.settings import Settings
 
@@ -125,6 +127,7 @@ class RocketBox(HookDecorators):
         self._config = config
         self._exclude = tuple(exclude)
         self._run: Run | None = None
+        self._host: BlockingPortal | None = None
         self._masks_all_logs = False
         self._planned: BeanContainer | None = None
 
@@ -212,12 +215,21 @@ class RocketBox(HookDecorators):
         from rocketbox.background import Background  # here, because few need it, and a portal costs the start 4 ms
 
         launch = Launch(config, profiles, arguments, settings or {}, beans or {})
-        return Background(self.name, partial(self._in_background, launch))
+        return Background(self.name, partial(self._in_background, launch), lambda: self._host)
 
     @asynccontextmanager
     async def _in_background(self, launch: Launch) -> AsyncIterator[Run]:
         async with self._launched(launch):
             yield self._running
+
+    @contextmanager
+    def hosting(self, portal: BlockingPortal) -> Iterator[None]:
+        """While it runs in the loop of a portal: its backgrounds call into that one. For tools of tests."""
+        self._host = portal
+        try:
+            yield
+        finally:
+            self._host = None
 
     def _assemble(self, launch: Launch) -> Assembly:
         assembly = self._look(launch)

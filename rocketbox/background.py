@@ -55,11 +55,20 @@ class Background:
     Without a block to stand around, :meth:`start` and :meth:`stop`; a process that ends stops it in order by itself.
     Entering blocks until the service is ready and raises what its start raises; leaving blocks until it has stopped.
     A process that is forked has to start one of its own, after the fork.
+
+    While ``host()`` gives a portal, the service runs there already, as it does in a test harness: calls go into that
+    loop, and there is nothing to start or to stop.
     """
 
-    def __init__(self, name: str, service: Callable[[], AbstractAsyncContextManager[Service]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        service: Callable[[], AbstractAsyncContextManager[Service]],
+        host: Callable[[], BlockingPortal | None] = lambda: None,
+    ) -> None:
         self.name = name
         self._service = service
+        self._host = host
         self._thread: _ServiceThread | None = None
         self._stopping: _ServiceThread | None = None
 
@@ -67,10 +76,14 @@ class Background:
     def is_running(self) -> bool:
         """Whether it was started in this process, and has neither been stopped nor ended by itself."""
         thread = self._thread
+        if thread is None and self._host() is not None:
+            return True
         return thread is not None and thread.process == os.getpid() and not thread.has_ended
 
     def start(self) -> Self:
         """Start the service; ClientStateError when it runs already."""
+        if self._thread is None and self._host() is not None:
+            return self
         if self.is_running:
             raise ClientStateError(f"the background of {self.name} is running already")
         self._refuse_in_loop("start")
@@ -119,6 +132,9 @@ class Background:
     def submit(self, function: Callable[P, Awaitable[ResultT]], *args: P.args, **kwargs: P.kwargs) -> Future[ResultT]:
         """As :meth:`call`, without waiting. Cancelling the future cancels the call."""
         thread = self._thread  # another thread may stop it meanwhile
+        if thread is None and (portal := self._host()) is not None:
+            self._refuse_in_loop("call")
+            return portal.start_task_soon(partial(function, *args, **kwargs))
         if thread is None:
             stops = self._stopping is not None and not self._stopping.has_ended
             how = "it stops: call it before, or await in an async hook" if stops else HOW_TO_START

@@ -44,6 +44,8 @@ class Machine:
     """None: the disk."""
     servers: Callable[[EmbeddedOptions], LocalServers] = _in_thread
     """Makes name server and broker, which the application starts where its settings ask for them."""
+    spark_queries: bool = True
+    """Whether Spark listeners run: Spark's processes reach no network in memory, and see no virtual time."""
     client_options: Mapping[str, Any] = field(default_factory=dict)
     """Options of all clients, such as how often they do what has to be done now and then; these win over settings."""
     name_server: Callable[[str, str], str] | None = None
@@ -55,12 +57,6 @@ class Machine:
     """What sees all calls of handlers with messages of that cluster, outside of the application's own middleware."""
     handler_middleware: tuple[ConsumeMiddleware, ...] = ()
     """What sees all calls of handlers inside of it: next to the handler."""
-
-    @property
-    def is_reached_by_others(self) -> bool:
-        """Whether other processes, such as Spark's, can connect to what is reached from here: a network in memory has
-        none but its own."""
-        return self.network is None
 
     @classmethod
     def in_one_loop(cls, *, clock: Clock, network: Network | None = None, storage: Storage | None = None) -> Self:

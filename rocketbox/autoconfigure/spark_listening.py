@@ -192,7 +192,7 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
 
     def _check_places(self, plans: Sequence[SparkPlan], planning: Planning) -> None:
         """Whether Spark's processes, wherever they are, can reach brokers and checkpoints."""
-        if not plans or not self._service.machine.is_reached_by_others:
+        if not plans or not self._service.machine.spark_queries:
             return
         from rocketbox.spark.places import check_checkpoint, check_servers, known_conf
 
@@ -227,9 +227,9 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
         )
 
     async def start(self, plans: Sequence[SparkPlan], starting: Starting) -> list[SparkListenerContainer]:
-        if not self._service.machine.is_reached_by_others:
+        if not self._service.machine.spark_queries:
             for plan in plans:
-                _log.info("Spark listener %s does not run: Spark's processes cannot reach this network", plan.group)
+                _log.info("Spark listener %s does not run: no query is wanted on this machine", plan.group)
             return []
         from rocketbox.spark.session import SparkRuntime
 

@@ -13,7 +13,7 @@ from rocketbox.lazy_names import lazy_names
 if TYPE_CHECKING:
     from rocketbox.testing.errors import HarnessError, SimulatedError, StuckError
     from rocketbox.testing.harness import Harness, QueueOffsets
-    from rocketbox.testing.records import Call, DeadLetter, Outcome, Sent, SentMessages
+    from rocketbox.testing.records import Call, DeadLetter, Outcome, Sent, SentMessages, Unreadable
 
 __all__ = [
     "Call",
@@ -26,6 +26,7 @@ __all__ = [
     "SentMessages",
     "SimulatedError",
     "StuckError",
+    "Unreadable",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -33,6 +34,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "errors": "HarnessError SimulatedError StuckError",
         "harness": "Harness QueueOffsets",
-        "records": "Call DeadLetter Outcome Sent SentMessages",
+        "records": "Call DeadLetter Outcome Sent SentMessages Unreadable",
     },
 )

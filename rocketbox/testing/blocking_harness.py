@@ -5,7 +5,7 @@ Each verb returns when the asynchronous one of the same name has; what only look
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
@@ -35,6 +35,7 @@ class BlockingHarness:
         with ExitStack() as stack:
             self._portal = stack.enter_context(start_blocking_portal())
             stack.enter_context(self._portal.wrap_async_context_manager(self._harness))
+            stack.enter_context(self._harness.app.hosting(self._portal))
             self._stack = stack.pop_all()
 
     def stop(
@@ -85,6 +86,16 @@ class BlockingHarness:
     def consumed(self, group: str, count: int = 1, *, within: Time = "1d", cluster: str | None = None) -> list[Call]:
         """As :meth:`Harness.consumed`."""
         return self._portal.call(partial(self._harness.consumed, group, count, within=within, cluster=cluster))
+
+    def batch(
+        self,
+        listener: Callable[..., Any] | str,
+        payloads: Iterable[object] | None = None,
+        *,
+        batch_id: int | None = None,
+    ) -> Any:
+        """As :meth:`Harness.batch`."""
+        return self._portal.call(partial(self._harness.batch, listener, payloads, batch_id=batch_id))
 
     def call(self, function: Callable[..., Any], /, *arguments: Any) -> Any:
         """What ``function(*arguments)`` returns, called in the loop of the harness and awaited if it can be.

@@ -6,7 +6,7 @@ harness is asked: how it moves, and when it may, is told in ``pace``. What was s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,6 +19,7 @@ import anyio
 from rocketbox.application import RocketBox
 from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.loading import Launch
+from rocketbox.autoconfigure.spark_listening import SparkPlan
 from rocketbox.blocking import pools_started
 from rocketbox.boot.dependencies import dependency_of, hint_name
 from rocketbox.clock import RealClock
@@ -31,6 +32,7 @@ from rocketbox.message import ConsumeMode, MessageExt, MessageModel, MessageQueu
 from rocketbox.template import JsonMessageConverter, MessageConverter, RocketMQTemplate
 from rocketbox.testing import given
 from rocketbox.testing.addresses import given_name_servers
+from rocketbox.testing.batches import Batches
 from rocketbox.testing.blocking_harness import BlockingHarness
 from rocketbox.testing.changes import Changes
 from rocketbox.testing.errors import HarnessError, StuckError
@@ -51,6 +53,9 @@ PATIENCE = 10.0  # seconds of real time in which nothing goes on
 PATIENCE_AT_THE_END = 1.0  # the same, when the service is being stopped
 AFTER_FAULTS = 60.0  # seconds of virtual time after which clients have got over a fault
 LONGEST_DRAIN = 3600.0  # seconds of virtual time in which handlers that wait for it come to an end
+HOW_TO_START = "use it inside 'async with', or inside 'with' in a plain function"
+
+_running: set[Harness] = set()
 
 
 @dataclass(frozen=True)
@@ -112,17 +117,20 @@ class Harness:
         self._seen: Observer
         self._turns: LoopTurns
         self._failing = HandlerFaults()
+        self._batches: Batches
         self._host: Any = None
         self._blocking: BlockingHarness | None = None
         self._stop: anyio.Event
-        self._runs = False
+        self._runs = self._over = False
         self._plans: list[ContainerPlan] = []
+        self._spark: list[SparkPlan] = []
         self._default_converter = JsonMessageConverter()
         self._changes = Changes()
         self._offsets_before: dict[tuple[str, str | None, MessageQueue], int] = {}  # by group and its cluster
 
     def __repr__(self) -> str:
-        return f"Harness({self.app.name!r}, {'running' if self._runs else 'not started'})"
+        state = "running" if self._runs else "over" if self._over else "not started"
+        return f"Harness({self.app.name!r}, {state})"
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -150,6 +158,16 @@ class Harness:
     async def __aenter__(self) -> Self:
         if self._world is not None:
             raise HarnessError(f"{self!r} was started before; make a new Harness for each start")
+        if self.app in (other.app for other in _running):
+            raise HarnessError(
+                f"another harness of {self.app.name} is running, and a service runs once in a process: take the "
+                "fixture harness, or make one in the test, and leave one before the next is entered"
+            )
+        if here := [other for other in _running if other._turns.is_here()]:
+            raise HarnessError(
+                f"a harness of {here[0].app.name} runs in this event loop, and each waits until nothing else goes on "
+                "there: leave it first, or run both in plain functions' way, 'with Harness(app) as harness:'"
+            )
         self._turns = LoopTurns()
         self._stop = anyio.Event()
         world = self._world = self._new_world()
@@ -163,6 +181,8 @@ class Harness:
         )
         world.begin(self._seen, self._patience)
         self._pace = world.pace
+        self._batches = Batches(self.app, world.clock, self._seen, self._converter, world.same_as)
+        _running.add(self)
         self._turns.watch(self._seen.task_started)
         self._host = self._turns.start(self._run(), f"harness of {self.app.name}")
         self._seen.others.append(self._host)
@@ -205,7 +225,8 @@ class Harness:
             if not await self._pace.until(self._host.done):
                 self._host.cancel()
         self._turns.unwatch()
-        self._runs = False
+        self._runs, self._over = False, True
+        _running.discard(self)
 
     async def _run(self) -> None:
         config, profiles, settings, beans, hooks = self._launch
@@ -219,6 +240,7 @@ class Harness:
 
     def _planned(self, assembly: Assembly) -> None:
         self._plans = [plan for plan in assembly.plans if isinstance(plan, ContainerPlan)]
+        self._spark = [plan for plan in assembly.plans if isinstance(plan, SparkPlan)]
 
     @property
     def _in_world(self) -> MemoryWorld | RealWorld:
@@ -257,8 +279,21 @@ class Harness:
         return self.app.get(MessageConverter) if self._runs else self._default_converter  # type: ignore[type-abstract]
 
     def _check_running(self) -> None:
+        if not self._runs and self._over:
+            raise HarnessError(
+                f"{self!r}: what was seen can be looked at still, but nothing goes on in the service; make a new one"
+            )
         if not self._runs:
-            raise NotStartedError(repr(self))
+            raise NotStartedError(repr(self), HOW_TO_START)
+
+    def _check_awaited(self, verb: str) -> None:
+        """That a verb is awaited in the loop of the service."""
+        self._check_running()
+        if not self._turns.is_here():
+            raise HarnessError(
+                f"harness.{verb}(...) is awaited in another event loop than the one in which {self.app.name} runs: in "
+                f"a plain function write harness.blocking.{verb}(...), and in an async one await it in the test itself"
+            )
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
@@ -284,6 +319,7 @@ class Harness:
 
         ``cluster`` is the name of a further cluster of the service (``rocketmq.clusters.<name>``).
         """
+        self._check_awaited("send")
         return await self.template.send(
             destination, payload, tag=tag, keys=keys, hash_key=hash_key, delay=delay, headers=headers, cluster=cluster
         )
@@ -293,7 +329,7 @@ class Harness:
 
         It is the same message with the same id, at a further place of its queue; :meth:`drain` has it handled.
         """
-        self._check_running()
+        self._check_awaited("redeliver")
         cluster, stored = self._stored(message)
         self._in_world.redeliver(cluster, stored)
         self._seen.note(f"delivered again: {stored.topic}  {shown(stored.received_body)}")
@@ -347,11 +383,12 @@ class Harness:
         Nothing is left of what was sent, called, raised or given up, and what still waits at the broker (for a retry, a
         delay, a frozen group) never comes. Overrides, frozen groups and faults are undone; after faults of broker or
         disk a minute passes, in which clients get over them. Beans, hooks, schedules and the time of day go on as they
-        are. On a real broker what waits for a retry or a delay comes all the same.
+        are; batches for Spark listeners are numbered from 0 on. On a real broker what waits for a retry or a delay
+        comes all the same.
 
         Raises HarnessError while a handler runs, and StuckError.
         """
-        self._check_running()
+        self._check_awaited("fresh")
         world = self._in_world
         if await world.mend():
             await self._pace.advance(AFTER_FAULTS)
@@ -369,6 +406,7 @@ class Harness:
         self._failing.forget()
         await self._pace.settle()
         self._seen.forget()
+        self._batches.forget()
         world.clock.count_anew()
 
     # --- faults ------------------------------------------------------------------------------------------------------
@@ -395,6 +433,30 @@ class Harness:
         found = self._handlers(handler)[0]
         return HandlerHandle(found.function, found.name, self._failing, self._seen.note)
 
+    async def batch(
+        self,
+        listener: Callable[..., Any] | str,
+        payloads: Iterable[object] | None = None,
+        *,
+        batch_id: int | None = None,
+    ) -> Any:
+        """Call a Spark listener with a batch of these payloads, and return what its function returned.
+
+        The listener is given as its function, its name or its group. A payload is what a send takes (an object, text,
+        bytes, a :class:`~rocketbox.Message` with tag, keys and properties), one of :meth:`sent`, or an
+        :class:`Unreadable`. The function gets them as in production: with the listener's schema, in the form of
+        ``as_``, without messages of other tags; ``on_invalid`` holds. Nobody else does: they are in no queue.
+
+        Batches are numbered from 0 on. Without payloads the batch ``batch_id`` comes again, as the next attempt and
+        with the same messages. What the function raises is raised here, and nothing comes back by itself.
+
+        It runs on a local SparkSession of the process, which takes seconds to start. Raises HarnessError,
+        JavaNotFoundError (from the fixture ``harness``: the test is skipped), InvalidRowError where ``on_invalid`` is
+        ``fail``, InvalidMessageError and PayloadError for what cannot be sent.
+        """
+        self._check_awaited("batch")
+        return await self._batches.deliver(listener, payloads, batch_id)
+
     # --- time --------------------------------------------------------------------------------------------------------
 
     @property
@@ -415,7 +477,7 @@ class Harness:
         is no signal (``Reject``, ``RetryLater``, ``BatchFailed``) is raised here, once: the exception itself, or an
         ExceptionGroup of several; ``failures="keep"`` leaves it in :meth:`calls`. Raises StuckError.
         """
-        self._check_running()
+        self._check_awaited("drain")
         await self._pace.settle()
         if not await self._pace.until(self._nobody_is_busy, LONGEST_DRAIN):
             waiting = [call.name for call in self._seen.running] or ["the consumer"]
@@ -428,7 +490,7 @@ class Harness:
 
         What handlers raised meanwhile is raised as by :meth:`drain`.
         """
-        self._check_running()
+        self._check_awaited("advance")
         await self._pace.advance(_seconds(time))
         self._raise_unexpected(failures)
 
@@ -440,6 +502,7 @@ class Harness:
         Raises AssertionError, with what happened instead, when a message of it becomes a dead letter first, or when
         ``within`` has passed.
         """
+        self._check_awaited("consumed")
         self._check_group(group, cluster)
         dead = len(self.dead_letters(group, cluster=cluster))
         same = self._in_world.same_as(cluster)
@@ -482,9 +545,15 @@ class Harness:
         """The messages that were sent to a topic, by the service or the test, in their order."""
         self._check_begun()
         self._check_cluster(cluster)
+        plain, tagged, tag = topic.partition(":")
+        if tagged:
+            raise HarnessError(
+                f"sent({topic!r}) names a topic and a tag: messages are found by their topic, sent({plain!r}), and "
+                f"each has its tag, {tag!r}"
+            )
         same = self._in_world.same_as(cluster)
         found = [each for each in self._seen.sent if each.topic == topic and each.cluster == same]
-        return SentMessages(topic, found, lambda: self.log)
+        return SentMessages(topic, found, lambda: [each.topic for each in self._seen.sent], lambda: self.log)
 
     def calls(self, handler: Callable[..., Any] | str) -> list[Call]:
         """The calls of a handler, given as its function or its name, in the order in which they began."""
@@ -499,14 +568,23 @@ class Harness:
         known = [function.signature for plan in self._plans for function in plan.functions]
         found = [each for each in known if plain is each.function or plain == each.name]
         if not found:
-            names = ", ".join(each.name for each in known) or "none"
-            asked = plain if isinstance(plain, str) else name_of(plain)
-            raise HarnessError(f"{asked} is no handler of {self.app.name}; its handlers are: {names}")
+            raise HarnessError(self._no_handler(plain, [each.name for each in known]))
         return found
+
+    def _no_handler(self, asked: Any, known: Sequence[str]) -> str:
+        name = asked if isinstance(asked, str) else name_of(asked)
+        if any(asked in (plan.signature.function, plan.name) for plan in self._spark):
+            return f"{name} is a Spark listener: harness.batch calls it, and returns what it returned"
+        handlers = f"its handlers are: {', '.join(known) or 'none'}"
+        if any(asked == plan.group for plan in self._plans):
+            return f"{name} is a group of {self.app.name}, and calls are those of a handler; {handlers}"
+        return f"{name} is no handler of {self.app.name}; {handlers}"
 
     def dead_letters(self, group: str, *, cluster: str | None = None) -> list[DeadLetter]:
         """What a group has given up, with why, in the order in which it came to its dead-letter queue."""
-        self._check_group(group, cluster)
+        self._check_begun()
+        if (group, cluster or None) not in [(plan.group, plan.cluster or None) for plan in self._spark]:
+            self._check_group(group, cluster)
         same = self._in_world.same_as(cluster)
         return [each for each in self._seen.dead if each.group == group and each.cluster == same]
 
@@ -533,7 +611,7 @@ class Harness:
 
     def _check_begun(self) -> None:
         if self._world is None:
-            raise NotStartedError(repr(self))
+            raise NotStartedError(repr(self), HOW_TO_START)
 
     def _check_cluster(self, cluster: str | None) -> None:
         known = self._in_world.clusters
@@ -549,9 +627,18 @@ class Harness:
             elsewhere = [plan.cluster for plan in self._plans if plan.group == group and plan.cluster]
             whose = f"cluster {cluster}" if cluster else self.app.name
             raise HarnessError(
-                f"{group!r} is no group of {whose}; its groups are: {', '.join(known) or 'none'}"
+                f"{self._no_group(group, whose)}; its groups are: {', '.join(known) or 'none'}"
                 + (f" (cluster {elsewhere[0]} has one: write cluster={elsewhere[0]!r})" if elsewhere else "")
             )
+
+    def _no_group(self, group: Any, whose: str) -> str:
+        asked = group if isinstance(group, str) else name_of(getattr(group, "__func__", group))
+        if asked in [plan.group for plan in self._spark]:
+            return f"{asked!r} is the group of a Spark listener, which consumes nothing here: call it by harness.batch"
+        for plan in self._plans:
+            if asked != plan.group and asked in [function.signature.name for function in plan.functions]:
+                return f"{asked!r} is a handler, and its group is {plan.group!r}"
+        return f"{asked!r} is no group of {whose}"
 
 
 def _seconds(time: Time) -> float:

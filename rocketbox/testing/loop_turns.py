@@ -25,9 +25,10 @@ import anyio
 from rocketbox.blocking import WorkerPool
 from rocketbox.client.consume import _resumed
 from rocketbox.clock import RealClock
+from rocketbox.loops import in_event_loop
 from rocketbox.testing.errors import HarnessError
 
-__all__ = ["LoopTurns", "RealWait", "is_ours", "line_of_thread", "real_wait"]
+__all__ = ["LoopTurns", "RealWait", "is_ours", "line_of_thread", "real_wait", "waits_for_rocketbox"]
 
 OWN = str(Path(__file__).resolve().parents[1]) + os.sep
 ANYIO = str(Path(anyio.__file__).parent) + os.sep
@@ -109,8 +110,14 @@ class LoopTurns:
         try:
             self.loop = asyncio.get_running_loop()
         except RuntimeError as error:
+            if in_event_loop():
+                raise HarnessError(
+                    "a harness runs in an event loop of asyncio or uvloop, and this is one of trio: let the tests run "
+                    'under asyncio, with anyio\'s plugin by a fixture anyio_backend that returns "asyncio"'
+                ) from error
             raise HarnessError(
-                "a harness runs in an event loop of asyncio or uvloop, and there is none here"
+                "a harness runs in an event loop of asyncio or uvloop, and there is none here: in a plain function "
+                "write 'with Harness(app) as harness:', and harness.blocking.send(...)"
             ) from error
         self._real = RealClock()
         self._former: Any = None
@@ -211,6 +218,12 @@ def _real_wait(task: Any, awaited: Any, seen: set[int]) -> str | None:
 def _is_users(file: str) -> bool:
     """Whether code is the user's, or of a library that the user has chosen: neither Python's own nor anyio's."""
     return not file.startswith(ANYIO) and (SITE in file or not file.startswith(LIBRARIES))
+
+
+def waits_for_rocketbox(awaited: Awaitable[Any] | None) -> bool:
+    """Whether the innermost code of a coroutine, beside libraries, is rocketbox's own."""
+    files = [code.co_filename for code, _ in reversed(_frames_of(awaited))]
+    return next((name.startswith(OWN) for name in files if not name.startswith(LIBRARIES) or SITE in name), False)
 
 
 def _frames_of(awaited: Any) -> list[tuple[CodeType, int]]:

@@ -98,6 +98,7 @@ class MemoryWorld:
             return self._servers
 
         machine = Machine(
+            spark_queries=False,
             clock=self.clock,
             network=network,
             storage=MemoryStorage(),

@@ -17,12 +17,13 @@ from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.client import ConsumeContext, SendContext
 from rocketbox.client.middleware import ConsumeMiddleware, ConsumeNext, SendMiddleware, SendNext
 from rocketbox.client.outcomes import Outcomes, failures_of_error, failures_of_result
-from rocketbox.errors import BatchFailed, Reject, RetryLater
+from rocketbox.errors import BatchFailed, Reject, RemoteProtocolError, RetryLater
 from rocketbox.listeners.dispatch import Invocation
 from rocketbox.message import MessageExt, Property, SendResult
 from rocketbox.protocol.codes import DLQ_PREFIX
 from rocketbox.protocol.stored_message import decode_message
 from rocketbox.template import MessageConverter
+from rocketbox.testing.errors import HarnessError
 from rocketbox.testing.loop_turns import LoopTurns, RealWait, is_ours, line_of_thread, real_wait
 from rocketbox.testing.records import Call, DeadLetter, LogEntry, Outcome, Sent
 
@@ -124,6 +125,13 @@ class Observer:
 
     async def _on_send(self, cluster: str | None, context: SendContext, call_next: SendNext) -> SendResult | None:
         """Note what is sent; time goes on meanwhile, where whoever sends is no handler that ``drain`` waits for."""
+        if not self._turns.is_here():
+            raise HarnessError(
+                f"a message to {context.messages[0].topic} is sent in another event loop than that of the harness, "
+                "which runs the service. Web frameworks' test clients may have a loop of their own, as Starlette's and "
+                "FastAPI's TestClient: in an async test call the application by "
+                "httpx.AsyncClient(transport=httpx.ASGITransport(app))"
+            )
         ended = False
         if _call.get() is None:
             self._while_sending(lambda: ended)
@@ -231,9 +239,13 @@ class Observer:
                 if topic.startswith(DLQ_PREFIX):
                     found = store.get(topic, queue_id, next_offset - 1, 1)
                     for record in found.records:
-                        self._buried(cluster, topic.removeprefix(DLQ_PREFIX), decode_message(record)[0])
+                        self._buried(cluster, topic.removeprefix(DLQ_PREFIX), _decoded(record))
 
         store.on_arrival.append(arrived)
+
+    def will_bury(self, cluster: str | None, group: str, msg_id: str, why: BaseException, attempts: int) -> None:
+        """A dead letter is about to come that no handler has failed for."""
+        self._last_error[cluster, group, msg_id] = why, attempts
 
     def _buried(self, cluster: str | None, group: str, message: MessageExt) -> None:
         key = message.properties.get(Property.UNIQ_KEY) or message.msg_id
@@ -275,6 +287,14 @@ class Observer:
                 frames = sys._current_frames()
                 lines = [line for each in pool.busy_threads if (line := line_of_thread(frames.get(each)))]
                 yield RealWait(f"a thread of {pool.name}", ", ".join(lines))
+
+
+def _decoded(record: bytes) -> MessageExt:
+    """The message of a record; one that cannot be unpacked, which may be why it is given up, as it is."""
+    try:
+        return decode_message(record)[0]
+    except RemoteProtocolError:
+        return decode_message(record, decompress=False)[0]
 
 
 def _of(cluster: str | None) -> str:

