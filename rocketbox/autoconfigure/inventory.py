@@ -102,7 +102,7 @@ def _modules_beside(home: str) -> Iterator[ModuleType]:
     folder = os.path.dirname(os.path.dirname(file) if hasattr(top, "__path__") else file)
     for other in list(sys.modules.values()):
         place = _file_of(other)
-        if place is not None and _is_below(place, folder) and not _is_foreign(place):
+        if place is not None and _is_below(place, folder) and not _is_foreign(place) and not _is_ours(other.__name__):
             yield other
 
 
@@ -124,6 +124,11 @@ def _is_foreign(file: str) -> bool:
     return not FOREIGN.isdisjoint(file.split(os.sep))
 
 
+def _is_ours(module: str) -> bool:
+    """Whether it is one of rocketbox's own modules, which may lie beside an application: in its own source tree."""
+    return module.partition(".")[0] == __name__.partition(".")[0]
+
+
 def _marked_names(module: ModuleType) -> list[str]:
     found = [each.target for mark in (MARKS, BEAN, PROPERTIES) for each in marked_in([module], mark)]
     return [f"{module.__name__}.{getattr(each, '__qualname__', each)} ({place_of(each)})" for each in found]
@@ -142,8 +147,9 @@ def _imported_by(modules: Iterable[ModuleType], known: dict[str, ModuleType]) ->
             if name not in found and name in known:
                 found.add(name)
                 place = _file_of(known[name])
-                ours = name.partition(".")[0] == "rocketbox"
-                if place is not None and not (ours or _is_foreign(place) or _is_below(place, sys.base_prefix)):
+                if place is not None and not (
+                    _is_ours(name) or _is_foreign(place) or _is_below(place, sys.base_prefix)
+                ):
                     waiting.append(known[name])
     return found
 

@@ -4,7 +4,8 @@ A page is one little project: blocks marked ``file=NAME`` are its files, written
 is run then. Python blocks run as scripts. In console blocks each line after ``$`` is a command; the lines below it must
 be printed by it, in any order: messages of different queues have none (``...`` stands for anything). ``rocketbox run``
 is stopped by SIGTERM when its lines have come, or by SIGINT when those above a line ``^C`` have. A command must end
-with status 0, or with that of ``status=1``.
+with status 0, or with that of ``status=1``. A block with ``needs=MODULE,MODULE`` runs where these are installed, as
+they are by the extra ``dev``; where they are not, the page's test is skipped at its end, and says so.
 
 A folder ``site`` of the page can be imported, and what is installed in it (``site/*.dist-info``) counts as installed.
 All blocks of YAML must be YAML; a block with ``quote=FILE`` must stand in that file of the project.
@@ -20,6 +21,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -125,7 +127,12 @@ def test_a_line_of_several_pieces_is_not_torn_apart_by_what_a_thread_logs(tmp_pa
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    missing: list[str] = []
     for block in blocks(page):
+        lacks = [name for name in block.options.get("needs", "").split(",") if name and find_spec(name) is None]
+        if lacks:
+            missing += [f"line {block.line} needs {', '.join(lacks)}"]
+            continue
         if name := block.options.get("file"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(block.text)
@@ -138,6 +145,8 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
                 script = tmp_path / "block.py"
                 script.write_text(block.text)
                 run_until(f"{sys.executable} block.py", [], tmp_path)
+    if missing:
+        pytest.skip(f"all but what is not installed has run: {'; '.join(missing)}")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -21,6 +21,9 @@ GROUPS = {
     "tests/docs/test_code_in_docs.py::test_the_code_of_a_page_runs[docs/how-to/spark.md]": (
         "one Java at a time: it takes all cores"
     ),
+    "tests/docs/test_code_in_docs.py::test_the_code_of_a_page_runs[docs/how-to/testing.md]": (
+        "one Java at a time: it takes all cores"
+    ),
 }
 """Tests whose ids begin so share what is started once for a process; one process runs those of a group."""
 
