@@ -11,6 +11,7 @@ from rocketbox.broker.broker import Broker
 from rocketbox.broker.options import read_broker_options
 from rocketbox.client import Admin, ClientOptions, Producer, ProducerOptions
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
+from rocketbox.errors import ConnectError
 from rocketbox.message import Message, MessageQueue
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.prepared_sends import SendRequest
@@ -24,13 +25,16 @@ __all__ = ["Requests", "Store", "store"]
 
 
 class Requests:
-    """An RPC hook: how many requests of each code there were."""
+    """An RPC hook: how many requests of each code there were. Those to addresses in ``away`` reach nobody."""
 
     def __init__(self) -> None:
         self.by_code: Counter[int] = Counter()
+        self.away: set[str] = set()
 
     def before_request(self, address: str, command: RemotingCommand) -> None:
         self.by_code[command.code] += 1
+        if address in self.away:
+            raise ConnectError(address, "Connection refused")
 
     def before_prepared(self, address: str, request: SendRequest) -> bytes:
         return b""

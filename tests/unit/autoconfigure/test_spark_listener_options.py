@@ -86,6 +86,11 @@ def test_settings_say_every_option_of_a_group_and_win_over_its_decorator(service
     assert plan.checkpoint == "/data/lake"
     values = {name: value for name, (value, _) in SAID.items() if name != "trigger"}
     assert {name: plan.options[name] for name in values} == values
+    options = plan.listener_options()  # what its query is started with
+    assert options.source_options == {"failOnDataLoss": "false", "rowsPerPartition": "50", "maxBytesPerTrigger": "64MB"}
+    of_the_source = {"fail_on_data_loss", "rows_per_partition", "options"}
+    said = {name: value for name, (value, _) in SAID.items() if name not in of_the_source}
+    assert {name: getattr(options, name) for name in said} == said
 
 
 def test_the_decorator_says_every_option_and_wins_over_the_default(service: ServiceMaker) -> None:
@@ -208,6 +213,19 @@ def test_two_listeners_do_not_keep_their_progress_in_one_checkpoint(service: Ser
         ".rocketbox/flight-desk/spark/lake",
         ".rocketbox/flight-desk/spark/cluster-audit/lake",
     ]
+
+
+def test_queries_of_one_group_and_topic_in_two_clusters_have_names_of_their_own(service: ServiceMaker) -> None:
+    """Spark starts no second query of a name."""
+    settings = "rocketmq: {name-server: ns:9876, clusters.audit.name-server: ns:9877}\n"
+    second = (
+        '\n@rocketmq_spark_listener(topic="departures", consumer_group="lake", cluster="audit")\n'
+        "def to_audit(rows: DataFrame) -> None: ...\n"
+    )
+    assembly = look(service, settings=settings, rest=second)
+    assert assembly.findings == []
+    names = [plan.listener_options().query_name for plan in assembly.plans]
+    assert names == ["lake.departures", "audit.lake.departures"]
 
 
 EMBEDDED = "rocketmq.name-server: embedded\nrocketbox.spark.conf: {spark.master: 'MASTER'}\n"

@@ -214,6 +214,21 @@ async def test_a_queue_that_appears_later_is_read_from_its_beginning_and_repeate
         assert later.queues[Q1].first == 0
 
 
+async def test_where_a_queue_that_appears_later_begins_stands_in_the_end_of_its_batch() -> None:
+    async with store("orders", queues=1) as here:
+        end = await progress(here, group="etl").next(here.admin, INITIAL)
+        await here.admin.create_topic("orders", queues=2)
+        await here.send(Q1, TEXTS[:6])
+        await here.admin.commit("etl", Q1, 2)
+        later = await progress(here, group="etl").next(here.admin, again(end))
+        read = [QueueRange(Q0, 0, 0), QueueRange(Q1, 2, 6)]
+        assert ranges_between(again(end), again(later)) == read
+        await here.admin.commit("etl", Q1, 5)  # whoever that was: the batch is the same when it is repeated
+        assert ranges_between(again(end), again(later)) == read
+        on = await progress(here, group="etl").next(here.admin, again(later))
+        assert on == later
+
+
 async def test_a_stream_begins_where_its_group_stands_and_never_drags_it_back() -> None:
     async with store("orders") as here:
         await here.send(Q0, TEXTS[:10])
@@ -318,6 +333,31 @@ async def test_a_batch_waits_for_rows_up_to_its_delay() -> None:
         assert await reader.next(here.admin, end) == end
         clock.slept += 61
         assert nexts(await reader.next(here.admin, end))[Q0] == 6
+
+
+async def test_one_dead_broker_that_name_servers_still_name_does_not_stop_the_others() -> None:
+    async with store("orders", queues=1) as here, here.another_broker("broker-b") as broker:
+        there = MessageQueue("orders", "broker-b", 0)
+        await here.admin.create_topic("orders", queues=1)
+        clock = StillClock()
+        reader = progress(here, clock)
+        for queue in (Q0, there):
+            await here.send(queue, TEXTS[:5])
+        end = await reader.next(here.admin, INITIAL)
+        assert nexts(end) == {Q0: 5, there: 5}
+        for queue in (Q0, there):
+            await here.send(queue, TEXTS[:5])
+        here.requests.away = {broker.address}
+        assert set(await here.admin.queues("orders")) == {Q0, there}
+        clock.slept += 11
+        moved = await reader.next(here.admin, again(end))
+        assert nexts(moved) == {Q0: 10, there: 5}
+        assert moved.queues[there] == end.queues[there]
+        restarted = await progress(here).next(here.admin, again(end))
+        assert nexts(restarted) == {Q0: 10, there: 5}
+        here.requests.away = set()
+        clock.slept += 60
+        assert nexts(await reader.next(here.admin, again(moved))) == {Q0: 10, there: 10}
 
 
 async def test_one_broker_away_does_not_stop_the_others() -> None:
