@@ -78,7 +78,7 @@ def main() -> int:
     sampled.add_argument("--seed", type=int, default=SEED, help=f"decides the sample ({SEED})")
     sampled.add_argument("--count", type=int, default=100, help="how many of a package (100)")
     sampled.add_argument(
-        "--budget", type=float, default=10.0, metavar="SECONDS", help="of tests for a mutant, shortest first (10)"
+        "--budget", type=float, default=20.0, metavar="SECONDS", help="of tests for a mutant, shortest first (20)"
     )
     sampled.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1), help="side by side (2)")
     arguments = parser.parse_args()

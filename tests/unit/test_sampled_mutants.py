@@ -110,12 +110,13 @@ def test_the_tests_that_run_the_line_are_chosen_shortest_file_first() -> None:
     assert coverage.tests_of(change(5), budget=20, first=["a::1"]) == ["a::1", "b::1", "a::2"]
 
 
-def test_one_test_of_each_function_is_chosen_before_the_others_of_any() -> None:
-    seconds = {"a::1[x]": 0.2, "a::1[y]": 0.1, "a::1[z]": 0.3, "b::1": 1.0, "b::2[x]": 2.0}
+def test_a_further_test_of_a_function_counts_as_longer_than_it_is() -> None:
+    seconds = {"a::1[x]": 0.4, "a::1[y]": 0.3, "a::1[z]": 0.5, "b::1": 0.7, "b::2[x]": 1.0}
     coverage = Coverage(seconds, lines_of((5, [*seconds])), [])
-    assert set(coverage.tests_of(change(5), budget=3.15)) == {"a::1[y]", "b::1", "b::2[x]"}
-    assert set(coverage.tests_of(change(5), budget=3.35)) == {"a::1[y]", "a::1[x]", "b::1", "b::2[x]"}
-    assert set(coverage.tests_of(change(5), budget=20)) == set(seconds)
+    longer = ["a::1[y]", "b::1", "a::1[x]", "b::2[x]", "a::1[z]"]
+    for count in range(1, 6):
+        budget = sum(seconds[test] for test in longer[:count]) + 0.01
+        assert set(coverage.tests_of(change(5), budget)) == set(longer[:count])
 
 
 def test_after_a_test_has_changed_only_its_file_is_run_to_see_which_lines_it_runs(
