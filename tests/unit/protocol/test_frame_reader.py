@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import struct
 import tracemalloc
 from typing import Any
 
@@ -53,6 +54,25 @@ def test_frames_of_all_sizes_come_out_of_the_readers_own_buffer(sizes: list[int]
     ]
     assert reader.buffered_bytes == 0
     assert not reader.in_frame
+
+
+def test_a_frame_may_be_as_large_as_the_limit_and_no_byte_larger() -> None:
+    frame = encode_command(RemotingCommand.request(10, {"b": "T"}, bytes(50)), 1)
+    (command,) = FrameReader(max_frame_bytes=len(frame)).feed(frame)
+    assert command.body == bytes(50)
+    size = len(frame) - 4  # without the number itself
+    with pytest.raises(RemoteProtocolError, match=f"announces {size} bytes; 4 to {size - 1} are allowed"):
+        FrameReader(max_frame_bytes=len(frame) - 1).feed(frame)
+
+
+def test_an_ext_field_without_a_name_or_a_value_is_none() -> None:
+    def field(name: bytes, value: bytes) -> bytes:
+        return struct.pack(">H", len(name)) + name + struct.pack(">i", len(value)) + value
+
+    fields = field(b"", b"x") + field(b"a", b"") + field(b"b", b"y") + field(b"", b"")
+    header = struct.pack(">hBhiii", 10, 0, 513, 7, 0, 0) + struct.pack(">i", len(fields)) + fields
+    command = decode_command((len(header) | 1 << 24).to_bytes(4, "big") + header)
+    assert command.ext_fields == {"b": "y"}
 
 
 def test_what_is_held_grows_with_what_came_not_with_what_was_announced() -> None:

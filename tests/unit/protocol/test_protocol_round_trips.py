@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import time
 import zlib
 from datetime import UTC, datetime
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketbox.errors import InvalidMessageError, RemoteProtocolError
+from rocketbox.errors import CodecMissingError, InvalidMessageError, RemoteProtocolError
 from rocketbox.message import ConsumeFromWhere, MessageModel, MessageQueue, encode_properties
 from rocketbox.protocol import admin_bodies, bodies, registration_bodies
 from rocketbox.protocol.codes import MessageSysFlag, SerializeType
@@ -158,6 +159,15 @@ def test_compressed_bodies_are_unpacked_when_they_are_asked_for() -> None:
         assert packed.sys_flag & MessageSysFlag.COMPRESSED
 
 
+@pytest.mark.parametrize(("kind", "name"), [(0x100, "LZ4"), (0x200, "ZSTD"), (0x400, "type 4")])
+def test_a_codec_that_is_not_there_is_named(kind: int, name: str) -> None:
+    flags = int(MessageSysFlag.COMPRESSED) | kind
+    record = encode_stored_message(StoredMessage("t", 0, b"packed", sys_flag=flags))
+    with pytest.raises(CodecMissingError, match=name):
+        decode_message(record)
+    assert decode_message(record, decompress=False)[0].body == b"packed"
+
+
 def test_an_inner_batch_becomes_its_messages() -> None:
     elements = [(number, b"%d" % number, b"TAGS\x01A\x02") for number in range(3)]
     flags = int(MessageSysFlag.NEED_UNWRAP | MessageSysFlag.INNER_BATCH)
@@ -300,6 +310,25 @@ def test_registrations(topics: dict[str, tuple[int, int, bool]], compressed: boo
     assert registration_bodies.decode_register_broker(body, compressed=compressed) == data
 
 
+def test_a_change_of_a_table_counts_its_version_up() -> None:
+    version = registration_bodies.DataVersion(2, 1_600_000_000_000, 3)
+    assert version.next(1_700_000_000_000) == registration_bodies.DataVersion(2, 1_700_000_000_000, 4)
+
+
+def test_a_large_registration_that_was_compressed_is_unpacked_in_steps() -> None:
+    topics = [b"%040d 8 8 6 SINGLE_TAG {}" % number for number in range(30_000)]  # 2 MB
+    parts = [b'{"counter":3,"stateVersion":0,"timestamp":7}', *topics, b"[]"]
+    sized = [struct.pack(">i", len(part)) + part for part in parts]
+    text = sized[0] + struct.pack(">i", len(topics)) + b"".join(sized[1:]) + struct.pack(">i", 0)
+    steps = registration_bodies.registration_in_steps(zlib.compress(text), compressed=True)
+    before_topics = 0
+    while next(steps, "done") is None:
+        before_topics += 1
+    reading = len(topics) // registration_bodies.TOPICS_OF_A_STEP
+    unpacking = len(text) // registration_bodies.UNPACKED_OF_A_STEP
+    assert before_topics >= reading + unpacking - 1
+
+
 def test_ids_are_unique_and_of_javas_form() -> None:
     now = int(datetime(2026, 11, 21, tzinfo=UTC).timestamp() * 1000)
     generator = UniqIdGenerator(random.Random(1), bytes([10, 0, 0, 1]))
@@ -315,6 +344,15 @@ def test_the_month_of_an_id_rolls_over() -> None:
     first, second = generator.next(1_700_000_000_000), generator.next(1_700_000_000_000 + 40 * 86_400_000)
     days = [int(one[20:28], 16) / 86_400_000 for one in (first, second)]
     assert all(0 <= day < 32 for day in days)
+
+
+def test_the_time_of_an_id_is_that_since_its_month_began() -> None:
+    generator = UniqIdGenerator(random.Random(1))
+    for month in (1, 2, 12):
+        begin = int(time.mktime((2024, month, 1, 0, 0, 0, 0, 0, -1)) * 1000)
+        for since in (0, 1, 86_400_000, 28 * 86_400_000):
+            assert int(generator.next(begin + since)[20:28], 16) == since
+        assert int(generator.next(begin - 1)[20:28], 16) > 27 * 86_400_000, "the month before"
 
 
 @pytest.mark.parametrize("text", ["", "xyz", "C0A80102", "0" * 33])
