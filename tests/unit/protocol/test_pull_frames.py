@@ -99,6 +99,18 @@ def test_odd_json_is_read_as_by_names_after_the_usual_one_too(old: bytes, new: b
     assert reader.read(json_request(JAVA_5_5)) == (JAVA_HEAD, 64, 32)
 
 
+@pytest.mark.parametrize(("name", "number"), [(b"queueOffset", b"64"), (b"commitOffset", b"32")])
+def test_a_name_that_comes_twice_with_one_value_is_not_taken_for_that_of_the_next_request(
+    name: bytes, number: bytes
+) -> None:
+    field = b'"' + name + b'":"' + number + b'"'
+    assert field in JAVA_5_5
+    reader = PullReader()
+    for first in (number, b"7", number, b"8"):
+        header = JAVA_5_5.replace(field, field.replace(number, first) + b"," + field, 1)
+        assert read_json(reader, header, plain=False) == read_json(PullReader(), header, plain=True)
+
+
 def test_json_that_is_almost_as_the_one_before_is_read_as_by_names() -> None:
     pieces = [
         b'"opaque":', b',"flag":', b'"queueOffset":"', b'"commitOffset":"', b'":"', b'"extFields":{', b"7", b"0", b" ",
