@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import random
 import struct
 import time
@@ -147,6 +149,29 @@ def test_a_topic_of_more_than_127_bytes_is_written_as_version_2() -> None:
     assert decode_message(record)[0].topic == "t" * 128
 
 
+@pytest.mark.parametrize("length", [1, 126, 127, 128, 129])
+def test_a_records_template_writes_topics_of_any_length_as_the_ordinary_way_does(length: int) -> None:
+    message = StoredMessage("t" * length, 3, b"body", b"TAGS\x01A\x02", flag=5, sys_flag=4)
+    hosts = RecordTemplate.hosts(message.born_host, 8, message.store_host)
+    record = RecordTemplate(message).encode(6, 7, 9, hosts, b"body", b"TAGS\x01A\x02")
+    whole = dataclasses.replace(message, queue_offset=6, commit_log_offset=7, store_timestamp_ms=8, born_timestamp_ms=9)
+    assert record == encode_stored_message(whole, property_crc=True)
+
+
+@pytest.mark.parametrize("born", [b"\x7f\0\0\1", bytes(15) + b"\1"])
+@pytest.mark.parametrize("stored", [b"\x7f\0\0\1", bytes(15) + b"\2"])
+def test_flags_of_a_record_are_kept_whatever_addresses_it_has(born: bytes, stored: bytes) -> None:
+    flags = int(MessageSysFlag.TRANSACTION_PREPARED)
+    record = encode_stored_message(
+        StoredMessage("t", 0, b"x", sys_flag=flags, born_host=(born, 1), store_host=(stored, 2))
+    )
+    message, _ = decode_message(record)
+    v6 = (MessageSysFlag.BORNHOST_V6 if len(born) == 16 else 0) | (
+        MessageSysFlag.STOREHOST_V6 if len(stored) == 16 else 0
+    )
+    assert message.sys_flag == flags | v6
+
+
 def test_compressed_bodies_are_unpacked_when_they_are_asked_for() -> None:
     body = b"all work and no play " * 1000
     for kind in (0, MessageSysFlag.COMPRESSION_ZLIB):
@@ -247,6 +272,7 @@ def test_what_is_not_said_of_a_topic_or_a_record_is_apaches_default() -> None:
         "topic": "T", "defaultTopic": "TBW102", "readQueueNums": "8", "writeQueueNums": "8", "perm": "6",
         "topicFilterType": "SINGLE_TAG", "order": "false",
     }  # fmt: skip
+    assert SubscriptionData("T", "*").sub_version == 0
     message, _ = decode_message(encode_stored_message(StoredMessage("t", 0, b"x")))
     assert (message.store_timestamp_ms, message.born_timestamp_ms, message.reconsume_times) == (0, 0, 0)
     assert (message.queue_offset, message.commit_log_offset, message.sys_flag, message.flag) == (0, 0, 0, 0)
@@ -332,6 +358,25 @@ def test_registrations(topics: dict[str, tuple[int, int, bool]], compressed: boo
         sized = [struct.pack(">i", len(part)) + part for part in parts]
         body = zlib.compress(sized[0] + struct.pack(">i", len(lines)) + b"".join(sized[1:]) + struct.pack(">i", 0))
     assert registration_bodies.decode_register_broker(body, compressed=compressed) == data
+
+
+def test_a_topic_is_read_as_it_was_written_whatever_it_says() -> None:
+    topic = registration_bodies.TopicConfig(
+        "T", 3, 5, 4, topic_filter_type="MULTI_TAG", topic_sys_flag=2, order=True, attributes={"a": "b"}
+    )
+    assert registration_bodies.TopicConfig.from_json(topic.to_json()) == topic
+
+
+def test_members_of_enums_may_be_written_as_their_numbers_and_others_are_refused() -> None:
+    def heartbeat(model: int) -> bytes:
+        consumer = {"groupName": "g", "consumeType": 1, "messageModel": model, "subscriptionDataSet": []}
+        return json.dumps({"clientID": "c", "consumerDataSet": [consumer], "producerDataSet": []}).encode()
+
+    models = [bodies.decode_heartbeat(heartbeat(number)).consumer_data_set[0].message_model for number in (0, 1)]
+    assert models == [MessageModel.BROADCASTING, MessageModel.CLUSTERING]
+    for number in (-1, 2):
+        with pytest.raises(RemoteProtocolError, match=f"{number} is no member of BROADCASTING, CLUSTERING"):
+            bodies.decode_heartbeat(heartbeat(number))
 
 
 def test_a_change_of_a_table_counts_its_version_up() -> None:
