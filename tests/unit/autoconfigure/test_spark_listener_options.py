@@ -89,8 +89,8 @@ def test_settings_say_every_option_of_a_group_and_win_over_its_decorator(service
     options = plan.listener_options()  # what its query is started with
     assert options.source_options == {"failOnDataLoss": "false", "rowsPerPartition": "50", "maxBytesPerTrigger": "64MB"}
     of_the_source = {"fail_on_data_loss", "rows_per_partition", "options"}
-    said = {name: value for name, (value, _) in SAID.items() if name not in of_the_source}
-    assert {name: getattr(options, name) for name in said} == said
+    to_the_query = {name: value for name, (value, _) in SAID.items() if name not in of_the_source}
+    assert {name: getattr(options, name) for name in to_the_query} == to_the_query
 
 
 def test_the_decorator_says_every_option_and_wins_over_the_default(service: ServiceMaker) -> None:
