@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.packages import PACKAGES, Change, Package
 from tests.mutants.trials import Copy, Coverage, Known, Result, covered
 
@@ -190,3 +191,13 @@ def test_a_line_of_a_run_that_was_broken_off_is_tried_again(tmp_path: Path) -> N
 def test_each_package_names_modules_and_tests_that_are_there(package: Package) -> None:
     assert package.module_paths(ROOT)
     assert package.test_paths(ROOT)
+
+
+def test_what_is_called_equivalent_is_a_change_of_a_line_that_is_there() -> None:
+    gone = [
+        (module, before)
+        for module, before, after in EQUIVALENT
+        if before not in [line.strip().partition("  # ")[0] for line in (ROOT / module).read_text().splitlines()]
+        or after == before
+    ]
+    assert gone == [], "take them out of tests/mutants/equivalent.py"
