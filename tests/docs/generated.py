@@ -31,6 +31,7 @@ from rocketbox.sizes import format_size
 from rocketbox.spark.options import OPTIONS
 from rocketbox.spark.write_options import WRITE_OPTIONS
 from tests.docs.api_reference import api_reference
+from tests.mutants.equivalent import EQUIVALENT
 
 __all__ = ["generated", "parts", "pages_with_parts"]
 
@@ -166,6 +167,14 @@ def _words(text: str | None) -> str:
     return re.sub(r"(?<![\w`])(--[A-Za-z][\w.-]*(?:=[\w.:/-]*\w)?)", r"`\1`", (text or "").strip())
 
 
+def _equivalent_mutants() -> str:
+    rows = [
+        (f"`{module.removeprefix('rocketbox/')}`", f"``{before}``", f"``{after}``", why)
+        for (module, before, after), why in sorted(EQUIVALENT.items())
+    ]
+    return markdown_table(("Module", "Line", "Mutant", "Why"), rows)
+
+
 parts: Mapping[str, Callable[[], str]] = {
     "keys": _keys,
     "listener-options": _listener_options,
@@ -174,6 +183,7 @@ parts: Mapping[str, Callable[[], str]] = {
     "spark-write-options": _spark_write_options,
     "unbuilt": _unbuilt,
     "commands": _commands,
+    "equivalent-mutants": _equivalent_mutants,
     "api-rocketbox": partial(api_reference, "rocketbox"),
     "api-client": partial(api_reference, "rocketbox.client"),
     "api-embedded": partial(api_reference, "rocketbox.embedded"),
