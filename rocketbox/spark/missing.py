@@ -37,7 +37,7 @@ class MissingOffsets:
         offsets = plain_offsets(data, starts)
         if offsets is None:
             return
-        there = {int(offset) for offset in offsets if start <= offset < end}
+        there = {offset for offset in offsets if start <= offset < end}
         if not (count := end - start - len(there)):
             return
         first = next(offset for offset in range(start, end) if offset not in there)

@@ -3,6 +3,11 @@
 The pulls run in the loop of the process' client, decoding in the thread of the task. Which pulls are made is
 ``pull_plan``'s, what becomes of the records ``record_columns``'.
 
+A pull goes on where the broker says, but without a filter never further than behind the last record that it brought:
+what may lie there is asked for, and only an answer without any record passes over offsets. Records that come twice or
+out of order (``answers``), or do not fill an answer, are pulled one by one instead: what then still cannot be costs
+itself, as a row with its error; two records for one are an error.
+
 Source: Apache RocketMQ 5.x ``PullMessageProcessor`` (where a pull goes on), Apache Spark 4.3.0 (the batches of a Python
 data source must have exactly the schema it declares).
 """
@@ -14,18 +19,19 @@ from typing import Any
 
 import anyio
 
-from rocketbox.client import Admin, PulledRecords, PullStatus
+from rocketbox.client import Admin, PulledRecords
 from rocketbox.clock import Clock
 from rocketbox.errors import RemoteProtocolError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import MASTER_ID
 from rocketbox.protocol.tags import parse_subscription
+from rocketbox.spark.answers import FARTHEST_SCAN, AnswerError, what_cannot_be
 from rocketbox.spark.loss import SETTLE, SETTLE_PAUSE, data_loss
 from rocketbox.spark.missing import MissingOffsets
 from rocketbox.spark.offsets import QueueRange, in_words
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.pull_plan import PULLS_IN_FLIGHT, PullPlan, Stretch
-from rocketbox.spark.record_columns import Pulled, RecordDecoder, record_starts, unreadable_record
+from rocketbox.spark.record_columns import Pulled, RecordDecoder, queue_offsets, record_starts, unreadable_record
 from rocketbox.spark.worker_client import client, patiently
 
 __all__ = ["Reading", "read_ranges"]
@@ -129,7 +135,16 @@ class Reading:
                     data_loss(self._fails, queue, offset, stretch.farthest, found=result.max_offset)
                     self._plan.answered(stretch, most, b"", (), stretch.farthest)
                     return
-            elif result.status is PullStatus.FOUND or self._tags != "*" or asked_again:
+            elif result.records or self._tags != "*":
+                await self._brought(admin, stretch, most, result)
+                return
+            elif result.next_begin_offset - offset > max(FARTHEST_SCAN, most):  # than a broker looks, so it is no gap
+                if waited >= SETTLE:
+                    end = min(result.next_begin_offset, stretch.farthest)
+                    data_loss(self._fails, queue, offset, end, found=result.next_begin_offset)
+                    self._plan.answered(stretch, most, b"", (), end)
+                    return
+            elif asked_again:
                 await self._brought(admin, stretch, most, result)
                 return
             asked_again = True
@@ -160,6 +175,17 @@ class Reading:
             data = unreadable_record(reached - 1)
             self._plan.brought(stretch, data, (0,), reached, str(error))
             return
+        offsets, has_inner_batch = queue_offsets(result.records, starts)
+        if wrong := what_cannot_be(offsets, offset, reached, has_inner_batch=has_inner_batch):
+            if most > 1:
+                await self._one_by_one(admin, stretch, reached)
+            elif len(starts) > 1:
+                raise AnswerError(stretch.queue, offset, wrong)
+            else:
+                self._plan.brought(stretch, unreadable_record(reached - 1), (0,), reached, wrong)
+            return
+        if self._tags == "*" and offsets and not has_inner_batch:
+            reached = offsets[-1] + 1
         if self._tags == "*" and len(starts) < reached - offset:
             self._missing.note(stretch.queue, result.records, starts, offset, min(reached, stretch.farthest))
         self._plan.answered(stretch, most, result.records, starts, reached)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from random import Random
 from typing import Any
@@ -13,11 +14,13 @@ pytest.importorskip("pyarrow")
 
 import anyio
 
+from rocketbox.client import PulledRecords, PullStatus
 from rocketbox.errors import AccessDeniedError, BrokerError, ConnectError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import MASTER_ID, ResponseCode
 from rocketbox.protocol.tags import parse_subscription
 from rocketbox.spark import pull_plan
+from rocketbox.spark.answers import AnswerError
 from rocketbox.spark.loss import SETTLE, DataLossError
 from rocketbox.spark.offsets import QueueRange
 from rocketbox.spark.options import SourceOptions
@@ -276,6 +279,109 @@ async def test_messages_that_are_being_deleted_are_loss() -> None:
     log = Trimming({QUEUE: queue_of(range(64, 200))})
     with pytest.raises(DataLossError, match="offsets 0 to 63"):
         await read(log, 0, 200)
+
+
+# --- answers that cannot be ---
+
+
+class Wrong(LogOfABroker):
+    """Answers with what ``answer`` makes of the right one, until it has done so ``times``."""
+
+    def __init__(self, answer: Callable[[int, int, PulledRecords], PulledRecords], times: int = 1_000_000) -> None:
+        super().__init__({QUEUE: queue_of(range(200))})
+        self.wrong, self.times = answer, times
+
+    async def pull_records(
+        self, queue: MessageQueue, offset: int, max_messages: int = 32, *arguments: Any, **options: Any
+    ) -> PulledRecords:
+        right = await super().pull_records(queue, offset, max_messages, *arguments, **options)
+        answer = self.wrong(offset, max_messages, right) if self.times else right
+        if answer != right:
+            self.times -= 1
+        return answer
+
+
+def of(offsets: Iterable[int]) -> bytes:
+    return b"".join(record(offset) for offset in offsets)
+
+
+def twice(offset: int, asked: int, right: PulledRecords) -> PulledRecords:
+    return replace(right, records=right.records + right.records)
+
+
+def one_twice(offset: int, asked: int, right: PulledRecords) -> PulledRecords:
+    return replace(right, records=of([7, 7])) if offset == 7 and asked == 1 else twice_if_many(offset, asked, right)
+
+
+def twice_if_many(offset: int, asked: int, right: PulledRecords) -> PulledRecords:
+    return twice(offset, asked, right) if asked > 1 and offset < 8 else right
+
+
+def backwards(offset: int, asked: int, right: PulledRecords) -> PulledRecords:
+    return replace(right, records=of(reversed(range(offset, right.next_begin_offset)))) if asked > 1 else right
+
+
+def from_before(offset: int, asked: int, right: PulledRecords) -> PulledRecords:
+    return replace(right, records=of(range(offset - 3, right.next_begin_offset))) if asked > 1 and offset else right
+
+
+def far_beyond(offset: int, asked: int, right: PulledRecords) -> PulledRecords:
+    return replace(right, next_begin_offset=right.next_begin_offset + 64)
+
+
+@pytest.mark.parametrize("answer", [twice_if_many, backwards, from_before, far_beyond])
+async def test_an_answer_that_cannot_be_neither_doubles_nor_loses_a_row(
+    answer: Callable[[int, int, PulledRecords], PulledRecords], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await read(Wrong(answer), 0, 200) == list(range(200))
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("answer", [twice_if_many, backwards, from_before])
+async def test_nor_does_one_with_a_filter(answer: Callable[[int, int, PulledRecords], PulledRecords]) -> None:
+    assert await read(Wrong(answer), 0, 200, tags="A") == list(range(200))
+
+
+async def test_two_messages_where_one_was_asked_for_are_an_error() -> None:
+    with pytest.raises(AnswerError) as refused:
+        await read(Wrong(one_twice), 0, 200)
+    assert str(refused.value).startswith(
+        "orders broker-a/0: the broker's answer to a pull of the message at offset 7 cannot be: a message of offset 7 "
+        "comes behind that of 7"
+    )
+
+
+async def test_a_message_of_another_offset_is_a_row_that_says_so() -> None:
+    def another(offset: int, asked: int, right: PulledRecords) -> PulledRecords:
+        if not offset <= 50 < right.next_begin_offset:
+            return right
+        offsets = range(offset, right.next_begin_offset)
+        return replace(right, records=of(2**40 if each == 50 else each for each in offsets))
+
+    found = await batches(Wrong(another), [QueueRange(QUEUE, 0, 200)])
+    rows = {row["queue_offset"]: row["_error"] for batch in found for row in batch.to_pylist()}
+    assert list(rows) == list(range(200))
+    assert {offset: error for offset, error in rows.items() if error} == {
+        50: f"it has a message of offset {2**40}, and goes from 50 to 50"
+    }
+
+
+async def test_what_a_broker_passes_over_without_a_look_is_loss(caplog: pytest.LogCaptureFixture) -> None:
+    """As it does with a file of its queue that is gone: further than any search for the next message goes."""
+
+    def jump(offset: int, asked: int, right: PulledRecords) -> PulledRecords:
+        return replace(right, status=PullStatus.NO_MATCHED_MSG, next_begin_offset=3000, records=b"")
+
+    clock = StillClock()
+    log = Wrong(jump)
+    log.logs[QUEUE].end = 3001
+    with pytest.raises(DataLossError, match=r"offsets 0 to 2999 \(3000 in all\) are gone"):
+        await read(log, 0, 3000, clock)
+    assert clock.slept >= SETTLE
+    assert await read(log, 0, 3000, failOnDataLoss="false") == []
+    assert "offsets 0 to 2999 (3000 in all) are gone" in caplog.text
+    log = Wrong(jump, times=2)
+    assert await read(log, 0, 200) == list(range(200)), "it was so for a moment only"
 
 
 # --- records that cannot be read ---
