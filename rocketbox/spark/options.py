@@ -99,7 +99,9 @@ OPTIONS = (
     SourceOption(
         "failOnDataLoss",
         "`true`: offsets that are gone before they were read fail the read; `false`: it goes on behind them, and the "
-        "log says how many there were. A checkpoint of another store is refused in both cases.",
+        "log says how many there were. So it is for a stream with queues that the topic was made to have no more "
+        "(fewer `readQueueNums`), while their broker is there and they hold unread messages: with `false` they are "
+        "left out until the topic has them again. A checkpoint of another store is refused in both cases.",
         "`true`",
         kafka=("failOnDataLoss",),
     ),

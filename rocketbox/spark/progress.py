@@ -22,6 +22,7 @@ from rocketbox.spark.limits import FewRows, limit_bytes, limit_rows
 from rocketbox.spark.offsets import QueueOffsets, QueueRange, in_words
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.starting import PlaceKind, resolve, within
+from rocketbox.spark.taken_away import TakenAway
 from rocketbox.spark.worker_client import gather, patiently
 
 __all__ = ["StreamProgress", "ranges_between"]
@@ -49,6 +50,7 @@ class StreamProgress:
         self._options = options
         self._clock = clock
         self.ends = Ends(options.selection, options.name_server, clock, waits_for_topic=options.waits_for_topic)
+        self._taken_away = TakenAway(options.selection, clock, fails=options.fail_on_data_loss)
         self._same: dict[MessageQueue, float] = {}
         """When each queue was last seen to be the one of the checkpoint."""
         self._target: QueueOffsets | None = None
@@ -89,6 +91,7 @@ class StreamProgress:
             last = await self.ends.ask(admin, patient=not start.initial)
         else:
             last = dict(self._target)
+        await self._taken_away.look(admin, start, dict.fromkeys(self.ends.away, 0) | last)
         for queue in self.ends.away:
             self._same.pop(queue, None)  # whoever comes back in its place has to show who it is
         unsure = [queue for queue in last if queue in start.queues and self._unsure(queue, start, last[queue])]

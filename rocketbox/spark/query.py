@@ -44,7 +44,9 @@ SHORTEST_STOP = 0.5  # seconds; Spark takes 0 for ever
 
 # What a source raises in a process of its own comes as the text of its traceback, behind what that was raised from.
 _RAISED = re.compile(r"^(?!java\.|org\.apache\.)(?:\w+\.)*(\w+(?:Error|Exception)): .*$", re.MULTILINE)
-_PERMANENT_IN_SOURCE = frozenset({"ValueError", "CheckpointError", "DataLossError", "MissingTopicError"})
+_PERMANENT_IN_SOURCE = frozenset(
+    {"ValueError", "CheckpointError", "DataLossError", "QueuesTakenError", "MissingTopicError"}
+)
 _DAMAGED = "Failed to read log file"  # of a checkpoint
 _GIVEN_UP_IN_A_TASK = re.compile(r"^rocketbox\.(?:\w+\.)*(?:CheckpointError|DataLossError): ", re.MULTILINE)
 _READING = re.compile(r'^\s*File "[^"]*rocketbox/spark/reading\.py"', re.MULTILINE)

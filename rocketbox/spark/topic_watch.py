@@ -78,7 +78,9 @@ class TopicWatch:
         except RocketBoxError as error:
             return f"the queues of topic {self._topic} cannot be asked for: {error}"
         ends: dict[MessageQueue, int] = {}
-        left = self._left_unread()
+        unread = self._unread()
+        there = {queue.broker_name for queue in self._queues}  # what these have no more, the source judges
+        left = {queue: end for queue, end in unread.items() if queue.broker_name not in there}
         away = dict.fromkeys((queue.broker_name for queue in left), "it has left the route")
 
         async def ask(queue: MessageQueue) -> None:
@@ -90,15 +92,15 @@ class TopicWatch:
         async with anyio.create_task_group() as tasks:
             for queue in self._queues:
                 tasks.start_soon(ask, queue)
-        self.ends = {queue: ends.get(queue, self.ends.get(queue, 0)) for queue in self._queues} | left
+        self.ends = {queue: ends.get(queue, self.ends.get(queue, 0)) for queue in self._queues} | unread
         if not away:
             return None
         told = "; ".join(f"{broker}: {why}" for broker, why in sorted(away.items()))
-        unread = sum(end - (self.read or {})[queue] for queue, end in left.items())
-        rest = f"; {unread} messages of queues that have left the route are not read yet" if left else ""
+        count = sum(end - (self.read or {})[queue] for queue, end in left.items())
+        rest = f"; {count} messages of queues that have left the route are not read yet" if left else ""
         return f"topic {self._topic} cannot be read from {len(away)} of its brokers ({told}){rest}"
 
-    def _left_unread(self) -> dict[MessageQueue, int]:
+    def _unread(self) -> dict[MessageQueue, int]:
         """The ends of queues that are not in the route any more, and were not read up to there."""
         read = self.read or {}
         return {

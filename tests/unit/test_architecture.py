@@ -67,12 +67,15 @@ LADDER: dict[str, str] = {
     "spark.group_topics": "client",
     "spark.mirror": "errors clock rare_log message protocol client spark.asking spark.group_topics",
     "spark.ends": "errors clock rare_log message client spark.asking spark.offsets spark.selection spark.worker_client",
+    "spark.taken_away": "errors clock rare_log message client spark.asking spark.checkpoint spark.loss spark.offsets "
+    "spark.selection",
     "spark.progress": "errors clock message client spark.asking spark.checkpoint spark.ends spark.identity "
-    "spark.limits spark.offsets spark.options spark.starting spark.worker_client",
+    "spark.limits spark.offsets spark.options spark.starting spark.taken_away spark.worker_client",
     "spark.pull_plan": "message spark.offsets spark.record_columns",
     "spark.missing": "message spark.offsets spark.record_columns",
-    "spark.reading": "errors clock message protocol client spark.loss spark.missing spark.offsets spark.options "
-    "spark.pull_plan spark.record_columns spark.worker_client",
+    "spark.answers": "errors message spark.offsets",
+    "spark.reading": "errors clock message protocol client spark.answers spark.loss spark.missing spark.offsets "
+    "spark.options spark.pull_plan spark.record_columns spark.worker_client",
     "spark.readers": "message client spark.checkpoint spark.mirror spark.offsets spark.options spark.progress "
     "spark.pushdown spark.reading spark.selection spark.starting spark.worker_client",
     "spark.write_options": "spark.option_values",

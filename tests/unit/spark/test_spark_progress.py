@@ -23,6 +23,7 @@ from rocketbox.spark.offsets import QueueOffsets, QueueRange
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.progress import StreamProgress, ranges_between
 from rocketbox.spark.selection import MissingTopicError
+from rocketbox.spark.taken_away import QueuesTakenError
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.support.spark.log_of_a_broker import StillClock
 from tests.support.spark.stores import Store, store
@@ -74,6 +75,10 @@ def nexts(offset: StreamOffset) -> QueueOffsets:
 
 def firsts(offset: StreamOffset) -> QueueOffsets:
     return {queue: found.first for queue, found in offset.queues.items()}
+
+
+def told_by(caplog: pytest.LogCaptureFixture, module: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == f"rocketbox.spark.{module}"]
 
 
 async def test_an_offset_has_the_places_of_the_last_message_before_it() -> None:
@@ -414,6 +419,51 @@ async def test_queues_that_were_taken_away_keep_no_batch_from_being_planned() ->
         await here.send(Q1, TEXTS[:3])
         clock.slept += 60
         assert nexts(await reader.next(here.admin, again(end))) == {Q0: 7, Q1: 8}
+
+
+async def test_queues_that_are_taken_away_before_they_are_read_are_refused_or_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with store("orders") as here:
+        clock = StillClock()
+        await here.send(Q0, TEXTS[:5])
+        await here.send(Q1, TEXTS[:5])
+        start = await progress(here, clock).next(here.admin, INITIAL)
+        await here.send(Q1, TEXTS[:3])
+        await here.admin.create_topic("orders", queues=1)
+        for options in ({}, {"assign": '{"orders": {"broker-a": [0, 1]}}'}):
+            with pytest.raises(QueuesTakenError, match=r"unread messages were .*: orders broker-a/1 \(3\)\."):
+                await progress(here, clock, **options).next(here.admin, again(start))
+        reader = progress(here, clock)
+        await reader.aim(here.admin)
+        with pytest.raises(QueuesTakenError):
+            await reader.next(here.admin, again(start))
+        assert told_by(caplog, "taken_away") == []
+        reader = progress(here, clock, failOnDataLoss="false")
+        await here.send(Q0, TEXTS[:2])
+        end = await reader.next(here.admin, again(start))
+        assert nexts(end) == {Q0: 7, Q1: 5}
+        await reader.next(here.admin, again(end))
+        (told,) = told_by(caplog, "taken_away")
+        assert "orders broker-a/1 (3); it goes on without them, as failOnDataLoss=false allows" in told
+        await here.admin.create_topic("orders", queues=2)
+        clock.slept += 60
+        assert nexts(await reader.next(here.admin, again(end))) == {Q0: 7, Q1: 8}, "given back, they are read"
+
+
+async def test_queues_that_a_starting_broker_has_not_told_of_yet_are_not_taken_away() -> None:
+    async with store("orders") as here:
+        await here.send(Q1, TEXTS[:5])
+        start = await progress(here).next(here.admin, INITIAL)
+        await here.send(Q1, TEXTS[:3])
+        await here.admin.create_topic("orders", queues=1)
+
+        class Told(StillClock):
+            async def sleep(self, seconds: float) -> None:
+                await here.admin.create_topic("orders", queues=2)
+                await super().sleep(seconds)
+
+        await progress(here, Told()).next(here.admin, again(start))
 
 
 async def test_a_broker_that_is_away_is_asked_now_and_then_and_read_again_when_it_is_back() -> None:

@@ -126,6 +126,19 @@ async def test_a_broker_that_leaves_the_route_is_away_while_it_has_what_was_not_
         assert watch.ends == {on_a: 7}
 
 
+async def test_queues_that_were_taken_away_count_as_unread_and_are_no_trouble() -> None:
+    async with watched() as (world, watch, tasks):
+        world.cluster.add_topic("T", queues=2)
+        tasks.start_soon(watch.watch)
+        watch.read = {MessageQueue("T", broker, number): 5 for broker in "ab" for number in range(2)}
+        await world.clock.advance(0.1)
+        world.cluster.add_topic("T", queues=1)
+        await world.clock.advance(20)
+        assert watch.trouble is None
+        assert watch.ends[MessageQueue("T", "a", 1)] == 7, "two are unread"
+        assert MessageQueue("T", "b", 1) not in watch.ends, "all of it was read"
+
+
 async def test_a_topic_that_is_there_takes_no_other_trouble_away() -> None:
     async with watched() as (world, watch, tasks):
         world.cluster.add_topic("T")
