@@ -7,7 +7,8 @@ group itself must have none. A lock is confirmed every 20 s and free at the brok
 
     free     -> held      all brokers of the topic have given their locks: nobody holds one
     held     -> held      one broker confirms, whatever the others say: who comes needs all of them
-    held     -> free      no broker has confirmed for 50 s, or those that answer have given the locks to another
+    held     -> free      no broker has confirmed for 50 s, by whichever of the machine's clocks has gone further (one
+                          stands still while the machine sleeps), or those that answer have given the locks to another
     free     -> settling  as held, but somebody was seen to hold it before: a broker that was started anew has forgotten
                           the locks, and their holder hears of it when it asks next, which is within 20 s
     settling -> held      20 s later
@@ -25,20 +26,23 @@ from __future__ import annotations
 import hashlib
 import logging
 from dataclasses import dataclass
+from typing import Self
 
 import anyio
 
 from rocketbox.client import MQClientInstance
 from rocketbox.client.api.groups import lock_queues, unlock_queues
+from rocketbox.clock import Clock
 from rocketbox.errors import RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.rare_log import RareLog
 
-__all__ = ["LEASE_LIFETIME", "Lease", "LeaseAnswer", "LeaseLostError", "lease_group"]
+__all__ = ["LEASE_LIFETIME", "LOCK_LIFETIME", "Lease", "LeaseAnswer", "LeaseLostError", "lease_group"]
 
 _log = logging.getLogger(__name__)
 
-LEASE_LIFETIME = 50.0  # seconds from the last confirmation; brokers keep a lock for 60
+LOCK_LIFETIME = 60.0  # seconds for which a broker keeps a lock that nobody confirms
+LEASE_LIFETIME = 50.0  # seconds from the last confirmation
 CONFIRM_INTERVAL = 20.0  # seconds between two confirmations; also what a new holder waits for a former one to notice
 CONFIRM_AGAIN = 2.0  # seconds until the next try when some broker has not confirmed
 LOCK_TIMEOUT = 3.0  # seconds for a broker's answer
@@ -60,6 +64,22 @@ class LeaseAnswer:
     by_another: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A moment by both clocks: the monotonic one of Linux stands still while a machine sleeps, the other one is set."""
+
+    monotonic: float
+    wall_ms: int
+
+    @classmethod
+    def of(cls, clock: Clock) -> Self:
+        return cls(clock.monotonic(), clock.time_ms())
+
+    def age(self, clock: Clock) -> float:
+        """Seconds since then, by the clock that has gone further."""
+        return max(clock.monotonic() - self.monotonic, (clock.time_ms() - self.wall_ms) / 1000)
+
+
 def lease_group(group: str) -> str:
     """The group in whose name the locks of a group's query are held; nothing else is ever done in it."""
     name = f"SPARK_LEASE_{group}"
@@ -79,7 +99,7 @@ class Lease:
         self._topic = topic
         self._lease_group = lease_group(group)
         self._wanted = False  # from when it is taken until it is lost or given back; no lock is asked for else
-        self._confirmed: dict[str, float] = {}  # by broker: when the request was sent that it confirmed last
+        self._confirmed: dict[str, _Moment] = {}  # by broker: when the request was sent that it confirmed last
         self._asked: set[str] = set()  # brokers that have a lock of ours, or perhaps have: an answer may be lost
         self._doubt = anyio.Event()  # a connection was lost: the broker may have been started anew, without locks
         self._told = RareLog(_log, TOLD_AGAIN)
@@ -89,7 +109,7 @@ class Lease:
         """Whether nobody else can have it now, by this machine's clock."""
         if not self._wanted:
             return False
-        return any(self._clock.monotonic() - sent < LEASE_LIFETIME for sent in self._confirmed.values())
+        return any(sent.age(self._clock) < LEASE_LIFETIME for sent in self._confirmed.values())
 
     async def take(self) -> LeaseAnswer:
         """Ask for it once. Raises RocketBoxError when the topic has no route, or no name server answers.
@@ -143,7 +163,7 @@ class Lease:
         async with anyio.create_task_group() as tasks:
 
             async def ask(broker: str) -> None:
-                if await self._confirm(broker) and self._confirmed.get(broker, -1.0) >= asked:
+                if await self._confirm(broker) and self._is_confirmed_since(broker, asked):
                     tasks.cancel_scope.cancel()  # one is enough
 
             for broker in self._asked | self._confirmed.keys():
@@ -154,6 +174,10 @@ class Lease:
                 f"the lease of topic {self._topic} for group {self._group} is lost: "
                 + ("another driver has it" if not self._confirmed else "no broker has confirmed it for too long")
             )
+
+    def _is_confirmed_since(self, broker: str, time: float) -> bool:
+        sent = self._confirmed.get(broker)
+        return sent is not None and sent.monotonic >= time
 
     async def release(self) -> None:
         """Give it back, so that a driver which stands by need not wait for its end."""
@@ -174,7 +198,7 @@ class Lease:
 
     async def _lock(self, broker: str) -> bool:
         """Whether the broker's lock is ours now. Raises RocketBoxError."""
-        sent = self._clock.monotonic()
+        sent = _Moment.of(self._clock)
         self._asked.add(broker)
         queue = self._queue(broker)
         given = await lock_queues(

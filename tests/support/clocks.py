@@ -42,11 +42,16 @@ class VirtualClock(virtual_clock.VirtualClock):
     """Time for tests: :meth:`advance` moves it from timer to timer and lets tasks run in between.
 
     Where nobody waits, ``now`` (seconds) may be set as well. ``settle`` lets the tasks run: :func:`idle` is faster.
+    ``wall_is_ahead`` (seconds) sets the time of day alone, as somebody who sets a clock does, or a machine that sleeps.
     """
 
     def __init__(self, seed: int = 0, *, settle: Callable[[], Awaitable[None]] = settle) -> None:
         super().__init__(START_MS, seed, begin=0.0)
+        self.wall_is_ahead = 0.0
         self._settle = settle
+
+    def time_ms(self) -> int:
+        return super().time_ms() + round(self.wall_is_ahead * 1000)
 
     @property
     def now(self) -> float:

@@ -217,6 +217,34 @@ async def test_when_no_broker_answers_it_ends_before_the_brokers_give_it_to_anot
             await made.run(one.confirm)
 
 
+async def test_a_machine_that_has_slept_counts_on_nothing_that_was_said_before() -> None:
+    """Its monotonic clock has stood still, and its network is not there yet."""
+    async with world() as made, made.driver("one") as one, made.driver("two") as two:
+        await one.take()
+        made.locks["a"].silent = True
+        await made.run(one.confirm)
+        made.clock.wall_is_ahead = 300
+        with pytest.raises(LeaseLostError, match="no broker has confirmed it for too long"):
+            await made.run(one.confirm)
+        made.locks["a"].silent = False
+        made.locks["a"].forget()  # long ago
+        assert (await two.take()).held
+
+
+@pytest.mark.parametrize("seconds", [3600, -3600])
+async def test_a_clock_that_is_set_costs_a_driver_no_lease_that_brokers_confirm(seconds: float) -> None:
+    async with world("a", "b") as made, made.driver("one") as one:
+        await one.take()
+        lost = keeping(made, one)
+        for _ in range(3):
+            await made.clock.advance(25)
+            made.clock.wall_is_ahead += seconds
+            await made.run(one.confirm)
+        await made.clock.advance(25)
+        assert one.held
+        assert lost == []
+
+
 async def test_a_broker_that_has_forgotten_its_locks_is_asked_again_at_once() -> None:
     async with world() as made, made.driver("one") as one, made.driver("two") as two:
         await one.take()
