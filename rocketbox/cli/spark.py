@@ -125,8 +125,12 @@ def _refuse_if_leased(assembly: Assembly, plan: Any) -> None:
         return  # its servers run inside of the service, on this machine
     why = anyio.run(partial(_holder, assembly, own, plan))
     if why is not None:
+        from rocketbox.spark.lease import LOCK_LIFETIME
+
         raise _wrong(
-            f"a query of group {plan.group} for topic {plan.topic} runs: {why}", "stop it first, all of its replicas"
+            f"a query of group {plan.group} for topic {plan.topic} runs: {why}",
+            "stop it first, all of its replicas; or, where it was killed, wait: the lease of one that is dead ends "
+            f"within {LOCK_LIFETIME:.0f} s",
         )
 
 
