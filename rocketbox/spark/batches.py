@@ -28,7 +28,7 @@ from rocketbox.spark.lease import Lease, LeaseLostError
 from rocketbox.spark.listener_options import SparkListenerOptions
 from rocketbox.spark.offsets import QueueRange
 from rocketbox.spark.progress import ranges_between
-from rocketbox.spark.query import in_words, is_of_reading
+from rocketbox.spark.query import in_words, is_of_a_stop, is_of_reading
 from rocketbox.spark.query_options import OnFailedBatch
 from rocketbox.spark.signature import SparkSignature
 
@@ -148,7 +148,9 @@ class BatchRunner:
 
     def _is_excused(self, error: BaseException) -> bool:
         """Whether neither the batch nor the function is to blame for the end of an attempt."""
-        return self._refusing or self._interrupted or isinstance(error, LeaseLostError) or is_of_reading(error)
+        if isinstance(error, (RefusedError, LeaseLostError)) or is_of_reading(error):
+            return True
+        return (self._refusing or self._interrupted) and is_of_a_stop(error)
 
     def _check(self, batch: int, attempt: int) -> None:
         """Whether the batch may begin; it is counted then."""

@@ -28,6 +28,7 @@ from rocketbox.spark.session import SessionLostError, log_query_errors
 __all__ = [
     "GONE",
     "in_words",
+    "is_of_a_stop",
     "is_of_reading",
     "is_permanent",
     "is_the_sources",
@@ -55,6 +56,13 @@ _PERMANENT_IN_JAVA = (
     "java.lang.ClassNotFoundException",
     "org.apache.hadoop.fs.UnsupportedFileSystemException",
 )
+# What actions of a function meet when Spark stops its query, whose thread it interrupts and whose jobs it cancels
+# (StreamExecution.interruptAndAwaitExecutionThreadTermination), or its session.
+_STOPPED = re.compile(
+    r"Interrupted(?:IO)?Exception|ClosedByInterruptException|cancelled job group|JOB_CANCELLED|"
+    r"SparkContext was shut down|stopped SparkContext|SparkContext has been shutdown"
+)
+_CANCELLED = frozenset({"CancelledError", "Cancelled"})  # of futures, of asyncio, of trio: a coroutine's
 _STILL_ENDING = "already active"  # the last run of this query has not ended yet
 
 
@@ -135,6 +143,18 @@ def is_of_reading(error: BaseException) -> bool:
     """
     chain = list(_chain(error))
     return any(_READING.search(safe_str(each)) for each in chain) and not any(map(is_the_sources, chain))
+
+
+def is_of_a_stop(error: BaseException) -> bool:
+    """Whether an error in a function's call comes of its query, its session or its coroutine being stopped.
+
+    That is what Spark's actions raise then, also where the function has raised another error from it.
+    """
+    return any(
+        type(each).__name__ in _CANCELLED
+        or (isinstance(each, (Py4JError, PySparkException)) and _STOPPED.search(safe_str(each)) is not None)
+        for each in _chain(error)
+    )
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -105,6 +105,32 @@ async def test_what_neither_the_batch_nor_its_function_is_to_blame_for_is_no_att
     assert attempts == [1, 1, 1, 1, 2]
 
 
+async def test_an_error_of_a_functions_own_counts_although_a_stop_has_begun(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
+) -> None:
+    await send(broker, topic, 0, 3)
+    attempts: list[int] = []
+    begun, stopping = threading.Event(), threading.Event()
+
+    def handle(rows: DataFrame, batch: SparkBatch) -> None:
+        attempts.append(batch.attempt)
+        if len(attempts) == 1:
+            begun.set()
+            stopping.wait(MINUTES)
+            raise ArithmeticError("the sink is full")
+
+    first = spark_listener(handle, client, topic, tmp_path, max_batch_attempts=2)
+    async with first:
+        await until(begun.is_set)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(first.drain, MINUTES)
+            await anyio.wait_all_tasks_blocked()
+            stopping.set()
+    async with spark_listener(handle, client, topic, tmp_path, max_batch_attempts=2, trigger="available_now") as second:
+        await until(lambda: second.has_ended)
+    assert attempts == [1, 2]
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_query_that_stops_for_its_lease_has_tried_nothing(
     broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path

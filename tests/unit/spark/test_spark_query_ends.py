@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import CancelledError
+
 import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.errors import AnalysisException, IllegalArgumentException, PythonException, StreamingQueryException
+from pyspark.errors import (
+    AnalysisException,
+    IllegalArgumentException,
+    PySparkException,
+    PythonException,
+    StreamingQueryException,
+)
 
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners import ContainerStatus
 from rocketbox.message import MessageQueue
 from rocketbox.spark.checkpoint import CheckpointError
-from rocketbox.spark.query import in_words, is_permanent, is_the_sources
+from rocketbox.spark.query import in_words, is_of_a_stop, is_permanent, is_the_sources
 from rocketbox.spark.query_progress import lag_of
 from rocketbox.spark.session import SessionLostError
 from rocketbox.spark.states import Situation, SparkListenerState
@@ -95,6 +104,26 @@ def test_what_the_source_gives_up_for_good_is_permanent_also_where_a_function_me
         AnalysisException("[PATH_NOT_FOUND] no path"),
     ):
         assert not is_the_sources(of_the_users)
+
+
+def raised_from(cause: BaseException, error: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+def test_what_comes_of_a_stop_is_no_error_of_a_functions() -> None:
+    interrupted = PySparkException("java.lang.InterruptedException")
+    cancelled = PySparkException("Job 3 cancelled part of cancelled job group 7")
+    stops = (interrupted, cancelled, CancelledError(), asyncio.CancelledError())
+    for error in (*stops, *(raised_from(each, ValueError("the sink is full")) for each in stops)):
+        assert is_of_a_stop(error), error
+    for own in (
+        ValueError("InterruptedException"),
+        OSError("no space left on device"),
+        PySparkException("[DIVIDE_BY_ZERO] Division by zero."),
+        raised_from(OSError("no space left on device"), ValueError("the sink is full")),
+    ):
+        assert not is_of_a_stop(own), own
 
 
 def test_an_error_is_told_in_one_line_by_what_was_raised_first() -> None:
