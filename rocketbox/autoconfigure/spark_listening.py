@@ -52,6 +52,8 @@ __all__ = ["SparkCandidate", "SparkListeners", "SparkPlan", "spark_listeners"]
 
 _log = logging.getLogger(__name__)
 
+SESSION_SHARE = 0.5  # of what a stop has left when the listeners have ended: for Spark's Java process
+
 
 @dataclass(frozen=True)
 class SparkCandidate:
@@ -151,6 +153,7 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
     def __init__(self, properties: RocketMQProperties, own: RocketBoxProperties, service: Service) -> None:
         self._properties = properties
         self._own = own.spark
+        self._shutdown = own.shutdown
         self._service = service
 
     def read(self, marked: Sequence[Marked], planning: Planning) -> list[SparkCandidate]:
@@ -231,11 +234,17 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
             for plan in plans:
                 _log.info("Spark listener %s does not run: no query is wanted on this machine", plan.group)
             return []
+        await self._expect_topics(plans, starting)
+        runtime = await starting.stack.enter_async_context(self._runtime())
+        return [self._container(plan, runtime, starting) for plan in plans]
+
+    def _runtime(self) -> SparkRuntime:
         from rocketbox.spark.session import SparkRuntime
 
-        await self._expect_topics(plans, starting)
-        runtime = await starting.stack.enter_async_context(SparkRuntime(self._service.name, self._own.conf))
-        return [self._container(plan, runtime, starting) for plan in plans]
+        left = (self._shutdown.timeout - self._shutdown.drain_timeout).total_seconds()
+        return SparkRuntime(
+            self._service.name, self._own.conf, clock=self._service.clock, stop_timeout=SESSION_SHARE * left
+        )
 
     async def _expect_topics(self, plans: Sequence[SparkPlan], starting: Starting) -> None:
         """Raise ConfigurationError for topics that do not exist, where the settings say that this is an error."""

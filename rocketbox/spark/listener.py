@@ -153,7 +153,8 @@ class SparkListenerContainer:
             folder = local_folder(options.checkpoint)
             holder = stack.enter_context(driver_id(self._instance.storage, self._clock, folder))
             self._lease = Lease(self._instance, options.group, options.topic, holder=holder)
-            self._threads = await stack.enter_async_context(WorkerPool(2, f"spark-{options.group}"))
+            self._threads = await WorkerPool(2, f"spark-{options.group}").__aenter__()
+            stack.push_async_exit(self._end_threads)
             self._portal = await stack.enter_async_context(BlockingPortal())
             self._tasks = await stack.enter_async_context(Supervisor(f"spark listener {options.group}", self._clock))
             self._stop = QueryStop(
@@ -186,6 +187,10 @@ class SparkListenerContainer:
                 kind = error = trace = None
             await self._stack.__aexit__(kind, error, trace)
             self._is(SparkListenerState.STOPPED)
+
+    async def _end_threads(self, *error: Any) -> None:
+        with self._clock.move_on_after(LAST_BATCH):  # a Java process that answers nothing holds them
+            await self._threads.__aexit__(None, None, None)
 
     async def session(self) -> SparkSession:
         """The application's session. Raises JavaNotFoundError."""
@@ -245,6 +250,7 @@ class SparkListenerContainer:
 
         One that begins from now on is refused, so nothing unprocessed is committed.
         """
+        until = self._clock.monotonic() + timeout
         self._batches.refuse()
         self._stopping = True
         self._stop_asked.set()
@@ -259,7 +265,14 @@ class SparkListenerContainer:
                     )
             elif not self._batches.idle.is_set():
                 await self._stop.drain_function(timeout)
-            await self._task.wait()  # it may be starting a query just now
+            with self._clock.move_on_after(max(until - self._clock.monotonic(), LAST_BATCH)) as wait:
+                await self._task.wait()  # it may be starting a query just now
+            if wait.cancelled_caught:
+                _log.warning(
+                    "Spark listener %s is still starting its query, and the stop does not wait for that: no batch of "
+                    "it is begun", self.group,
+                )  # fmt: skip
+                self._task.cancel()
 
     async def _unless_stopped(self, function: Callable[[], Awaitable[ResultT]]) -> ResultT | None:
         """The result of function; None when a stop is asked for meanwhile."""
@@ -289,6 +302,7 @@ class SparkListenerContainer:
         try:
             while not self._has_stopped():
                 started = self._clock.monotonic()
+                self._position.has_moved = False
                 try:
                     error = await self._run_once()
                 except Exception as failure:
@@ -298,7 +312,7 @@ class SparkListenerContainer:
                 if error is None or isinstance(error, LeaseLostError):
                     self._position.forget()  # who reads on now knows
                     continue
-                if self._clock.monotonic() - started > LONGEST_BACKOFF:
+                if self._position.has_moved or self._clock.monotonic() - started > LONGEST_BACKOFF:
                     backoff = FIRST_BACKOFF
                 self.error = error
                 why = await self._threads.run(in_words, error)
@@ -327,7 +341,10 @@ class SparkListenerContainer:
             took_over = await self._unless_stopped(self._until_it_may_read)
         if took_over is None or self._has_stopped():
             return None
-        session = self._session = await self._runtime.session()
+        session = await self._unless_stopped(self._runtime.session)
+        if session is None:
+            return None
+        self._session = session
         await self._unless_stopped(self._until_idle)
         if self._has_stopped():
             return None

@@ -23,7 +23,7 @@ class QueryPosition:
 
     def __init__(self, group: str, admin: Admin, watch: TopicWatch, clock: Clock) -> None:
         self.has_moved = False
-        """Whether the query that runs has committed a batch."""
+        """Whether a query has committed a batch since this was set to False."""
         self._watch = watch
         self._following = Following(GroupMirror(group, clock), admin, clock)
         self._last: BatchProgress | None = None
@@ -35,7 +35,6 @@ class QueryPosition:
 
     def begins(self, read: Mapping[MessageQueue, int] | None) -> None:
         """A query is about to start, which has read up to here; None: that is not known."""
-        self.has_moved = False
         self._read = read
         self.tell()
 

@@ -14,7 +14,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,8 +28,10 @@ from pyspark.sql import SparkSession, SQLContext
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.sql.udtf import UserDefinedTableFunction
 
+from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.spark.checkpoint_folder import in_use
+from rocketbox.spark.detached import Detached
 from rocketbox.spark.java import find_java
 from rocketbox.spark.paths import local_folder
 from rocketbox.spark.submitted import has_log_settings, is_submitted, said_to_spark
@@ -60,6 +64,7 @@ LOCAL_CONF = {
 }
 STACK_SIZE = "-Xss16m"  # stopping in mid-batch overflows a smaller stack inside Spark
 LAUNCHER_OPTIONS = "SPARK_SUBMIT_OPTS"  # comes before spark.driver.extraJavaOptions, whoever says those: they win
+STOP_TIMEOUT = 5.0  # seconds that the end of the application waits for that of its Java process
 EXIT_TIMEOUT = 10.0  # seconds that a killed Java process has to go
 
 
@@ -221,13 +226,21 @@ def _answers(gateway: Any) -> bool:
 
 
 class SparkRuntime:
-    """The application's SparkSession, made when the first listener asks for it and stopped with the application."""
+    """The application's SparkSession, made when the first listener asks for it and stopped with the application.
 
-    def __init__(self, app_name: str, conf: Mapping[str, str]) -> None:
+    ``stop_timeout`` is what the stop may wait, in seconds, for a Java process that is still starting, or does not end.
+    """
+
+    def __init__(
+        self, app_name: str, conf: Mapping[str, str], *, clock: Clock | None = None, stop_timeout: float = STOP_TIMEOUT
+    ) -> None:
         self._app_name = app_name
         self._conf = conf
+        self._clock = RealClock() if clock is None else clock
+        self._stop_timeout = stop_timeout
         self._lock = anyio.Lock()
         self._session: SparkSession | None = None
+        self._making: Detached[_Made] | None = None
         self._is_ours = False
         self._checkpoints: dict[str, str] = {}
 
@@ -237,9 +250,36 @@ class SparkRuntime:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session is not None and self._is_ours:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(_stop, self._session)
+        with anyio.CancelScope(shield=True):
+            if self._making is not None:
+                await self._end_making(self._making)
+            elif self._session is not None and self._is_ours:
+                await self._end(self._session)
+
+    async def _end_making(self, making: Detached[_Made]) -> None:
+        with self._clock.move_on_after(self._stop_timeout), suppress(Exception):  # nobody needs it any more
+            await making.result()
+        if not making.ended:
+            _log.warning(
+                "the SparkSession is still being made, and the stop does not wait for it (rocketbox.shutdown.timeout): "
+                "its Java process ends when it has started, or with this process"
+            )
+        making.give_up()
+
+    async def _end(self, session: SparkSession) -> None:
+        gateway: Any = session.sparkContext._gateway
+        stopping = Detached("spark-stop", partial(_stop, session))
+        with self._clock.move_on_after(self._stop_timeout):
+            await stopping.result()
+        if not stopping.ended:
+            proc = None if gateway is None else gateway.proc
+            does = "is left to itself" if proc is None else f"({proc.pid}) is killed"
+            _log.warning(
+                "the SparkSession has not stopped within %.1f s (rocketbox.shutdown.timeout): its Java process %s",
+                self._stop_timeout, does,
+            )  # fmt: skip
+            if proc is not None:
+                proc.kill()
 
     @contextmanager
     def claim(self, checkpoint: str, where: str) -> Iterator[None]:
@@ -270,10 +310,34 @@ class SparkRuntime:
             if self._session is None or not await anyio.to_thread.run_sync(is_alive, self._session):
                 if self._session is not None:
                     _log.warning("the SparkSession is gone: its Java process ended, or it was stopped. Making another")
-                found = SparkContext._active_spark_context
-                self._session = await anyio.to_thread.run_sync(create_session, self._app_name, self._conf)
-                self._is_ours = self._session.sparkContext is not found
+                self._session = None
+                if self._making is None:  # else somebody has gone away who waited for it
+                    self._making = Detached("spark-session", self._make, _abandon)
+                try:
+                    made = await self._making.result()
+                finally:
+                    if self._making.ended:
+                        self._making = None
+                self._session, self._is_ours = made.session, made.is_ours
             return self._session
+
+    def _make(self) -> _Made:
+        found = SparkContext._active_spark_context
+        session = create_session(self._app_name, self._conf)
+        return _Made(session, session.sparkContext is not found)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A session, and whether it was made here, so that it ends here."""
+
+    session: SparkSession
+    is_ours: bool
+
+
+def _abandon(made: _Made) -> None:
+    if made.is_ours:
+        _stop(made.session)
 
 
 @contextmanager

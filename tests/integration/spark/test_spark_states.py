@@ -71,7 +71,11 @@ async def test_a_query_that_somebody_stops_begins_again(
         await send(broker, topic, 3, 5)
         await until(lambda: seen.rows == [0, 1, 2, 3, 4])
         assert running.state().ready
-    assert "somebody has stopped it" in caplog.text
+        await until(lambda: running.state().progress["rows"] == 2)
+        (query,) = spark.streams.active
+        await anyio.to_thread.run_sync(query.stop)
+        await until(lambda: caplog.text.count("somebody has stopped it") == 2)
+    assert caplog.text.count("it starts again in 1 s from its checkpoint") == 2, "it has run well in between"
 
 
 async def test_what_is_behind_shows_in_the_state_and_at_the_broker(

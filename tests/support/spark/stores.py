@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import anyio
+
 from rocketbox.broker.broker import Broker
 from rocketbox.broker.options import read_broker_options
 from rocketbox.client import Admin, ClientOptions, Producer, ProducerOptions
@@ -88,6 +90,9 @@ async def store(
         admin = await stack.enter_async_context(
             Admin(servers.name_server_address, client_options=ClientOptions(hooks=(requests,)), network=network)
         )
+        with anyio.fail_after(PATIENCE):
+            while not (await admin.cluster()).masters(None):  # it registers later where the machine has much to do
+                await anyio.sleep(0.01)
         for topic in topics:
             await admin.create_topic(topic, queues=queues)
         yield Store(servers, network, admin, requests)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import anyio
+import anyio.to_thread
 import pandas as pd  # type: ignore[import-untyped]  # it has no types
 import pyarrow as pa
 from pydantic import BaseModel
@@ -24,6 +27,7 @@ from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.spark import session
 from rocketbox.spark.batch import SparkBatch
+from rocketbox.spark.detached import Detached
 from rocketbox.spark.java import JavaNotFoundError
 from rocketbox.spark.listener import (
     SparkListenerContainer,
@@ -35,6 +39,7 @@ from rocketbox.spark.query_options import RowForm
 from rocketbox.spark.session import SparkRuntime
 from tests.support.client.scripted_cluster import ScriptedCluster
 from tests.support.spark.lock_tables import LockTable
+from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.spark, pytest.mark.anyio]
 
@@ -179,3 +184,76 @@ async def test_two_listeners_with_one_checkpoint_are_refused(
         async with container(tmp_path, runtime, client) as again:  # free again
             await again.wait()
             assert isinstance(again.error, JavaNotFoundError), "it has got as far as to look for Java"
+
+
+class SlowJava:
+    """Sessions that are made when ``go`` is set: by then nobody may want them any more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go, self.ended = threading.Event(), threading.Event(), threading.Event()
+        self.made = 0
+        monkeypatch.setattr(session, "create_session", self.create)
+
+    def create(self, app_name: str, conf: dict[str, str]) -> Any:
+        self.made += 1
+        self.begun.set()
+        self.go.wait(PATIENCE)
+        self.ended.set()
+        raise JavaNotFoundError("it has gone")
+
+
+async def test_a_stop_does_not_wait_for_a_session_that_is_still_being_made(
+    tmp_path: Path, client: MQClientInstance, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    java = SlowJava(monkeypatch)
+    with anyio.fail_after(PATIENCE):
+        async with SparkRuntime("t", {}, stop_timeout=0.01) as runtime:
+            async with container(tmp_path, runtime, client) as listener:
+                await anyio.to_thread.run_sync(java.begun.wait)
+            assert listener.status is SparkListenerState.STOPPED
+    assert not java.ended.is_set()
+    assert "the SparkSession is still being made, and the stop does not wait for it (rocketbox.shutdown.timeout)" in (
+        caplog.text
+    )
+    java.go.set()
+    await anyio.to_thread.run_sync(java.ended.wait)
+
+
+async def test_who_asks_for_a_session_that_somebody_has_waited_for_gets_that_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    java = SlowJava(monkeypatch)
+    async with SparkRuntime("t", {}) as runtime:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(runtime.session)
+            await anyio.to_thread.run_sync(java.begun.wait)
+            tasks.cancel_scope.cancel()
+        java.go.set()
+        with pytest.raises(JavaNotFoundError):
+            await runtime.session()
+        assert java.made == 1
+        with pytest.raises(JavaNotFoundError):
+            await runtime.session()
+        assert java.made == 2, "one that could not be made is tried again"
+
+
+async def test_what_ends_when_nobody_wants_it_any_more_is_done_away_with() -> None:
+    go, gone, away = threading.Event(), threading.Event(), list[int]()
+
+    def work() -> int:
+        go.wait(PATIENCE)
+        return 7
+
+    def abandoned(result: int) -> None:
+        away.append(result)
+        gone.set()
+
+    late = Detached("late", work, abandoned)
+    late.give_up()
+    go.set()
+    await anyio.to_thread.run_sync(gone.wait)
+    soon = Detached("soon", work, abandoned)
+    assert await soon.result() == 7
+    assert away == [7]
+    soon.give_up()
+    assert away == [7, 7]
