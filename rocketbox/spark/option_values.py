@@ -21,6 +21,10 @@ ValueT = TypeVar("ValueT")
 Use = Literal["both", "batch", "stream"]
 
 
+OF_A_TABLE = "option."
+"""How the options of a catalog's table begin among its properties, all of which Spark hands over."""
+
+
 @dataclass(frozen=True)
 class SourceOption:
     """One option: what it means, its default, what takes it, and what it is called in Spark's Kafka source or sink."""
@@ -49,6 +53,12 @@ class OptionTable:
     def find(self, name: str) -> SourceOption:
         """The option of that name, in any case. Raises ValueError that says what may be meant."""
         lower = name.lower()
+        if lower.startswith(OF_A_TABLE):
+            raise ValueError(
+                "a topic is no table of a catalog, so CREATE TABLE and saveAsTable() are refused: in SQL it is read by "
+                "CREATE TEMPORARY VIEW name USING rocketmq OPTIONS (nameServer '...', topic '...'), and written by "
+                "save() or start() of a DataFrame's writer, as there is no INSERT for it"
+            )
         by_name = {option.name.lower(): option for option in self.options}
         if lower in by_name:
             return by_name[lower]
