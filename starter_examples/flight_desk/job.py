@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import uuid
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -223,7 +223,7 @@ async def run_job(app: RocketBox, departures: Sequence[Departure], *, lake: bool
         with progress_of(app, console, ledger, expected, lake) as bars:
             async with anyio.create_task_group() as group:
                 group.start_soon(send_departures, app, departures, ledger, properties.senders)
-                if problem := await wait_until_done(ledger, bars):
+                if problem := await wait_until_done(ledger, bars, lambda: lake_state(app)):
                     group.cancel_scope.cancel()
                     report.problems += problem
         # The last alert comes by the redelivery of the one that failed at first, and rejections end in their queue.
@@ -250,18 +250,28 @@ async def run_job(app: RocketBox, departures: Sequence[Departure], *, lake: bool
     return report
 
 
-async def wait_until_done(ledger: Ledger, bars: Bars) -> list[str]:
-    """Return when every bar is full, or with what is missing when nothing has moved for a minute."""
-    steps, since = -1, anyio.current_time()
+async def wait_until_done(ledger: Ledger, bars: Bars, state: Callable[[], object] = lambda: None) -> list[str]:
+    """Return when every bar is full, or with what is missing when nothing has moved for two minutes.
+
+    A change of ``state()`` is a move as well: after a kill the lake stands by for a minute before its session begins.
+    """
+    moved: tuple[int, object] = (-1, None)
+    since = anyio.current_time()
     while missing := bars.missing():
         bars.update()
-        if ledger.steps != steps:
-            steps, since = ledger.steps, anyio.current_time()
+        if (now := (ledger.steps, state())) != moved:
+            moved, since = now, anyio.current_time()
         elif anyio.current_time() - since > STALLED_AFTER:
             return [f"nothing has moved for {STALLED_AFTER:.0f} s; missing are {', '.join(missing)}"]
         await anyio.sleep(0.1)
     bars.update()
     return []
+
+
+def lake_state(app: RocketBox) -> object:
+    """What the lake's listener does at the moment: starting, standing by, running and so on."""
+    listener = app.listeners.get("lake")
+    return listener and listener.status
 
 
 def lake_failure(app: RocketBox) -> str | None:

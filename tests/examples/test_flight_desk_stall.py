@@ -36,10 +36,18 @@ async def test_a_job_in_which_nothing_moves_says_what_is_missing(monkeypatch: py
                 await anyio.sleep(0.03)
                 ledger.saw_sent()
 
+        async def stand_by_and_start() -> None:
+            for number in range(35):
+                await anyio.sleep(0.1)
+                states.append(number)
+
+        states = [-1]
         async with anyio.create_task_group() as group:
             group.start_soon(move_for_a_while)
+            group.start_soon(stand_by_and_start)
             with anyio.fail_after(PATIENCE):
-                (problem,) = await job.wait_until_done(ledger, bars)
+                (problem,) = await job.wait_until_done(ledger, bars, lambda: states[-1])
     assert ledger.sent == 40  # not given up while something moved
+    assert states[-1] == 34  # nor while the lake went on from one state to the next
     assert problem.startswith("nothing has moved for")
     assert f"sent: 40 of 100, desk: 0 of {expected.desk}, audit: 0 of 100" in problem

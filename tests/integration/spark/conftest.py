@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import pytest
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what has another mark than asked for
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever asks for the session needs Java, whether the test says so or not."""
     for item in items:
@@ -60,5 +62,6 @@ async def client(broker: Broker) -> AsyncIterator[MQClientInstance]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own."""
-    return "".join(letter if letter.isalnum() else "_" for letter in request.node.name)[:100]
+    """A topic of the test's own, also where names of tests are longer than that of a topic, and equal up to there."""
+    name = "".join(letter if letter.isalnum() else "_" for letter in request.node.name)
+    return name if len(name) <= 40 else f"{name[:31]}_{crc32(request.node.nodeid.encode()):08x}"
