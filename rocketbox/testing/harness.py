@@ -17,18 +17,13 @@ from typing import Any, Literal, Self
 import anyio
 
 from rocketbox.application import RocketBox
-from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.loading import Launch
-from rocketbox.autoconfigure.spark_listening import SparkPlan
 from rocketbox.blocking import pools_started
 from rocketbox.boot.dependencies import dependency_of, hint_name
 from rocketbox.clock import RealClock
 from rocketbox.durations import parse_duration
 from rocketbox.errors import NotStartedError
-from rocketbox.hints import name_of
-from rocketbox.listeners.plans import ContainerPlan
-from rocketbox.listeners.signature import HandlerSignature
-from rocketbox.message import ConsumeMode, MessageExt, MessageModel, MessageQueue, SendResult
+from rocketbox.message import MessageExt, MessageQueue, SendResult
 from rocketbox.template import JsonMessageConverter, MessageConverter, RocketMQTemplate
 from rocketbox.testing import given
 from rocketbox.testing.addresses import given_name_servers
@@ -37,6 +32,7 @@ from rocketbox.testing.blocking_harness import BlockingHarness
 from rocketbox.testing.changes import Changes
 from rocketbox.testing.errors import HarnessError, StuckError
 from rocketbox.testing.faults import BrokerFaults, ClusterFaults, DiskFaults, HandlerFaults, HandlerHandle
+from rocketbox.testing.listened import Listened
 from rocketbox.testing.loop_turns import LoopTurns
 from rocketbox.testing.memory_world import MemoryWorld
 from rocketbox.testing.observer import Observer
@@ -122,8 +118,7 @@ class Harness:
         self._blocking: BlockingHarness | None = None
         self._stop: anyio.Event
         self._runs = self._over = False
-        self._plans: list[ContainerPlan] = []
-        self._spark: list[SparkPlan] = []
+        self._listened = Listened(app)
         self._default_converter = JsonMessageConverter()
         self._changes = Changes()
         self._offsets_before: dict[tuple[str, str | None, MessageQueue], int] = {}  # by group and its cluster
@@ -174,14 +169,14 @@ class Harness:
         self._seen = Observer(
             world.clock,
             self._turns,
-            self._retries_of,
+            self._listened.retries_of,
             self._converter,
             self._let_time_pass,
             self._failing.was_asked_for,
         )
         world.begin(self._seen, self._patience)
         self._pace = world.pace
-        self._batches = Batches(self.app, world.clock, self._seen, self._converter, world.same_as)
+        self._batches = Batches(self.app, world.clock, self._seen, self._converter, self._listened.same_as)
         _running.add(self)
         self._turns.watch(self._seen.task_started)
         self._host = self._turns.start(self._run(), f"harness of {self.app.name}")
@@ -202,10 +197,10 @@ class Harness:
                     f"now={self._begin!r} needs virtual time, and on a real broker ({self._name_servers['']}) there is "
                     "none: mark the test @pytest.mark.needs_virtual_time"
                 )
-            return RealWorld(self.app, self._name_servers, tell=given.tell, planned=self._planned)
+            return RealWorld(self.app, self._name_servers, tell=given.tell, listened=self._listened)
         start = RealClock().time_ms() if self._begin is None else round(_in_utc(self._begin).timestamp() * 1000)
         return MemoryWorld(
-            self.app, start, self._turns, given=self._given, in_loop=self._in_loop, planned=self._planned
+            self.app, start, self._turns, given=self._given, in_loop=self._in_loop, listened=self._listened
         )
 
     async def __aexit__(
@@ -238,10 +233,6 @@ class Harness:
                 self._runs = True
                 await self._stop.wait()
 
-    def _planned(self, assembly: Assembly) -> None:
-        self._plans = [plan for plan in assembly.plans if isinstance(plan, ContainerPlan)]
-        self._spark = [plan for plan in assembly.plans if isinstance(plan, SparkPlan)]
-
     @property
     def _in_world(self) -> MemoryWorld | RealWorld:
         self._check_begun()
@@ -264,16 +255,6 @@ class Harness:
                 await self._pace.until(done)
 
         self._turns.start(pass_time(), "time of a send")
-
-    def _retries_of(self, group: str, cluster: str | None) -> int:
-        for plan in self._plans:
-            if plan.group == group and self._in_world.same_as(plan.cluster) == cluster:
-                options = plan.options
-                if options.message_model is MessageModel.BROADCASTING:
-                    return 0
-                times = options.max_reconsume_times
-                return 16 if times < 0 and options.consume_mode is ConsumeMode.CONCURRENTLY else times
-        return 16
 
     def _converter(self) -> MessageConverter:
         return self.app.get(MessageConverter) if self._runs else self._default_converter  # type: ignore[type-abstract]
@@ -373,7 +354,7 @@ class Harness:
         It begins with the call. Without ``with`` it holds until :meth:`fresh` or the end.
         """
         self._check_running()
-        container = self._container(group, cluster)
+        container = self._listening(group, cluster)
         self._in_loop(lambda: container.pause("frozen by a test"))
         return self._changes.made(lambda: self._in_loop(container.resume))
 
@@ -397,8 +378,8 @@ class Harness:
             names = ", ".join(call.name for call in self._seen.running) or "a handler"
             raise HarnessError(f"{names} has not ended, and would go on in the next test: await harness.drain() first")
         world.pass_over_delays()
-        for plan in self._plans:
-            consumer = self._container(plan.group, plan.cluster).consumer
+        for plan in self._listened.plans:
+            consumer = self._listened.container(plan.group, plan.cluster).consumer
             ends = await world.ends(plan.cluster, [state.queue for state in consumer.state().queues])
             await consumer.skip(ends)
             self._offsets_before.update({(plan.group, plan.cluster, queue): end for queue, end in ends.items()})
@@ -424,13 +405,13 @@ class Harness:
     def cluster(self, name: str | None) -> ClusterFaults:
         """The faults of a cluster: its ``broker`` and its ``disk``. None is the main one."""
         self._check_running()
-        self._check_cluster(name)
+        self._listened.check_cluster(name)
         return self._in_world.faults(name)
 
     def handler(self, handler: Callable[..., Any] | str) -> HandlerHandle:
         """A handler, given as its function or its name: ``harness.handler(pay).fails(2)``."""
         self._check_running()
-        found = self._handlers(handler)[0]
+        found = self._listened.handlers(handler)[0]
         return HandlerHandle(found.function, found.name, self._failing, self._seen.note)
 
     async def batch(
@@ -503,9 +484,9 @@ class Harness:
         ``within`` has passed.
         """
         self._check_awaited("consumed")
-        self._check_group(group, cluster)
+        self._listened.check_group(group, cluster)
         dead = len(self.dead_letters(group, cluster=cluster))
-        same = self._in_world.same_as(cluster)
+        same = self._listened.same_as(cluster)
 
         def consumed() -> list[Call]:
             calls = (call for call in self._seen.calls if call.group == group and call.cluster == same)
@@ -544,54 +525,35 @@ class Harness:
     def sent(self, topic: str, *, cluster: str | None = None) -> SentMessages:
         """The messages that were sent to a topic, by the service or the test, in their order."""
         self._check_begun()
-        self._check_cluster(cluster)
+        self._listened.check_cluster(cluster)
         plain, tagged, tag = topic.partition(":")
         if tagged:
             raise HarnessError(
                 f"sent({topic!r}) names a topic and a tag: messages are found by their topic, sent({plain!r}), and "
                 f"each has its tag, {tag!r}"
             )
-        same = self._in_world.same_as(cluster)
+        same = self._listened.same_as(cluster)
         found = [each for each in self._seen.sent if each.topic == topic and each.cluster == same]
         return SentMessages(topic, found, lambda: [each.topic for each in self._seen.sent], lambda: self.log)
 
     def calls(self, handler: Callable[..., Any] | str) -> list[Call]:
         """The calls of a handler, given as its function or its name, in the order in which they began."""
-        self._handlers(handler)
+        self._check_begun()
+        self._listened.handlers(handler)
         plain = getattr(handler, "__func__", handler)
         return [each for each in self._seen.calls if plain is each.function or plain == each.listener]
-
-    def _handlers(self, handler: Callable[..., Any] | str) -> list[HandlerSignature]:
-        """The handlers that are meant; raises HarnessError for none."""
-        self._check_begun()
-        plain = getattr(handler, "__func__", handler)
-        known = [function.signature for plan in self._plans for function in plan.functions]
-        found = [each for each in known if plain is each.function or plain == each.name]
-        if not found:
-            raise HarnessError(self._no_handler(plain, [each.name for each in known]))
-        return found
-
-    def _no_handler(self, asked: Any, known: Sequence[str]) -> str:
-        name = asked if isinstance(asked, str) else name_of(asked)
-        if any(asked in (plan.signature.function, plan.name) for plan in self._spark):
-            return f"{name} is a Spark listener: harness.batch calls it, and returns what it returned"
-        handlers = f"its handlers are: {', '.join(known) or 'none'}"
-        if any(asked == plan.group for plan in self._plans):
-            return f"{name} is a group of {self.app.name}, and calls are those of a handler; {handlers}"
-        return f"{name} is no handler of {self.app.name}; {handlers}"
 
     def dead_letters(self, group: str, *, cluster: str | None = None) -> list[DeadLetter]:
         """What a group has given up, with why, in the order in which it came to its dead-letter queue."""
         self._check_begun()
-        if (group, cluster or None) not in [(plan.group, plan.cluster or None) for plan in self._spark]:
-            self._check_group(group, cluster)
-        same = self._in_world.same_as(cluster)
+        self._listened.check_group(group, cluster, or_of_spark=True)
+        same = self._listened.same_as(cluster)
         return [each for each in self._seen.dead if each.group == group and each.cluster == same]
 
     def offsets(self, group: str, *, cluster: str | None = None) -> list[QueueOffsets]:
         """How far a group is with each of its queues that hold anything."""
         found = []
-        for state in self._container(group, cluster).consumer.state().queues:
+        for state in self._listening(group, cluster).consumer.state().queues:
             before = self._offsets_before.get((group, cluster, state.queue), 0)
             end = self._in_world.end_offset(cluster, state.queue, state.commit_offset + state.lag) - before
             if end > 0:
@@ -599,46 +561,19 @@ class Harness:
                 found.append(QueueOffsets(state.queue.topic, state.queue.queue_id, consumed, end))
         return found
 
-    def _container(self, group: str, cluster: str | None) -> Any:
-        self._check_group(group, cluster)
-        return self.app.listeners[(cluster, group) if cluster else group]
-
     @property
     def log(self) -> str:
         """What happened, a line for each event, in the order of virtual time; also when the harness is over."""
         entries = [] if self._world is None else self._seen.log
         return "\n".join(str(entry) for entry in entries) or "nothing has happened"
 
+    def _listening(self, group: str, cluster: str | None) -> Any:
+        self._check_begun()
+        return self._listened.container(group, cluster)
+
     def _check_begun(self) -> None:
         if self._world is None:
             raise NotStartedError(repr(self), HOW_TO_START)
-
-    def _check_cluster(self, cluster: str | None) -> None:
-        known = self._in_world.clusters
-        if cluster and cluster not in known:
-            others = f"its further clusters are: {', '.join(known)}" if known else "it has no further ones"
-            raise HarnessError(f"{cluster!r} is no cluster of {self.app.name} (rocketmq.clusters); {others}")
-
-    def _check_group(self, group: str, cluster: str | None = None) -> None:
-        self._check_begun()
-        self._check_cluster(cluster)
-        known = [plan.group for plan in self._plans if (plan.cluster or None) == (cluster or None)]
-        if group not in known:
-            elsewhere = [plan.cluster for plan in self._plans if plan.group == group and plan.cluster]
-            whose = f"cluster {cluster}" if cluster else self.app.name
-            raise HarnessError(
-                f"{self._no_group(group, whose)}; its groups are: {', '.join(known) or 'none'}"
-                + (f" (cluster {elsewhere[0]} has one: write cluster={elsewhere[0]!r})" if elsewhere else "")
-            )
-
-    def _no_group(self, group: Any, whose: str) -> str:
-        asked = group if isinstance(group, str) else name_of(getattr(group, "__func__", group))
-        if asked in [plan.group for plan in self._spark]:
-            return f"{asked!r} is the group of a Spark listener, which consumes nothing here: call it by harness.batch"
-        for plan in self._plans:
-            if asked != plan.group and asked in [function.signature.name for function in plan.functions]:
-                return f"{asked!r} is a handler, and its group is {plan.group!r}"
-        return f"{asked!r} is no group of {whose}"
 
 
 def _seconds(time: Time) -> float:

@@ -1,20 +1,124 @@
-"""The topics of a service: no test waits for one to be made."""
+"""The listeners of a service under test, and its clusters, by the names that a test has for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from rocketbox.application import RocketBox
+from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.spark_listening import SparkPlan
+from rocketbox.hints import name_of
 from rocketbox.listeners.plans import ContainerPlan
+from rocketbox.listeners.signature import HandlerSignature
+from rocketbox.message import ConsumeMode, MessageModel
 from rocketbox.protocol.codes import dlq_topic
+from rocketbox.testing.errors import HarnessError
 
-__all__ = ["topics_of"]
+__all__ = ["Listened", "topics_of"]
+
+
+class Listened:
+    """What is known as soon as the service is planned; until then it has no listeners and no further clusters."""
+
+    def __init__(self, app: RocketBox) -> None:
+        self._app = app
+        self.plans: list[ContainerPlan] = []
+        self._spark: list[SparkPlan] = []
+        self._first_names: Mapping[str, str | None] = {}
+
+    def planned(self, assembly: Assembly, first_names: Mapping[str, str | None]) -> None:
+        """``first_names`` has the first name of each further cluster, None for one that is the main one."""
+        self.plans = [plan for plan in assembly.plans if isinstance(plan, ContainerPlan)]
+        self._spark = [plan for plan in assembly.plans if isinstance(plan, SparkPlan)]
+        self._first_names = first_names
+
+    # --- clusters ----------------------------------------------------------------------------------------------------
+
+    @property
+    def clusters(self) -> list[str | None]:
+        """All of them, each once, by its first name: None is the main one."""
+        return list(dict.fromkeys([None, *self._first_names.values()]))
+
+    def same_as(self, cluster: str | None) -> str | None:
+        """The first name of a cluster that has several; None is the main one."""
+        return self._first_names.get(cluster, cluster) if cluster else None
+
+    def check_cluster(self, cluster: str | None) -> None:
+        """Raises HarnessError for a name that the settings do not have."""
+        known = list(self._first_names)
+        if cluster and cluster not in known:
+            others = f"its further clusters are: {', '.join(known)}" if known else "it has no further ones"
+            raise HarnessError(f"{cluster!r} is no cluster of {self._app.name} (rocketmq.clusters); {others}")
+
+    # --- groups ------------------------------------------------------------------------------------------------------
+
+    def container(self, group: str, cluster: str | None) -> Any:
+        """What runs the listeners of a group. Raises HarnessError for none."""
+        self.check_group(group, cluster)
+        return self._app.listeners[(cluster, group) if cluster else group]
+
+    def check_group(self, group: str, cluster: str | None = None, *, or_of_spark: bool = False) -> None:
+        """Raises HarnessError for a group that no listener has, and unless said otherwise for one of Spark's."""
+        self.check_cluster(cluster)
+        if or_of_spark and (group, cluster or None) in [(plan.group, plan.cluster or None) for plan in self._spark]:
+            return
+        known = [plan.group for plan in self.plans if (plan.cluster or None) == (cluster or None)]
+        if group not in known:
+            elsewhere = [plan.cluster for plan in self.plans if plan.group == group and plan.cluster]
+            whose = f"cluster {cluster}" if cluster else self._app.name
+            raise HarnessError(
+                f"{self._no_group(group, whose)}; its groups are: {', '.join(known) or 'none'}"
+                + (f" (cluster {elsewhere[0]} has one: write cluster={elsewhere[0]!r})" if elsewhere else "")
+            )
+
+    def _no_group(self, group: Any, whose: str) -> str:
+        asked = group if isinstance(group, str) else name_of(getattr(group, "__func__", group))
+        if asked in [plan.group for plan in self._spark]:
+            return f"{asked!r} is the group of a Spark listener, which consumes nothing here: call it by harness.batch"
+        for plan in self.plans:
+            if asked != plan.group and asked in [function.signature.name for function in plan.functions]:
+                return f"{asked!r} is a handler, and its group is {plan.group!r}"
+        return f"{asked!r} is no group of {whose}"
+
+    def retries_of(self, group: str, cluster: str | None) -> int:
+        """How often a message of a group comes again before it is given up; ``cluster`` is a first name."""
+        for plan in self.plans:
+            if plan.group == group and self.same_as(plan.cluster) == cluster:
+                options = plan.options
+                if options.message_model is MessageModel.BROADCASTING:
+                    return 0
+                times = options.max_reconsume_times
+                return 16 if times < 0 and options.consume_mode is ConsumeMode.CONCURRENTLY else times
+        return 16
+
+    # --- handlers ----------------------------------------------------------------------------------------------------
+
+    def handlers(self, handler: Callable[..., Any] | str) -> list[HandlerSignature]:
+        """Those that are meant by a function or a name. Raises HarnessError for none."""
+        plain = getattr(handler, "__func__", handler)
+        known = [function.signature for plan in self.plans for function in plan.functions]
+        found = [each for each in known if plain is each.function or plain == each.name]
+        if not found:
+            raise HarnessError(self._no_handler(plain, [each.name for each in known]))
+        return found
+
+    def _no_handler(self, asked: Any, known: Sequence[str]) -> str:
+        name = asked if isinstance(asked, str) else name_of(asked)
+        if any(asked in (plan.signature.function, plan.name) for plan in self._spark):
+            return f"{name} is a Spark listener: harness.batch calls it, and returns what it returned"
+        handlers = f"its handlers are: {', '.join(known) or 'none'}"
+        if any(asked == plan.group for plan in self.plans):
+            return f"{name} is a group of {self._app.name}, and calls are those of a handler; {handlers}"
+        return f"{name} is no handler of {self._app.name}; {handlers}"
 
 
 def topics_of(plans: Iterable[Any], belongs: Callable[[str | None], bool]) -> list[str]:
     """Those that listeners take from, and those that they send on to, of clusters that ``belongs`` says; None is the
-    main one. Of a Spark listener its topic, and that of its dead letters; of other kinds of listeners none."""
+    main one. Of a Spark listener its topic, and that of its dead letters; of other kinds of listeners none.
+
+    They are there before they are asked for: no test waits for one to be made.
+    """
     topics: dict[str, None] = {}
     for plan in plans:
         if isinstance(plan, SparkPlan) and belongs(plan.cluster):

@@ -6,13 +6,12 @@ machine of the service, and what of servers can be seen and done.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 from rocketbox.application import RocketBox
-from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.loading import Launch
 from rocketbox.autoconfigure.machine import Machine
 from rocketbox.broker.delay import record_of
@@ -26,7 +25,7 @@ from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.testing.addresses import MAIN, same_clusters
 from rocketbox.testing.errors import HarnessError, StuckError
 from rocketbox.testing.faults import ClusterFaults, Faults, HandlerFaults
-from rocketbox.testing.listened import topics_of
+from rocketbox.testing.listened import Listened, topics_of
 from rocketbox.testing.loop_turns import LoopTurns
 from rocketbox.testing.machine import CLIENT, EMBEDDED, HarnessServers
 from rocketbox.testing.memory_cluster import MemoryCluster
@@ -52,7 +51,7 @@ class MemoryWorld:
         *,
         given: frozenset[str],
         in_loop: Callable[[Callable[[], object]], object],
-        planned: Callable[[Assembly], object],
+        listened: Listened,
     ) -> None:
         self.clock = VirtualClock(start_ms)
         self.pace: Pace
@@ -60,10 +59,9 @@ class MemoryWorld:
         self._turns = turns
         self._given = given
         self._in_loop = in_loop
-        self._planned = planned
+        self._listened = listened
         self._seen: Observer
         self._servers: HarnessServers | None = None
-        self._same: Mapping[str, str | None] = {}
         self._disturbed = False
 
     def begin(self, seen: Observer, patience: float) -> None:
@@ -77,7 +75,7 @@ class MemoryWorld:
         network = HarnessNetwork(self._turns.start)
 
         def topics(cluster: str | None) -> list[str]:
-            return topics_of(self._app.assembly.plans, lambda name: self.same_as(name) == cluster)
+            return topics_of(self._app.assembly.plans, lambda name: self._listened.same_as(name) == cluster)
 
         def cluster(name: str | None, options: EmbeddedOptions) -> MemoryCluster:
             return MemoryCluster(
@@ -92,9 +90,9 @@ class MemoryWorld:
 
         def servers(options: EmbeddedOptions) -> LocalServers:
             assembly = self._app.assembly
-            self._planned(assembly)
-            self._same = same_clusters(assembly, self._given)
-            self._servers = HarnessServers(options, cluster=cluster, clusters=self._same)
+            same = same_clusters(assembly, self._given)
+            self._listened.planned(assembly, same)
+            self._servers = HarnessServers(options, cluster=cluster, clusters=same)
             return self._servers
 
         machine = Machine(
@@ -105,8 +103,8 @@ class MemoryWorld:
             servers=servers,
             client_options=CLIENT,
             name_server=lambda name, said: self._cluster(name).name_server_address,
-            send_middleware=lambda name: (self._seen.sends_to(self.same_as(name)),),
-            consume_middleware=lambda name: (self._seen.calls_of(self.same_as(name)),),
+            send_middleware=lambda name: (self._seen.sends_to(self._listened.same_as(name)),),
+            consume_middleware=lambda name: (self._seen.calls_of(self._listened.same_as(name)),),
             handler_middleware=(failing,),
         )
         ours: dict[str, object] = {f"rocketbox.embedded.{key}": value for key, value in EMBEDDED.items()}
@@ -117,15 +115,6 @@ class MemoryWorld:
 
     def _broker_started(self, cluster: MemoryCluster) -> None:
         self._seen.watch_store(cluster.broker.store, cluster.name)
-
-    @property
-    def clusters(self) -> list[str]:
-        """The further clusters, by the names that the settings have for them."""
-        return list(self._same)
-
-    def same_as(self, cluster: str | None) -> str | None:
-        """The first name of a cluster that has several; None is the main one."""
-        return self._same.get(cluster, cluster) if cluster else None
 
     def _cluster(self, name: str | None) -> MemoryCluster:
         if self._servers is None:
@@ -138,7 +127,7 @@ class MemoryWorld:
         """Have all servers run, answer and have room; whether there was a fault since this was asked last."""
         was_disturbed, self._disturbed = self._disturbed, False
         if was_disturbed:
-            for name in {None, *self._same.values()}:
+            for name in self._listened.clusters:
                 faults = self._faults(name)
                 if not self._cluster(name).runs:
                     await faults.broker.start()
@@ -148,7 +137,7 @@ class MemoryWorld:
 
     def pass_over_delays(self) -> None:
         """Let nothing that waits for its time, of retries or delays, come any more."""
-        for name in {None, *self._same.values()}:
+        for name in self._listened.clusters:
             self._running(name).broker.delayed.pass_over()
 
     def faults(self, cluster: str | None) -> ClusterFaults:

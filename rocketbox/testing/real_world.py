@@ -34,7 +34,7 @@ from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.testing.addresses import MAIN, servers_in
 from rocketbox.testing.errors import HarnessError, StuckError
 from rocketbox.testing.faults import ClusterFaults, HandlerFaults
-from rocketbox.testing.listened import topics_of
+from rocketbox.testing.listened import Listened, topics_of
 from rocketbox.testing.observer import Observer
 from rocketbox.testing.records import Outcome
 
@@ -130,16 +130,15 @@ class RealWorld:
         name_servers: Mapping[str, str],
         *,
         tell: Callable[[str], object],
-        planned: Callable[[Assembly], object],
+        listened: Listened,
     ) -> None:
         self.clock = RunClock()
         self.pace: RealPace
         self._app = app
         self._name_servers = dict(name_servers)
         self._tell = tell
-        self._planned = planned
+        self._listened = listened
         self._seen: Observer
-        self._same: dict[str, str | None] = {}
         self._admins: dict[str | None, Admin] = {}
 
     def begin(self, seen: Observer, patience: float) -> None:
@@ -156,30 +155,29 @@ class RealWorld:
             clock=self.clock,
             storage=MemoryStorage(),  # of offsets that clients keep themselves: there are none of earlier runs
             name_server=lambda name, said: self._name_servers[name],
-            send_middleware=lambda name: (self._seen.sends_to(self.same_as(name)),),
-            consume_middleware=lambda name: (self._seen.calls_of(self.same_as(name)),),
+            send_middleware=lambda name: (self._seen.sends_to(self._listened.same_as(name)),),
+            consume_middleware=lambda name: (self._seen.calls_of(self._listened.same_as(name)),),
             handler_middleware=(failing,),
         )
         settings = {**launch.settings, MAIN: self._name_servers[""]}
         launch = replace(launch, settings=settings, machine=machine)
         assembly = self._app.checked(launch)
-        self._planned(assembly)
-        self._find_clusters(assembly)
+        self._listened.planned(assembly, self._find_clusters(assembly))
         async with AsyncExitStack() as stack:
-            for cluster in (None, *self._same):
-                if self.same_as(cluster) == cluster:
-                    admin = Admin(self._name_servers[cluster or ""])
-                    self._admins[cluster] = await stack.enter_async_context(admin)
+            for cluster in self._listened.clusters:
+                self._admins[cluster] = await stack.enter_async_context(Admin(self._name_servers[cluster or ""]))
             plans = [plan for plan in assembly.plans if isinstance(plan, ContainerPlan)]
             for cluster, admin in self._admins.items():
-                for topic in topics_of(plans, lambda name, cluster=cluster: self.same_as(name) == cluster):  # type: ignore[misc]  # called at once
+                for topic in topics_of(plans, lambda name, cluster=cluster: self._listened.same_as(name) == cluster):  # type: ignore[misc]  # called at once
                     await self._make(admin, topic)
             for plan in plans:
                 if plan.options.message_model is MessageModel.CLUSTERING:
                     await self._begin_at_the_end(plan)
             yield launch
 
-    def _find_clusters(self, assembly: Assembly) -> None:
+    def _find_clusters(self, assembly: Assembly) -> dict[str, str | None]:
+        """The first name of each further cluster, None for the main one. Raises HarnessError where one has none."""
+        first_names: dict[str, str | None] = {}
         known: dict[frozenset[str], str | None] = {servers_in(self._name_servers[""]): None}
         for name, own in assembly.rocketmq.clusters.items():
             if own.name_server is None or own.is_off:
@@ -190,7 +188,8 @@ class RealWorld:
                     f"none but those that it is given: start pytest with --rocketbox-name-server={name}=host:port as "
                     f'well, or write Harness(name_server={{"": "host:port", "{name}": "host:port"}})'
                 )
-            self._same[name] = known.setdefault(servers_in(self._name_servers[name]), name)
+            first_names[name] = known.setdefault(servers_in(self._name_servers[name]), name)
+        return first_names
 
     async def _make(self, admin: Admin, topic: str) -> None:
         """The topic on all brokers that do not have it."""
@@ -202,7 +201,7 @@ class RealWorld:
 
     async def _begin_at_the_end(self, plan: ContainerPlan) -> None:
         """Have the group know nothing of what is stored for it already. Raises HarnessError while somebody is in it."""
-        admin = self._admins[self.same_as(plan.cluster)]
+        admin = self._admins[self._listened.same_as(plan.cluster)]
         members = await admin.members(plan.group)
         if members:
             raise HarnessError(
@@ -234,7 +233,7 @@ class RealWorld:
         """What a group has not consumed, or cannot yet; one that is paused on purpose has nothing to do."""
         if container.state().status is not ContainerStatus.RUNNING:
             return []
-        group, admin = container.group, self._admins[self.same_as(container.cluster)]
+        group, admin = container.group, self._admins[self._listened.same_as(container.cluster)]
         state = container.consumer.state()
         at = {each.queue: each.commit_offset for each in state.queues}
         left = [f"group {group} waits for topic {topic}" for topic in state.topics_without_route]
@@ -252,7 +251,7 @@ class RealWorld:
         """Whether a queue in order waits for a message that has failed: now there is nothing to do for it."""
         if container.plan.options.consume_mode is not ConsumeMode.ORDERLY:
             return False
-        cluster = self.same_as(container.cluster)
+        cluster = self._listened.same_as(container.cluster)
         for call in reversed(self._seen.calls):
             first = call.messages[0]
             if (call.group, call.cluster, first.topic, first.queue_id) == (
@@ -263,15 +262,6 @@ class RealWorld:
 
     # --- servers -----------------------------------------------------------------------------------------------------
 
-    @property
-    def clusters(self) -> list[str]:
-        """The further clusters, by the names that the settings have for them."""
-        return list(self._same)
-
-    def same_as(self, cluster: str | None) -> str | None:
-        """The first name of a cluster that has several; None is the main one."""
-        return self._same.get(cluster, cluster) if cluster else None
-
     async def mend(self) -> bool:
         """Whether there was a fault: never here."""
         return False
@@ -281,7 +271,7 @@ class RealWorld:
 
     async def ends(self, cluster: str | None, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """The ends of queues."""
-        admin = self._admins[self.same_as(cluster)]
+        admin = self._admins[self._listened.same_as(cluster)]
         return {queue: await admin.max_offset(queue) for queue in queues}
 
     def faults(self, cluster: str | None) -> ClusterFaults:
