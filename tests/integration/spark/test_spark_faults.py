@@ -26,6 +26,7 @@ from rocketbox.spark.loss import gap_in_words
 from tests.chaos.spark_kinds import soon_deleted, told_as_gone
 from tests.chaos.spark_world import World
 from tests.support.process_tree import command_of, end_at_once, parents
+from tests.support.spark.listeners import MINUTES
 from tests.support.spark.topics import Broker, BrokerBeside, rows_of, wait_for
 
 if TYPE_CHECKING:
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.spark
-
-IF_ALL = pytest.mark.skipif(
-    os.environ.get("ROCKETBOX_TESTS") != "all", reason="takes most of a minute: runs with ROCKETBOX_TESTS=all"
-)
 
 Places = Counter[tuple[str, int, int]]
 
@@ -151,7 +148,6 @@ def starts_of(broker: Broker, topic: str) -> dict[int, int]:
     return broker.ask(ask)
 
 
-@IF_ALL
 def test_one_of_two_brokers_may_be_away_and_the_other_one_is_read(spark: SparkSession, tmp_path: Path) -> None:
     sink = Sink()
     with Broker(tmp_path / "a") as broker:
@@ -159,15 +155,15 @@ def test_one_of_two_brokers_may_be_away_and_the_other_one_is_read(spark: SparkSe
             broker.ask(lambda admin: admin.create_topic("t", queues=4))
             expected = places(broker.send("t", rows_of(0, 160)))
             query = start(spark, broker, "t", sink, tmp_path, now=False)
-            wait_for(lambda: sink.found == expected, unless=query.exception)
+            wait_for(lambda: sink.found == expected, MINUTES, unless=query.exception)
         of_one = places(broker.send("t", rows_of(160, 240)))
         assert {name for name, _, _ in of_one} == {"broker-a"}
-        wait_for(lambda: of_one <= sink.found, unless=query.exception)
+        wait_for(lambda: of_one <= sink.found, MINUTES, unless=query.exception)
         with BrokerBeside(tmp_path / "b", "broker-b", broker.name_server):
             of_both = places(broker.send("t", rows_of(240, 400)))
             assert {name for name, _, _ in of_both} == {"broker-a", "broker-b"}
             expected += of_one + of_both
-            wait_for(lambda: expected <= sink.found, unless=query.exception)
+            wait_for(lambda: expected <= sink.found, MINUTES, unless=query.exception)
             query.stop()
     assert sink.found == expected
 
@@ -187,7 +183,6 @@ def test_the_count_notices_what_is_missing_and_what_stands_there_twice(tmp_path:
     assert told_as_gone(line) == {("broker-a", 2, offset) for offset in (5, 6, 7)}
 
 
-@IF_ALL
 def test_a_replica_in_another_process_goes_on_where_one_was_killed_between_write_and_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
