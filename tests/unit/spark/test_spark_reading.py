@@ -449,6 +449,22 @@ async def test_the_machine_that_a_broker_suggests_is_asked_and_the_master_when_i
     assert log.brokers[:3] == [MASTER_ID, MASTER_ID, 2]
 
 
+class WithoutItsReplica(LogOfABroker):
+    """Its master suggests a replica that nobody reaches."""
+
+    async def pull_records(self, *arguments: Any, **options: Any) -> Any:
+        if options["broker_id"] != MASTER_ID:
+            self.failures.append(ConnectError("127.0.0.1:1", "refused"))
+        return await super().pull_records(*arguments, **options)
+
+
+async def test_a_suggested_machine_that_is_away_is_given_up_for_the_master() -> None:
+    log = WithoutItsReplica({QUEUE: queue_of(range(70))}, most=10)
+    log.suggests = 2
+    assert await read(log, 0, 40) == list(range(40))
+    assert set(log.brokers) == {MASTER_ID, 2}
+
+
 async def test_a_task_that_ends_early_pulls_no_more() -> None:
     log = LogOfABroker({QUEUE: queue_of(range(100_000, 100_100), first=0, end=200_000)})
     reading = Reading([QueueRange(QUEUE, 0, 200_000)], options(tags="B"), StillClock())
