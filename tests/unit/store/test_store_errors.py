@@ -15,6 +15,7 @@ from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import FlushDiskType, StoreOptions
 from rocketbox.errors import StoreFailedError, StoreFullError, StoreStalledError
 from rocketbox.storage.memory_storage import MemoryStorage
+from tests.support.store.crash_checks import inline_pools
 from tests.support.store.store_tools import (
     LOG,
     ROOT,
@@ -170,30 +171,32 @@ async def test_a_write_that_finds_no_place_is_taken_back_and_goes_on_by_itself_l
         assert store.report.truncated_bytes == 0
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_an_error_amid_messages_that_became_durable_together_loses_and_doubles_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    storage, clock = MemoryStorage(), ManualClock()
-    async with opened(storage, clock=clock) as store:
-        add, calls = store._derived.add_to_queue, 0
+    clock = ManualClock(threads=False)
+    with inline_pools():
+        async with opened(MemoryStorage(), clock=clock) as store:
+            add, calls = store._derived.add_to_queue, 0
 
-        def add_once_failing(*arguments: Any) -> int:
-            nonlocal calls
-            calls += 1
-            if calls == 5:
-                raise MemoryError
-            return add(*arguments)
+            def add_once_failing(*arguments: Any) -> int:
+                nonlocal calls
+                calls += 1
+                if calls == 5:
+                    raise MemoryError
+                return add(*arguments)
 
-        monkeypatch.setattr(store._derived, "add_to_queue", add_once_failing)
-        ends = [store.put(message(number, size=30 + 7 * number)).end_offset for number in range(9)]
-        await store.durable(ends[-1])
-        assert [trouble.what for trouble in store.troubles.current] == [BEHIND]
-        await until(lambda: not store.troubles.current, clock)
-        assert calls == 10
-        assert numbers(store) == list(range(9))
-        await put_all(store, message(9))
-        assert numbers(store) == list(range(10))
-        await check_index(store, *range(10))
+            monkeypatch.setattr(store._derived, "add_to_queue", add_once_failing)
+            ends = [store.put(message(number, size=30 + 7 * number)).end_offset for number in range(9)]
+            await store.durable(ends[-1])
+            assert [trouble.what for trouble in store.troubles.current] == [BEHIND]
+            await until(lambda: not store.troubles.current, clock)
+            assert calls == 10
+            assert numbers(store) == list(range(9))
+            await put_all(store, message(9))
+            assert numbers(store) == list(range(10))
+            await check_index(store, *range(10))
 
 
 async def test_what_was_put_behind_a_message_without_a_place_is_taken_back_with_it() -> None:
