@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -54,6 +55,7 @@ from rocketbox.spark.starting import CLOCKS_DIFFER_MS
 from rocketbox.spark.states import ENDED, Situation, SparkListenerState
 from rocketbox.spark.takeover import not_shared
 from rocketbox.spark.topic_watch import TopicWatch
+from rocketbox.spark.worker_client import gather
 from rocketbox.tasks import SupervisedTask, Supervisor
 
 __all__ = [
@@ -143,6 +145,7 @@ class SparkListenerContainer:
         self._query: StreamingQuery | None = None
         self._session: SparkSession | None = None
         self._watching: SupervisedTask | None = None
+        self._took_over: bool | None = None  # the checkpoint is to be looked at: was another driver seen to read it?
 
     async def __aenter__(self) -> Self:
         self._stop_asked = anyio.Event()
@@ -336,10 +339,10 @@ class SparkListenerContainer:
 
     async def _run_once(self) -> BaseException | None:
         """From the topic to the end of a query; what ended it, None where it is nobody's fault."""
-        took_over: bool | None = False
-        if is_new := not self._keeper.held:
+        if not self._keeper.held:
             took_over = await self._unless_stopped(self._until_it_may_read)
-        if took_over is None or self._has_stopped():
+            self._took_over = took_over or bool(self._took_over)
+        if self._has_stopped():
             return None
         session = await self._unless_stopped(self._runtime.session)
         if session is None:
@@ -350,8 +353,9 @@ class SparkListenerContainer:
             return None
         log = await self._threads.run(BatchLog, session, checkpoint_location(self.options.checkpoint))
         planned = await self._threads.run(log.last_planned)
-        if is_new:
-            await self._check_checkpoint(planned, took_over)
+        if self._took_over is not None:  # also where a step behind the lease has failed the last time
+            await self._check_checkpoint(planned, self._took_over)
+            self._took_over = None
         self._position.begins(await self._threads.run(log.read_up_to, planned))
         await self._threads.run(self._batches.begin, log, planned, self._lease, self._portal)
         if self._has_stopped():
@@ -409,8 +413,7 @@ class SparkListenerContainer:
         """Raise ConfigurationError when others have read on, and this checkpoint does not know of it."""
         options, admin = self.options, self._admin
         end = None if planned is None or planned.end is None else decode_offset(planned.end).queues
-        queues = await admin.queues(options.topic)
-        committed = {queue: await admin.committed(options.group, queue) for queue in queues}
+        committed = await gather(partial(admin.committed, options.group), await admin.queues(options.topic))
         refusal = not_shared(
             options.checkpoint, options.group, self.signature.where, end=end, committed=committed, took_over=took_over
         )

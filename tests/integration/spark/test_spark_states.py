@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rocketbox.client import Admin, MQClientInstance
 from rocketbox.clock import RealClock
+from rocketbox.errors import ConnectError
 from rocketbox.listeners import ContainerStatus
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import dlq_topic
@@ -336,6 +338,45 @@ async def test_a_replica_stands_by_and_takes_over_where_the_checkpoint_is_shared
         assert "the checkpoint is not shared: group replicas has read" in str(drivers["three"].state().reason)
         ends["three"].set()
     assert [seen[name].rows for name in seen] == [[0, 1, 2, 3], [4, 5], []]
+
+
+@pytest.mark.parametrize("fails", ["session", "committed"])
+async def test_a_checkpoint_that_is_not_shared_is_refused_also_where_a_step_before_has_failed(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    await send(broker, topic, 0, 4)
+    runtime, seen = SparkRuntime("tests", {}), Seen()
+    first = spark_listener(seen.handle, client, topic, tmp_path / "one", runtime=runtime)
+    async with first:
+        await until(lambda: first.state().progress.get("lag") == 0)
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    again = spark_listener(seen.handle, client, topic, tmp_path / "one", runtime=runtime)
+    async with again:
+        await send(broker, topic, 4, 6)
+        await until(lambda: seen.rows == [0, 1, 2, 3, 4, 5])
+        await until(lambda: again.state().progress.get("lag") == 0)
+
+    failures = [ConnectError("127.0.0.1:1", "it was away for a moment")]
+
+    def fails_once(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(*arguments: Any, **options: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return await function(*arguments, **options)
+
+        return call
+
+    if fails == "session":
+        monkeypatch.setattr(runtime, "session", fails_once(runtime.session))
+    else:
+        monkeypatch.setattr(Admin, "committed", fails_once(Admin.committed))
+    behind = spark_listener(seen.handle, client, topic, tmp_path / "copy", runtime=runtime)
+    async with behind:
+        await until(lambda: behind.has_ended or len(seen.rows) > 6)
+        assert not failures
+        assert behind.status is SparkListenerState.FAILED
+        assert "the checkpoint is not shared" in str(behind.state().reason)
+    assert seen.rows == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_java_process_that_is_killed_is_replaced_and_a_dead_one_does_not_fail_the_stop(tmp_path: Path) -> None:
