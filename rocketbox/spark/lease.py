@@ -8,12 +8,14 @@ group itself must have none. A lock is confirmed every 20 s and free at the brok
     free     -> held      all brokers of the topic have given their locks: nobody holds one
     held     -> held      one broker confirms, whatever the others say: who comes needs all of them
     held     -> free      no broker has confirmed for 50 s, by whichever of the machine's clocks has gone further (one
-                          stands still while the machine sleeps), or those that answer have given the locks to another
+                          stands still while the machine sleeps), or those that answer have given the locks to another;
+                          brokers that have the topic no more confirm nothing against those that have it
     free     -> settling  as held, but somebody was seen to hold it before: a broker that was started anew has forgotten
                           the locks, and their holder hears of it when it asks next, which is within 20 s
     settling -> held      20 s later
 
-Who has lost it, or has given it back, takes it anew from the beginning: a confirmation that comes late changes nothing.
+Who has lost it, or has given it back, takes it anew from the beginning: a confirmation that comes late changes nothing,
+for another driver may have come meanwhile, read on, and gone.
 
 What this is not: a driver that is paused for longer than 50 s (its machine sleeps) goes on with the batch it was in,
 while another one has begun. Neither can Spark take back what a function has written: sinks stay idempotent.
@@ -157,7 +159,7 @@ class Lease:
     async def confirm(self) -> None:
         """Return when a broker has said right now that it is held. Raises LeaseLostError.
 
-        While no broker answers, what they said last counts until it is 50 s old.
+        While no broker answers, what they said last counts until it is 50 s old; from then on none is asked any more.
         """
         asked = self._clock.monotonic()
         async with anyio.create_task_group() as tasks:
@@ -215,27 +217,31 @@ class Lease:
     async def _confirm_everywhere(self) -> bool:
         """Whether all brokers have confirmed it; also those that have the topic only now."""
         try:
-            brokers = {*await self._brokers(), *self._confirmed}
+            route = set(await self._brokers())
         except RocketBoxError:
-            brokers = self._asked | self._confirmed.keys()
-        confirmed: list[bool] = []
+            route = set()
+        brokers = route | self._confirmed.keys() if route else self._asked | self._confirmed.keys()
+        answers: dict[str, bool | None] = {}
 
         async def ask(broker: str) -> None:
-            confirmed.append(await self._confirm(broker))
+            answers[broker] = await self._confirm(broker)
 
         async with anyio.create_task_group() as tasks:
             for broker in brokers:
                 tasks.start_soon(ask, broker)
-        return all(confirmed)
+        if any(answers[broker] is False for broker in route) and not self._confirmed.keys() & route:
+            self._confirmed.clear()  # the topic has moved, and who has its locks there needs no others
+        return all(answers.values())
 
-    async def _confirm(self, broker: str) -> bool:
-        if not self._wanted:
-            return False
+    async def _confirm(self, broker: str) -> bool | None:
+        """Whether the broker's lock is ours still; None: it does not say, or it is too late to ask."""
+        if not self.held:
+            return None
         try:
             given = await self._lock(broker)
         except RocketBoxError as error:
             self._tell(broker, f"did not confirm it: {error}")
-            return False
+            return None
         if given:
             self._told.over(broker)
         else:
