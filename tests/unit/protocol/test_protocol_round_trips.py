@@ -272,7 +272,7 @@ def test_what_is_not_said_of_a_topic_or_a_record_is_apaches_default() -> None:
         "topic": "T", "defaultTopic": "TBW102", "readQueueNums": "8", "writeQueueNums": "8", "perm": "6",
         "topicFilterType": "SINGLE_TAG", "order": "false",
     }  # fmt: skip
-    assert SubscriptionData("T", "*").sub_version == 0
+    assert parse_subscription("T", "*").sub_version == SubscriptionData("T", "*").sub_version == 0
     message, _ = decode_message(encode_stored_message(StoredMessage("t", 0, b"x")))
     assert (message.store_timestamp_ms, message.born_timestamp_ms, message.reconsume_times) == (0, 0, 0)
     assert (message.queue_offset, message.commit_log_offset, message.sys_flag, message.flag) == (0, 0, 0, 0)
