@@ -410,8 +410,8 @@ def _nothing() -> None:
 def _do(job: Job) -> None:
     try:
         job.result = job.run()
-    except (StopIteration, KeyboardInterrupt) as error:
-        # The one would end the coroutine that awaits; the other, which comes from no keyboard here, the process.
+    except (StopIteration, GeneratorExit, KeyboardInterrupt) as error:
+        # They would end the coroutine that awaits, or the process: the last one comes from no keyboard here.
         job.failure = RuntimeError(f"the function raised {type(error).__name__}")
         job.failure.__cause__ = error
     except BaseException as error:  # whatever it is belongs to who awaits it

@@ -45,7 +45,7 @@ from rocketbox.protocol.codes import dlq_topic, retry_topic
 from rocketbox.safe_repr import safe_repr
 from rocketbox.tasks import Supervisor
 
-__all__ = ["ConcurrentConsumer", "OrderlyConsumer"]
+__all__ = ["ConcurrentConsumer", "HandlerEndedError", "OrderlyConsumer"]
 
 _log = logging.getLogger(__name__)
 

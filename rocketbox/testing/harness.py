@@ -210,18 +210,31 @@ class Harness:
         await self._host
 
     async def _end(self) -> None:
-        """Have the service stop; what still goes on in real time has a second, then time passes all the same."""
+        """Have the service stop. Handlers that still go on in real time have a second, hooks the patience of the
+        harness; then time passes all the same."""
         self._stop.set()
-        with anyio.CancelScope(shield=True):
-            self._pace.patience = min(self._pace.patience, PATIENCE_AT_THE_END)
-            with suppress(StuckError):
-                await self._pace.until(self._host.done)
-            self._pace.regardless = True
-            if not await self._pace.until(self._host.done):
-                self._host.cancel()
-        self._turns.unwatch()
-        self._runs, self._over = False, True
-        _running.discard(self)
+        try:
+            await self._turns.see_through(self._until_it_stopped(), "end of the harness")
+        finally:
+            self._host.cancel()
+            self._turns.unwatch()
+            self._runs, self._over = False, True
+            _running.discard(self)
+
+    async def _until_it_stopped(self) -> None:
+        pace, stopped, seen = self._pace, self._host.done, self._seen
+        pace.patience = min(self._patience, PATIENCE_AT_THE_END)
+        with suppress(StuckError):
+            await pace.until(stopped)
+        if seen.running:
+            pace.regardless = True
+            await pace.until(lambda: stopped() or not seen.running)
+            pace.regardless = False
+        pace.patience = self._patience
+        with suppress(StuckError):
+            await pace.until(stopped)
+        pace.regardless = True
+        await pace.until(stopped)
 
     async def _run(self) -> None:
         config, profiles, settings, beans, hooks = self._launch
@@ -245,14 +258,19 @@ class Harness:
         else:
             self._blocking.call(call)
 
-    def _let_time_pass(self, done: Callable[[], bool]) -> None:
-        """Somebody waits for an answer whom no drain waits for: time goes on, if it must, until ``done()``."""
+    def _let_time_pass(self, done: Callable[[], bool], give_up: Callable[[HarnessError], object]) -> None:
+        """Somebody waits for an answer whom no drain waits for: time goes on, if it must, until ``done()``.
+
+        ``give_up(error)`` is called where it cannot.
+        """
         if not self.is_virtual:
             return  # it goes on by itself
 
         async def pass_time() -> None:
-            with suppress(StuckError):  # whoever drains is told
+            try:
                 await self._pace.until(done)
+            except HarnessError as error:
+                give_up(error)
 
         self._turns.start(pass_time(), "time of a send")
 

@@ -3,21 +3,23 @@
 Only under asyncio. A task waits for rocketbox when the innermost code of its await is rocketbox's own: a send that is
 not answered, a sleep on the clock. Only time that is moved can end that. Whatever else it waits for (a sleep of the
 user's own, a socket, a thread, a lock) goes on in real time, and must not see the virtual one move; where a task waits
-for others, by ``await``, ``gather`` or a task group, these are looked at.
+for others, by ``await``, ``gather``, ``wait``, ``shield`` or a task group, these are looked at. Where all code of an
+await is of Python's own libraries (``create_task(asyncio.sleep(1))``), it goes on in real time as well.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import inspect
 import os
 import sysconfig
 from asyncio import taskgroups
 from asyncio import tasks as asyncio_tasks
 from collections.abc import Awaitable, Callable, Coroutine, Sized
-from contextlib import _AsyncGeneratorContextManager
 from contextvars import Context
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import anyio
@@ -34,11 +36,10 @@ OWN = str(Path(__file__).resolve().parents[1]) + os.sep
 ANYIO = str(Path(anyio.__file__).parent) + os.sep
 LIBRARIES = (sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep, ANYIO)
 SITE = os.sep + "site-packages" + os.sep
-WAITS_FOR_TASKS = frozenset({"wait_for", "wait", "_wait", "gather", "__aexit__"})
-WAITS_FOR_TASKS_IN = (asyncio_tasks.__file__, taskgroups.__file__, ANYIO)
-DRIVES_A_GENERATOR = frozenset(
-    {_AsyncGeneratorContextManager.__aenter__.__code__, _AsyncGeneratorContextManager.__aexit__.__code__}
-)
+FRAMES = ("cr_frame", "gi_frame", "ag_frame")
+SHIELDS = "shield.<locals>._outer_done_callback"
+WAITS_FOR_ONE = frozenset({asyncio.wait_for.__code__, asyncio_tasks._cancel_and_wait.__code__})  # type: ignore[attr-defined]
+LEAVES_A_GROUP = frozenset({"__aexit__", "_aexit"})
 DRIVES_BY_HAND = frozenset({_resumed.__code__})  # it passes on what the handler waits for
 IN_THREADS = frozenset({WorkerPool.run.__code__})
 MOST_TURNS = 200_000  # of the loop, without rest: something runs on for ever
@@ -155,6 +156,19 @@ class LoopTurns:
         """A task that belongs to no task group, and so may be waited for in any other task."""
         return self.loop.create_task(work, name=name)
 
+    async def see_through(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        """Return when it has ended, however often this task is cancelled meanwhile; that is raised then."""
+        task, cancelled = self.start(work, name), None
+        with anyio.CancelScope(shield=True):
+            while not task.done():
+                try:
+                    await asyncio.wait([task])
+                except asyncio.CancelledError as error:
+                    cancelled = error
+            if cancelled is not None:
+                raise cancelled
+            await task
+
     def call_soon(self, call: Callable[[], object]) -> None:
         """Have it called in the next turn."""
         self.loop.call_soon(call)
@@ -190,29 +204,57 @@ def real_wait(task: asyncio.Task[Any] | None, awaited: Awaitable[Any] | None = N
     return _real_wait(task, awaited, set())
 
 
-def _real_wait(task: Any, awaited: Any, seen: set[int]) -> str | None:
-    if task is None or id(task) in seen or task.done():
+def _real_wait(waiting: Any, awaited: Any, seen: set[int]) -> str | None:
+    """Of a task; where another future is waited for, nothing is known but that: an empty text."""
+    if waiting is None or id(waiting) in seen or waiting.done():
         return None
-    seen.add(id(task))
-    frames = _frames_of(awaited if awaited is not None else task.get_coro() if isinstance(task, asyncio.Task) else None)
-    waits_for: Any = getattr(task, "_fut_waiter", None)
-    if isinstance(waits_for, asyncio.Task):
-        return _real_wait(waits_for, None, seen)
-    if (children := getattr(waits_for, "_children", None)) is not None:  # of asyncio.gather
-        open_ = [each for each in children if not each.done()]
-        if all(isinstance(each, asyncio.Task) for each in open_):
-            return next((where for each in open_ if (where := _real_wait(each, None, seen)) is not None), None)
-    for code, line in reversed(frames):
-        if code in IN_THREADS:
+    seen.add(id(waiting))
+    frames: list[FrameType] = []
+    if isinstance(waiting, asyncio.Task):
+        frames = _frames_of(waiting.get_coro() if awaited is None else awaited)
+        waiting = getattr(waiting, "_fut_waiter", None)
+    if (others := _waited_for(waiting, frames)) is not None:
+        found = [where for each in others if (where := _real_wait(each, None, seen)) is not None]
+        if not found or any(found):
+            return next(filter(None, found), None)
+    for frame in reversed(frames):
+        if frame.f_code in IN_THREADS:
             return "a worker thread"
-        name = code.co_filename
-        if name.startswith(OWN):
+        if frame.f_code.co_filename.startswith(OWN):
             return None
-        if code.co_name in WAITS_FOR_TASKS and name.startswith(WAITS_FOR_TASKS_IN):
-            return None  # the tasks that it waits for are looked at themselves
-        if _is_users(name):
-            return f"{name}:{line} in {code.co_name}"
+        if _is_users(frame.f_code.co_filename):
+            return _line_of(frame)
+    return _line_of(frames[-1]) if frames else ""
+
+
+def _waited_for(future: Any, frames: list[FrameType]) -> list[Any] | None:
+    """The tasks and futures that a task waits for, whose innermost code is ``frames``; None where it knows of none.
+
+    ``future`` is what it is at: one of them, that of a ``gather`` or a ``shield``, or one that only says that those
+    of ``asyncio.wait``, ``asyncio.wait_for`` (Python 3.11) or a task group have ended.
+    """
+    if isinstance(future, asyncio.Task):
+        return [future]
+    if (children := getattr(future, "_children", None)) is not None:  # of asyncio.gather
+        return list(children)
+    for callback, _ in getattr(future, "_callbacks", None) or ():
+        if getattr(callback, "__qualname__", "") == SHIELDS:
+            return [inspect.getclosurevars(callback).nonlocals["inner"]]
+    if not frames:
+        return None
+    code, known = frames[-1].f_code, frames[-1].f_locals
+    if code in WAITS_FOR_ONE:
+        return [known["fut"]]
+    if code is asyncio_tasks._wait.__code__:  # type: ignore[attr-defined]
+        return list(known["fs"])
+    if code.co_name in LEAVES_A_GROUP and code.co_filename.startswith((taskgroups.__file__, ANYIO)):
+        tasks = getattr(known.get("self"), "_tasks", None)
+        return None if tasks is None else list(tasks)
     return None
+
+
+def _line_of(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
 def _is_users(file: str) -> bool:
@@ -222,22 +264,22 @@ def _is_users(file: str) -> bool:
 
 def waits_for_rocketbox(awaited: Awaitable[Any] | None) -> bool:
     """Whether the innermost code of a coroutine, beside libraries, is rocketbox's own."""
-    files = [code.co_filename for code, _ in reversed(_frames_of(awaited))]
+    files = [frame.f_code.co_filename for frame in reversed(_frames_of(awaited))]
     return next((name.startswith(OWN) for name in files if not name.startswith(LIBRARIES) or SITE in name), False)
 
 
-def _frames_of(awaited: Any) -> list[tuple[CodeType, int]]:
-    """Code and line of a coroutine and of all that it awaits, the outermost first."""
+def _frames_of(awaited: Any) -> list[FrameType]:
+    """The frames of a coroutine and of all that it awaits, the outermost first."""
     found = []
     while awaited is not None:
-        frame: FrameType | None = _first_of(awaited, "cr_frame", "gi_frame", "ag_frame")
+        frame: FrameType | None = _first_of(awaited, *FRAMES)
         inner = None
         if frame is not None:
-            found.append((frame.f_code, frame.f_lineno))
+            found.append(frame)
             if frame.f_code in DRIVES_BY_HAND:
                 inner = frame.f_locals.get("handling")
-            elif frame.f_code in DRIVES_A_GENERATOR:
-                inner = frame.f_locals["self"].gen
+        else:  # a step of an asynchronous generator, or what __await__() of a coroutine is: they do not say of what
+            inner = next((each for each in gc.get_referents(awaited) if _first_of(each, *FRAMES) is not None), None)
         awaited = inner if inner is not None else _first_of(awaited, "cr_await", "gi_yieldfrom", "ag_await")
     return found
 
@@ -247,12 +289,14 @@ def _first_of(awaited: Any, *names: str) -> Any:
 
 
 def is_ours(task: Any) -> bool:
-    """Whether a task that has not run yet is one of rocketbox's own."""
+    """Whether a task that has not run yet is one of rocketbox's own, or of anyio's, which keep something in order."""
     work = task.get_coro()
     frame = getattr(work, "cr_frame", None)
     if frame is not None and frame.f_code.co_filename.startswith(ANYIO):  # of a task group, with what it runs inside
         inner = frame.f_locals
-        work = inner.get("coro") or getattr(inner.get("self"), "_coro", work)
+        work = inner.get("coro") or getattr(inner.get("self"), "_coro", None)
+        if work is None:
+            return True
     code = getattr(work, "cr_code", None)
     return code is not None and code.co_filename.startswith(OWN)
 

@@ -6,15 +6,19 @@ It changes nothing. What it has seen is in ``records``; what still goes on in re
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Protocol
+
+import anyio
 
 from rocketbox.blocking import WorkerPool
 from rocketbox.broker.store.dispatcher import Arrival
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.client import ConsumeContext, SendContext
+from rocketbox.client.consume import HandlerEndedError
 from rocketbox.client.middleware import ConsumeMiddleware, ConsumeNext, SendMiddleware, SendNext
 from rocketbox.client.outcomes import Outcomes, failures_of_error, failures_of_result
 from rocketbox.errors import BatchFailed, Reject, RemoteProtocolError, RetryLater
@@ -64,7 +68,7 @@ class Observer:
         turns: LoopTurns,
         retries_of: Callable[[str, str | None], int],
         converter: Callable[[], MessageConverter],
-        while_sending: Callable[[Callable[[], bool]], object],
+        while_sending: Callable[[Callable[[], bool], Callable[[HarnessError], object]], object],
         was_asked_for: Callable[[BaseException], bool],
     ) -> None:
         self.sent: list[Sent] = []
@@ -132,21 +136,36 @@ class Observer:
                 "FastAPI's TestClient: in an async test call the application by "
                 "httpx.AsyncClient(transport=httpx.ASGITransport(app))"
             )
-        ended = False
-        if _call.get() is None:
-            self._while_sending(lambda: ended)
         try:
-            result = await call_next(context)
+            result = await self._in_time(call_next(context))
         except BaseException as error:
             self.note(f"not sent to {_of(cluster)}{context.messages[0].topic}: {type(error).__name__}: {error}")
             raise
-        finally:
-            ended = True
         for message in context.messages:
             sent = Sent(message, result, self._clock.passed, self._converter(), cluster)
             self.sent.append(sent)
             self.note(f"sent to {_of(cluster)}{sent}")
         return result
+
+    async def _in_time(self, send: Awaitable[SendResult | None]) -> SendResult | None:
+        if _call.get() is not None:
+            return await send
+        ended = False
+        why: HarnessError | None = None
+
+        def give_up(error: HarnessError) -> None:
+            nonlocal why
+            why = error
+            scope.cancel()
+
+        with anyio.CancelScope() as scope:
+            self._while_sending(lambda: ended, give_up)
+            try:
+                return await send
+            finally:
+                ended = True
+        assert why is not None
+        raise why
 
     async def _on_consume(self, cluster: str | None, context: ConsumeContext, call_next: ConsumeNext) -> Outcomes:
         call = self._begin(cluster, context)
@@ -192,6 +211,11 @@ class Observer:
         if isinstance(invocation, Invocation):
             call.arguments = None if invocation.arguments is None else tuple(invocation.arguments)
             call.result = invocation.result
+        if error is not None and not isinstance(error, Exception) and not _is_stopped(error):
+            # Whatever a handler raises by itself fails its message, pytest.fail() and sys.exit() as well.
+            ended = HandlerEndedError(call.topic, error)
+            ended.__cause__ = error
+            error = ended
         if error is not None and not isinstance(error, Exception):
             call.outcome, call.error = Outcome.CANCELLED, error
             call.outcomes = (Outcome.CANCELLED,) * len(call.messages)
@@ -287,6 +311,13 @@ class Observer:
                 frames = sys._current_frames()
                 lines = [line for each in pool.busy_threads if (line := line_of_thread(frames.get(each)))]
                 yield RealWait(f"a thread of {pool.name}", ", ".join(lines))
+
+
+def _is_stopped(error: BaseException) -> bool:
+    """Whether it ends the task because the service stops, or somebody has asked for the end of the process."""
+    if isinstance(error, anyio.get_cancelled_exc_class()):
+        return anyio.current_effective_deadline() == -inf
+    return isinstance(error, KeyboardInterrupt)
 
 
 def _decoded(record: bytes) -> MessageExt:

@@ -154,10 +154,14 @@ async def test_a_function_whose_task_is_cancelled_before_a_thread_begins_it_is_n
         assert len(called) == calls
 
 
-async def test_an_exhausted_iterator_in_a_function_is_an_error_and_not_a_hang() -> None:
+@pytest.mark.parametrize("error", [StopIteration, GeneratorExit, KeyboardInterrupt])
+async def test_what_would_end_who_awaits_a_function_is_an_error_and_not_a_hang(error: type[BaseException]) -> None:
+    def fails() -> None:
+        raise error
+
     async with WorkerPool(1, "test") as pool:
-        with anyio.fail_after(PATIENCE), pytest.raises(RuntimeError, match="StopIteration"):
-            await pool.run(next, iter(()))
+        with anyio.fail_after(PATIENCE), pytest.raises(RuntimeError, match=error.__name__):
+            await pool.run(fails)
         assert await pool.run(lambda: "next") == "next"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from rocketbox.errors import ConfigurationError, NotStartedError, Reject
+from rocketbox.errors import ConfigurationError, HandlerError, NotStartedError, Reject
 from rocketbox.template import PayloadError
 from rocketbox.testing import Harness, HarnessError, Outcome
 from tests.support.framework.services import ServiceMaker
@@ -164,6 +165,23 @@ async def test_what_a_handler_raises_is_raised_by_drain_once(
         with pytest.raises(ExceptionGroup) as failed:
             await harness.drain()
         assert {str(each) for each in failed.value.exceptions} == {"one", "two"}
+
+
+@pytest.mark.parametrize(
+    "error", [pytest.fail.Exception("nobody is to be paid"), SystemExit(3), asyncio.CancelledError(), GeneratorExit()]
+)
+async def test_a_handler_that_ends_itself_has_failed_as_in_production(
+    error: BaseException, payments: ModuleType, harness_of: Callable[..., Harness]
+) -> None:
+    bank = payments.Bank()
+    bank.failures = [error]
+    async with harness_of(beans={payments.Bank: bank}) as harness:
+        await harness.send("payments", payments.Payment(number=1))
+        with pytest.raises(HandlerError) as failed:
+            await harness.drain()
+        assert failed.value.__cause__ is error
+        assert [call.outcome for call in harness.calls("pay")] == [Outcome.COMES_BACK]
+        await harness.consumed("payer")
 
 
 async def test_a_failed_message_comes_back_after_its_delay(

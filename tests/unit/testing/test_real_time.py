@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from rocketbox.errors import RequestTimeoutError
 from rocketbox.testing import Harness, Outcome, StuckError
 from tests.support.framework.services import ServiceMaker
 from tests.support.loops import UVLOOP, needs_uvloop
@@ -15,12 +18,13 @@ from tests.support.loops import UVLOOP, needs_uvloop
 pytestmark = pytest.mark.anyio
 
 SOURCE = """
-import asyncio, sqlite3, threading, time
+import asyncio, sqlite3, sys, threading, time
 import anyio
 from rocketbox import RocketBox, RocketMQTemplate, rocketmq_listener
 
 app = RocketBox("slow", scan=[__name__])
-seen, release, lock = [], threading.Event(), None
+seen, release = [], threading.Event()
+begun, goes_on = asyncio.Event(), asyncio.Event()
 virtual = None  # what time it is
 
 def note(text):
@@ -79,6 +83,70 @@ async def sockets(text: str) -> None:
         writer.close()
         await writer.wait_closed()
 
+async def generates():
+    await asyncio.sleep(0.02)
+    yield 1
+
+async def set_by_timer(event):
+    asyncio.get_running_loop().call_later(0.02, event.set)
+    await event.wait()
+
+async def in_groups():
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.to_thread(time.sleep, 0.02))
+    async with anyio.create_task_group() as group:
+        group.start_soon(anyio.sleep, 0.02)
+
+async def iterates():
+    async for _ in generates(): pass
+
+def in_thread():
+    return asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.02)
+
+ways = {  # that end in code of Python's or anyio's own
+    "gather": lambda: asyncio.gather(asyncio.sleep(0.02), asyncio.to_thread(time.sleep, 0.02), in_thread()),
+    "gather of gathers": lambda: asyncio.gather(asyncio.gather(asyncio.sleep(0.02)), in_thread()),
+    "a task": lambda: asyncio.create_task(asyncio.sleep(0.02)),
+    "task groups": in_groups,
+    "wait_for": lambda: asyncio.wait_for(asyncio.sleep(0.02), 5),
+    "wait_for, a future": lambda: asyncio.wait_for(in_thread(), 5),
+    "wait_for, too long": lambda: asyncio.gather(asyncio.wait_for(asyncio.sleep(60), 0.02), return_exceptions=True),
+    "wait": lambda: asyncio.wait([asyncio.create_task(asyncio.sleep(0.02))]),
+    "wait, a future": lambda: asyncio.wait([in_thread()]),
+    "wait, too long": lambda: asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.02),
+    "shield": lambda: asyncio.shield(asyncio.sleep(0.02)),
+    "an event": lambda: set_by_timer(asyncio.Event()),
+    "an event of anyio's": lambda: set_by_timer(anyio.Event()),
+    "an event, wait_for": lambda: asyncio.wait_for(set_by_timer(asyncio.Event()), 5),
+    "a process": lambda: anyio.run_process([sys.executable, "-c", ""]),
+    "an async generator": iterates,
+}
+
+@rocketmq_listener(topic="waits", consumer_group="waits")
+async def waits(way: str) -> None:
+    note(way)
+    await ways[way]()
+    note(way)
+
+async def stream_of_sends(template, text):
+    yield await template.send("others", text)
+
+@rocketmq_listener(topic="sends", consumer_group="sends")
+async def sends(text: str, template: RocketMQTemplate) -> None:
+    begun.set()
+    await goes_on.wait()
+    if text == "shield":
+        await asyncio.shield(template.send("others", text))
+    if text == "generator":
+        async for _ in stream_of_sends(template, text): pass
+    if text == "wait":
+        ended, _ = await asyncio.wait([asyncio.create_task(template.send("others", text))])
+        ended.pop().result()
+
+@rocketmq_listener(topic="leaves", consumer_group="leaves")
+async def leaves(text: str) -> None:
+    leaves.task = asyncio.create_task(asyncio.sleep(0.02))
+
 @rocketmq_listener(topic="hangs", consumer_group="hangs")
 async def hangs(text: str) -> None:
     await asyncio.get_running_loop().create_future()  # for ever
@@ -89,6 +157,23 @@ def hangs_in_thread(text: str) -> None:
 
 @rocketmq_listener(topic="others", consumer_group="others")
 async def other(text: str) -> None: ...
+"""
+
+CLOSES = """
+import asyncio
+from rocketbox import RocketBox, rocketmq_listener
+
+app = RocketBox("closes", scan=[__name__])
+closed = []
+
+@rocketmq_listener(topic="hangs", consumer_group="hangs")
+async def hangs(text: str) -> None:
+    await asyncio.Event().wait()
+
+@app.on_shutdown
+async def close() -> None:
+    await asyncio.sleep(1.1)  # more than hanging handlers are waited for at the end
+    closed.append("closed")
 """
 
 SETTINGS = """
@@ -106,7 +191,7 @@ def slow(service: ServiceMaker) -> ModuleType:
 @pytest.fixture
 def harness_of(slow: ModuleType) -> Callable[..., Harness]:
     def make(*topics: str, **options: Any) -> Harness:
-        groups = ("sleeps", "blocks", "offloads", "spawns", "gathers", "sockets", "hangs", "hangs-in-thread", "others")
+        groups = re.findall('consumer_group="(.*?)"', SOURCE)
         off = {f"rocketmq.consumer.listeners.{group}.enabled": group in topics for group in groups}
         harness = Harness(slow.app, settings=off, **options)
         vars(slow)["virtual"] = lambda: harness.now
@@ -141,6 +226,83 @@ async def test_what_goes_on_in_real_time_is_waited_for_while_time_stands_still(
         assert [text for text, _ in slow.seen] == seen
         times = {(time - before).total_seconds() for _, time in slow.seen}
         assert all(59.9 < time < 60.1 for time in times)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", pytest.param(UVLOOP, id="uvloop", marks=needs_uvloop)])
+async def test_time_stands_still_however_a_handler_waits(slow: ModuleType, harness_of: Callable[..., Harness]) -> None:
+    async with harness_of("waits") as harness:
+        before = harness.now
+        for way in slow.ways:
+            await harness.send("waits", way)
+            await harness.drain()
+        assert slow.seen == [(way, before) for way in slow.ways for _ in range(2)]
+
+
+async def test_a_task_of_a_library_that_a_handler_leaves_behind_is_waited_for(
+    slow: ModuleType, harness_of: Callable[..., Harness]
+) -> None:
+    async with harness_of("leaves") as harness:
+        await harness.send("leaves", "one")
+        await harness.drain()
+        assert slow.leaves.task.done()
+
+
+@pytest.mark.parametrize("text", ["shield", "generator", "wait"])
+async def test_a_handler_whose_send_is_not_answered_waits_for_virtual_time_however_it_waits(
+    text: str, slow: ModuleType, harness_of: Callable[..., Harness]
+) -> None:
+    async with harness_of("sends", patience=0.5, failures="keep") as harness:
+        await harness.send("sends", text)
+        await slow.begun.wait()
+        harness.broker.silence()
+        slow.goes_on.set()
+        await harness.drain()  # its send times out
+        (call,) = harness.calls(slow.sends)
+        assert call.outcome is Outcome.COMES_BACK
+        assert isinstance(call.error, RequestTimeoutError)
+
+
+async def test_a_send_of_the_test_says_what_keeps_time_from_moving(
+    slow: ModuleType, harness_of: Callable[..., Harness]
+) -> None:
+    async with harness_of("hangs", patience=0.2) as harness:
+        await harness.send("hangs", "one")
+        with harness.broker.silence(), pytest.raises(StuckError, match="handler hangs"):
+            await harness.send("others", "two")
+
+
+async def test_who_is_cancelled_while_the_service_stops_leaves_nothing_behind(
+    slow: ModuleType, harness_of: Callable[..., Harness]
+) -> None:
+    loop = asyncio.get_running_loop()
+    factory, inside = loop.get_task_factory(), asyncio.Event()
+
+    async def test() -> None:
+        async with harness_of("hangs") as harness:
+            await harness.send("hangs", "one")
+            inside.set()
+            await harness.drain()
+
+    task = asyncio.create_task(test())
+    await inside.wait()
+    for _ in range(3):  # the first one ends drain(), the others come while the handler that hangs is waited for
+        task.cancel()
+        for _ in range(50):
+            await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert loop.get_task_factory() is factory
+    async with harness_of("sleeps") as harness:
+        await harness.send("sleeps", "two")
+        await harness.drain()
+    assert [text for text, _ in slow.seen] == ["begins", "has slept"]
+
+
+async def test_a_hook_at_the_end_has_its_real_time(service: ServiceMaker) -> None:
+    module = service(CLOSES, SETTINGS)
+    async with Harness(module.app, patience=5) as harness:
+        await harness.send("hangs", "one")
+    assert module.closed == ["closed"]
 
 
 @pytest.mark.parametrize(
