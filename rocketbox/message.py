@@ -212,8 +212,9 @@ def decode_properties(data: bytes) -> dict[str, str]:
 
 
 def format_offset_msg_id(ip: bytes, port: int, commit_log_offset: int) -> str:
-    """Upper-case hex of ip (4 or 16 bytes), port (4) and commit-log offset (8): 32 or 56 characters."""
-    return (ip + port.to_bytes(4, "big") + commit_log_offset.to_bytes(8, "big", signed=True)).hex().upper()
+    """Upper-case hex of ip (4 or 16 bytes), port (4, as Java's int) and commit-log offset (8): 32 or 56 characters."""
+    address = ip + (port & 0xFFFF_FFFF).to_bytes(4, "big")
+    return (address + commit_log_offset.to_bytes(8, "big", signed=True)).hex().upper()
 
 
 def _format_host(ip: bytes, port: int) -> str:

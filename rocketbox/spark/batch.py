@@ -40,7 +40,8 @@ class SparkBatch:
         """The result of ``function(*args)``, for async functions: ``rows = await batch.run(frame.collect)``.
 
         It runs on the thread of the batch, whose jobs belong to the query and end with it, and the application's loop
-        goes on meanwhile. Calls of one batch run one after another.
+        goes on meanwhile. Calls of one batch run one after another. Raises ClientStateError once the listener's
+        function has ended (a task that outlives it has nobody to run its jobs), and in one that is not async.
         """
         if self.runner is None:
             return function(*args)

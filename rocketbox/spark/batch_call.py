@@ -7,6 +7,7 @@ do; the thread that has called, which is the one whose jobs belong to the query,
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -17,6 +18,7 @@ import anyio
 from anyio.from_thread import BlockingPortal
 from pyspark.sql import DataFrame, SparkSession
 
+from rocketbox.errors import ClientStateError
 from rocketbox.loops import call_soon_from_thread
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.deliveries import Delivery
@@ -27,6 +29,32 @@ __all__ = ["BatchCall"]
 
 ResultT = TypeVar("ResultT")
 Job = Callable[[], None]
+
+
+class _Jobs:
+    """What the thread of a batch is to do, as long as its function runs; ``ended`` says why it takes nothing more."""
+
+    def __init__(self, ended: str | None) -> None:
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._ended = ended
+        self._lock = threading.Lock()
+
+    def put(self, job: Job) -> None:
+        """Raises ClientStateError when nobody will take it."""
+        with self._lock:
+            if self._ended is not None:
+                raise ClientStateError(self._ended)
+            self._jobs.put(job)
+
+    def end(self, why: str) -> None:
+        """What has been put is still taken."""
+        with self._lock:
+            self._ended = why
+            self._jobs.put(None)
+
+    def take(self) -> Job | None:
+        """The next one, waited for; None after the last."""
+        return self._jobs.get()
 
 
 class BatchCall:
@@ -58,7 +86,8 @@ class BatchCall:
         Raises what the function raises, and InvalidRowError where ``on_invalid`` is ``fail``.
         """
         session = rows.sparkSession
-        jobs: SimpleQueue[Job | None] = SimpleQueue()
+        is_async = self._signature.is_async
+        jobs = _Jobs(None if is_async else "batch.run is for async functions; in this one, call the function itself")
         given = {
             SparkBatch: SparkBatch(
                 id=batch,
@@ -75,26 +104,31 @@ class BatchCall:
         arguments = {**beans, **{name: given[hint] for name, hint in self._needs.items()}}
         with self._delivery.of(rows, batch, self._name_server) as frame:
             call = partial(self._signature.function, frame, **arguments)
-            return self._run_async(call, jobs, portal) if self._signature.is_async else call()
+            return self._run_async(call, batch, jobs, portal) if is_async else call()
 
     def _run_async(
-        self, call: Callable[[], Coroutine[Any, Any, Any]], jobs: SimpleQueue[Job | None], portal: BlockingPortal
+        self, call: Callable[[], Coroutine[Any, Any, Any]], batch: int, jobs: _Jobs, portal: BlockingPortal
     ) -> Any:
+        has_ended = f"batch {batch} of Spark listener {self._options.group} has ended, and runs nothing more"
+
         async def run() -> Any:
             self.coroutine = call()
             return await self.coroutine
 
         try:
             ended = portal.start_task_soon(run)
-            ended.add_done_callback(lambda _: jobs.put(None))
-            while (job := jobs.get()) is not None:
+            ended.add_done_callback(lambda _: jobs.end(has_ended))
+            while (job := jobs.take()) is not None:
                 job()
             return ended.result()
         finally:
             self.coroutine = None
 
-    async def _run_in(self, jobs: SimpleQueue[Job | None], function: Callable[[], ResultT]) -> ResultT:
-        """The result of function, run by whoever takes jobs; what has begun ends, also for a caller that is gone."""
+    async def _run_in(self, jobs: _Jobs, function: Callable[[], ResultT]) -> ResultT:
+        """The result of function, run by whoever takes jobs; what has begun ends, also for a caller that is gone.
+
+        Raises ClientStateError when nobody takes any.
+        """
         result: Future[ResultT] = Future()
         ended, call_soon = anyio.Event(), call_soon_from_thread()
 

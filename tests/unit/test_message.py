@@ -41,6 +41,7 @@ def test_a_separator_in_a_property_is_refused(properties: dict[str, str]) -> Non
 
 def test_an_offset_id_is_the_brokers_address_and_the_offset() -> None:
     assert format_offset_msg_id(bytes([192, 168, 1, 2]), 10911, 1234567) == "C0A8010200002A9F000000000012D687"
+    assert format_offset_msg_id(bytes(4), -2, -1) == "00000000" + "FFFFFFFE" + "F" * 16
 
 
 def test_a_message_reads_its_fields_from_the_record() -> None:
