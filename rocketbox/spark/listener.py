@@ -268,13 +268,15 @@ class SparkListenerContainer:
                     )
             elif not self._batches.idle.is_set():
                 await self._stop.drain_function(timeout)
-            with self._clock.move_on_after(max(until - self._clock.monotonic(), LAST_BATCH)) as wait:
+            left = max(until - self._clock.monotonic(), LAST_BATCH) if self._stop.java_answers else 0.0
+            with self._clock.move_on_after(left) as wait:
                 await self._task.wait()  # it may be starting a query just now
             if wait.cancelled_caught:
-                _log.warning(
-                    "Spark listener %s is still starting its query, and the stop does not wait for that: no batch of "
-                    "it is begun", self.group,
-                )  # fmt: skip
+                if query is None:
+                    _log.warning(
+                        "Spark listener %s is still starting its query, and the stop does not wait for that: no batch "
+                        "of it is begun", self.group,
+                    )  # fmt: skip
                 self._task.cancel()
 
     async def _unless_stopped(self, function: Callable[[], Awaitable[ResultT]]) -> ResultT | None:

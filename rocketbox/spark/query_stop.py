@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 
 COMMIT_POLL = 0.02  # seconds; a stop waits for Spark to commit the last batch
 LONGEST_RESERVE = 2.0  # seconds of a stop that are kept for Spark's part of it; a quarter of it at most
+NO_ANSWER = 1.0  # seconds beyond that time, in which Java says that a function does not end
 
 
 class QueryStop:
@@ -46,6 +47,8 @@ class QueryStop:
         self._threads = threads
         self._clock = clock
         self._left_behind: StreamingQuery | None = None
+        self.java_answers = True
+        """False: a stop has found that its Java process hangs."""
 
     @property
     def has_left_one_behind(self) -> bool:
@@ -67,11 +70,15 @@ class QueryStop:
             while await self._threads.run(self._commits, query):
                 await self._clock.sleep(COMMIT_POLL)
         await self.stop(session, query, until - self._clock.monotonic())
-        await self._threads.run(self._batches.take_back)
+        if self.java_answers:
+            await self._threads.run(self._batches.take_back)
 
     async def drain_function(self, timeout: float) -> None:
         """Return when the function has ended, or ``timeout`` seconds are over."""
-        if not await self._threads.run(self._batches.idle.wait, timeout):
+        has_ended = False
+        with self._clock.move_on_after(timeout):  # threads may be held by a Java process that does not answer
+            has_ended = await self._threads.run(self._batches.idle.wait, timeout)
+        if not has_ended:
             place = self._batches.hangs_at()
             _log.warning(
                 "batch %d of Spark listener %s has not ended within %.1f s%s; it is not committed and comes again",
@@ -88,9 +95,19 @@ class QueryStop:
         return done >= 0 and (progress is None or progress["batchId"] < done)
 
     async def stop(self, session: SparkSession, query: StreamingQuery, timeout: float = LONGEST_RESERVE) -> None:
-        """Stop the query now; a function that has not ended ``timeout`` seconds later is left behind."""
+        """Stop the query now; a function that has not ended ``timeout`` seconds later is left behind.
+
+        So is a query of which a Java process that hangs does not say whether it has stopped.
+        """
         try:
-            await self._threads.run(stop_query, session, query, timeout)
+            with self._clock.move_on_after(max(timeout, LONGEST_RESERVE) + NO_ANSWER) as answer:
+                await self._threads.run(stop_query, session, query, timeout)
+            if answer.cancelled_caught:
+                self._left_behind = query
+                self.java_answers = False
+                _log.warning(
+                    "the query of Spark listener %s is left to itself: its Java process does not answer", self._group
+                )
         except Exception as error:
             self._left_behind = query
             place = self._batches.hangs_at()
