@@ -28,7 +28,10 @@ def encode_json(value: Any) -> bytes:
 
 
 def column_values(column: Any) -> list[Any]:
-    """The values of an Arrow column for :func:`json_form`; a ValueError in the place of one that Python has not."""
+    """The values of an Arrow column for :func:`json_form`; a ValueError in the place of one that Python has not.
+
+    Python has no times outside of the years 1 to 9999, and no text that is not UTF-8.
+    """
     # Spark's times are in the zone of the session, which it may write as Python's libraries do not (GMT+5).
     kind = _in_utc(column.type)
     column = column if kind == column.type else column.cast(kind)
@@ -42,6 +45,8 @@ def column_values(column: Any) -> list[Any]:
 def _value_or_error(value: Any) -> Any:
     try:
         return value.as_py()
+    except UnicodeDecodeError:  # a string of Spark may hold any bytes
+        return ValueError("a text in it is not UTF-8")
     except (OverflowError, ValueError):
         return ValueError("a time in it is outside of the years 1 to 9999")
 

@@ -145,7 +145,11 @@ class OutgoingPlan:
         count = batch.num_rows
         bodies = self._bodies(batch)
         nothing = [None] * count
-        columns = {part: batch.column(index).to_pylist() for part, index in self._columns.items() if part != "value"}
+        columns = {
+            part: column_values(batch.column(index))
+            for part, index in self._columns.items()
+            if part not in ("body", "value")
+        }
         topics = columns.get("topic") or [options.topic] * count
         tags = columns.get("tag") or [options.tag] * count
         levels = columns.get("delay_level") or [options.delay_level] * count
@@ -156,6 +160,9 @@ class OutgoingPlan:
                 body = next(bodies)
                 if isinstance(body, ValueError):
                     raise body
+                for part, values in columns.items():
+                    if isinstance(values[row], ValueError):
+                        raise ValueError(f"its {part} cannot be sent: {values[row]}")
                 if topics[row] is None:
                     raise ValueError("its topic is null")
                 keys = self._keys(all_keys[row])

@@ -307,8 +307,9 @@ class SparkRuntime:
         Raises JavaNotFoundError, SessionLostError.
         """
         async with self._lock:
+            # Not waited for beyond a cancellation: a Java process that hangs does not answer.
             if self._session is None or not await anyio.to_thread.run_sync(
-                is_alive, self._session, abandon_on_cancel=True  # a Java process that hangs does not answer
+                is_alive, self._session, abandon_on_cancel=True
             ):
                 if self._session is not None:
                     _log.warning("the SparkSession is gone: its Java process ended, or it was stopped. Making another")

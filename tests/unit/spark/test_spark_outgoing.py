@@ -219,6 +219,39 @@ def test_a_time_that_python_cannot_show_is_a_wrong_row_and_the_others_are_not() 
         assert all("is outside of the years 1 to 9999" in str(each) for each in wrong)
 
 
+@pytest.mark.parametrize("part", ["topic", "tag", "keys", "hash_key", "properties", "value"])
+def test_a_text_that_is_not_utf_8_is_a_wrong_row_and_the_others_are_not(part: str) -> None:
+    """A string of Spark may hold any bytes: it makes one of binary by a cast."""
+    texts = pa.Array.from_buffers(pa.string(), 3, pa.array([b"a", b"\xffb", b"c"], pa.binary()).buffers())
+    kind: t.DataType = t.StringType()
+    values: pa.Array = texts
+    if part == "properties":
+        kind = t.MapType(kind, kind)
+        values = pa.MapArray.from_arrays([0, 1, 2, 3], pa.array(["p"] * 3), texts)
+    elif part == "value":
+        kind = struct(x=kind)
+        values = pa.StructArray.from_arrays([texts], ["x"])
+    schema, columns = struct(**{part: kind}), [values]
+    if part != "value":
+        schema, columns = schema.add("body", t.StringType()), [values, texts]
+    batch = pa.RecordBatch.from_arrays(columns, schema.names)
+    options = {} if part == "topic" else {"topic": "t"}
+    found = list(plan(schema, **options).messages(batch, lambda row, digest: digest))
+    assert [isinstance(each, Message) for each in found] == [True, False, True]
+    assert isinstance(found[1], RowError)
+    assert found[1].row == 1
+    assert f"its {part} " in str(found[1])
+    assert "a text in it is not UTF-8" in str(found[1])
+
+
+def test_a_body_of_text_is_sent_as_the_bytes_that_it_is() -> None:
+    texts = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"], pa.binary()).buffers())
+    batch = pa.RecordBatch.from_arrays([texts], ["body"])
+    (found,) = plan(struct(body=t.StringType()), topic="t").messages(batch, lambda row, digest: digest)
+    assert isinstance(found, Message)
+    assert found.body == b"\xff"
+
+
 def test_rows_with_one_number_and_another_content_have_other_keys() -> None:
     schema = struct(body=TEXT, tag=TEXT)
     rows = [{"body": "a", "tag": "T"}, {"body": "a", "tag": "U"}, {"body": "b", "tag": "T"}, {"body": "a", "tag": "T"}]
