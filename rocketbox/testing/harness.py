@@ -121,6 +121,7 @@ class Harness:
         self._listened = Listened(app)
         self._default_converter = JsonMessageConverter()
         self._changes = Changes()
+        self._frozen: dict[Any, set[object]] = {}
         self._offsets_before: dict[tuple[str, str | None, MessageQueue], int] = {}  # by group and its cluster
 
     def __repr__(self) -> str:
@@ -178,7 +179,7 @@ class Harness:
         self._pace = world.pace
         self._batches = Batches(self.app, world.clock, self._seen, self._converter, self._listened.same_as)
         _running.add(self)
-        self._turns.watch(self._seen.task_started)
+        self._turns.watch(self._seen.task_started, self._seen.called_in_thread)
         self._host = self._turns.start(self._run(), f"harness of {self.app.name}")
         self._seen.others.append(self._host)
         try:
@@ -293,6 +294,11 @@ class Harness:
                 f"harness.{verb}(...) is awaited in another event loop than the one in which {self.app.name} runs: in "
                 f"a plain function write harness.blocking.{verb}(...), and in an async one await it in the test itself"
             )
+        if verb in ("drain", "fresh") and (call := self._seen.current_call) is not None:
+            raise HarnessError(
+                f"harness.{verb}() is awaited inside of handler {call.name}, for whose end it would wait: await it in "
+                "the test itself"
+            )
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
@@ -373,8 +379,20 @@ class Harness:
         """
         self._check_running()
         container = self._listening(group, cluster)
-        self._in_loop(lambda: container.pause("frozen by a test"))
-        return self._changes.made(lambda: self._in_loop(container.resume))
+        holding = self._frozen.setdefault(container, set())
+        hold = object()
+
+        def freeze() -> None:
+            holding.add(hold)
+            container.pause("frozen by a test")
+
+        def let_go() -> None:
+            holding.discard(hold)
+            if not holding:
+                container.resume()
+
+        self._in_loop(freeze)
+        return self._changes.made(lambda: self._in_loop(let_go))
 
     async def fresh(self) -> None:
         """Begin anew for another test while the service runs on: for a harness that is around several tests.

@@ -13,10 +13,13 @@ import asyncio
 import gc
 import inspect
 import os
+import sys
 import sysconfig
+import threading
 from asyncio import taskgroups
 from asyncio import tasks as asyncio_tasks
 from collections.abc import Awaitable, Callable, Coroutine, Sized
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import Context
 from pathlib import Path
 from types import FrameType
@@ -30,7 +33,7 @@ from rocketbox.clock import RealClock
 from rocketbox.loops import in_event_loop
 from rocketbox.testing.errors import HarnessError
 
-__all__ = ["LoopTurns", "RealWait", "is_ours", "line_of_thread", "real_wait", "waits_for_rocketbox"]
+__all__ = ["LoopTurns", "RealWait", "ThreadCall", "is_ours", "line_of_thread", "real_wait", "waits_for_rocketbox"]
 
 OWN = str(Path(__file__).resolve().parents[1]) + os.sep
 ANYIO = str(Path(anyio.__file__).parent) + os.sep
@@ -54,6 +57,34 @@ class RealWait:
 
     def __str__(self) -> str:
         return f"{self.what} waits at {self.where}" if self.where else self.what
+
+
+class ThreadCall:
+    """A call in a thread of an executor, which goes on when who awaited it is cancelled."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.future: asyncio.Future[Any] | None = None
+        self._function = function
+        self._thread: int | None = None
+        self._has_ended = False
+
+    def __call__(self, *args: Any) -> Any:
+        self._thread = threading.get_ident()
+        try:
+            return self._function(*args)
+        finally:
+            self._has_ended = True
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it has not ended; what is cancelled before a thread begins it is never begun."""
+        awaited = self.future is not None and not self.future.done()
+        return awaited or (self._thread is not None and not self._has_ended)
+
+    @property
+    def line(self) -> str:
+        """Where it is."""
+        return "" if self._thread is None else line_of_thread(sys._current_frames().get(self._thread))
 
 
 class _Entry:
@@ -177,8 +208,9 @@ class LoopTurns:
         """The tasks of the loop whose names begin so."""
         return [task for task in asyncio.all_tasks(self.loop) if task.get_name().startswith(beginning)]
 
-    def watch(self, started: Callable[[asyncio.Task[Any]], object]) -> None:
-        """Begin; ``started`` is called with each task that is made from now on, in the context of who makes it."""
+    def watch(self, started: Callable[[asyncio.Task[Any]], object], in_thread: Callable[[ThreadCall], object]) -> None:
+        """Begin; ``started`` is called with each task that is made from now on, in the context of who makes it, and
+        ``in_thread`` with each call that is given to a thread (``asyncio.to_thread``)."""
         if self._noted is not None:
             self._noted.watch()
         former = self._former = self.loop.get_task_factory()
@@ -189,8 +221,20 @@ class LoopTurns:
             return task
 
         self.loop.set_task_factory(make)
+        run_in_executor = self.loop.run_in_executor
+
+        def run(executor: Executor | None, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+            if executor is not None and not isinstance(executor, ThreadPoolExecutor):
+                return run_in_executor(executor, function, *args)
+            call = ThreadCall(function)
+            call.future = run_in_executor(executor, call, *args)
+            in_thread(call)
+            return call.future
+
+        vars(self.loop)["run_in_executor"] = run
 
     def unwatch(self) -> None:
+        del vars(self.loop)["run_in_executor"]
         self.loop.set_task_factory(self._former)
         if self._noted is not None:
             self._noted.unwatch()

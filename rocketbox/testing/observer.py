@@ -28,7 +28,7 @@ from rocketbox.protocol.codes import DLQ_PREFIX
 from rocketbox.protocol.stored_message import decode_message
 from rocketbox.template import MessageConverter
 from rocketbox.testing.errors import HarnessError
-from rocketbox.testing.loop_turns import LoopTurns, RealWait, is_ours, line_of_thread, real_wait
+from rocketbox.testing.loop_turns import LoopTurns, RealWait, ThreadCall, is_ours, line_of_thread, real_wait
 from rocketbox.testing.records import Call, DeadLetter, LogEntry, Outcome, Sent
 
 __all__ = ["Observer"]
@@ -40,13 +40,15 @@ _call: ContextVar[_Running | None] = ContextVar("call of a handler", default=Non
 
 @dataclass(eq=False)
 class _Running:
-    """A call that has begun: the task it runs in, what that awaits of it, and the tasks that it has started."""
+    """A call that has begun: the task it runs in, what that awaits of it, and the tasks and calls in threads that it
+    has started."""
 
     call: Call
     task: Any
     awaited: Any = None
     ended: bool = False
     started: set[Any] = field(default_factory=set)
+    threads: set[ThreadCall] = field(default_factory=set)
 
 
 class PassingClock(Protocol):
@@ -98,6 +100,12 @@ class Observer:
     def running(self) -> list[Call]:
         """Calls of handlers that have not ended."""
         return list(self._running)
+
+    @property
+    def current_call(self) -> Call | None:
+        """The call of a handler whose code this is, if it is one's, and has not ended."""
+        running = _call.get()
+        return None if running is None or running.ended else running.call
 
     def note(self, text: str) -> None:
         self.done += 1
@@ -186,7 +194,7 @@ class Observer:
             del self._running[call]
             running.ended = True
             running.awaited = running.task = None
-            if running.started:
+            if running.started or running.threads:
                 self._left.add(running)
 
     def _begin(self, cluster: str | None, context: ConsumeContext) -> Call:
@@ -291,18 +299,32 @@ class Observer:
     def _task_ended(self, running: _Running, task: Any) -> None:
         running.started.discard(task)
         self.done += 1
-        if running.ended and not running.started:
+        self._look_whether_all_ended(running)
+
+    def called_in_thread(self, call: ThreadCall) -> None:
+        """A call was given to a thread, by a handler if this is the context of one."""
+        if (running := _call.get()) is not None:
+            running.threads.add(call)
+
+    def _look_whether_all_ended(self, running: _Running) -> None:
+        if ended := [call for call in running.threads if not call.goes_on]:
+            self.done += 1
+            running.threads.difference_update(ended)
+        if running.ended and not running.started and not running.threads:
             self._left.discard(running)
 
     def real_waits(self) -> Iterator[RealWait]:
         """What waits now for something else than virtual time."""
         for running in (*self._running.values(), *self._left):
+            self._look_whether_all_ended(running)
             name = running.call.name
             if not running.ended and (where := real_wait(running.task, running.awaited)) is not None:
                 yield RealWait(f"handler {name}, attempt {running.call.attempt}, for {_keys(running.call)}", where)
             for task in running.started:
                 if (where := real_wait(task)) is not None:
                     yield RealWait(f"task {task.get_name()!r}, which handler {name} has started,", where)
+            for call in running.threads:
+                yield RealWait(f"a thread that handler {name} has started", call.line)
         for task in self.others:
             if not task.done() and (where := real_wait(task)) is not None:
                 yield RealWait(task.get_name(), where)

@@ -451,3 +451,35 @@ async def test_a_frozen_group_takes_nothing_until_it_is_let_go(
             assert [each.lag for each in harness.offsets("payer")] == [1]
         await harness.drain()
         assert [call.outcome for call in harness.calls("pay")] == [Outcome.CONSUMED]
+
+
+async def test_a_group_that_is_frozen_twice_waits_for_both(
+    payments: ModuleType, harness_of: Callable[..., Harness]
+) -> None:
+    async with harness_of() as harness:
+        with harness.freeze("payer"):
+            await harness.send("payments", payments.Payment(number=1))
+            with harness.freeze("payer"):
+                await harness.drain()
+            await harness.drain()
+            assert harness.calls("pay") == []
+        await harness.drain()
+        assert len(harness.calls("pay")) == 1
+
+
+@pytest.mark.parametrize("verb", ["drain", "fresh"])
+async def test_what_a_handler_would_wait_for_its_own_end_by_is_refused(
+    verb: str, payments: ModuleType, harness_of: Callable[..., Harness]
+) -> None:
+    bank = payments.Bank()
+
+    async def charge(payment: object) -> None:
+        await getattr(harness, verb)()
+
+    bank.charge = charge
+    async with harness_of(beans={payments.Bank: bank}) as harness:
+        before = harness.now
+        await harness.send("payments", payments.Payment(number=1))
+        with pytest.raises(HarnessError, match=rf"harness.{verb}\(\) is awaited inside of handler pay"):
+            await harness.drain()
+        assert harness.now == before

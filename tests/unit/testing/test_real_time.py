@@ -147,6 +147,19 @@ async def sends(text: str, template: RocketMQTemplate) -> None:
 async def leaves(text: str) -> None:
     leaves.task = asyncio.create_task(asyncio.sleep(0.02))
 
+@rocketmq_listener(topic="gives-up", consumer_group="gives-up")
+async def gives_up(text: str, template: RocketMQTemplate) -> None:
+    loop = asyncio.get_running_loop()
+
+    def work():
+        time.sleep(0.05)
+        asyncio.run_coroutine_threadsafe(template.send("others", text), loop).result()
+
+    try:
+        await asyncio.wait_for(asyncio.to_thread(work), 0.01)
+    except TimeoutError:
+        note("gave up")
+
 @rocketmq_listener(topic="hangs", consumer_group="hangs")
 async def hangs(text: str) -> None:
     await asyncio.get_running_loop().create_future()  # for ever
@@ -245,6 +258,19 @@ async def test_a_task_of_a_library_that_a_handler_leaves_behind_is_waited_for(
         await harness.send("leaves", "one")
         await harness.drain()
         assert slow.leaves.task.done()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", pytest.param(UVLOOP, id="uvloop", marks=needs_uvloop)])
+async def test_a_thread_whose_call_was_given_up_is_waited_for_and_what_it_sends_is_handled(
+    slow: ModuleType, harness_of: Callable[..., Harness]
+) -> None:
+    async with harness_of("gives-up", "others") as harness:
+        before = harness.now
+        await harness.send("gives-up", "one")
+        await harness.drain()
+        assert slow.seen == [("gave up", before)]
+        assert [call.outcome for call in harness.calls(slow.other)] == [Outcome.CONSUMED]
+        assert harness.now == before
 
 
 @pytest.mark.parametrize("text", ["shield", "generator", "wait"])
