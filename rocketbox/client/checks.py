@@ -27,6 +27,7 @@ __all__ = [
 MAX_GROUP_CHARS = 120
 MAX_TOPIC_CHARS = 127
 RESERVED_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER", CLIENT_INNER_PRODUCER})
+MAX_LEVEL = 2**31 - 1  # brokers read it as an int of Java's
 
 _LEGAL = "it may hold letters, digits and % | _ -"
 
@@ -137,7 +138,7 @@ def message_properties(message: Message, msg_id: str) -> bytes:
             _refuse_separators(message)
         tag = f"TAGS\x01{word}\x02"
     if message.delay_level:
-        if not isinstance(message.delay_level, int) or message.delay_level < 0:
+        if not isinstance(message.delay_level, int) or not 0 <= message.delay_level <= MAX_LEVEL:
             raise InvalidMessageError(f"delay_level is {message.delay_level}; it must be 0 (none) or a level from 1 on")
         delay = f"DELAY\x01{message.delay_level}\x02"
     wait = "true" if message.wait_store_ok else "false"

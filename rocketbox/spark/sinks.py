@@ -32,6 +32,7 @@ QUERY, BATCH = "query", "batch"
 SUCCESS, DELTA_LOG = "_SUCCESS", "_delta_log"
 WHOLE_FOLDER = {"partitionOverwriteMode": "static", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "true"}
 """Whatever session and cluster say: all that stands in a batch's folder is replaced, and a whole one is marked."""
+OURS_OF_FILES = {"txnappid", "txnversion", "path", *map(str.lower, WHOLE_FOLDER)}
 COMMIT, CHECKPOINT = re.compile(r"\d+\.json"), re.compile(r"\d+\.checkpoint\..*parquet")
 GLOB_SIGNS = re.compile(r"([{}\[\]*?\\])")
 
@@ -63,7 +64,8 @@ def write_once(
             f"batch.write does not know how the format {kind!r} keeps a batch once; it knows {', '.join(FILES)} and "
             f"{DELTA}. Write with frame.write, and let the sink overwrite or skip by batch.query_id and batch.id"
         )
-    if wrong := [name for name in options if name.lower() in ("txnappid", "txnversion", "path")]:
+    ours = {"txnappid", "txnversion", "path"} if kind == DELTA else OURS_OF_FILES
+    if wrong := [name for name in options if name.lower() in ours]:
         raise ValueError(f"batch.write sets {wrong[0]} itself, by the batch; leave it out")
     if kind != DELTA and (taken := {QUERY, BATCH} & {name.lower() for name in frame.columns}):
         raise ValueError(

@@ -102,6 +102,7 @@ def test_a_second_write_to_one_place_is_refused(spark: SparkSession, tmp_path: P
         ("id", "jdbc", {}, "does not know how the format 'jdbc' keeps a batch once"),
         ("id AS batch", "parquet", {}, "the frame has a column 'batch'"),
         ("id", "delta", {"txnVersion": 1}, "sets txnVersion itself"),
+        ("id", "orc", {"PartitionOverwriteMode": "dynamic"}, "sets PartitionOverwriteMode itself"),
     ],
 )
 def test_a_write_that_would_not_be_once_is_refused(

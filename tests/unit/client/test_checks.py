@@ -88,6 +88,7 @@ def test_bad_property_is_refused(properties: Mapping[str, str]) -> None:
         Message("T", b"x", keys=["a\x01"]),
         Message("T", b"x", keys="ab"),  # type: ignore[arg-type] # would be taken letter by letter
         Message("T", b"x", delay_level=-1),
+        Message("T", b"x", delay_level=2**31),
         Message("T", b"x", properties={"big": "x" * 32_768}),
     ],
 )
