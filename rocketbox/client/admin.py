@@ -105,6 +105,17 @@ class Admin:
         """The queues of topic that can be read, as the name server knows them now, sorted by broker and number."""
         return list((await self._instance.route(topic, refresh=True)).subscribe_queues)
 
+    def connection_to(self, queue: MessageQueue) -> object | None:
+        """What requests for queue go over now, to compare by ``is``; None while there is no connection.
+
+        While it is the same one, it was one process of a broker that has answered them.
+        """
+        try:
+            address = self._instance.broker_address(queue.broker_name, master=False)
+        except ClientError:
+            return None
+        return self._instance.remoting.connection_to(address)
+
     async def min_offset(self, queue: MessageQueue) -> int:
         """The offset of the queue's oldest message."""
         address = await self._address(queue)

@@ -224,6 +224,10 @@ class RemotingClient:
         for connection in (*self._connections.values(), *self._others):
             connection.forget_requests(given_up)
 
+    def connection_to(self, address: str) -> object | None:
+        """What requests to an address go over now, for comparing: it is another one after each connect."""
+        return self._connections.get(address)
+
     def leave(self, address: str, old: Connection) -> None:
         """Use a connection no more that was told to go away; what it still awaits may still arrive there."""
         if self._connections.get(address) is old:

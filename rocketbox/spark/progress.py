@@ -27,7 +27,7 @@ from rocketbox.spark.worker_client import gather, patiently
 
 __all__ = ["StreamProgress", "ranges_between"]
 
-SURE_FOR = 10.0  # seconds after which a queue that has grown is compared with the checkpoint again
+SURE_FOR = 10.0  # seconds after which a queue that has grown is compared again, also over the same connection
 SAMPLE = 32  # messages that a queue's row size is reckoned from
 
 
@@ -51,8 +51,8 @@ class StreamProgress:
         self._clock = clock
         self.ends = Ends(options.selection, options.name_server, clock, waits_for_topic=options.waits_for_topic)
         self._taken_away = TakenAway(options.selection, clock, fails=options.fail_on_data_loss)
-        self._same: dict[MessageQueue, float] = {}
-        """When each queue was last seen to be the one of the checkpoint."""
+        self._same: dict[MessageQueue, tuple[float, object]] = {}
+        """When each queue was last seen to be the one of the checkpoint, and over which connection."""
         self._target: QueueOffsets | None = None
         least = options.min_offsets_per_trigger
         self._few_rows = None if least is None else FewRows(least, options.max_trigger_delay.total_seconds())
@@ -91,30 +91,38 @@ class StreamProgress:
             last = await self.ends.ask(admin, patient=not start.initial)
         else:
             last = dict(self._target)
+        connections = {queue: admin.connection_to(queue) for queue in last}
         await self._taken_away.look(admin, start, dict.fromkeys(self.ends.away, 0) | last)
         for queue in self.ends.away:
             self._same.pop(queue, None)  # whoever comes back in its place has to show who it is
-        unsure = [queue for queue in last if queue in start.queues and self._unsure(queue, start, last[queue])]
+        unsure = [queue for queue in last if queue in start.queues and self._unsure(admin, queue, start, last[queue])]
         silent = await self.check(admin, {queue: start.queues[queue] for queue in unsure})
         backlog = await self._backlog(admin, start, {q: end for q, end in last.items() if q not in silent})
         moved = backlog.last if not limited else await self._limit(admin, backlog)
-        return await self._with_witnesses(admin, start, backlog.first, moved)
+        return await self._with_witnesses(admin, start, backlog.first, moved, connections)
 
-    def _unsure(self, queue: MessageQueue, start: StreamOffset, end: int) -> bool:
-        seen, offset = self._same.get(queue), start.queues[queue].next
-        if seen is None or end < offset:
+    def _unsure(self, admin: Admin, queue: MessageQueue, start: StreamOffset, end: int) -> bool:
+        offset = start.queues[queue].next
+        if not self._seen(admin, queue) or end < offset:
             return True
-        return end > offset and self._clock.monotonic() - seen > SURE_FOR
+        return end > offset and self._clock.monotonic() - self._same[queue][0] > SURE_FOR
 
-    def _is_same(self, queues: Iterable[MessageQueue]) -> None:
-        self._same |= dict.fromkeys(queues, self._clock.monotonic())
+    def _seen(self, admin: Admin, queue: MessageQueue) -> bool:
+        """Whether the queue was seen to be the same one, by the process of the broker that is asked now."""
+        return queue in self._same and self._same[queue][1] is admin.connection_to(queue)
+
+    def _is_same(self, queues: Iterable[MessageQueue], connections: Mapping[MessageQueue, object]) -> None:
+        """``connections`` are those of before the queues were looked at."""
+        now = self._clock.monotonic()
+        self._same |= {queue: (now, connections.get(queue)) for queue in queues}
 
     async def check(self, admin: Admin, offsets: Mapping[MessageQueue, QueueProgress]) -> Collection[MessageQueue]:
         """Raise CheckpointError when a queue is another than it was; those that do not answer come back."""
+        connections = {queue: admin.connection_to(queue) for queue in offsets}
         answers, silent = await ask_each(lambda q: difference(admin, q, offsets[q], self._clock), offsets)
         if others := {queue: text for queue, text in answers.items() if text is not None}:
             raise another_store(others, self._options.name_server)
-        self._is_same(answers)
+        self._is_same(answers, connections)
         return silent.keys()
 
     async def check_end(self, admin: Admin, start: StreamOffset, end: StreamOffset) -> None:
@@ -125,7 +133,8 @@ class StreamProgress:
         """
         check_ownership(end, self._options.selection, self._options.group)
         read = {each.queue for each in ranges_between(start, end) if each}
-        unsure = {queue: end.queues[queue] for queue in read - self._same.keys()}
+        unsure = {queue: end.queues[queue] for queue in read if not self._seen(admin, queue)}
+        connections = {queue: admin.connection_to(queue) for queue in unsure}
 
         async def ask(queue: MessageQueue) -> str | None:
             return await patiently(
@@ -135,7 +144,7 @@ class StreamProgress:
         answers = await gather(ask, unsure)
         if others := {queue: text for queue, text in answers.items() if text is not None}:
             raise another_store(others, self._options.name_server)
-        self._is_same(answers)
+        self._is_same(answers, connections)
 
     async def _backlog(self, admin: Admin, start: StreamOffset, last: QueueOffsets) -> _Backlog:
         places = self._options.stream_start
@@ -177,7 +186,12 @@ class StreamProgress:
         return last
 
     async def _with_witnesses(
-        self, admin: Admin, start: StreamOffset, first: QueueOffsets, last: QueueOffsets
+        self,
+        admin: Admin,
+        start: StreamOffset,
+        first: QueueOffsets,
+        last: QueueOffsets,
+        connections: Mapping[MessageQueue, object],
     ) -> StreamOffset:
         changed = [queue for queue, end in last.items() if queue not in start.queues or end != start.queues[queue].next]
 
@@ -188,7 +202,9 @@ class StreamProgress:
             return QueueProgress(first[queue], last[queue], witness, await self._stood(admin, queue, first[queue]))
 
         found, _ = await ask_each(moved, changed)
-        self._is_same(found)
+        # A witness counts that is of the process which was seen to be the same; else the queue moves in a later batch.
+        found = {q: progress for q, progress in found.items() if q not in start.queues or self._seen(admin, q)}
+        self._is_same(found, connections)
         queues = {**start.queues, **found}
         if queues == start.queues and not start.initial:
             return start

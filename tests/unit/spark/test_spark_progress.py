@@ -152,6 +152,37 @@ async def test_a_broker_that_was_another_between_two_batches_is_refused_although
                 await reader.next(admin, again(end))
 
 
+async def test_a_broker_that_was_another_one_soon_after_it_was_looked_at_is_refused() -> None:
+    network = MemoryNetwork()
+    clock = StillClock()
+    async with Admin("127.0.0.1:9876", network=network) as admin:
+        async with store("orders", network=network, port=9876) as one:
+            await one.send(Q0, TEXTS[:20])
+            reader = progress(one, clock)
+            end = await reader.next(admin, INITIAL)
+        clock.slept += 1
+        async with store("orders", network=network, port=9876) as other:
+            await other.send(Q0, TEXTS[:60])
+            with pytest.raises(CheckpointError, match="its message 19 was stored"):
+                await reader.next(admin, again(end))
+
+
+async def test_a_queue_whose_broker_may_be_another_one_since_it_was_looked_at_moves_in_a_later_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What would be taken for the last message of this batch may be another store's already."""
+    async with store("orders") as here:
+        await here.send(Q0, TEXTS[:20])
+        reader = progress(here)
+        end = await reader.next(here.admin, INITIAL)
+        await here.send(Q0, TEXTS[:10])
+        with monkeypatch.context() as patch:
+            connects = iter(range(10_000))
+            patch.setattr(here.admin, "connection_to", lambda _: next(connects))
+            assert await reader.next(here.admin, end) == end
+        assert (await reader.next(here.admin, end)).queues[Q0].next == 30
+
+
 async def test_the_same_store_is_gone_on_with_after_a_restart() -> None:
     storage = MemoryStorage()
     async with store("orders", storage=storage) as one:
