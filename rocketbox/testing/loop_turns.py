@@ -259,8 +259,11 @@ def _real_wait(waiting: Any, awaited: Any, seen: set[int]) -> str | None:
         waiting = getattr(waiting, "_fut_waiter", None)
     if (others := _waited_for(waiting, frames)) is not None:
         found = [where for each in others if (where := _real_wait(each, None, seen)) is not None]
-        if not found or any(found):
-            return next(filter(None, found), None)
+        if not found:
+            return None
+        if told := list(filter(None, found)):  # a line of Python's own says little
+            users = [*filter(_is_users, told), *(_line_of(each) for each in reversed(frames) if _is_users_frame(each))]
+            return (users or told)[0]
     for frame in reversed(frames):
         if frame.f_code in IN_THREADS:
             return "a worker thread"
@@ -287,7 +290,7 @@ def _waited_for(future: Any, frames: list[FrameType]) -> list[Any] | None:
     if not frames:
         return None
     code, known = frames[-1].f_code, frames[-1].f_locals
-    if code in WAITS_FOR_ONE:
+    if code in WAITS_FOR_ONE and asyncio.isfuture(known["fut"]):
         return [known["fut"]]
     if code is asyncio_tasks._wait.__code__:  # type: ignore[attr-defined]
         return list(known["fs"])
@@ -304,6 +307,11 @@ def _line_of(frame: FrameType) -> str:
 def _is_users(file: str) -> bool:
     """Whether code is the user's, or of a library that the user has chosen: neither Python's own nor anyio's."""
     return not file.startswith(ANYIO) and (SITE in file or not file.startswith(LIBRARIES))
+
+
+def _is_users_frame(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    return _is_users(name) and not name.startswith(OWN)
 
 
 def waits_for_rocketbox(awaited: Awaitable[Any] | None) -> bool:
@@ -348,8 +356,7 @@ def is_ours(task: Any) -> bool:
 def line_of_thread(frame: FrameType | None) -> str:
     """The innermost line of a thread that is not of a library."""
     while frame is not None:
-        name = frame.f_code.co_filename
-        if _is_users(name) and not name.startswith(OWN):
-            return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
+        if _is_users_frame(frame):
+            return _line_of(frame)
         frame = frame.f_back
     return ""

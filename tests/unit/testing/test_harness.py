@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from rocketbox.errors import ConfigurationError, HandlerError, NotStartedError, Reject
+from rocketbox.message import DELAY_LEVEL_SECONDS
 from rocketbox.template import PayloadError
 from rocketbox.testing import Harness, HarnessError, Outcome
 from tests.support.framework.services import ServiceMaker
@@ -302,6 +304,36 @@ async def test_an_orderly_queue_waits_for_what_failed(payments: ModuleType, harn
         await harness.advance("1s")
         assert payments.ordered == [1, 2, 2, 2, 3]
         assert [call.attempt for call in harness.calls(payments.step)] == [1, 1, 2, 3, 1]
+
+
+async def test_without_a_limit_of_its_own_a_message_is_tried_again_16_times_at_apaches_times(
+    payments: ModuleType, harness_of: Callable[..., Harness]
+) -> None:
+    others = {f"rocketmq.consumer.listeners.{group}.enabled": False for group in ("archive", "walker", "rows")}
+    async with harness_of(settings=others) as harness:
+        failing = harness.handler("pay").fails(17)
+        await harness.send("payments", payments.Payment(number=1))
+        await harness.advance("5h")
+        calls = harness.calls("pay")
+        pauses = [later.at - call.at for call, later in pairwise(calls)]
+        assert pauses == pytest.approx(DELAY_LEVEL_SECONDS[2:], abs=1)
+        assert [call.attempt for call in calls] == list(range(1, 18))
+        assert [call.outcome for call in calls] == [Outcome.COMES_BACK] * 16 + [Outcome.DEAD_LETTER]
+        (letter,) = harness.dead_letters("payer")
+        assert (letter.attempts, failing.left) == (17, 0)
+
+
+async def test_an_orderly_queue_goes_on_behind_what_is_rejected(
+    payments: ModuleType, harness_of: Callable[..., Harness]
+) -> None:
+    async with harness_of() as harness:
+        harness.handler("step").fails(error=Reject("no step at all"))
+        for number in (1, 4):
+            await harness.send("steps", str(number), hash_key="way")
+        await harness.drain()
+        assert payments.ordered == [4]
+        (letter,) = harness.dead_letters("walker")
+        assert (letter.payload(str), str(letter.why)) == ("1", "no step at all")
 
 
 async def test_a_batch_is_one_call(payments: ModuleType, harness_of: Callable[..., Harness]) -> None:

@@ -164,6 +164,10 @@ async def gives_up(text: str, template: RocketMQTemplate) -> None:
 async def hangs(text: str) -> None:
     await asyncio.get_running_loop().create_future()  # for ever
 
+@rocketmq_listener(topic="hangs-in-gather", consumer_group="hangs-in-gather")
+async def hangs_in_gather(text: str) -> None:
+    await asyncio.gather(asyncio.sleep(600), asyncio.sleep(600))
+
 @rocketmq_listener(topic="hangs-in-thread", consumer_group="hangs-in-thread")
 def hangs_in_thread(text: str) -> None:
     release.wait()
@@ -335,6 +339,7 @@ async def test_a_hook_at_the_end_has_its_real_time(service: ServiceMaker) -> Non
     ("topic", "told"),
     [
         ("hangs", r"handler hangs \(service_\d+\.py:\d+\), attempt 1, for keys h1 waits at .*\.py:\d+ in hangs"),
+        ("hangs-in-gather", r"handler hangs_in_gather .* waits at .*service_\d+\.py:\d+ in hangs_in_gather"),
         ("hangs-in-thread", r"handler hangs_in_thread .* waits at a worker thread; .*\.py:\d+ in hangs_in_thread"),
     ],
 )  # fmt: skip
