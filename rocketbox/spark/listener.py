@@ -145,6 +145,7 @@ class SparkListenerContainer:
         self._query: StreamingQuery | None = None
         self._session: SparkSession | None = None
         self._watching: SupervisedTask | None = None
+        self._was_stopped = False  # by this listener, whose lease was lost; else its last query has ended by itself
         self._took_over: bool | None = None  # the checkpoint is to be looked at: was another driver seen to read it?
 
     async def __aenter__(self) -> Self:
@@ -326,7 +327,8 @@ class SparkListenerContainer:
                 await self._pause(error, why, backoff)
                 backoff = min(backoff * 2, LONGEST_BACKOFF)
         finally:
-            if not self._stop.has_left_one_behind:  # else it still writes, and nobody else may before the lease's end
+            # A function that is at work still writes, and nobody else may before the lease's end.
+            if not self._stop.has_left_one_behind and self._batches.idle.is_set():
                 await self._keeper.release()
 
     def _has_stopped(self) -> bool:
@@ -362,6 +364,7 @@ class SparkListenerContainer:
         await self._threads.run(self._batches.begin, log, planned, self._lease, self._portal)
         if self._has_stopped():
             return None
+        self._was_stopped = False
         self._query = query = await self._threads.run(self._start_query, session)
         run_id = ""
         try:
@@ -404,10 +407,11 @@ class SparkListenerContainer:
             await self._clock.sleep(STILL_AT_WORK_POLL)
 
     async def _until_idle(self) -> None:
-        """Return when the function has ended: a Java process that dies leaves it at work, and its batch comes again."""
+        """Return when the function has ended, whose batch comes again: who ends its query leaves it at work."""
         while not self._batches.idle.is_set():
             place = self._batches.hangs_at()
-            why = "its Java process has ended while its function was at work, which has not ended yet"
+            ended = "query has been stopped" if self._was_stopped else "Java process has ended"
+            why = f"its {ended} while its function was at work, which has not ended yet"
             self._is(SparkListenerState.RESTARTING, f"{why} (it is at {place})" if place else why)
             await self._clock.sleep(POLL)
 
@@ -427,6 +431,7 @@ class SparkListenerContainer:
             if self._keeper.lost and not self._has_stopped():
                 _log.warning("Spark listener %s has lost its lease; its query stops", self.group)
                 self._batches.interrupt()
+                self._was_stopped = True
                 await self._stop.stop(session, query)
                 return None
             self._position.tell()

@@ -23,11 +23,12 @@ from rocketbox.spark.checkpoint import CheckpointError
 from rocketbox.spark.listener_options import SparkListenerOptions
 from rocketbox.spark.listener_source import rows_of_a_task
 from rocketbox.spark.paths import checkpoint_location
-from rocketbox.spark.session import SessionLostError, log_query_errors
+from rocketbox.spark.session import SessionLostError, is_alive, log_query_errors
 
 __all__ = [
     "GONE",
     "in_words",
+    "is_active",
     "is_of_a_stop",
     "is_of_reading",
     "is_permanent",
@@ -113,6 +114,16 @@ def stop_query(session: SparkSession, query: StreamingQuery, timeout: float) -> 
     finally:
         with suppress(*GONE):
             log_query_errors(session, True)
+
+
+def is_active(session: SparkSession, query: StreamingQuery) -> bool:
+    """Whether a query runs: not where its Java process is gone. Raises what py4j raises."""
+    try:
+        return bool(query.isActive)
+    except GONE:
+        if is_alive(session):
+            raise
+        return False
 
 
 def is_permanent(error: BaseException) -> bool:

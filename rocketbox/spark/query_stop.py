@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rocketbox.blocking import WorkerPool
 from rocketbox.clock import Clock
 from rocketbox.spark.batches import BatchRunner
-from rocketbox.spark.query import in_words, stop_query
+from rocketbox.spark.query import in_words, is_active, stop_query
 
 __all__ = ["QueryStop"]
 
@@ -46,7 +46,7 @@ class QueryStop:
         self._portal = portal
         self._threads = threads
         self._clock = clock
-        self._left_behind: StreamingQuery | None = None
+        self._left_behind: tuple[SparkSession, StreamingQuery] | None = None
         self.java_answers = True
         """False: a stop has found that its Java process hangs."""
 
@@ -57,8 +57,7 @@ class QueryStop:
 
     async def has_ended(self) -> bool:
         """Whether no query that was stopped runs any more: Spark runs no second one of its name."""
-        query = self._left_behind
-        if query is not None and not await self._threads.run(lambda: query.isActive):
+        if self._left_behind is not None and not await self._threads.run(is_active, *self._left_behind):
             self._left_behind = None
         return self._left_behind is None
 
@@ -103,13 +102,13 @@ class QueryStop:
             with self._clock.move_on_after(max(timeout, LONGEST_RESERVE) + NO_ANSWER) as answer:
                 await self._threads.run(stop_query, session, query, timeout)
             if answer.cancelled_caught:
-                self._left_behind = query
+                self._left_behind = (session, query)
                 self.java_answers = False
                 _log.warning(
                     "the query of Spark listener %s is left to itself: its Java process does not answer", self._group
                 )
         except Exception as error:
-            self._left_behind = query
+            self._left_behind = (session, query)
             place = self._batches.hangs_at()
             _log.warning(
                 "the query of Spark listener %s does not stop, since its function does not end%s: %s",

@@ -32,7 +32,7 @@ from rocketbox.spark.listener import (
 from rocketbox.spark.loss import DataLossError
 from rocketbox.spark.query_options import OnFailedBatch
 from rocketbox.spark.session import SparkRuntime
-from tests.support.spark.listeners import MINUTES, rows_in, send, spark_listener, until
+from tests.support.spark.listeners import MINUTES, give_lease_to, rows_in, send, spark_listener, until
 from tests.support.spark.topics import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.anyio, pytest.mark.usefixtures("spark")]
@@ -377,6 +377,44 @@ async def test_a_checkpoint_that_is_not_shared_is_refused_also_where_a_step_befo
         assert behind.status is SparkListenerState.FAILED
         assert "the checkpoint is not shared" in str(behind.state().reason)
     assert seen.rows == [0, 1, 2, 3, 4, 5]
+
+
+async def test_nobody_gets_the_lease_while_a_function_is_left_at_work(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocketbox.spark.lease.CONFIRM_INTERVAL", 0.5)
+    hold, at_work = threading.Event(), threading.Event()
+
+    def hangs(rows: DataFrame) -> None:
+        at_work.set()
+        hold.wait(MINUTES)
+
+    await send(broker, topic, 0, 1)
+    try:
+        async with MQClientInstance(broker.name_server) as another:
+            running = spark_listener(hangs, client, topic, tmp_path / "checkpoint", drain_timeout=1.0)
+            async with running:
+                await until(at_work.is_set)
+                rival = await give_lease_to("rival", running, another)
+                await until(lambda: running.status is SparkListenerState.STANDING_BY)
+                await rival.release()
+                await until(lambda: "has not ended yet" in str(running.state().reason))
+                assert "its query has been stopped" in str(running.state().reason)
+                with anyio.fail_after(MINUTES):
+                    await running.drain(1.0)
+                assert not hold.is_set()
+                assert (await rival.take()).by_another
+    finally:
+        hold.set()
+
+
+def test_a_lease_that_is_lost_while_the_java_process_dies_needs_no_restart_of_the_service(tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "support" / "spark" / "lost_lease_dead_java.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {"seen": [0, 1, 2, 3, 4], "why": None}
 
 
 def test_a_java_process_that_is_killed_is_replaced_and_a_dead_one_does_not_fail_the_stop(tmp_path: Path) -> None:

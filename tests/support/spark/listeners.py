@@ -14,12 +14,13 @@ from pyspark.sql import DataFrame
 
 from rocketbox.client import MQClientInstance
 from rocketbox.clock import RealClock
+from rocketbox.spark.lease import Lease
 from rocketbox.spark.listener import SparkListenerContainer, SparkListenerOptions, read_spark_signature
 from rocketbox.spark.session import SparkRuntime
 from tests.support import waiting
 from tests.support.spark.topics import Broker, rows_of
 
-__all__ = ["MINUTES", "group_of", "rows_in", "send", "spark_listener", "until"]
+__all__ = ["MINUTES", "give_lease_to", "group_of", "rows_in", "send", "spark_listener", "until"]
 
 MINUTES = 240.0  # seconds; the first query of a session alone takes one where the machine has much else to do
 
@@ -66,3 +67,15 @@ def rows_in(frame: DataFrame) -> list[int]:
 async def send(broker: Broker, topic: str, first: int, end: int) -> None:
     """Send the rows from ``first`` up to ``end``."""
     await anyio.to_thread.run_sync(broker.send, topic, rows_of(first, end))
+
+
+async def give_lease_to(holder: str, listener: SparkListenerContainer, instance: MQClientInstance) -> Lease:
+    """The lease of a listener that runs, held by another driver, as where its brokers have forgotten who has it."""
+    options = listener.options
+    forgotten = Lease(instance, options.group, options.topic, holder=listener._lease.holder)
+    await forgotten.take()
+    await forgotten.release()
+    lease = Lease(instance, options.group, options.topic, holder=holder)
+    answer = await lease.take()
+    assert answer.held, answer.why
+    return lease
