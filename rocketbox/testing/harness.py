@@ -25,7 +25,7 @@ from rocketbox.durations import parse_duration
 from rocketbox.errors import NotStartedError
 from rocketbox.message import MessageExt, MessageQueue, SendResult
 from rocketbox.template import JsonMessageConverter, MessageConverter, RocketMQTemplate
-from rocketbox.testing import given
+from rocketbox.testing import given, reported
 from rocketbox.testing.addresses import given_name_servers
 from rocketbox.testing.batches import Batches
 from rocketbox.testing.blocking_harness import BlockingHarness
@@ -48,10 +48,10 @@ Failures = Literal["raise", "keep"]
 PATIENCE = 10.0  # seconds of real time in which nothing goes on
 PATIENCE_AT_THE_END = 1.0  # the same, when the service is being stopped
 AFTER_FAULTS = 60.0  # seconds of virtual time after which clients have got over a fault
+    600.0  # seconds of virtual time in which a service comes to its end, when it no longer waits for real ones
+)
 LONGEST_DRAIN = 3600.0  # seconds of virtual time in which handlers that wait for it come to an end
 HOW_TO_START = "use it inside 'async with', or inside 'with' in a plain function"
-
-_running: set[Harness] = set()
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,7 @@ class Harness:
         self._blocking: BlockingHarness | None = None
         self._stop: anyio.Event
         self._runs = self._over = False
+        self._how_to_start = HOW_TO_START
         self._listened = Listened(app)
         self._default_converter = JsonMessageConverter()
         self._changes = Changes()
@@ -154,12 +155,12 @@ class Harness:
     async def __aenter__(self) -> Self:
         if self._world is not None:
             raise HarnessError(f"{self!r} was started before; make a new Harness for each start")
-        if self.app in (other.app for other in _running):
+        if self.app in (other.app for other in reported.running):
             raise HarnessError(
                 f"another harness of {self.app.name} is running, and a service runs once in a process: take the "
                 "fixture harness, or make one in the test, and leave one before the next is entered"
             )
-        if here := [other for other in _running if other._turns.is_here()]:
+        if here := [other for other in reported.running if other._turns.is_here()]:
             raise HarnessError(
                 f"a harness of {here[0].app.name} runs in this event loop, and each waits until nothing else goes on "
                 "there: leave it first, or run both in plain functions' way, 'with Harness(app) as harness:'"
@@ -178,7 +179,7 @@ class Harness:
         world.begin(self._seen, self._patience)
         self._pace = world.pace
         self._batches = Batches(self.app, world.clock, self._seen, self._converter, self._listened.same_as)
-        _running.add(self)
+        reported.entered(self)
         self._turns.watch(self._seen.task_started, self._seen.called_in_thread)
         self._host = self._turns.start(self._run(), f"harness of {self.app.name}")
         self._seen.others.append(self._host)
@@ -220,7 +221,7 @@ class Harness:
             self._host.cancel()
             self._turns.unwatch()
             self._runs, self._over = False, True
-            _running.discard(self)
+            reported.running.remove(self)
 
     async def _until_it_stopped(self) -> None:
         pace, stopped, seen = self._pace, self._host.done, self._seen
@@ -284,7 +285,7 @@ class Harness:
                 f"{self!r}: what was seen can be looked at still, but nothing goes on in the service; make a new one"
             )
         if not self._runs:
-            raise NotStartedError(repr(self), HOW_TO_START)
+            raise NotStartedError(repr(self), self._how_to_start)
 
     def _check_awaited(self, verb: str) -> None:
         """That a verb is awaited in the loop of the service."""
@@ -609,7 +610,7 @@ class Harness:
 
     def _check_begun(self) -> None:
         if self._world is None:
-            raise NotStartedError(repr(self), HOW_TO_START)
+            raise NotStartedError(repr(self), self._how_to_start)
 
 
 def _seconds(time: Time) -> float:

@@ -11,10 +11,13 @@ import functools
 import importlib
 import inspect
 import sys
+import unittest
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from rocketbox.testing import reported
 
 if TYPE_CHECKING:
     from rocketbox.application import RocketBox
@@ -23,6 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["harness", "harness_options", "rocketbox_app", "service_named"]
 
 APP = "rocketbox_app"
+BEGINS_WITH_THE_TEST = (
+    "in an async test the fixture harness begins with the test itself, after its other fixtures: for a fixture that "
+    "needs it before, put an async fixture harness of your own in its place, which yields inside of "
+    "'async with Harness(app) as harness:'"
+)
 _of_test = pytest.StashKey["Harness"]()
 
 
@@ -47,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "harness(**options): options of the Harness that the fixture harness makes, such as settings={...}",
     )
 
+    config.add_cleanup(reported.end)
     if texts := config.getoption("--rocketbox-name-server"):
         _use(texts, config)
 
@@ -78,7 +87,9 @@ def _tell(text: str, config: pytest.Config) -> None:
         reporter.write_line(f"rocketbox: {text}")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    reported.begin_test()
     if item.config.getoption("--rocketbox-name-server") and item.get_closest_marker("needs_virtual_time"):
         pytest.skip("it needs virtual time, and --rocketbox-name-server gives real servers")
 
@@ -91,8 +102,8 @@ def rocketbox_app(request: pytest.FixtureRequest) -> RocketBox:
 
 def service_named(named: str) -> RocketBox:
     """The service that ``package.module:app`` names. Raises UsageError, with what to write."""
-    module, separator, name = named.partition(":")
-    if not separator:
+    module, _, name = named.partition(":")
+    if not module or not name:
         said = f"{named!r} names none" if named else "there is none"
         raise pytest.UsageError(
             f'the fixture harness needs a service, and {said}: write rocketbox_app = "package.module:app" into '
@@ -101,7 +112,10 @@ def service_named(named: str) -> RocketBox:
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise pytest.UsageError(f"rocketbox_app = {named}: {error}") from error
+        fix = "write the name of the RocketBox in it"
+        if isinstance(error, ImportError):
+            fix = "pytest's setting pythonpath names the folders that it looks in"
+        raise pytest.UsageError(f"rocketbox_app = {named}: {error}; {fix}") from error
     from rocketbox.application import RocketBox
 
     if not isinstance(found, RocketBox):
@@ -133,6 +147,12 @@ def harness(
         with made:
             yield made
         return
+    if isinstance(request.instance, unittest.TestCase):
+        raise pytest.UsageError(
+            f"the fixture harness cannot be around {request.node.name}, for unittest runs it in a loop of its own: "
+            "write self.harness = await self.enterAsyncContext(Harness(app)) in asyncSetUp"
+        )
+    made._how_to_start = BEGINS_WITH_THE_TEST
 
     @functools.wraps(test)
     async def run(*args: Any, **named: Any) -> Any:
@@ -157,8 +177,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the logs of the harnesses that ran in a test that failed: the fixture's, and all others."""
     report = yield
-    if report.when == "call" and report.failed and (made := item.stash.get(_of_test, None)) is not None:
-        time = "virtual" if made.is_virtual else "real"
-        report.sections.append((f"rocketbox harness, in {time} time", made.log))
+    if report.failed:
+        made = reported.ran()
+        for each in made:
+            of = f" of {each.app.name}" if len(made) > 1 else ""
+            time = "virtual" if each.is_virtual else "real"
+            report.sections.append((f"rocketbox harness{of}, in {time} time", each.log))
     return report

@@ -176,11 +176,111 @@ def test_the_report_of_a_failing_test_tells_what_happened(project: Path) -> None
     assert "nothing was sent to receipts, and one was expected" in done.stdout
 
 
+OTHER_HARNESSES = """
+import pytest
+from shop import Order, app
+from rocketbox.testing import Harness
+
+@pytest.fixture(scope="module")
+def anyio_backend():
+    return "asyncio"
+
+@pytest.mark.anyio
+async def test_with_its_own():
+    async with Harness(app) as harness:
+        await harness.send("orders", Order(item="own"))
+        await harness.drain()
+    assert False
+
+@pytest.fixture(scope="module")
+def started():
+    with Harness(app) as harness:
+        yield harness
+
+def test_with_that_of_the_module(started):
+    started.blocking.send("orders", Order(item="module"))
+    started.blocking.drain()
+    assert False
+
+@pytest.fixture
+def before(started):
+    started.blocking.fresh()
+    started.blocking.send("orders", Order(item="fixture"))
+    started.blocking.drain()
+    assert False
+
+def test_whose_fixture_fails(before): ...
+
+def test_that_passes(started): ...
+
+def test_without_any():
+    assert False
+"""
+
+
+def test_the_report_tells_of_every_harness_that_ran_in_the_test(project: Path) -> None:
+    done = run(project, OTHER_HARNESSES)
+    assert "3 failed, 1 passed, 1 error" in done.stdout, done.stdout + done.stderr
+    logs = done.stdout.split("rocketbox harness, in virtual time")[1:]
+    told = [re.findall(r"orders .*\"item\":\"(\w+)\"", log.partition("____")[0]) for log in logs]
+    assert sorted(sorted(items) for items in told) == [["fixture"], ["fixture"], ["module"], ["own"]], done.stdout
+
+
+IN_FIXTURES = """
+import unittest
+import pytest
+from shop import Order, sell
+from rocketbox.testing import Harness
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+@pytest.fixture
+async def order(harness):
+    await harness.send("orders", Order(item="lamp"))
+
+@pytest.mark.anyio
+async def test_with_a_fixture_that_sends(harness, order):
+    await harness.drain()
+    assert [call.payload.item for call in harness.calls(sell)] == ["lamp"]
+
+class TestOfUnittest(unittest.IsolatedAsyncioTestCase):
+    @pytest.fixture(autouse=True)
+    def _take(self, harness):
+        self.harness = harness
+
+    async def test_it(self):
+        await self.harness.drain()
+"""
+
+OWN_FIXTURE = """
+from shop import app
+
+@pytest.fixture
+async def harness(anyio_backend):
+    async with Harness(app) as harness:
+        yield harness
+"""
+
+
+def test_a_fixture_cannot_use_the_fixture_before_its_async_test_begins_and_is_told_what_can(project: Path) -> None:
+    done = run(project, IN_FIXTURES)
+    assert "2 errors" in done.stdout, done.stdout + done.stderr
+    assert "put an async fixture harness of your own in its place, which yields inside of" in done.stdout
+    assert "write self.harness = await self.enterAsyncContext(Harness(app)) in asyncSetUp" in done.stdout
+    done = run(project, IN_FIXTURES + OWN_FIXTURE, "-k", "with_a_fixture")
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("named", "told"),
     [
         ("", 'the fixture harness needs a service, and there is none: write rocketbox_app = "package.module:app"'),
         ("json", "'json' names none"),
+        (":app", "':app' names none"),
+        ("json:", "'json:' names none"),
+        ("nowhere:app", "No module named 'nowhere'; pytest's setting pythonpath names the folders that it looks in"),
         ("json:nothing", "rocketbox_app = json:nothing: module 'json' has no attribute 'nothing'"),
         ("json:JSONDecoder", "rocketbox_app = json:JSONDecoder is a type, and not a RocketBox"),
     ],
@@ -198,6 +298,7 @@ def test_it_is_found_by_pytest_and_loads_nothing_of_rocketbox_before_a_test_want
     loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
     assert {name for name in loaded if name.startswith("rocketbox")} == {
         "rocketbox", "rocketbox.version", "rocketbox.lazy_names", "rocketbox.testing", "rocketbox.testing.plugin",
+        "rocketbox.testing.reported",
     }  # fmt: skip
     script = "import sys; from rocketbox.testing import Harness, Unreadable; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
