@@ -48,8 +48,7 @@ Failures = Literal["raise", "keep"]
 PATIENCE = 10.0  # seconds of real time in which nothing goes on
 PATIENCE_AT_THE_END = 1.0  # the same, when the service is being stopped
 AFTER_FAULTS = 60.0  # seconds of virtual time after which clients have got over a fault
-    600.0  # seconds of virtual time in which a service comes to its end, when it no longer waits for real ones
-)
+LONGEST_STOP = 600.0  # seconds of virtual time in which a service stops, whatever goes on in real time
 LONGEST_DRAIN = 3600.0  # seconds of virtual time in which handlers that wait for it come to an end
 HOW_TO_START = "use it inside 'async with', or inside 'with' in a plain function"
 
@@ -209,6 +208,9 @@ class Harness:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._end()
+        if not self._host.done():  # whatever is left swallows its cancellation
+            left = [str(each) for each in self._seen.real_waits()]
+            raise StuckError(left or [f"the stop of {self.app.name}"], self._pace.patience)
         await self._host
 
     async def _end(self) -> None:
@@ -225,6 +227,8 @@ class Harness:
 
     async def _until_it_stopped(self) -> None:
         pace, stopped, seen = self._pace, self._host.done, self._seen
+        if not self._runs:
+            self._host.cancel()  # what still starts does not hear of the end
         pace.patience = min(self._patience, PATIENCE_AT_THE_END)
         with suppress(StuckError):
             await pace.until(stopped)
@@ -236,7 +240,9 @@ class Harness:
         with suppress(StuckError):
             await pace.until(stopped)
         pace.regardless = True
-        await pace.until(stopped)
+        if not await pace.until(stopped, LONGEST_STOP):
+            self._host.cancel()
+            await pace.until(stopped, LONGEST_STOP)
 
     async def _run(self) -> None:
         config, profiles, settings, beans, hooks = self._launch

@@ -33,7 +33,16 @@ from rocketbox.clock import RealClock
 from rocketbox.loops import in_event_loop
 from rocketbox.testing.errors import HarnessError
 
-__all__ = ["LoopTurns", "RealWait", "ThreadCall", "is_ours", "line_of_thread", "real_wait", "waits_for_rocketbox"]
+__all__ = [
+    "MOST_TURNS",
+    "LoopTurns",
+    "RealWait",
+    "ThreadCall",
+    "is_ours",
+    "line_of_thread",
+    "real_wait",
+    "waits_for_rocketbox",
+]
 
 OWN = str(Path(__file__).resolve().parents[1]) + os.sep
 ANYIO = str(Path(anyio.__file__).parent) + os.sep
@@ -45,7 +54,7 @@ WAITS_FOR_ONE = frozenset({asyncio.wait_for.__code__, asyncio_tasks._cancel_and_
 LEAVES_A_GROUP = frozenset({"__aexit__", "_aexit"})
 DRIVES_BY_HAND = frozenset({_resumed.__code__})  # it passes on what the handler waits for
 IN_THREADS = frozenset({WorkerPool.run.__code__})
-MOST_TURNS = 200_000  # of the loop, without rest: something runs on for ever
+MOST_TURNS = 10_000  # of the loop, without rest, before one looks what goes on
 
 
 class RealWait:
@@ -157,13 +166,16 @@ class LoopTurns:
         self._noted = _NextCalls(self.loop) if ready is None else None
         self._next: Sized = self._noted if ready is None else ready  # type: ignore[assignment]  # one of the two
 
-    async def until_idle(self) -> None:
-        """Return when nothing is left that the loop could run now."""
-        for _ in range(MOST_TURNS):
+    async def until_idle(self, turns: int = MOST_TURNS) -> bool:
+        """Return when nothing is left that the loop could run now, and after so many turns; whether it is so.
+
+        Not so for long is a loop in which somebody polls: ``while not done: await asyncio.sleep(0)``.
+        """
+        for _ in range(turns):
             if not self._next:
-                return
+                return True
             await asyncio.sleep(0)
-        raise HarnessError("a task of this event loop never waits for anything: it runs again in each turn")
+        return not self._next
 
     async def pause(self, seconds: float) -> None:
         """Let real time pass."""

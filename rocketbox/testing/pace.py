@@ -12,7 +12,8 @@ calls and woken timers are all callbacks or tasks of the loop, for network and d
 blocking functions run in the loop; so the first holds for all of them together. What goes on in real time is told by
 ``real_waits``: handlers, scheduled functions, tasks that handlers have started, threads. While one of them waits for
 anything but rocketbox, time stands still and the machine's own passes; when that brings nothing forward for
-``patience`` seconds, StuckError names each of them and its line.
+``patience`` seconds, StuckError names each of them and its line. So it is with one that never waits, but asks in each
+turn of the loop (``await asyncio.sleep(0)``): the loop is never idle then.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from math import inf
 import anyio
 
 from rocketbox.testing.errors import StuckError
-from rocketbox.testing.loop_turns import LoopTurns, RealWait
+from rocketbox.testing.loop_turns import MOST_TURNS, LoopTurns, RealWait
 from rocketbox.testing.virtual_clock import VirtualClock
 
 __all__ = ["Pace"]
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0002, 0.01  # seconds of real time between two looks
+FEW_TURNS = 100  # of the loop, between two moves of time, when it moves whatever goes on
+NEVER_WAITS = "a task of this event loop never waits for anything, and runs again in each turn"
 
 
 Done = Callable[[], bool]
@@ -90,14 +93,15 @@ class Pace:
         turns = self.turns
         began, mark, pause = 0.0, None, SHORTEST_PAUSE
         while True:
-            await turns.until_idle()
+            idle = await turns.until_idle(FEW_TURNS if self.regardless else MOST_TURNS)
             waits = list(self._real_waits())
-            if not waits or self.regardless or (done is not None and done()):
+            if (idle and not waits) or self.regardless or (done is not None and done()):
                 return
             now, progress = turns.real_time(), self._progress()
             if mark != progress:
                 began, mark, pause = now, progress, SHORTEST_PAUSE
             elif now - began > self.patience:
-                raise StuckError([str(each) for each in waits], self.patience)
-            await turns.pause(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+                raise StuckError([str(each) for each in waits] or [NEVER_WAITS], self.patience)
+            if idle:
+                await turns.pause(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)

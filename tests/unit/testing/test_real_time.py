@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rocketbox import RocketBox
 from rocketbox.errors import RequestTimeoutError
 from rocketbox.testing import Harness, Outcome, StuckError
 from tests.support.framework.services import ServiceMaker
@@ -171,6 +172,13 @@ async def hangs_in_gather(text: str) -> None:
 @rocketmq_listener(topic="hangs-in-thread", consumer_group="hangs-in-thread")
 def hangs_in_thread(text: str) -> None:
     release.wait()
+
+@rocketmq_listener(topic="polls", consumer_group="polls")
+async def polls(text: str) -> None:
+    done = asyncio.get_running_loop().run_in_executor(None, release.wait)
+    while not done.done():
+        await asyncio.sleep(0)
+    note("polled")
 
 @rocketmq_listener(topic="others", consumer_group="others")
 async def other(text: str) -> None: ...
@@ -358,3 +366,44 @@ async def test_a_handler_that_hangs_is_named_with_its_line(
             assert harness.calls(topic.replace("-", "_"))[0].outcome is Outcome.RUNNING
         finally:
             slow.release.set()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", pytest.param(UVLOOP, id="uvloop", marks=needs_uvloop)])
+async def test_a_handler_that_polls_in_each_turn_of_the_loop_is_waited_for_and_named(
+    slow: ModuleType, harness_of: Callable[..., Harness]
+) -> None:
+    """The loop is never idle meanwhile. The harness ends all the same, and the next one begins."""
+    try:
+        async with harness_of("polls", patience=0.2) as harness:
+            await harness.send("polls", "one", keys="p1")
+            with pytest.raises(StuckError, match=r"handler polls .* for keys p1 waits at .*\.py:\d+ in polls"):
+                await harness.drain()
+        assert slow.seen == []
+        async with harness_of("polls") as harness:
+            await harness.send("polls", "one")
+            slow.release.set()
+            await harness.drain()
+            assert [text for text, _ in slow.seen] == ["polled"]
+    finally:
+        slow.release.set()
+
+
+async def test_a_start_that_hangs_is_named_with_its_line_and_ends(slow: ModuleType) -> None:
+    ended = []
+    app: RocketBox = slow.app
+
+    @app.on_startup
+    async def waits_for_ever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+
+    with pytest.raises(StuckError, match=r"harness of slow waits at .*\.py:\d+ in waits_for_ever"):
+        async with Harness(slow.app, patience=0.2):
+            pytest.fail("it started")
+    assert ended == ["cancelled"]
+    async with Harness(slow.app, hooks=False) as harness:
+        await harness.send("others", "one")
+        await harness.drain()
+        assert len(harness.calls("other")) == 1
