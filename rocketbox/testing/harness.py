@@ -57,7 +57,7 @@ HOW_TO_START = "use it inside 'async with', or inside 'with' in a plain function
 class QueueOffsets:
     """How far a group is with one queue: ``consumed`` is the offset behind what it needs no more, ``end`` its end.
 
-    Both count from the beginning, or from :meth:`Harness.fresh` on.
+    Both count from the beginning of the harness, or from :meth:`Harness.fresh` on.
     """
 
     topic: str
@@ -100,8 +100,10 @@ class Harness:
         self.app = app
         self._launch = (config, profiles, dict(settings or {}), dict(beans or {}), hooks)
         self._begin = now
+        if isinstance(patience, bool) or not isinstance(patience, int | float) or not patience > 0:
+            raise HarnessError(f"patience={patience!r}: write how many seconds of real time, such as 60")
         self._patience = patience
-        self._failures: Failures = failures
+        self._failures = _checked(failures)
         self._given = given_name_servers(settings or {})
         self._name_servers = {"": name_server} if isinstance(name_server, str) else dict(name_server or {})
         self._name_servers = self._name_servers or dict(given.name_servers)
@@ -186,6 +188,7 @@ class Harness:
             await self._pace.until(lambda: self._runs or self._host.done())
             if self._host.done():
                 await self._host
+            self._offsets_before.update(world.offsets_before)
         except BaseException:
             await self._end()
             raise
@@ -554,9 +557,10 @@ class Harness:
         )
 
     def _raise_unexpected(self, failures: Failures | None) -> None:
+        kept = self._failures if failures is None else _checked(failures)
         unexpected = [each for each in self._seen.unexpected if isinstance(each, Exception)]
         self._seen.unexpected.clear()
-        if (failures or self._failures) == "keep":
+        if kept == "keep":
             return
         if len(unexpected) == 1:
             raise unexpected[0]
@@ -617,6 +621,12 @@ class Harness:
     def _check_begun(self) -> None:
         if self._world is None:
             raise NotStartedError(repr(self), self._how_to_start)
+
+
+def _checked(failures: Failures) -> Failures:
+    if failures not in ("raise", "keep"):
+        raise HarnessError(f'failures={failures!r}: write "raise", or "keep" to find them in calls(...) alone')
+    return failures
 
 
 def _seconds(time: Time) -> float:

@@ -63,6 +63,8 @@ class MemoryWorld:
         self._seen: Observer
         self._servers: HarnessServers | None = None
         self._disturbed = False
+        self.offsets_before: dict[tuple[str, str | None, MessageQueue], int] = {}
+        """Where its groups begin: all at 0."""
 
     def begin(self, seen: Observer, patience: float) -> None:
         """``seen`` is who sees what is done, ``patience`` seconds of real time in which nothing goes on."""

@@ -140,6 +140,8 @@ class RealWorld:
         self._listened = listened
         self._seen: Observer
         self._admins: dict[str | None, Admin] = {}
+        self.offsets_before: dict[tuple[str, str | None, MessageQueue], int] = {}
+        """Where its groups begin, by group and its cluster: behind what earlier runs have left."""
 
     def begin(self, seen: Observer, patience: float) -> None:
         """``seen`` is who sees what is done, ``patience`` seconds in which nothing goes on."""
@@ -215,7 +217,9 @@ class RealWorld:
             except NoRouteError:  # nothing was ever sent back to the group
                 continue
             for queue in queues:
-                await _commit(admin, plan.group, queue, await admin.max_offset(queue))
+                end = await admin.max_offset(queue)
+                await _commit(admin, plan.group, queue, end)
+                self.offsets_before[plan.group, plan.cluster, queue] = end
 
     # --- what is left to do ------------------------------------------------------------------------------------------
 

@@ -134,6 +134,7 @@ async def test_a_run_begins_behind_what_an_earlier_one_has_left(
         await harness.drain()
         assert payments.paid == [2]
         assert payments.news == ["rain"]
+        assert [(each.consumed, each.end) for each in harness.offsets(f"payer-{run}")] == [(1, 1)]
     async with Admin(name_server) as admin:
         ends = [await admin.max_offset(queue) for queue in await admin.queues(f"payments-{run}")]
     assert sum(ends) == 2

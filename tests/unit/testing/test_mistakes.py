@@ -95,6 +95,19 @@ async def test_after_its_end(shop: ModuleType) -> None:
             await verb
 
 
+@pytest.mark.anyio
+async def test_options_that_are_none(shop: ModuleType) -> None:
+    for patience in ("5s", 0, True):
+        with pytest.raises(HarnessError, match=r"patience=.*: write how many seconds of real time"):
+            Harness(shop.app, patience=patience)  # type: ignore[arg-type]
+    with pytest.raises(HarnessError, match=r"failures='keeep': write \"raise\", or \"keep\""):
+        Harness(shop.app, failures="keeep")  # type: ignore[arg-type]
+    async with Harness(shop.app) as harness:
+        for verb in (harness.drain(failures="ignore"), harness.advance("1s", failures="ignore")):  # type: ignore[arg-type]
+            with pytest.raises(HarnessError, match="failures='ignore': write"):
+                await verb
+
+
 def test_before_its_begin_the_error_says_how_to_start_it(shop: ModuleType) -> None:
     with pytest.raises(NotStartedError, match="use it inside 'async with', or inside 'with' in a plain function"):
         Harness(shop.app).sent("orders")
