@@ -40,6 +40,7 @@ from rocketbox.spark.checkpoint import CheckpointError, decode_offset
 from rocketbox.spark.deliveries import Delivery
 from rocketbox.spark.driver_id import driver_id
 from rocketbox.spark.java import JavaNotFoundError
+from rocketbox.spark.java_watch import JavaWatch
 from rocketbox.spark.lease import Lease, LeaseAnswer, LeaseLostError
 from rocketbox.spark.lease_keeping import LeaseKeeper
 from rocketbox.spark.listener_options import SparkListenerOptions
@@ -138,6 +139,7 @@ class SparkListenerContainer:
             succeeded=self._batch_is_done,
         )
         self._watch = TopicWatch(self._admin, options.group, options.topic, clock)
+        self._java = JavaWatch(options.group, clock)
         self._position = QueryPosition(options.group, self._admin, self._watch, clock)
         self._starting_offsets = options.starting_offsets
         self._stack = AsyncExitStack()
@@ -177,6 +179,7 @@ class SparkListenerContainer:
                 waits=self._waits_for_lease,
             )
             self._tasks.start("group", self._position.run)
+            self._tasks.start("java", self._java.watch)
             self._task = self._tasks.start("query", self._run, restart=False)
             self._stack = stack.pop_all()
         return self
@@ -221,9 +224,13 @@ class SparkListenerContainer:
         """Its line of the start log."""
         return list(self._lines)
 
+    def _trouble(self) -> str | None:
+        """What keeps a query that lives from its work."""
+        return self._java.trouble or self._watch.trouble
+
     def state(self) -> ContainerState:
         """What health shows; one whose query has failed, waits to start again or cannot run is not ready."""
-        status, ready, reason = self._situation.health(self._watch.trouble, self._clock.monotonic())
+        status, ready, reason = self._situation.health(self._trouble(), self._clock.monotonic())
         batch, attempt = self._batches.attempt
         progress: dict[str, object] = {
             "state": self._situation.state.value,
@@ -427,7 +434,7 @@ class SparkListenerContainer:
             raise refusal
 
     async def _until_end(self, session: SparkSession, query: StreamingQuery) -> BaseException | None:
-        while not self._stop.has_left_one_behind and await self._threads.run(lambda: query.isActive):
+        while not self._stop.has_left_one_behind and await self._java.is_active(query, self._threads):
             if self._keeper.lost and not self._has_stopped():
                 _log.warning("Spark listener %s has lost its lease; its query stops", self.group)
                 self._batches.interrupt()

@@ -1,4 +1,4 @@
-"""The stop of a query while its Java process hangs: it answers nothing, and is not gone either. No Java is needed."""
+"""A Java process that hangs, answers nothing and is not gone either: how it is told, and the stop. It needs no Java."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ pytest.importorskip("pyspark")
 from rocketbox.blocking import WorkerPool
 from rocketbox.clock import RealClock
 from rocketbox.spark import query_stop
+from rocketbox.spark.java_watch import JavaWatch
 from rocketbox.spark.query_stop import QueryStop
+from tests.support.clocks import VirtualClock
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -69,3 +71,34 @@ async def test_a_java_process_that_hangs_does_not_stretch_the_stop(
         assert stop.has_left_one_behind  # so that nobody else gets its lease before that ends
         assert "its Java process does not answer" in caplog.text
         java.answers.set()
+
+
+async def test_a_java_process_that_hangs_is_told_within_half_a_minute_and_when_it_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock, hanging, answered = VirtualClock(), HangingJava(), anyio.Event()
+    java: Any = hanging
+    watch = JavaWatch("lake", clock)
+    async with WorkerPool(1, "spark") as threads, anyio.create_task_group() as others:
+
+        async def ask() -> None:
+            assert not await watch.is_active(java, threads)
+            answered.set()
+
+        others.start_soon(watch.watch)
+        await clock.advance(60)
+        assert watch.trouble is None, "nothing is asked"
+        others.start_soon(ask)
+        await anyio.to_thread.run_sync(hanging.asked.acquire)
+        await clock.advance(20)
+        assert watch.trouble is None
+        await clock.advance(10)
+        assert "has not answered for 20 s" in str(watch.trouble)
+        await clock.advance(60)
+        hanging.answers.set()
+        await answered.wait()
+        await clock.advance(5)
+        assert watch.trouble is None
+        others.cancel_scope.cancel()
+    said = [record.getMessage() for record in caplog.records if "lake" in record.getMessage()]
+    assert [each.partition("process ")[2].split()[0] for each in said] == ["has", "answers"]
