@@ -20,6 +20,8 @@ from rocketbox.spark.selection import Selection
 
 __all__ = ["another_store", "check_ownership", "difference", "witness_before"]
 
+DELETED_BY_NOW = 30.0  # seconds after which a broker's queues begin where its log does: Apache's cleans both each 10 s
+
 
 async def witness_before(admin: Admin, queue: MessageQueue, offset: int) -> Witness | None:
     """The witness of an offset; None when there is no message before it (any more)."""
@@ -35,12 +37,13 @@ async def witness_before(admin: Admin, queue: MessageQueue, offset: int) -> Witn
 async def difference(admin: Admin, queue: MessageQueue, progress: QueueProgress, clock: Clock) -> str | None:
     """What is otherwise in the queue than it was; None when nothing is, or nothing can be known.
 
-    A queue that ends before the offset is asked for some seconds: a broker that has just started fills it still.
+    A queue that ends before the offset is asked for some seconds: a broker that has just started fills it still. One
+    that should hold the message, and does not, is asked for longer: a broker that deletes says so a little later.
     """
     if progress.next == 0:
         return None
     last = progress.next - 1
-    until = clock.monotonic() + SETTLE
+    since = clock.monotonic()
     while True:
         result = await admin.pull(queue, last, 1, decompress=False)
         for message in result.messages:
@@ -49,10 +52,19 @@ async def difference(admin: Admin, queue: MessageQueue, progress: QueueProgress,
                 if progress.witness in (None, found):
                     return None
                 return f"its message {last} was {in_time(progress.witness)}, and the one there is {in_time(found)}"
-        if result.max_offset >= progress.next or result.min_offset > last:
+        if result.min_offset > last:
             return None  # deleted meanwhile
-        if clock.monotonic() >= until:
-            return f"it was read up to offset {progress.next}, and the queue ends at {result.max_offset}"
+        waited = clock.monotonic() - since
+        if result.max_offset < progress.next:
+            if waited >= SETTLE:
+                return f"it was read up to offset {progress.next}, and the queue ends at {result.max_offset}"
+        elif progress.witness is None:
+            return None
+        elif waited >= DELETED_BY_NOW:
+            return (
+                f"its message {last} was {in_time(progress.witness)}, and none is there, although the queue holds "
+                f"{result.min_offset} to {result.max_offset}"
+            )
         await clock.sleep(SETTLE_PAUSE)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rocketbox.broker.broker import Broker
-from rocketbox.client import Admin
+from rocketbox.client import Admin, PullResult
 from rocketbox.errors import ClientError, ConnectError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import RequestCode, retry_topic
@@ -121,6 +122,32 @@ async def test_a_store_made_anew_that_has_not_grown_so_far_is_refused() -> None:
         with pytest.raises(CheckpointError, match="it was read up to offset 20, and the queue ends at 3"):
             await progress(other, clock).next(other.admin, again(end))
         assert clock.slept >= 5, "a broker that has just started fills its queues still"
+
+
+@pytest.mark.parametrize("deleted_after", [None, 8.0])
+async def test_a_queue_that_should_have_the_last_message_and_has_not_is_refused(
+    deleted_after: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for a broker that deletes it: its log is shorter for a while before its queues are."""
+    async with store("orders") as here:
+        await here.send(Q0, TEXTS[:20])
+        end = await progress(here).next(here.admin, INITIAL)
+        await here.send(Q0, TEXTS[:20])
+        clock, pull = StillClock(), here.admin.pull
+
+        async def pull_without_19(queue: MessageQueue, offset: int, *args: Any, **options: Any) -> PullResult:
+            found = await pull(queue, offset, *args, **options)
+            kept = tuple(each for each in found.messages if each.queue_offset != 19)
+            is_deleted = deleted_after is not None and clock.slept >= deleted_after
+            return replace(found, messages=kept, min_offset=20 if is_deleted else found.min_offset)
+
+        monkeypatch.setattr(here.admin, "pull", pull_without_19)
+        if deleted_after is None:
+            with pytest.raises(CheckpointError, match=r"its message 19 was stored .* none is there, .* holds 0 to 40"):
+                await progress(here, clock).next(here.admin, again(end))
+            assert clock.slept >= 30
+        else:
+            assert nexts(await progress(here, clock).next(here.admin, again(end))) == {Q0: 40, Q1: 0}
 
 
 async def test_a_broker_that_comes_back_as_another_is_refused_while_the_stream_runs() -> None:
