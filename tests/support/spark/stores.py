@@ -45,6 +45,13 @@ class Requests:
         pass
 
 
+async def until_known(admin: Admin, broker: str | None = None) -> None:
+    """Return when a broker is registered, which takes longer where the machine has much to do."""
+    with anyio.fail_after(PATIENCE):
+        while not (masters := (await admin.cluster()).masters()) or broker not in (None, *masters):
+            await anyio.sleep(0.01)
+
+
 class Store:
     """A name server and its broker, and a client of them."""
 
@@ -71,6 +78,7 @@ class Store:
         options = read_broker_options(settings, store_path_root_dir=Path(f"/{name}"), listen_port=0)
         servers = [self.name_server]
         async with Broker(options, name_servers=servers, network=self.network, storage=MemoryStorage()) as broker:
+            await until_known(self.admin, name)
             yield broker
 
 
@@ -90,9 +98,7 @@ async def store(
         admin = await stack.enter_async_context(
             Admin(servers.name_server_address, client_options=ClientOptions(hooks=(requests,)), network=network)
         )
-        with anyio.fail_after(PATIENCE):
-            while not (await admin.cluster()).masters(None):  # it registers later where the machine has much to do
-                await anyio.sleep(0.01)
+        await until_known(admin)
         for topic in topics:
             await admin.create_topic(topic, queues=queues)
         yield Store(servers, network, admin, requests)
