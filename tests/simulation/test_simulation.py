@@ -62,7 +62,7 @@ def test_a_planted_fault_is_found_and_the_command_that_shows_it_is_printed(plant
     [
         ("old address", "broker that moves after a topic is gone", "which no name server has named since"),
         ("one after another", "member that joins beside a silent broker", "until then is: a member joins"),
-        ("reset in a round", "group that is reset while a member joins", "both have MessageQueue"),
+        ("reset in a round", "group that is reset while a member joins", "both work on"),
         ("lost refresh", "broker that is silent for some seconds", "orderly got it at"),
     ],
 )
