@@ -51,6 +51,9 @@ rocketmq: {name-server: "127.0.0.1:9876", producer: {group: desk}}
 LOOK = """
 import ast, json, sys
 
+# dependency-injector imports web frameworks where they are installed: here for other tests, in a service for its own.
+sys.modules |= dict.fromkeys(["fastapi", "starlette", "flask", "werkzeug"])
+
 from rocketbox import RocketBox
 
 import rocketbox.autoconfigure.properties as properties
