@@ -27,6 +27,7 @@ from rocketbox.spark.columns import ERROR
 from rocketbox.spark.payload import CORRUPT, MESSAGE, invalid_rows, payload_columns, reason_of
 from rocketbox.spark.query_options import OnInvalidBody, RowForm
 from rocketbox.spark.schema import BodySchema, SchemaError, body_schema
+from rocketbox.spark.session import make_active
 
 __all__ = ["FORMS", "Delivery", "InvalidRowError", "form_of", "missing_library"]
 
@@ -221,6 +222,7 @@ class Delivery:
 def write_letters(letters: DataFrame, group: str, name_server: str) -> None:
     """Send dead letters by the processes of Spark."""
     options = {"nameServer": name_server, "deadLettersOf": group, "writeId": "dead-letters"}
+    make_active(letters.sparkSession)
     letters.write.format("rocketmq").mode("append").options(**options).save()
 
 

@@ -37,6 +37,7 @@ from rocketbox.spark.paths import local_folder
 from rocketbox.spark.submitted import has_log_settings, is_submitted, said_to_spark
 
 __all__ = [
+    "DEFAULT_MASTER",
     "SessionLostError",
     "SparkRuntime",
     "create_session",
@@ -44,6 +45,7 @@ __all__ = [
     "has_session",
     "is_alive",
     "log_query_errors",
+    "make_active",
     "settings_of",
 ]
 
@@ -81,6 +83,7 @@ def create_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:
     if has_session():
         session = SparkSession.builder.getOrCreate()
         _tell_what_comes_too_late(session, conf)
+        make_active(session)
         return session
     drop_session()
     said = said_to_spark()
@@ -163,6 +166,12 @@ def log_query_errors(session: SparkSession, on: bool) -> None:
 def has_session() -> bool:
     """Whether this process has a SparkSession that lives, whichever thread made it (Spark looks at one thread)."""
     return _runs(SparkContext._active_spark_context)
+
+
+def make_active(session: SparkSession) -> None:
+    """Let Spark find the session in this thread, whichever made it: a write looks for its data source in that one."""
+    java: Any = session._jvm
+    java.SparkSession.setActiveSession(session._jsparkSession)
 
 
 def is_alive(session: SparkSession) -> bool:

@@ -38,14 +38,13 @@ from rocketbox.spark.deliveries import Delivery, InvalidRowError
 from rocketbox.spark.listener_options import SparkListenerOptions
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.record_columns import Pulled, RecordDecoder
-from rocketbox.spark.session import create_session, has_session, is_alive
+from rocketbox.spark.session import DEFAULT_MASTER, create_session, has_session, is_alive
 from rocketbox.testing.loop_turns import waits_for_rocketbox
 from rocketbox.testing.observer import Observer
 from rocketbox.testing.records import Batch
 
 __all__ = ["SparkCalls"]
 
-MASTER = "local[2]"
 OF_THE_BATCH = (SparkBatch, SparkSession)
 BROKER = "broker-a"
 """Of which the rows say that they come."""
@@ -140,9 +139,9 @@ class SparkCalls:
     def _begun_session(self) -> SparkSession:
         if self._session is None or not is_alive(self._session):
             conf = dict(self._app.assembly.rocketbox.spark.conf)
-            master = conf.pop("spark.master", MASTER)
+            master = conf.pop("spark.master", DEFAULT_MASTER)
             if not has_session():
-                conf["spark.master"] = master if master.startswith("local") else MASTER
+                conf["spark.master"] = master if master.startswith("local") else DEFAULT_MASTER
             self._session = create_session(self._app.name, conf)
         return self._session
 
