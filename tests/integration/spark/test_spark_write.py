@@ -16,6 +16,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as f
 
 from rocketbox.spark.outgoing import DEDUP_KEY
+from rocketbox.spark.session import create_session
 from rocketbox.spark.worker_client import ClientThread
 from tests.support.spark.topics import Broker, rows_of
 
@@ -198,3 +199,11 @@ def test_a_stream_of_whole_results_is_refused(spark: SparkSession, broker: Broke
     )
     with pytest.raises(PySparkException, match="can only be appended to"):
         query.awaitTermination()
+
+
+def test_a_thread_that_did_not_make_the_session_may_write(spark: SparkSession, broker: Broker, topic: str) -> None:
+    """Spark looks for a data source in the session of the thread, which a new thread of Java does not have."""
+    spark._jvm.SparkSession.clearActiveSession()  # type: ignore[union-attr]
+    session = create_session("another thread's", {})
+    write(session.range(0, 2, 1, 1).selectExpr("format_string('%d', id) AS body"), broker, topic=topic)
+    assert sorted(bytes(row.body) for row in read(spark, broker, topic)) == [b"0", b"1"]
