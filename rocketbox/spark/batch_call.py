@@ -18,6 +18,7 @@ import anyio
 from anyio.from_thread import BlockingPortal
 from pyspark.sql import DataFrame, SparkSession
 
+from rocketbox.clock import Clock
 from rocketbox.errors import ClientStateError
 from rocketbox.loops import call_soon_from_thread
 from rocketbox.spark.batch import SparkBatch
@@ -25,7 +26,7 @@ from rocketbox.spark.deliveries import Delivery
 from rocketbox.spark.listener_options import SparkListenerOptions
 from rocketbox.spark.signature import SparkSignature
 
-__all__ = ["BatchCall"]
+__all__ = ["BatchCall", "beans_for", "delivery_of"]
 
 ResultT = TypeVar("ResultT")
 Job = Callable[[], None]
@@ -55,6 +56,30 @@ class _Jobs:
     def take(self) -> Job | None:
         """The next one, waited for; None after the last."""
         return self._jobs.get()
+
+
+def delivery_of(
+    options: SparkListenerOptions,
+    signature: SparkSignature,
+    clock: Clock,
+    send_letters: Callable[[DataFrame, str, str], object] | None = None,
+) -> Delivery:
+    """How a listener's function gets its batches. Raises ConfigurationError for a schema that cannot be columns."""
+    return Delivery(
+        label=f"Spark listener {signature.function.__qualname__}",
+        where=signature.where,
+        group=options.group,
+        schema=options.schema,
+        as_=options.as_,
+        on_invalid=options.on_invalid,
+        clock=clock,
+        send_letters=send_letters,
+    )
+
+
+def beans_for(signature: SparkSignature, provider: Callable[[Any], Callable[[], Any]]) -> dict[str, Callable[[], Any]]:
+    """What gives each argument that is neither the batch nor its session."""
+    return {name: provider(hint) for name, hint in signature.parameters if hint not in (SparkBatch, SparkSession)}
 
 
 class BatchCall:

@@ -33,11 +33,10 @@ from rocketbox.blocking import WorkerPool
 from rocketbox.client import Admin, MQClientInstance
 from rocketbox.clock import Clock
 from rocketbox.listeners import ContainerState
-from rocketbox.spark.batch import SparkBatch
+from rocketbox.spark.batch_call import beans_for, delivery_of
 from rocketbox.spark.batch_log import BatchLog, PlannedBatch
 from rocketbox.spark.batches import BatchRunner
 from rocketbox.spark.checkpoint import CheckpointError, decode_offset
-from rocketbox.spark.deliveries import Delivery
 from rocketbox.spark.driver_id import driver_id
 from rocketbox.spark.java import JavaNotFoundError
 from rocketbox.spark.java_watch import JavaWatch
@@ -118,21 +117,13 @@ class SparkListenerContainer:
         self._clock = clock
         self._drain_timeout = drain_timeout
         self._lines = tuple(lines)
-        self._delivery = Delivery(
-            label=f"Spark listener {signature.function.__qualname__}",
-            where=signature.where,
-            group=options.group,
-            schema=options.schema,
-            as_=options.as_,
-            on_invalid=options.on_invalid,
-            clock=clock,
-        )
+        self._delivery = delivery_of(options, signature, clock)
         self._name_server = ";".join(instance.name_servers)
         self._admin = Admin(instance=instance)
         self._batches = BatchRunner(
             options,
             signature,
-            beans={n: provider(hint) for n, hint in signature.parameters if hint not in (SparkBatch, SparkSession)},
+            beans=beans_for(signature, provider),
             delivery=self._delivery,
             admin=self._admin,
             name_server=self._name_server,

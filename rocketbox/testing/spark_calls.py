@@ -30,8 +30,7 @@ from rocketbox.message import MessageQueue, Property
 from rocketbox.protocol.codes import MessageSysFlag
 from rocketbox.protocol.stored_message import StoredMessage, encode_stored_message
 from rocketbox.protocol.tags import parse_subscription
-from rocketbox.spark.batch import SparkBatch
-from rocketbox.spark.batch_call import BatchCall
+from rocketbox.spark.batch_call import BatchCall, beans_for, delivery_of
 from rocketbox.spark.columns import schema_of
 from rocketbox.spark.dead_letters import DLQ_REASON, DeadLetter, DeadLetterPlan, send_dead_lot
 from rocketbox.spark.deliveries import Delivery, InvalidRowError
@@ -45,7 +44,6 @@ from rocketbox.testing.records import Batch
 
 __all__ = ["SparkCalls"]
 
-OF_THE_BATCH = (SparkBatch, SparkSession)
 BROKER = "broker-a"
 """Of which the rows say that they come."""
 SEND_TIMEOUT = 3.0  # seconds for a dead letter
@@ -88,21 +86,13 @@ class SparkCalls:
 
     async def _call(self, plan: SparkPlan, batch: Batch, query_id: str, portal: BlockingPortal) -> Any:
         options, signature = plan.listener_options(), plan.signature
-        beans = self._app.assembly.beans
-        delivery = Delivery(
-            label=f"Spark listener {signature.function.__qualname__}",
-            where=signature.where,
-            group=plan.group,
-            schema=options.schema,
-            as_=options.as_,
-            on_invalid=options.on_invalid,
-            clock=self._clock,
-            send_letters=partial(self._send_letters, plan, batch, query_id, portal),
+        delivery = delivery_of(
+            options, signature, self._clock, partial(self._send_letters, plan, batch, query_id, portal)
         )
         call = BatchCall(
             options,
             signature,
-            beans={n: beans.provider(hint) for n, hint in signature.parameters if hint not in OF_THE_BATCH},
+            beans=beans_for(signature, self._app.assembly.beans.provider),
             delivery=delivery,
             name_server="",
         )
