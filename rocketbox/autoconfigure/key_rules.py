@@ -23,7 +23,7 @@ from rocketbox.client.options import DEFAULT_INSTANCE_NAME, mismatches
 from rocketbox.client.unbuilt import PULL_CONSUMER, UNBUILT, unbuilt_among
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError, InvalidMessageError
 
-__all__ = ["key_findings"]
+__all__ = ["key_findings", "servers_in"]
 
 Where = Callable[[str], str | None]
 
@@ -121,6 +121,11 @@ def _instance_names(prefix: str, clients: ClusterClients, where: Where) -> Itera
             )
 
 
+def servers_in(said: str) -> frozenset[str]:
+    """The servers that a setting names, in whatever order: two clusters with the same ones are one."""
+    return frozenset(re.split(r"[;,\s]+", said.lower().strip(" ;,")))
+
+
 def _one_name_twice(
     clusters: Mapping[str, ClusterProperties], clients: Mapping[str, ClusterClients], where: Where
 ) -> Iterator[Finding]:
@@ -129,7 +134,7 @@ def _one_name_twice(
     for name, cluster in clusters.items():
         if cluster.name_server is None or cluster.is_off:
             continue
-        servers = frozenset(re.split(r"[;,\s]+", cluster.name_server.lower().strip(" ;,")))
+        servers = servers_in(cluster.name_server)
         for client in clients[name].clients:
             if client.instance_name == DEFAULT_INSTANCE_NAME:
                 continue

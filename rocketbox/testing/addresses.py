@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from rocketbox.autoconfigure.assembly import Assembly
+from rocketbox.autoconfigure.key_rules import servers_in
 from rocketbox.autoconfigure.properties import cluster_prefix
 from rocketbox.boot.origins import split_key
 from rocketbox.boot.placeholders import PlaceholderError
 from rocketbox.errors import ConfigurationError
 from rocketbox.testing.errors import HarnessError
 
-__all__ = ["MAIN", "given_name_servers", "same_clusters", "servers_in"]
+__all__ = ["MAIN", "given_name_servers", "same_clusters"]
 
 MAIN = "rocketmq.name-server"
 
@@ -86,8 +87,3 @@ def _said_by_the_service(assembly: Assembly) -> str | None:
     except (PlaceholderError, ConfigurationError):  # nobody needs it where a test runs
         return None
     return said[0].text if said else None
-
-
-def servers_in(said: str) -> frozenset[str]:
-    """The servers that a setting names, in whatever order."""
-    return frozenset(re.split(r"[;,\s]+", said.lower().strip(" ;,")))

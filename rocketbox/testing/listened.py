@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rocketbox.application import RocketBox
 from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.spark_listening import SparkPlan
+from rocketbox.client.send_back import DEFAULT_MAX_RECONSUME_TIMES
 from rocketbox.hints import name_of
 from rocketbox.listeners.plans import ContainerPlan
 from rocketbox.listeners.signature import HandlerSignature
@@ -15,7 +16,7 @@ from rocketbox.message import ConsumeMode, MessageModel
 from rocketbox.protocol.codes import dlq_topic
 from rocketbox.testing.errors import HarnessError
 
-__all__ = ["Listened", "topics_of"]
+__all__ = ["Listened"]
 
 
 class Listened:
@@ -50,6 +51,25 @@ class Listened:
         if cluster and cluster not in known:
             others = f"its further clusters are: {', '.join(known)}" if known else "it has no further ones"
             raise HarnessError(f"{cluster!r} is no cluster of {self._app.name} (rocketmq.clusters); {others}")
+
+    def topics(self, cluster: str | None, *, of_spark: bool = False) -> list[str]:
+        """Those that listeners take from, and those that they send on to, of the cluster with that first name.
+
+        ``of_spark``: the topics of Spark listeners as well, and those of their dead letters. They are there before they
+        are asked for: no test waits for one to be made.
+        """
+        topics: dict[str, None] = {}
+        for plan in self._spark if of_spark else ():
+            if self.same_as(plan.cluster) == cluster:
+                topics |= {plan.topic: None, dlq_topic(plan.group): None}
+        for each in self.plans:
+            for function in each.functions:
+                if self.same_as(each.cluster) == cluster:
+                    topics[function.topic] = None
+                for reply in function.replies:
+                    if self.same_as(reply.cluster or each.cluster) == cluster:
+                        topics[reply.destination.partition(":")[0]] = None
+        return list(topics)
 
     # --- groups ------------------------------------------------------------------------------------------------------
 
@@ -89,8 +109,9 @@ class Listened:
                 if options.message_model is MessageModel.BROADCASTING:
                     return 0
                 times = options.max_reconsume_times
-                return 16 if times < 0 and options.consume_mode is ConsumeMode.CONCURRENTLY else times
-        return 16
+                has_default = times < 0 and options.consume_mode is ConsumeMode.CONCURRENTLY
+                return DEFAULT_MAX_RECONSUME_TIMES if has_default else times
+        return DEFAULT_MAX_RECONSUME_TIMES
 
     # --- handlers ----------------------------------------------------------------------------------------------------
 
@@ -111,22 +132,3 @@ class Listened:
         if any(asked == plan.group for plan in self.plans):
             return f"{name} is a group of {self._app.name}, and calls are those of a handler; {handlers}"
         return f"{name} is no handler of {self._app.name}; {handlers}"
-
-
-def topics_of(plans: Iterable[Any], belongs: Callable[[str | None], bool]) -> list[str]:
-    """Those that listeners take from, and those that they send on to, of clusters that ``belongs`` says; None is the
-    main one. Of a Spark listener its topic, and that of its dead letters; of other kinds of listeners none.
-
-    They are there before they are asked for: no test waits for one to be made.
-    """
-    topics: dict[str, None] = {}
-    for plan in plans:
-        if isinstance(plan, SparkPlan) and belongs(plan.cluster):
-            topics |= {plan.topic: None, dlq_topic(plan.group): None}
-        for function in plan.functions if isinstance(plan, ContainerPlan) else ():
-            if belongs(plan.cluster):
-                topics[function.topic] = None
-            for reply in function.replies:
-                if belongs(reply.cluster or plan.cluster):
-                    topics[reply.destination.partition(":")[0]] = None
-    return list(topics)

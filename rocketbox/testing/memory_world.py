@@ -25,7 +25,7 @@ from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.testing.addresses import MAIN, same_clusters
 from rocketbox.testing.errors import HarnessError, StuckError
 from rocketbox.testing.faults import ClusterFaults, Faults, HandlerFaults
-from rocketbox.testing.listened import Listened, topics_of
+from rocketbox.testing.listened import Listened
 from rocketbox.testing.loop_turns import LoopTurns
 from rocketbox.testing.machine import CLIENT, EMBEDDED, HarnessServers
 from rocketbox.testing.memory_cluster import MemoryCluster
@@ -76,9 +76,6 @@ class MemoryWorld:
         """The launch of the service on this, which is there inside."""
         network = HarnessNetwork(self._turns.start)
 
-        def topics(cluster: str | None) -> list[str]:
-            return topics_of(self._app.assembly.plans, lambda name: self._listened.same_as(name) == cluster)
-
         def cluster(name: str | None, options: EmbeddedOptions) -> MemoryCluster:
             return MemoryCluster(
                 name,
@@ -86,7 +83,7 @@ class MemoryWorld:
                 clock=self.clock,
                 network=network,
                 turns=self._turns,
-                topics=lambda: topics(name),
+                topics=lambda: self._listened.topics(name, of_spark=True),
                 broker_started=self._broker_started,
             )
 

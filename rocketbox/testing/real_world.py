@@ -16,6 +16,7 @@ from math import inf, isinf
 
 from rocketbox.application import RocketBox
 from rocketbox.autoconfigure.assembly import Assembly
+from rocketbox.autoconfigure.key_rules import servers_in
 from rocketbox.autoconfigure.loading import Launch
 from rocketbox.autoconfigure.machine import Machine
 from rocketbox.autoconfigure.properties import cluster_prefix
@@ -31,10 +32,10 @@ from rocketbox.listeners.plans import ContainerPlan
 from rocketbox.message import ConsumeMode, MessageExt, MessageModel, MessageQueue
 from rocketbox.protocol.codes import ResponseCode, retry_topic
 from rocketbox.storage.memory_storage import MemoryStorage
-from rocketbox.testing.addresses import MAIN, servers_in
+from rocketbox.testing.addresses import MAIN
 from rocketbox.testing.errors import HarnessError, StuckError
 from rocketbox.testing.faults import ClusterFaults, HandlerFaults
-from rocketbox.testing.listened import Listened, topics_of
+from rocketbox.testing.listened import Listened
 from rocketbox.testing.observer import Observer
 from rocketbox.testing.records import Outcome
 
@@ -168,11 +169,10 @@ class RealWorld:
         async with AsyncExitStack() as stack:
             for cluster in self._listened.clusters:
                 self._admins[cluster] = await stack.enter_async_context(Admin(self._name_servers[cluster or ""]))
-            plans = [plan for plan in assembly.plans if isinstance(plan, ContainerPlan)]
             for cluster, admin in self._admins.items():
-                for topic in topics_of(plans, lambda name, cluster=cluster: self._listened.same_as(name) == cluster):  # type: ignore[misc]  # called at once
+                for topic in self._listened.topics(cluster):
                     await self._make(admin, topic)
-            for plan in plans:
+            for plan in self._listened.plans:
                 if plan.options.message_model is MessageModel.CLUSTERING:
                     await self._begin_at_the_end(plan)
             yield launch
