@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,3 +87,25 @@ def test_nothing_imports_from_a_module_of_tests(sources: list[tuple[Path, ast.Mo
         if any(part.startswith("test_") for part in [*(node.module or "").split("."), *(n.name for n in node.names)])
     ]
     assert found == [], "what more than one module of tests needs is in tests/support: see tests/README.md"
+
+
+WITHOUT_SPARK = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("numpy", "pandas", "pyarrow", "pyspark"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+import pytest
+sys.exit(pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", *sys.argv[1:]]))
+"""
+
+
+def test_what_runs_on_later_pythons_is_collected_without_spark() -> None:
+    unit = TESTS / "unit"
+    modules = [*sorted(unit.glob("test_*.py")), unit / "boot", unit / "listeners"]  # as .ci/other-pythons has them
+    command = [sys.executable, "-c", WITHOUT_SPARK, *map(str, modules)]
+    done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, f"its extra is not installed there:\n{done.stdout[-3000:]}{done.stderr[-1000:]}"
