@@ -554,7 +554,7 @@ def words(value: Any) -> Iterator[str]:
         for part in (text.lower(), *text.lower().split(",")):
             word = {"true": "1", "false": "0", "yes": "1", "no": "0"}.get(part.strip(), part.strip())
             try:
-                yield str(float(word))
+                yield str(float(word) + 0.0)  # of -0.0 too, which an int keeps as 0
             except ValueError:
                 yield word
 
