@@ -45,6 +45,7 @@ class LeaseKeeper:
         self._clock = clock
         self._waits = waits
         self._why: str | None = None  # what was told last
+        self._seen_another = False  # since it was held last; known also when a try has failed meanwhile
         self._keeping: SupervisedTask | None = None
         self._lost = anyio.Event()
 
@@ -61,18 +62,19 @@ class LeaseKeeper:
     async def take(self) -> bool:
         """Return when it is held, and kept from then on; whether another driver was seen to have it.
 
-        Raises RocketBoxError when the topic has no route, or no name server answers.
+        Raises RocketBoxError when the topic has no route, or no name server answers; the next call goes on from there.
         """
-        by_another, self._why = False, None
+        self._why = None
         while True:
             answer = await self._lease.take()
-            if answer.held and by_another:
+            if answer.held and self._seen_another:
                 answer = await self._lease.settle()
             if answer.held:
                 break
-            by_another = by_another or answer.by_another
+            self._seen_another = self._seen_another or answer.by_another
             self._tell(answer)
             await self._clock.sleep(STAND_BY_POLL)
+        by_another, self._seen_another = self._seen_another, False
         if by_another:
             _log.warning("Spark listener %s takes over topic %s", self._group, self._topic)
         if self._keeping is not None:

@@ -11,13 +11,15 @@ import anyio
 import pytest
 
 from rocketbox.client import ClientOptions, MQClientInstance
-from rocketbox.errors import NoRouteError
+from rocketbox.errors import NoRouteError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.bodies import decode_lock_batch_request
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.connection import Connection
 from rocketbox.spark.lease import Lease, LeaseLostError, lease_group
+from rocketbox.spark.lease_keeping import LeaseKeeper
+from rocketbox.tasks import Supervisor
 from tests.support.client.scripted_cluster import ScriptedCluster
 from tests.support.clocks import VirtualClock, idle
 from tests.support.spark.lock_tables import LockTable
@@ -416,3 +418,30 @@ async def test_what_was_given_back_is_not_taken_again_by_its_keeper() -> None:
         await made.clock.advance(5)
         assert not one.held
         assert (await two.take()).held
+
+
+async def test_who_stood_by_takes_over_also_when_its_brokers_were_away_meanwhile() -> None:
+    """Else it would go on from a checkpoint that is not shared, and not wait until the former holder knows."""
+    async with world() as made, made.driver("one") as one, made.driver("two") as two:
+        assert (await one.take()).held
+        lost = keeping(made, one)
+        stood_by = anyio.Event()
+        async with Supervisor("listener", made.clock) as tasks:
+            keeper = LeaseKeeper(two, "g", "T", tasks=tasks, clock=made.clock, waits=lambda answer: stood_by.set())
+            scripts = made.cluster.name_server.scripts
+            route = scripts[RequestCode.GET_ROUTEINFO_BY_TOPIC]
+
+            async def fails_when_it_has_stood_by() -> None:
+                await stood_by.wait()
+                scripts[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda *_: RemotingCommand.response(code=1, remark="away")
+
+            made.tasks.start_soon(fails_when_it_has_stood_by)
+            with pytest.raises(RocketBoxError):
+                await made.run(keeper.take)
+            scripts[RequestCode.GET_ROUTEINFO_BY_TOPIC] = route
+            made.locks["a"].forget()  # all were restarted
+            began = made.clock.now
+            assert await made.run(keeper.take), "it has seen another driver"
+            assert made.clock.now - began >= 20
+            assert lost
+            await keeper.release()
