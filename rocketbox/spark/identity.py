@@ -14,13 +14,11 @@ from rocketbox.client import Admin
 from rocketbox.clock import Clock
 from rocketbox.message import MessageQueue
 from rocketbox.spark.checkpoint import RESET, CheckpointError, QueueProgress, StreamOffset, Witness
-from rocketbox.spark.loss import SETTLE, SETTLE_PAUSE
+from rocketbox.spark.loss import DELETED_BY_NOW, SETTLE, SETTLE_PAUSE
 from rocketbox.spark.offsets import in_words
 from rocketbox.spark.selection import Selection
 
 __all__ = ["another_store", "check_ownership", "difference", "witness_before"]
-
-DELETED_BY_NOW = 30.0  # seconds after which a broker's queues begin where its log does: Apache's cleans both each 10 s
 
 
 async def witness_before(admin: Admin, queue: MessageQueue, offset: int) -> Witness | None:

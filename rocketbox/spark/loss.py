@@ -12,11 +12,12 @@ from rocketbox.errors import RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.spark.offsets import in_words
 
-__all__ = ["SETTLE", "SETTLE_PAUSE", "DataLossError", "data_loss"]
+__all__ = ["DELETED_BY_NOW", "SETTLE", "SETTLE_PAUSE", "DataLossError", "data_loss"]
 
 _log = logging.getLogger(__name__)
 
 SETTLE, SETTLE_PAUSE = 5.0, 0.5  # seconds
+DELETED_BY_NOW = 30.0  # seconds after which a broker's queues begin where its log does: Apache's cleans both each 10 s
 
 
 class DataLossError(RocketBoxError):

@@ -14,6 +14,7 @@ data source must have exactly the schema it declares).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import MASTER_ID
 from rocketbox.protocol.tags import parse_subscription
 from rocketbox.spark.answers import FARTHEST_SCAN, AnswerError, what_cannot_be
-from rocketbox.spark.loss import SETTLE, SETTLE_PAUSE, data_loss
+from rocketbox.spark.loss import DELETED_BY_NOW, SETTLE, SETTLE_PAUSE, data_loss
 from rocketbox.spark.missing import MissingOffsets
 from rocketbox.spark.offsets import QueueRange, in_words
 from rocketbox.spark.options import SourceOptions
@@ -65,6 +66,7 @@ class Reading:
         self._clock = clock
         self._brokers: dict[MessageQueue, int] = {}  # the machine that the broker suggested last
         self._missing = MissingOffsets()
+        self._looked_at: dict[MessageQueue, float] = {}  # when it was found that a gap is none that is just made
         self._changed = anyio.Event()
         self._error: Exception | None = None
 
@@ -135,26 +137,43 @@ class Reading:
                     data_loss(self._fails, queue, offset, stretch.farthest, found=result.max_offset)
                     self._plan.answered(stretch, most, b"", (), stretch.farthest)
                     return
-            elif result.records or self._tags != "*":
+            elif result.records:
                 await self._brought(admin, stretch, most, result)
                 return
-            elif result.next_begin_offset - offset > max(FARTHEST_SCAN, most):  # than a broker looks, so it is no gap
+            elif await self._passes_over(admin, queue, offset, most, result):
                 if waited >= SETTLE:
                     end = min(result.next_begin_offset, stretch.farthest)
                     data_loss(self._fails, queue, offset, end, found=result.next_begin_offset)
                     self._plan.answered(stretch, most, b"", (), end)
                     return
-            elif asked_again:
+            elif asked_again or self._tags != "*":
                 await self._brought(admin, stretch, most, result)
                 return
             asked_again = True
             await self._clock.sleep(SETTLE_PAUSE)
 
-    async def _ask(self, admin: Admin, queue: MessageQueue, offset: int, most: int) -> PulledRecords:
+    async def _passes_over(
+        self, admin: Admin, queue: MessageQueue, offset: int, most: int, result: PulledRecords
+    ) -> bool:
+        """Whether a pull without records goes on further than a broker looks for one: then it has looked at none.
+
+        One that may look further for a tag has something at the offset, or close to it, for who asks without tags.
+        """
+        if result.next_begin_offset - offset <= max(FARTHEST_SCAN, most):
+            return False
+        if self._tags != "*":
+            result = await self._ask(admin, queue, offset, 1, "*")
+        return not result.records and result.next_begin_offset - offset > FARTHEST_SCAN
+
+    async def _ask(
+        self, admin: Admin, queue: MessageQueue, offset: int, most: int, tags: str | None = None
+    ) -> PulledRecords:
+        """A pull; ``tags`` are the reading's own where none are given."""
+
         async def pull() -> PulledRecords:
             broker = self._brokers.get(queue, MASTER_ID)
             try:
-                return await admin.pull_records(queue, offset, most, self._tags, broker_id=broker)
+                return await admin.pull_records(queue, offset, most, tags or self._tags, broker_id=broker)
             except RocketBoxError:
                 self._brokers.pop(queue, None)  # who was suggested may be the one that fails
                 raise
@@ -187,10 +206,50 @@ class Reading:
         if self._tags == "*" and offsets and not has_inner_batch:
             reached = offsets[-1] + 1
         if self._tags == "*" and len(starts) < reached - offset:
+            begins_with_gap = not has_inner_batch and (not offsets or offsets[0] > offset)
+            first = await self._first_kept(admin, stretch.queue, offset, result) if begins_with_gap else offset
+            if first is None:
+                return
+            if first > offset:
+                end = min(first, stretch.farthest)
+                data_loss(self._fails, stretch.queue, offset, end, found=first)
+                self._plan.answered(stretch, most, b"", (), end)
+                return
             self._missing.note(stretch.queue, result.records, starts, offset, min(reached, stretch.farthest))
         self._plan.answered(stretch, most, result.records, starts, reached)
+
+    async def _first_kept(self, admin: Admin, queue: MessageQueue, offset: int, result: PulledRecords) -> int | None:
+        """Where the queue begins, if what a pull at ``offset`` lacks is being deleted with all before it; else offset.
+
+        A broker deletes files of its log, and says a little later where its queues begin: until then a pull only brings
+        less. So that is waited for where nothing is left before the offset, once for each queue: None when it is to be
+        pulled again.
+        """
+        since = self._clock.monotonic()
+        while since - self._looked_at.get(queue, -math.inf) > DELETED_BY_NOW:
+            if result.min_offset > offset:
+                return result.min_offset
+            begin = result.min_offset
+            result = await self._ask(admin, queue, begin, 1)
+            if result.min_offset <= begin and _begins_before(result, offset if begin < offset else offset + 1):
+                self._looked_at[queue] = since
+                return offset if begin < offset else None
+            if self._clock.monotonic() - since >= DELETED_BY_NOW:
+                self._looked_at[queue] = math.inf
+                return None
+            await self._clock.sleep(SETTLE_PAUSE)
+        return offset
 
     async def _one_by_one(self, admin: Admin, stretch: Stretch, end: int) -> None:
         """Read up to ``end`` with a pull for each message: one of them is no whole record."""
         while stretch.position < min(end, stretch.end):
             await self._pull(admin, stretch, 1)
+
+
+def _begins_before(result: PulledRecords, offset: int) -> bool:
+    """Whether a pull has brought a message from before ``offset``, be it one that cannot be read."""
+    try:
+        offsets, _ = queue_offsets(result.records, record_starts(result.records))
+    except RemoteProtocolError:
+        return True
+    return bool(offsets) and offsets[0] < offset

@@ -21,7 +21,7 @@ from rocketbox.protocol.codes import MASTER_ID, ResponseCode
 from rocketbox.protocol.tags import parse_subscription
 from rocketbox.spark import pull_plan
 from rocketbox.spark.answers import AnswerError
-from rocketbox.spark.loss import SETTLE, DataLossError
+from rocketbox.spark.loss import DELETED_BY_NOW, SETTLE, DataLossError
 from rocketbox.spark.offsets import QueueRange
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.pull_plan import PULLS_IN_FLIGHT, ROWS_PER_RECORD_BATCH
@@ -281,6 +281,53 @@ async def test_messages_that_are_being_deleted_are_loss() -> None:
         await read(log, 0, 200)
 
 
+@pytest.mark.parametrize("left", [1, 20, 31, 90])
+async def test_messages_of_which_a_pull_brings_the_rest_while_they_are_deleted_are_loss(
+    left: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The queue's minimum is known only when all files of the log are deleted, which takes a while."""
+    clock = StillClock()
+
+    class Deleting(LogOfABroker):
+        async def pull_records(self, *arguments: Any, **options: Any) -> Any:
+            self.logs[QUEUE].first = left if clock.slept > 12 else 0
+            return await super().pull_records(*arguments, **options)
+
+    log = Deleting({QUEUE: queue_of(range(left, 200))}, most=100)
+    with pytest.raises(DataLossError, match=f"orders broker-a/0: offsets 0.* are gone, its first message is {left}"):
+        await read(log, 0, 200, clock)
+    clock.slept = 0
+    assert await read(log, 0, 200, clock, failOnDataLoss="false") == list(range(left, 200))
+    assert f"({left} in all) are gone" in caplog.text
+
+
+async def test_messages_that_a_queue_never_had_at_its_beginning_are_told_and_waited_for_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = StillClock()
+    log = LogOfABroker({QUEUE: queue_of(range(5000, 5200))})
+    log.logs[QUEUE].first = 0
+    assert await read(log, 0, 5200, clock) == list(range(5000, 5200))
+    assert "orders broker-a/0 has no message at 5000 of its offsets, from 0 to 4999" in caplog.text
+    assert DELETED_BY_NOW <= clock.slept < DELETED_BY_NOW + 80
+
+
+async def test_messages_that_a_broker_lacks_for_a_moment_are_read(caplog: pytest.LogCaptureFixture) -> None:
+    def late(offset: int, asked: int, right: PulledRecords) -> PulledRecords:
+        return replace(right, records=of(range(offset + 3, right.next_begin_offset)))
+
+    assert await read(Wrong(late, times=1), 0, 200) == list(range(200))
+    assert caplog.messages == []
+
+
+async def test_a_gap_behind_messages_that_are_there_is_told_though_the_task_begins_in_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = LogOfABroker({QUEUE: queue_of([*range(10), *range(50, 200)])}, most=100)
+    assert await read(log, 20, 200) == list(range(50, 200))
+    assert "orders broker-a/0 has no message at 30 of its offsets, from 20 to 49" in caplog.text
+
+
 # --- answers that cannot be ---
 
 
@@ -366,7 +413,8 @@ async def test_a_message_of_another_offset_is_a_row_that_says_so() -> None:
     }
 
 
-async def test_what_a_broker_passes_over_without_a_look_is_loss(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("tags", ["*", "A"])
+async def test_what_a_broker_passes_over_without_a_look_is_loss(tags: str, caplog: pytest.LogCaptureFixture) -> None:
     """As it does with a file of its queue that is gone: further than any search for the next message goes."""
 
     def jump(offset: int, asked: int, right: PulledRecords) -> PulledRecords:
@@ -376,12 +424,20 @@ async def test_what_a_broker_passes_over_without_a_look_is_loss(caplog: pytest.L
     log = Wrong(jump)
     log.logs[QUEUE].end = 3001
     with pytest.raises(DataLossError, match=r"offsets 0 to 2999 \(3000 in all\) are gone"):
-        await read(log, 0, 3000, clock)
+        await read(log, 0, 3000, clock, tags=tags)
     assert clock.slept >= SETTLE
-    assert await read(log, 0, 3000, failOnDataLoss="false") == []
+    assert await read(log, 0, 3000, failOnDataLoss="false", tags=tags) == []
     assert "offsets 0 to 2999 (3000 in all) are gone" in caplog.text
     log = Wrong(jump, times=2)
-    assert await read(log, 0, 200) == list(range(200)), "it was so for a moment only"
+    assert await read(log, 0, 200, tags=tags) == list(range(200)), "it was so for a moment only"
+
+
+async def test_a_broker_that_may_look_further_for_a_tag_is_believed() -> None:
+    queue = queue_of(range(20_000))
+    queue.tags = {offset: "B" for offset in range(20_000) if offset % 7000}
+    log = LogOfABroker({QUEUE: queue}, scanned=5000)
+    assert await read(log, 0, 20_000, tags="A") == [0, 7000, 14_000]
+    assert len(log.pulls) <= 12
 
 
 # --- records that cannot be read ---
