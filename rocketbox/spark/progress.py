@@ -125,15 +125,21 @@ class StreamProgress:
         self._is_same(answers, connections)
         return silent.keys()
 
-    async def check_end(self, admin: Admin, start: StreamOffset, end: StreamOffset) -> None:
-        """The same for a batch, which an earlier process may have planned, waiting for brokers that are away.
+    async def check_end(self, admin: Admin, start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
+        """What a batch reads, whose queues are checked so; an earlier process may have planned it.
+
+        Brokers that are away are waited for; queues that were taken away meanwhile are refused, or left out and told.
 
         Of those queues alone that it reads: one of a broker that is away, or that the topic has no more, may be among
         the others for long, and is looked at when it has grown.
         """
         check_ownership(end, self._options.selection, self._options.group)
-        read = {each.queue for each in ranges_between(start, end) if each}
-        unsure = {queue: end.queues[queue] for queue in read if not self._seen(admin, queue)}
+        ranges = [each for each in ranges_between(start, end) if each]
+        if any(not self._seen(admin, each.queue) for each in ranges):
+            what = f"asking for the queues of {self._options.selection}"
+            planned = ranges
+            ranges = await patiently(self._clock, what, lambda: self._taken_away.left_of(admin, planned))
+        unsure = {each.queue: end.queues[each.queue] for each in ranges if not self._seen(admin, each.queue)}
         connections = {queue: admin.connection_to(queue) for queue in unsure}
 
         async def ask(queue: MessageQueue) -> str | None:
@@ -145,6 +151,7 @@ class StreamProgress:
         if others := {queue: text for queue, text in answers.items() if text is not None}:
             raise another_store(others, self._options.name_server)
         self._is_same(answers, connections)
+        return ranges
 
     async def _backlog(self, admin: Admin, start: StreamOffset, last: QueueOffsets) -> _Backlog:
         places = self._options.stream_start

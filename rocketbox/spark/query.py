@@ -50,7 +50,9 @@ _PERMANENT_IN_SOURCE = frozenset(
     {"ValueError", "CheckpointError", "DataLossError", "QueuesTakenError", "MissingTopicError"}
 )
 _DAMAGED = "Failed to read log file"  # of a checkpoint
-_GIVEN_UP_IN_A_TASK = re.compile(r"^rocketbox\.(?:\w+\.)*(?:CheckpointError|DataLossError): ", re.MULTILINE)
+_GIVEN_UP_IN_A_TASK = re.compile(
+    r"^rocketbox\.(?:\w+\.)*(?:CheckpointError|DataLossError|QueuesTakenError): ", re.MULTILINE
+)
 _READING = re.compile(r'^\s*File "[^"]*rocketbox/spark/reading\.py"', re.MULTILINE)
 _PERMANENT_IN_JAVA = (
     "java.lang.IllegalArgumentException",

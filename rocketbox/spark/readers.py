@@ -27,7 +27,7 @@ from rocketbox.spark.checkpoint import INITIAL, StreamOffset, decode_offset, enc
 from rocketbox.spark.mirror import GroupMirror
 from rocketbox.spark.offsets import QueueOffsets, QueueRange, pack
 from rocketbox.spark.options import SourceOptions
-from rocketbox.spark.progress import StreamProgress, ranges_between
+from rocketbox.spark.progress import StreamProgress
 from rocketbox.spark.pushdown import Pushed, spark_pushes_filters
 from rocketbox.spark.reading import read_ranges
 from rocketbox.spark.selection import MissingTopicError
@@ -216,8 +216,7 @@ class RocketMQStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, ends = decode_offset(start), decode_offset(end)
-        self.ask(lambda admin: self._progress.check_end(admin, begin, ends))
-        return self.tasks(ranges_between(begin, ends))
+        return self.tasks(self.ask(lambda admin: self._progress.check_end(admin, begin, ends)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return super().read(partition)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rocketbox.client import Admin
 from rocketbox.clock import Clock
@@ -23,7 +23,7 @@ from rocketbox.rare_log import RareLog
 from rocketbox.spark.asking import ask_each
 from rocketbox.spark.checkpoint import StreamOffset
 from rocketbox.spark.loss import SETTLE
-from rocketbox.spark.offsets import in_words
+from rocketbox.spark.offsets import QueueRange, in_words
 from rocketbox.spark.selection import Selection
 
 __all__ = ["QueuesTakenError", "TakenAway"]
@@ -57,15 +57,32 @@ class TakenAway:
     async def look(self, admin: Admin, start: StreamOffset, present: Mapping[MessageQueue, int]) -> None:
         """Look at the queues of ``start`` that are not ``present``. Raises QueuesTakenError."""
         now = self._clock.monotonic()
-        if now - self._looked_at < LOOK_AGAIN or not (gone := _gone(start, present)):
+        if now - self._looked_at < LOOK_AGAIN or not (gone := _gone(start.queues, present)):
             return
         self._looked_at = now
         if not await self._unread(admin, start, gone):
             return
         await self._clock.sleep(SETTLE)
         queues, _ = await self._selection.queues(admin)
-        if not (unread := await self._unread(admin, start, _gone(start, dict.fromkeys(queues, 0)))):
-            return
+        if unread := await self._unread(admin, start, _gone(start.queues, queues)):
+            self._judge(unread)
+
+    async def left_of(self, admin: Admin, ranges: Sequence[QueueRange]) -> list[QueueRange]:
+        """What a batch that is planned can still read of these ranges: not queues that were taken away since.
+
+        Raises QueuesTakenError, and what the client raises.
+        """
+        by_queue = {each.queue: each for each in ranges}
+        queues, _ = await self._selection.queues(admin)
+        if _gone(by_queue, queues):
+            await self._clock.sleep(SETTLE)
+            queues, _ = await self._selection.queues(admin)
+        gone = _gone(by_queue, queues)
+        if unread := {queue: len(by_queue[queue]) for queue in gone if by_queue[queue]}:
+            self._judge(unread)
+        return [each for each in ranges if each.queue not in gone]
+
+    def _judge(self, unread: Mapping[MessageQueue, int]) -> None:
         if self._fails:
             raise QueuesTakenError(unread)
         self._told.tell(
@@ -86,7 +103,8 @@ def told(unread: Mapping[MessageQueue, int]) -> str:
     return f"unread messages were taken away with their queues, which the topic has no more: {each}{more}"
 
 
-def _gone(start: StreamOffset, present: Mapping[MessageQueue, int]) -> list[MessageQueue]:
+def _gone(wanted: Iterable[MessageQueue], present: Collection[MessageQueue]) -> list[MessageQueue]:
     """The queues of a stream that are not there, while others of their topic and broker are."""
-    places = {(queue.topic, queue.broker_name) for queue in present}
-    return [q for q in start.queues if q not in present and (q.topic, q.broker_name) in places]
+    there = frozenset(present)
+    places = {(queue.topic, queue.broker_name) for queue in there}
+    return [queue for queue in wanted if queue not in there and (queue.topic, queue.broker_name) in places]

@@ -179,3 +179,32 @@ def test_a_damaged_checkpoint_is_refused_with_what_to_do(
     (tmp_path / file).write_text(content)
     with pytest.raises(CheckpointError, match=f"is damaged, its file {file} is cut.*restore it from a copy, or begin"):
         log.last_planned()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_queues_that_are_taken_away_while_a_batch_of_them_is_tried_end_the_listener_or_are_left_out(
+    fails: bool, broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path
+) -> None:
+    await send(broker, topic, 0, 12)
+    queues = len(await Admin(instance=client).queues(topic))
+    seen: list[int] = []
+    taken = threading.Event()
+
+    def handle(rows: DataFrame) -> None:
+        if not taken.is_set():
+            taken.wait(MINUTES)
+            raise ArithmeticError("not now")
+        seen.extend(rows_in(rows))
+
+    source = {"failOnDataLoss": str(fails).lower()}
+    running = spark_listener(handle, client, topic, tmp_path, source_options=source)
+    async with running:
+        await until(lambda: running.state().progress["attempt"])
+        await anyio.to_thread.run_sync(broker.set_queues, topic, queues - 1)
+        taken.set()
+        await until(lambda: running.has_ended or seen)
+        if fails:
+            assert "unread messages were taken away with their queues" in str(running.state().reason)
+        else:
+            await until(lambda: running.state().progress["batch"] == 0)
+    assert (running.status, len(seen)) == (SparkListenerState.STOPPED, 0 if fails else 12 - 12 // queues)

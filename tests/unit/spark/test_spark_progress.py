@@ -12,7 +12,7 @@ import pytest
 
 from rocketbox.broker.broker import Broker
 from rocketbox.client import Admin, PullResult
-from rocketbox.errors import ClientError, ConnectError
+from rocketbox.errors import ClientError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import RequestCode, retry_topic
 from rocketbox.remoting.connection import Connection
@@ -456,7 +456,7 @@ async def test_a_batch_waits_for_no_broker_that_it_reads_nothing_of() -> None:
         assert ranges_between(both, one)[0] == QueueRange(Q0, 8, 10)
         await reader.check_end(here.admin, both, again(one))
         assert clock.slept == 0
-        with pytest.raises(ConnectError):
+        with pytest.raises(ClientError, match="no address of broker 'broker-b' is known"):
             await progress(here, clock).check_end(here.admin, start, again(both))
         assert clock.slept > 50, "what is to be read is waited for"
 
@@ -507,6 +507,30 @@ async def test_queues_that_are_taken_away_before_they_are_read_are_refused_or_to
         await here.admin.create_topic("orders", queues=2)
         clock.slept += 60
         assert nexts(await reader.next(here.admin, again(end))) == {Q0: 7, Q1: 8}, "given back, they are read"
+
+
+async def test_queues_that_are_taken_away_when_a_batch_of_them_is_planned_are_refused_or_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The batch would be tried for ever: a broker refuses to give these messages out."""
+    async with store("orders") as here:
+        clock = StillClock()
+        start = await progress(here, clock).next(here.admin, INITIAL)
+        await here.send(Q0, TEXTS[:5])
+        await here.send(Q1, TEXTS[:3])
+        end = await progress(here, clock).next(here.admin, again(start))
+        assert nexts(end) == {Q0: 5, Q1: 3}
+        await here.admin.create_topic("orders", queues=1)
+        with pytest.raises(QueuesTakenError, match=r"unread messages were .*: orders broker-a/1 \(3\)\."):
+            await progress(here, clock).check_end(here.admin, start, again(end))
+        assert told_by(caplog, "taken_away") == []
+        lossy = progress(here, clock, failOnDataLoss="false")
+        assert await lossy.check_end(here.admin, start, again(end)) == [QueueRange(Q0, 0, 5)]
+        (told,) = told_by(caplog, "taken_away")
+        assert "orders broker-a/1 (3); it goes on without them, as failOnDataLoss=false allows" in told
+        await here.admin.create_topic("orders", queues=2)
+        ranges = await progress(here, clock).check_end(here.admin, start, again(end))
+        assert ranges == [QueueRange(Q0, 0, 5), QueueRange(Q1, 0, 3)]
 
 
 async def test_queues_that_a_starting_broker_has_not_told_of_yet_are_not_taken_away() -> None:

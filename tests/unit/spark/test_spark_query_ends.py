@@ -94,9 +94,12 @@ def of_an_action(raised: str) -> PythonException:
 
 
 def test_what_the_source_gives_up_for_good_is_permanent_also_where_a_function_meets_it() -> None:
-    gone = of_an_action("rocketbox.spark.loss.DataLossError: orders a/0: offsets 5 to 7 are gone")
-    assert is_the_sources(gone)
-    assert is_permanent(gone)
+    for given_up in (
+        of_an_action("rocketbox.spark.loss.DataLossError: orders a/0: offsets 5 to 7 are gone"),
+        of_an_action("rocketbox.spark.taken_away.QueuesTakenError: unread messages were taken away: orders a/0 (3)"),
+    ):
+        assert is_the_sources(given_up)
+        assert is_permanent(given_up)
     for of_the_users in (
         of_an_action("ValueError: 7 is no month"),
         of_an_action("rocketbox.errors.ConnectError: nobody listens at 127.0.0.1:9876"),
