@@ -48,7 +48,7 @@ class QueryStop:
         self._clock = clock
         self._left_behind: tuple[SparkSession, StreamingQuery] | None = None
         self.java_answers = True
-        """False: a stop has found that its Java process hangs."""
+        """False: a stop has found that its Java process hangs, and it has answered nothing since."""
 
     @property
     def has_left_one_behind(self) -> bool:
@@ -57,8 +57,11 @@ class QueryStop:
 
     async def has_ended(self) -> bool:
         """Whether no query that was stopped runs any more: Spark runs no second one of its name."""
-        if self._left_behind is not None and not await self._threads.run(is_active, *self._left_behind):
-            self._left_behind = None
+        if self._left_behind is not None:
+            runs = await self._threads.run(is_active, *self._left_behind)
+            self.java_answers = True
+            if not runs:
+                self._left_behind = None
         return self._left_behind is None
 
     async def drain(self, session: SparkSession, query: StreamingQuery, timeout: float) -> None:

@@ -327,9 +327,10 @@ class SparkRuntime:
                     self._making = Detached("spark-session", self._make, _abandon)
                 try:
                     made = await self._making.result()
-                finally:
-                    if self._making.ended:
-                        self._making = None
+                except Exception:
+                    self._making = None
+                    raise
+                self._making = None
                 self._session, self._is_ours = made.session, made.is_ours
             return self._session
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypedDict
 
 import pytest
@@ -235,6 +236,24 @@ async def test_who_asks_for_a_session_that_somebody_has_waited_for_gets_that_one
         with pytest.raises(JavaNotFoundError):
             await runtime.session()
         assert java.made == 2, "one that could not be made is tried again"
+
+
+async def test_a_session_that_is_there_just_when_nobody_waits_for_it_any_more_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stopped: list[object] = []
+    made = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=None))
+    monkeypatch.setattr(session, "create_session", lambda *_: made)
+    monkeypatch.setattr(session, "_stop", stopped.append)
+    async with SparkRuntime("t", {}) as runtime, anyio.create_task_group() as tasks:
+        tasks.start_soon(runtime.session)
+        while runtime._making is None:
+            await anyio.lowlevel.checkpoint()
+        while not runtime._making._result:
+            pass  # the loop stands still, so that it does not hear of it yet
+        tasks.cancel_scope.cancel()
+        runtime._making._ended.set()  # before who waits runs again
+    assert stopped == [made]
 
 
 async def test_what_ends_when_nobody_wants_it_any_more_is_done_away_with() -> None:

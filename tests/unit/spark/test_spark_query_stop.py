@@ -73,6 +73,25 @@ async def test_a_java_process_that_hangs_does_not_stretch_the_stop(
         java.answers.set()
 
 
+async def test_a_java_process_that_goes_on_after_it_has_hung_is_asked_again_at_the_next_stop(java: Any) -> None:
+    """Else an attempt that the stop cuts short would count."""
+    idle, taken_back = threading.Event(), list[int]()
+    idle.set()
+    batches: Any = SimpleNamespace(
+        idle=idle, attempt=(0, 1), done=-1, hangs_at=lambda: None, take_back=lambda: taken_back.append(1)
+    )
+    async with WorkerPool(2, "spark") as threads:
+        stop = QueryStop("lake", batches, portal=None, threads=threads, clock=RealClock())
+        with anyio.fail_after(PATIENCE):
+            await stop.stop(java, java, 0.1)  # its lease is lost
+            assert not stop.java_answers
+            java.answers.set()
+            assert await stop.has_ended()
+            assert stop.java_answers
+            await stop.drain(java, java, 0.1)
+    assert taken_back
+
+
 async def test_a_java_process_that_hangs_is_told_within_half_a_minute_and_when_it_is_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
