@@ -10,16 +10,25 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
+import shutil
+import stat
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rocketbox.spark.checkpoint import CheckpointError, decode_offset
 
-__all__ = ["CheckpointContent", "CheckpointInUseError", "in_use", "read_checkpoint", "set_aside"]
+__all__ = ["CheckpointContent", "CheckpointInUseError", "begins_anew", "in_use", "read_checkpoint", "set_aside"]
+
+
+_log = logging.getLogger(__name__)
+
+RESET_WORD = "rocketbox/reset"
 
 
 class CheckpointInUseError(CheckpointError):
@@ -69,13 +78,41 @@ def read_checkpoint(folder: Path) -> CheckpointContent:
 
 
 def set_aside(folder: Path) -> Path:
-    """Move it to a name beside it that is free, and return that. Raises CheckpointInUseError."""
+    """Move it to a name beside it that is free, and return that. Raises CheckpointInUseError.
+
+    An empty one takes its place, which :func:`begins_anew`, if it can be made as the listener needs it.
+    """
     try:
         with _locked(folder, fcntl.LOCK_EX):
             number = next(number for number in range(1, 10**6) if not _beside(folder, number).exists())
-            return folder.rename(_beside(folder, number))
+            aside = folder.rename(_beside(folder, number))
+            _leave_word(folder, aside)
+            return aside
     except BlockingIOError as error:
         raise CheckpointInUseError(f"a Spark listener on this machine uses {folder}: stop it first") from error
+
+
+def begins_anew(folder: Path) -> bool:
+    """Whether :func:`set_aside` has left this in the place of another one, so that it is empty on purpose."""
+    return (folder / RESET_WORD).exists()
+
+
+def _leave_word(folder: Path, aside: Path) -> None:
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        inside = draft / "rocketbox"
+        inside.mkdir()
+        (draft / RESET_WORD).write_text(f"its place was taken from {aside.name}\n", "utf-8")
+        with suppress(FileNotFoundError):  # a listener whose lock on it failed has none
+            (inside / "driver").write_bytes((aside / "rocketbox" / "driver").read_bytes())
+        owner, mode = aside.stat(), stat.S_IMODE(aside.stat().st_mode)
+        for place in (*inside.iterdir(), inside, draft):  # whoever resets may be another user than the service
+            os.chown(place, owner.st_uid, owner.st_gid)
+            place.chmod(mode if place.is_dir() else mode & 0o666)
+        draft.rename(folder)
+    except OSError as error:  # or a listener has just begun in a folder of its own
+        _log.info("nothing was put in the place of %s: %s", aside, error)
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _beside(folder: Path, number: int) -> Path:

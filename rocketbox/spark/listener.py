@@ -37,6 +37,7 @@ from rocketbox.spark.batch_call import beans_for, delivery_of
 from rocketbox.spark.batch_log import BatchLog, PlannedBatch
 from rocketbox.spark.batches import BatchRunner
 from rocketbox.spark.checkpoint import CheckpointError, decode_offset
+from rocketbox.spark.checkpoint_folder import begins_anew
 from rocketbox.spark.driver_id import driver_id
 from rocketbox.spark.java import JavaNotFoundError
 from rocketbox.spark.java_watch import JavaWatch
@@ -418,6 +419,8 @@ class SparkListenerContainer:
         options, admin = self.options, self._admin
         end = None if planned is None or planned.end is None else decode_offset(planned.end).queues
         committed = await gather(partial(admin.committed, options.group), await admin.queues(options.topic))
+        folder = local_folder(options.checkpoint)
+        took_over = took_over and not (folder is not None and begins_anew(folder))  # that is empty on purpose
         refusal = not_shared(
             options.checkpoint, options.group, self.signature.where, end=end, committed=committed, took_over=took_over
         )

@@ -52,4 +52,4 @@ async def test_a_query_that_runs_on_another_machine_keeps_its_checkpoint(
         assert "or, where it was killed, wait: the lease of one that is dead ends within 60 s" in " ".join(told.split())
         await lease.release()
         assert await anyio.to_thread.run_sync(reset, name) == 0
-    assert not (tmp_path / "lake").exists()
+    assert not (tmp_path / "lake" / "metadata").exists()

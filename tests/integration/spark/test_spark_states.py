@@ -25,6 +25,8 @@ from rocketbox.listeners import ContainerStatus
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import dlq_topic
 from rocketbox.spark.batch import SparkBatch
+from rocketbox.spark.checkpoint_folder import set_aside
+from rocketbox.spark.lease import Lease
 from rocketbox.spark.listener import (
     SparkListenerContainer,
     SparkListenerState,
@@ -338,6 +340,29 @@ async def test_a_replica_stands_by_and_takes_over_where_the_checkpoint_is_shared
         assert "the checkpoint is not shared: group replicas has read" in str(drivers["three"].state().reason)
         ends["three"].set()
     assert [seen[name].rows for name in seen] == [[0, 1, 2, 3], [4, 5], []]
+
+
+async def test_a_checkpoint_that_was_reset_is_begun_with_also_where_another_driver_held_the_lease(
+    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed, on another machine, and its lease lives on for a minute."""
+    monkeypatch.setattr("rocketbox.spark.lease.CONFIRM_INTERVAL", 0.5)
+    await send(broker, topic, 0, 4)
+    seen = Seen()
+    first = spark_listener(seen.handle, client, topic, tmp_path / "lake")
+    async with first:
+        await until(lambda: first.state().progress.get("lag") == 0)
+    set_aside(tmp_path / "lake")
+    killed = Lease(client, first.group, topic, holder="another machine")
+    assert (await killed.take()).held
+    second = spark_listener(seen.handle, client, topic, tmp_path / "lake")
+    async with second:
+        await until(lambda: second.status is SparkListenerState.STANDING_BY)
+        await send(broker, topic, 4, 6)
+        await killed.release()
+        await until(lambda: second.has_ended or len(seen.rows) == 6)
+        assert second.status is SparkListenerState.RUNNING, second.state().reason
+    assert seen.rows == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("fails", ["session", "committed"])

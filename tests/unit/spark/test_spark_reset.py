@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from rocketbox.cli.app import app
+from rocketbox.clock import RealClock
 from rocketbox.errors import ConfigurationError
 from rocketbox.message import MessageQueue
 from rocketbox.spark.checkpoint import QueueProgress, StreamOffset, Witness, encode_offset
-from rocketbox.spark.checkpoint_folder import in_use
+from rocketbox.spark.checkpoint_folder import begins_anew, in_use, set_aside
+from rocketbox.spark.driver_id import driver_id
+from rocketbox.storage.file_system import RealStorage
 from tests.support.framework.services import ServiceMaker
 
 
@@ -59,8 +63,37 @@ def test_with_yes_it_is_set_aside_beside_those_of_before(tmp_path: Path, capsys:
         assert status == 0
         assert "the last batch, 1, is done" in text
         assert f"it is set aside as {folder}.reset-{number}" in text
-        assert not folder.exists()
+        assert sorted(each.name for each in folder.rglob("*")) == ["reset", "rocketbox"]
         assert (tmp_path / f"lake.reset-{number}" / "offsets" / "1").exists()
+        shutil.rmtree(folder)
+
+
+def test_what_begins_anew_knows_that_and_has_the_lease_of_a_killed_driver_at_once(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "lake")
+    folder.chmod(0o2770)
+    storage, clock = RealStorage(), RealClock()
+    with driver_id(storage, clock, folder) as killed:
+        assert not begins_anew(folder)
+    assert set_aside(folder).exists()
+    assert begins_anew(folder)
+    assert not begins_anew(tmp_path)
+    assert folder.stat().st_mode & 0o7777 == 0o2770
+    with driver_id(storage, clock, folder) as again:
+        assert again == killed
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["lake", "lake.reset-1"]
+
+
+def test_what_cannot_be_left_ready_for_its_listener_is_left_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be another user's, and the listener could not write to it."""
+
+    def chown(path: object, user: int, group: int) -> None:
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr("os.chown", chown)
+    set_aside(checkpoint(tmp_path / "lake"))
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["lake.reset-1"]
 
 
 def test_one_that_a_listener_uses_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -74,6 +75,21 @@ def test_a_driver_that_comes_again_on_its_checkpoint_has_the_same_name(tmp_path:
         assert other != first
     with driver_id(storage, clock, None) as one, driver_id(storage, clock, None) as two:
         assert one != two
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is the address of a network card")
+def test_a_machine_of_the_same_name_has_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder may be on a file system that both mount, and that has no locks."""
+    with driver_id(RealStorage(), RealClock(), tmp_path) as here:
+        pass
+    boot = tmp_path / "boot_id"
+    boot.write_text("of another machine\n")
+    monkeypatch.setattr("rocketbox.spark.driver_id.BOOT_ID", boot)
+    with driver_id(RealStorage(), RealClock(), tmp_path) as there:
+        assert there != here
+    monkeypatch.setattr("rocketbox.spark.driver_id.BOOT_ID", tmp_path / "none")
+    with driver_id(RealStorage(), RealClock(), tmp_path) as elsewhere:
+        assert elsewhere not in (here, there)
 
 
 def test_who_goes_on_with_a_copy_of_a_checkpoint_is_another_driver(tmp_path: Path) -> None:
