@@ -11,27 +11,51 @@ from collections.abc import Mapping
 from rocketbox.message import MessageQueue
 from rocketbox.spark.offsets import QueueOffsets
 
-__all__ = ["FewRows", "limit_bytes", "limit_rows"]
+__all__ = ["FewRows", "Turns", "limit_bytes", "limit_rows"]
 
 
-def limit_rows(start: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int], most: int) -> QueueOffsets:
+class Turns:
+    """For how many batches each queue had a backlog and did not move: where not all can move, who waits longest does.
+
+    Otherwise queues that are never empty would keep others from being read, for ever.
+    """
+
+    def __init__(self) -> None:
+        self._missed: dict[MessageQueue, int] = {}
+
+    def missed(self, queue: MessageQueue) -> int:
+        return self._missed.get(queue, 0)
+
+    def note(
+        self, start: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int]
+    ) -> None:
+        """A batch was planned from ``start`` to ``ends``."""
+        self._missed = {
+            queue: self.missed(queue) + 1 for queue, end in latest.items() if end > start[queue] == ends[queue]
+        }
+
+
+def limit_rows(
+    start: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int], most: int, turns: Turns
+) -> QueueOffsets:
     """Ends between ``start`` and ``latest`` that add up to at most ``most`` rows, shared in proportion to the backlog.
 
-    Each queue with a backlog moves by at least one row as long as ``most`` allows it, so that none starves.
+    Each queue with a backlog moves by at least one row; where ``most`` does not allow that, they take ``turns``.
     """
     backlog = {queue: max(0, end - start[queue]) for queue, end in latest.items()}
     total = sum(backlog.values())
     if total <= most:
         return dict(latest)
     ends = {queue: start[queue] for queue in latest}
-    left = most
-    # The smallest backlogs first: what a rounded-up share takes too much is taken from the largest.
     waiting = sorted((queue for queue in latest if backlog[queue]), key=lambda queue: (backlog[queue], queue))
+    if most < len(waiting):
+        return ends | {queue: ends[queue] + 1 for queue in sorted(waiting, key=turns.missed, reverse=True)[:most]}
+    left = shared = most - len(waiting)
     for queue in waiting:
-        share = min(backlog[queue], max(1, most * backlog[queue] // total), left)
-        ends[queue] += share
+        share = shared * (backlog[queue] - 1) // (total - len(waiting))
+        ends[queue] += 1 + share
         left -= share
-    for queue in reversed(waiting):
+    for queue in reversed(waiting):  # what is left by rounding, to the largest
         extra = min(left, latest[queue] - ends[queue])
         ends[queue] += extra
         left -= extra
@@ -43,10 +67,11 @@ def limit_bytes(
     latest: Mapping[MessageQueue, int],
     row_bytes: Mapping[MessageQueue, float],
     most: int,
+    turns: Turns,
 ) -> QueueOffsets:
     """The same by bytes, a queue's rows being of ``row_bytes`` each; at least one row, however large it is.
 
-    Where one row of each queue fits, each moves by at least one; else those with the smallest backlogs go first.
+    A row that is larger than ``most`` is a batch of its own.
     """
     backlog = {queue: max(0, end - start[queue]) for queue, end in latest.items()}
     total = sum(rows * row_bytes[queue] for queue, rows in backlog.items() if rows)
@@ -57,6 +82,10 @@ def limit_bytes(
     left, first = float(most), 0
     if (one_of_each := sum(row_bytes[queue] for queue in waiting)) <= most:
         left, first = most - one_of_each, 1
+    else:
+        waiting.sort(key=turns.missed, reverse=True)
+        if turns.missed(waiting[0]) and row_bytes[waiting[0]] > most:
+            return ends | {waiting[0]: ends[waiting[0]] + 1}
     shared = left
     for queue in waiting:
         each = row_bytes[queue]

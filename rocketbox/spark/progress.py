@@ -18,7 +18,7 @@ from rocketbox.spark.asking import ask_each
 from rocketbox.spark.checkpoint import QueueProgress, StreamOffset
 from rocketbox.spark.ends import Ends
 from rocketbox.spark.identity import another_store, check_ownership, difference, witness_before
-from rocketbox.spark.limits import FewRows, limit_bytes, limit_rows
+from rocketbox.spark.limits import FewRows, Turns, limit_bytes, limit_rows
 from rocketbox.spark.offsets import QueueOffsets, QueueRange, in_words
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.starting import PlaceKind, resolve, within
@@ -54,6 +54,7 @@ class StreamProgress:
         self._same: dict[MessageQueue, tuple[float, object]] = {}
         """When each queue was last seen to be the one of the checkpoint, and over which connection."""
         self._target: QueueOffsets | None = None
+        self._turns = Turns()
         least = options.min_offsets_per_trigger
         self._few_rows = None if least is None else FewRows(least, options.max_trigger_delay.total_seconds())
 
@@ -184,12 +185,13 @@ class StreamProgress:
         if few is not None and few.waits(backlog.rows, self._clock.monotonic()):
             return dict(backlog.first)
         if options.max_offsets_per_trigger is not None:
-            last = limit_rows(backlog.first, last, options.max_offsets_per_trigger)
+            last = limit_rows(backlog.first, last, options.max_offsets_per_trigger, self._turns)
         if options.max_bytes_per_trigger is not None:
             waiting = [queue for queue, end in last.items() if end > backlog.first[queue]]
             sizes, away = await ask_each(lambda queue: row_bytes(admin, queue, backlog.first[queue]), waiting)
             last = {queue: backlog.first[queue] if queue in away else end for queue, end in last.items()}
-            last = limit_bytes(backlog.first, last, sizes, options.max_bytes_per_trigger)
+            last = limit_bytes(backlog.first, last, sizes, options.max_bytes_per_trigger, self._turns)
+        self._turns.note(backlog.first, backlog.last, last)
         return last
 
     async def _with_witnesses(

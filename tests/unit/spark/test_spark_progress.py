@@ -385,6 +385,20 @@ async def test_limits_hold_also_together_and_to_the_end_of_what_is_available_now
         assert nexts(whole) == {Q0: 90, Q1: 10}
 
 
+@pytest.mark.parametrize("limit", [{"maxOffsetsPerTrigger": "1"}, {"maxBytesPerTrigger": "500"}])
+async def test_a_limit_below_one_row_of_each_queue_starves_none(limit: dict[str, str]) -> None:
+    """Neither the one with the largest backlog, nor the one whose messages are larger than the limit."""
+    async with store("orders") as here:
+        reader = progress(here, **limit)
+        await here.send(Q1, [b"x" * 1000] * 5)
+        offset = INITIAL
+        for _ in range(14):
+            await here.send(Q0, [b"x"])
+            offset = await reader.next(here.admin, offset)
+        assert nexts(offset)[Q1] == 5
+        assert nexts(offset)[Q0] >= 5
+
+
 async def test_a_batch_waits_for_rows_up_to_its_delay() -> None:
     async with store("orders") as here:
         clock = StillClock()
