@@ -60,15 +60,25 @@ class SupervisedTask:
         self.restarts = 0
         self.error: BaseException | None = None
         self._scope = anyio.CancelScope(shield=True)
-        self._done = anyio.Event()
+        self._has_ended = False
+        self._end: anyio.Event | None = None  # of most tasks nobody waits for the end, and an event is not cheap
 
     def cancel(self) -> None:
         """Ask the task to end; :meth:`wait` returns when it has."""
         self._scope.cancel()
 
     async def wait(self) -> None:
-        """Return when the task has ended, however it ended."""
-        await self._done.wait()
+        """Return when the task has ended, however it ended; at once, if it has."""
+        if self._has_ended:
+            return
+        if self._end is None:
+            self._end = anyio.Event()
+        await self._end.wait()
+
+    def _ended(self) -> None:
+        self._has_ended = True
+        if self._end is not None:
+            self._end.set()
 
     def health(self) -> TaskHealth:
         return TaskHealth(self.name, self.state, self.restarts, safe_repr(self.error) if self.error else None)
@@ -158,7 +168,7 @@ class Supervisor:
             self._tasks.pop(id(task), None)
             if task.state is TaskState.FAILED:
                 self._failed.append(task.health())
-            task._done.set()
+            task._ended()
 
 
 async def ended_most(tasks: Sequence[SupervisedTask], patience: float, clock: Clock) -> None:

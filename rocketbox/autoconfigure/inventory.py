@@ -101,6 +101,9 @@ def _modules_beside(home: str) -> Iterator[ModuleType]:
         return
     folder = os.path.dirname(os.path.dirname(file) if hasattr(top, "__path__") else file)
     for other in list(sys.modules.values()):
+        place = getattr(other, "__file__", None)  # of hundreds; what each further call here takes, all of them take
+        if isinstance(place, str) and not place.startswith(folder):
+            continue
         place = _file_of(other)
         if place is not None and _is_below(place, folder) and not _is_foreign(place) and not _is_ours(other.__name__):
             yield other

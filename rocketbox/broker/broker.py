@@ -241,6 +241,7 @@ class Broker:
             tasks.start("drop silent clients", self._housekeeping.run)
             self.persister.start(tasks)
             self.delayed.start(tasks)
+            stack.callback(self.delayed.end)
             self.store.on_state_change.append(self._store_changed)
             stack.callback(self.store.on_state_change.remove, self._store_changed)
             self._store_changed()  # its disk may be full from the beginning

@@ -101,7 +101,7 @@ class _ParkTimes:
 
 
 class DelayedDelivery:
-    """Moves messages to their topics when their delay is over; one task for each level.
+    """Moves messages to their topics when their delay is over; one task for each level in which a message has waited.
 
     A message that would be due later than now and its delay was stored by a clock that was ahead: it is due at once,
     unless it was parked in this run since the clock is right, then it waits its delay. Levels that
@@ -127,8 +127,9 @@ class DelayedDelivery:
         self._offsets: dict[int, int] = {}
         self._version = DataVersion(timestamp=clock.time_ms())
         self._moves = 0
-        self._arrived: dict[int, anyio.Event] = {}
-        self._park_times: dict[int, _ParkTimes] = {}
+        self._tasks: Supervisor | None = None
+        self._arrived: dict[int, anyio.Event] = {}  # of the levels whose tasks have begun
+        self._park_times: dict[int, _ParkTimes] = {}  # of all levels
         self.undelivered = 0
         """How many messages could not be delivered, in this run."""
         self.dropped = 0
@@ -141,6 +142,7 @@ class DelayedDelivery:
 
     def start(self, tasks: Supervisor) -> None:
         """Begin to deliver, from where the last run came to."""
+        self._tasks = tasks
         queues = self._store.queues()
         if (UNDELIVERED_TOPIC, 0) in queues:
             self._show_undelivered()
@@ -155,9 +157,9 @@ class DelayedDelivery:
                 if end <= self.offset(level):
                     continue  # nothing waits there, and nothing more comes
                 left[level] = end - self.offset(level)
-            self._arrived[level] = anyio.Event()
             self._park_times[level] = _ParkTimes(self._delay_ms(level))
-            tasks.start(f"delay level {level}", self._deliver_level, level)
+            if end > self.offset(level):
+                self._begin(level)
         if left:
             _log.warning(
                 "%d messages wait in delay levels that message-delay-level does not name any more (levels %s); they "
@@ -165,21 +167,33 @@ class DelayedDelivery:
                 max(self._level_ms) // 1000,
             )  # fmt: skip
 
+    def end(self) -> None:
+        """Begin with no further level; those that were begun are their supervisor's to end."""
+        self._tasks = None
+
+    def _begin(self, level: int) -> None:
+        if self._tasks is not None:
+            self._arrived[level] = anyio.Event()
+            self._tasks.start(f"delay level {level}", self._deliver_level, level)
+
     def on_arrival(self, arrived: Sequence[Arrival]) -> None:
-        """Messages became readable; the levels' tasks wait for theirs."""
+        """Messages became readable; the levels' tasks wait for theirs, and the first one of a level begins its task."""
         for topic, queue_id, next_offset, due, _ in arrived:
             if topic != SCHEDULE_TOPIC:
                 continue
             level = queue_id + 1
-            if level in self._arrived:
+            if level in self._park_times:
                 now = self._clock.time_ms()
                 if due > now + self._delay_ms(level) + CORRECTION_MS:
                     self._park_times[level].note(next_offset, now)
-                self._arrived[level].set()
+                if level in self._arrived:
+                    self._arrived[level].set()
+                else:
+                    self._begin(level)
 
     def pass_over(self) -> None:
         """Deliver nothing of what is parked now; it stays in the log until retention."""
-        for level in self._arrived:
+        for level in self._park_times:
             end = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
             if end > self.offset(level):
                 self._advance(level, end, end - self.offset(level))

@@ -315,13 +315,13 @@ def read_broker_options(
     ConfigurationError with all that is wrong; ``places`` says where (file:line) a setting was written.
     """
     store = given.pop("store", StoreOptions())
-    known = broker_settings(BrokerOptions, type(store))
+    known = {_plain(key): option for key, option in broker_settings(BrokerOptions, type(store)).items()}
     findings: list[Finding] = []
     values: dict[str, Any] = {}
     store_values: dict[str, Any] = {}
     for written, value in settings.items():
         where = (places or {}).get(written)
-        option = next((option for key, option in known.items() if _plain(key) == _plain(written)), None)
+        option = known.get(_plain(written))
         if option is _RETENTION:
             if any(_plain(other) == _plain(option.name) for other in settings):
                 what = f"{prefix}{written} and {prefix}file-reserved-time say the same"

@@ -1,7 +1,8 @@
 """The permanent workers of a consumer: a fixed number of tasks that take queues from one line.
 
-There is no task, lock or event per message. A worker that takes a queue wakes one more if there is still work, so an
-idle consumer ramps up within a few turns of the loop. Handlers that never wait would keep the loop for a whole backlog:
+There is no task, lock or event per message. A worker that takes a queue wakes one more if there is still work, or
+begins one that was not needed before, so an idle consumer ramps up within a few turns of the loop, and one that never
+has much to do never has many tasks. Handlers that never wait would keep the loop for a whole backlog:
 all workers together have one slice of it, and when that is used up they stand back until others have had their turn.
 What is done with a queue is handed in by ``consume``.
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from typing import Protocol
 
 from anyio.lowlevel import checkpoint
@@ -77,7 +78,7 @@ def take_in_hand(handling: Handling) -> None:
 
 
 class Workers:
-    """``count`` tasks that call ``work(worker, queue)`` for each queue that is lined up, in that order."""
+    """Up to ``count`` tasks that call ``work(worker, queue)`` for each queue that is lined up, in that order."""
 
     def __init__(
         self,
@@ -94,7 +95,9 @@ class Workers:
         self._clock = clock
         self._line: deque[MessageSource] = deque()
         self._idle: list[Waiter] = []
-        self._waking = False  # a worker was woken and has not run yet; one at a time is enough
+        self._to_begin = 0  # workers that nobody has needed yet
+        self._begun_in: Context  # of who has started them all: what a handler leaves in its context is its worker's own
+        self._waking = False  # a worker was woken or begun and has not run yet; one at a time is enough
         self._closed = False
         self.taken = 0
         """How many queues were taken from the line so far."""
@@ -107,13 +110,16 @@ class Workers:
         self._standing_back = False
 
     def start(self) -> None:
-        for _ in range(self._count):
-            self.start_one()
+        """Let what is lined up be worked on, from now on."""
+        self._to_begin = self._count
+        self._begun_in = copy_context()
+        if self._line:
+            self._wake()
 
-    def start_one(self) -> None:
+    def _begin_one(self) -> None:
         worker = Worker()
         self._workers.append(worker)
-        worker.task = self._tasks.start(f"{self._name} worker", self._run, worker)
+        worker.task = self._begun_in.run(self._tasks.start, f"{self._name} worker", self._run, worker)
 
     def line_up(self, queue: MessageSource) -> None:
         """Put queue at the end of the line."""
@@ -121,7 +127,7 @@ class Workers:
             return
         queue.attended = True
         self._line.append(queue)
-        if self._idle and not self._waking:
+        if not self._waking:
             self._wake()
 
     def close(self) -> None:
@@ -175,12 +181,13 @@ class Workers:
         self._workers.remove(worker)
         if worker.task is not None:
             worker.task.cancel()
-        self.start_one()
+        self._begin_one()
 
     async def _run(self, worker: Worker) -> None:
         line = self._line
         clock = self._clock
         take_in_hand(worker)
+        self._waking = False
         while not worker.replaced:  # a handler may have swallowed the cancellation that should have ended this
             if not line:
                 await self._wait_for_work()
@@ -197,7 +204,7 @@ class Workers:
             self._slice_left -= 1
             queue = line.popleft()
             self.taken += 1
-            if line and self._idle and not self._waking:
+            if line and not self._waking and (self._idle or self._to_begin):
                 self._wake()
             self._busy += 1
             worker.since = now
@@ -248,3 +255,7 @@ class Workers:
                 self._waking = True
                 waiter.set_result(None)
                 return
+        if self._to_begin:
+            self._to_begin -= 1
+            self._waking = True
+            self._begin_one()

@@ -47,8 +47,15 @@ class Bench:
     """A store with delayed delivery on a clock that stands still."""
 
     def __init__(
-        self, clock: VirtualClock, store: MessageStore, delayed: DelayedDelivery, file: TableFile, topics: TopicTable
+        self,
+        clock: VirtualClock,
+        store: MessageStore,
+        delayed: DelayedDelivery,
+        file: TableFile,
+        topics: TopicTable,
+        tasks: Supervisor,
     ) -> None:
+        self.tasks = tasks
         self.topics = topics
         self.clock = clock
         self.store = store
@@ -94,7 +101,8 @@ async def bench(
         store.on_arrival.append(delayed.on_arrival)
         async with Supervisor("test", clock) as tasks:
             delayed.start(tasks)
-            yield Bench(clock, store, delayed, file, topics)
+            yield Bench(clock, store, delayed, file, topics, tasks)
+            delayed.end()
 
 
 def test_parking_keeps_where_the_message_goes() -> None:
@@ -120,6 +128,22 @@ async def test_a_message_is_delivered_when_its_time_has_come_and_not_before() ->
         message = decode_message(run.store.get("t", 3, 0).records[0])[0]
         assert message.reconsume_times == 2
         assert message.tag == "A"
+
+
+async def test_a_level_has_a_task_from_its_first_message_on_and_none_begins_at_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    storage = MemoryStorage()
+    async with bench(storage) as run:
+        assert run.tasks.health() == []
+        await run.send(b"later", 2)
+        assert [task.name for task in run.tasks.health()] == ["delay level 2"]
+    async with bench(storage) as run:
+        assert [task.name for task in run.tasks.health()] == ["delay level 2"]  # what was parked in an earlier run
+        run.delayed.end()
+        await run.send(b"soon", 1)
+        assert [task.name for task in run.tasks.health()] == ["delay level 2"]
+    assert not caplog.records
 
 
 async def test_messages_of_a_level_keep_their_order() -> None:

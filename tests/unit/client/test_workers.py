@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from itertools import pairwise
 
 import anyio
@@ -73,6 +74,33 @@ async def test_as_many_run_at_once_as_there_are_workers(anyio_backend: str) -> N
         assert (ended, workers.busy) == (10, 0)
 
 
+async def test_a_worker_begins_when_it_is_first_needed(anyio_backend: str) -> None:
+    clock = VirtualClock()
+    of_starter: ContextVar[str] = ContextVar("of who has started the workers", default="nothing")
+    seen: list[str] = []
+
+    async def work(worker: Worker, queue: MessageSource) -> None:
+        seen.append(of_starter.get())
+        of_starter.set("what a handler left behind")
+        await clock.sleep(1)
+
+    async with Supervisor("test", clock) as tasks:
+        workers = Workers("test", 3, work, tasks, clock)
+        workers.line_up(queues(1)[0])
+        await settle()
+        assert tasks.health() == []
+        workers.start()
+        await settle()
+        assert len(tasks.health()) == 1
+        for queue in queues(9):
+            workers.line_up(queue)
+        await settle()
+        assert len(tasks.health()) == 3
+        assert seen == ["nothing"] * 3
+        await clock.advance(4)
+        assert len(seen) == 10
+
+
 async def test_a_worker_cancelled_while_it_is_woken_passes_the_wake_up_on(anyio_backend: str) -> None:
     clock = VirtualClock()
     done = anyio.Event()
@@ -83,7 +111,10 @@ async def test_a_worker_cancelled_while_it_is_woken_passes_the_wake_up_on(anyio_
     async with Supervisor("test", clock) as tasks:
         workers = Workers("test", 2, work, tasks, clock)
         workers.start()
+        for queue in queues(2):
+            workers.line_up(queue)
         await settle()
+        done = anyio.Event()
         workers.line_up(queues(1)[0])  # wakes the one that became idle last
         last = workers._workers[-1]
         assert last.task is not None
@@ -234,9 +265,13 @@ async def test_one_worker_stands_back_for_all(anyio_backend: str) -> None:
 async def test_when_workers_are_cancelled_as_they_stand_back_the_others_go_on(victims: int, anyio_backend: str) -> None:
     clock = VirtualClock()
     done = 0
+    all_have_begun = False
 
     async def work(worker: Worker, queue: MessageSource) -> None:
         nonlocal done
+        if not all_have_begun:
+            await clock.sleep(1)
+            return
         clock.now += 0.001
         done += 1
         if done < 400:
@@ -245,7 +280,10 @@ async def test_when_workers_are_cancelled_as_they_stand_back_the_others_go_on(vi
     async with Supervisor("test", clock) as tasks:
         workers = Workers("test", 4, work, tasks, clock)
         workers.start()
-        await settle()
+        for queue in queues(4):
+            workers.line_up(queue)
+        await clock.advance(2)
+        all_have_begun = True
         workers.line_up(queues(1)[0])
         for worker in workers._workers[-victims:]:  # those that became idle last are woken first
             for _ in range(7):
