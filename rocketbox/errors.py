@@ -30,6 +30,7 @@ __all__ = [
     "ConfigurationError",
     "ConnectError",
     "ConnectionClosedError",
+    "CredentialsError",
     "Finding",
     "ForkedError",
     "HandlerError",
@@ -172,14 +173,51 @@ class BrokerError(RocketBoxError):
 
 
 class AccessDeniedError(BrokerError):
-    """A server refused a request because of who sent it: no keys, wrong ones, or a user who may not do this."""
+    """A server refused a request because of who sent it: no keys, wrong ones, or a user who may not do this.
 
-    def __init__(self, code: int, remark: str | None, address: str) -> None:
+    ``who`` is the beginning of the user's access key (None: the request was not signed). ``permission`` is what the
+    user lacks (PUB, SUB, GET, ADMIN and the like) and ``resource`` on what: ``topic departures``, ``group board``. Both
+    are None where the server does not say, and where it does not take the keys, which ``wrong_keys`` says.
+    The access key itself is not in the remark: it is cut to ``who``.
+    """
+
+    def __init__(
+        self,
+        code: int,
+        remark: str | None,
+        address: str,
+        *,
+        who: str | None = None,
+        permission: str | None = None,
+        resource: str | None = None,
+        wrong_keys: bool = False,
+    ) -> None:
         super().__init__(code, remark, address)
-        self.args = (
-            f"{address} denies access (code {code}): {remark or 'no remark'}; give the client the keys of a user who "
-            "may do this: rocketmq.access-key and rocketmq.secret-key, credentials= of ClientOptions",
-        )
+        self.who = who
+        self.permission = permission
+        self.resource = resource
+        self.wrong_keys = wrong_keys
+        self.args = (f"{address} denies access: {self.missing} (code {code}: {remark or 'no remark'}); {self._fix()}",)
+
+    @property
+    def missing(self) -> str:
+        """What the user lacks, in a few words: the same for all requests that one permission would let through."""
+        user = f"user {self.who}" if self.who is not None else "a client without keys"
+        if self.wrong_keys:
+            return f"the keys of {user} are not taken" if self.who is not None else "the request is not signed"
+        if self.resource is None:
+            return f"{user} may not do this" + (f", which takes {self.permission}" if self.permission else "")
+        return f"{user} lacks {self.permission or 'a permission'} on {self.resource}"
+
+    def _fix(self) -> str:
+        keys = "rocketmq.access-key and rocketmq.secret-key, credentials= of ClientOptions"
+        if self.wrong_keys or self.who is None:
+            return f"give the client the keys of a user whom the server knows: {keys}"
+        return f"let an administrator give that to the user, or give the client another user's keys: {keys}"
+
+
+class CredentialsError(RocketBoxError):
+    """There are no keys to sign requests with: a file cannot be read, or a provider fails. It shows none of them."""
 
 
 # --- client ------------------------------------------------------------------------------------------------------

@@ -144,6 +144,7 @@ class rocketmq_listener(_ByName):  # noqa: N801 - used as a decorator
     customized_trace_topic: str | None = None
     access_key: str | None = field(default=None, repr=False)
     secret_key: str | None = field(default=None, repr=False)
+    credentials_file: str | None = None
     namespace: str | None = None
     namespace_v2: str | None = None
 

@@ -72,6 +72,7 @@ class Run:
         """Whether all loggers of the process are kept from showing this run's secrets, not only rocketbox's own."""
         self._waiting = 0
         self._masked_for = object()
+        assembly.service.lent_secrets.changed.append(self.mask_logs)
         self.call_soon = call_soon_from_thread()
         self.drain_timeout = assembly.rocketbox.shutdown.drain_timeout.total_seconds()
         self.lifecycle = Lifecycle(

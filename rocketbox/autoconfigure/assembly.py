@@ -23,7 +23,7 @@ from rocketbox.autoconfigure.loading import Launch, find_others, load, settings_
 from rocketbox.autoconfigure.own_beans import own_autoconfigurations
 from rocketbox.autoconfigure.properties import RocketBoxProperties, RocketMQProperties, cluster_prefix
 from rocketbox.autoconfigure.scan import Marked, class_of, listeners_in, load_modules, marked_in
-from rocketbox.autoconfigure.service import ConverterLookup, ProducerLookup, Service
+from rocketbox.autoconfigure.service import ConverterLookup, LentSecrets, ProducerLookup, Service
 from rocketbox.autoconfigure.unawaited import Suspect, forgotten_awaits
 from rocketbox.autoconfigure.users import PlannedClients
 from rocketbox.background_work import BackgroundWork
@@ -174,7 +174,14 @@ def assemble(
     own: RocketBoxProperties = settings.get("rocketbox")
     of_all_clients = own.client.values()
     cached_bytes = CachedBytes(of_all_clients["max_cached_bytes"])
-    service = Service(name, launch.machine, lambda key: _where(settings, key), cached_bytes, of_all_clients)
+    service = Service(
+        name,
+        launch.machine,
+        lambda key: _where(settings, key),
+        cached_bytes,
+        LentSecrets(settings.lent),
+        of_all_clients,
+    )
     clients = PlannedClients()
     prefixes = {cluster: cluster_prefix(cluster) for cluster in properties.clusters}
     container = BeanContainer(settings, clock, prefix="rocketmq", clusters=prefixes)

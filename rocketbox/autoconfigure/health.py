@@ -105,9 +105,14 @@ def _client_health(name: str, instance: MQClientInstance) -> Health:
     details: dict[str, object] = {"name_servers": list(state.name_servers), "brokers": brokers}
     if state.restarting:
         details["restarting"] = list(state.restarting)
+    which = "" if name == "main" else f" of cluster {name}"
+    if state.keys_problem is not None:
+        details["keys"] = state.keys_problem
+    if state.keys_expired:
+        why = state.keys_problem or "new ones are being asked for"
+        return Health.down(f"the keys of the client{which} have ended ({why})", **details)
     masters = [link for link in state.brokers if link.is_master]
     if masters and all(link.lost is not None for link in masters):
-        which = "" if name == "main" else f" of cluster {name}"
         lost = "; ".join(f"{link.address}: {link.lost}" for link in masters)
         return Health.down(f"the client{which} has no connection to any broker ({lost})", **details)
     return Health(details=details)

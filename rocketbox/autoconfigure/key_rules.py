@@ -27,7 +27,7 @@ __all__ = ["key_findings", "servers_in"]
 
 Where = Callable[[str], str | None]
 
-_OF_THE_USER = ("access_key", "secret_key", "security_token", "namespace", "namespace_v2")
+_OF_THE_USER = ("access_key", "secret_key", "security_token", "credentials_file", "namespace", "namespace_v2")
 
 
 def key_findings(

@@ -19,13 +19,14 @@ from rocketbox.autoconfigure.listening import cluster_settings
 from rocketbox.autoconfigure.properties import ClusterProperties, RocketMQProperties, cluster_prefix
 from rocketbox.autoconfigure.scan import Marked
 from rocketbox.autoconfigure.service import Service, of_cluster
-from rocketbox.autoconfigure.users import PlannedClients, plan_clients
+from rocketbox.autoconfigure.users import CredentialsBean, PlannedClients, plan_clients
 from rocketbox.boot.beans import BeanContainer
 from rocketbox.boot.beans_ahead import beans_ahead
 from rocketbox.boot.dependencies import Dependency
 from rocketbox.boot.failures import failure_findings
 from rocketbox.boot.settings import Settings
 from rocketbox.boot.shapes import uniform
+from rocketbox.client import CredentialsProvider
 from rocketbox.errors import ConfigurationError, Finding, RocketBoxError
 from rocketbox.hints import name_of, place_of
 from rocketbox.listeners import Beans
@@ -115,13 +116,38 @@ class ListenerPlanner:
             return
         for cluster, own in clusters_by_name(self.properties).items():
             of_cluster_ = [plan for plan in plans if (plan.cluster or "") == cluster]
-            self.clients.clusters[cluster] = plan_clients(own, of_cluster_)
+            self.clients.clusters[cluster] = plan_clients(own, of_cluster_, self._keys_of(cluster, own))
         self.findings += key_findings(self.properties, self.clients.clusters, self.service.where)
         self._warn_of_unknown_groups(clusters, everything)
 
     def resolve_text(self, text: str, subject: str, where: str) -> str:
         """The text with its ``${...}`` replaced; ConfigurationError for one that cannot be."""
         return self.settings.resolve(text, subject=subject, where=where)
+
+    def _keys_of(self, cluster: str, own: ClusterProperties) -> CredentialsBean | None:
+        """The bean that gives a cluster its keys: made for it, or named as it; for the main one, any."""
+        found = [
+            bean
+            for bean in self.container.planned.candidates(Dependency(CredentialsProvider, every=True))
+            if (bean.cluster_name == cluster if bean.cluster is not None else bean.name == cluster)
+            or (not cluster and bean.cluster is None and bean.name not in self.properties.clusters)
+        ]
+        found = [bean for bean in found if bean.primary] or found
+        if not found:
+            return None
+        bean, *others = found
+        prefix = cluster_prefix(cluster)
+        if others:
+            labels = " and ".join(each.label for each in found)
+            what = f"{len(found)} beans are CredentialsProviders for {prefix}: {labels}"
+            fix = "mark one of them @primary, or name each as the cluster that it is for: @bean(name=...)"
+            self.findings.append(Finding(what, " and ".join(each.where for each in found), fix))
+        for option in ("access-key", "secret-key", "security-token", "credentials-file"):
+            if getattr(own, option.replace("-", "_")) is not None:
+                key = f"{prefix}.{option}"
+                what = f"{key} has no effect: bean {bean.label} gives the keys"
+                self.warnings.append(Finding(what, self.service.where(key), "leave one of them out"))
+        return CredentialsBean(bean.label, self.container.given_by(bean))
 
     def _converter(self) -> MessageConverter | None:
         """What to check payload types by; None: a converter of the user's, which comes to life at the start."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import anyio
@@ -19,6 +19,8 @@ from rocketbox.boot.conditions import Condition, ConditionContext, Verdict, on_b
 from rocketbox.boot.marks import Cluster, Phase, bean
 from rocketbox.client import (
     ConsumeMiddleware,
+    CredentialsFile,
+    CredentialsProvider,
     LitePullConsumerOptions,
     MQClientInstance,
     Producer,
@@ -30,6 +32,7 @@ from rocketbox.errors import (
     BrokerError,
     ConfigurationError,
     ConnectError,
+    CredentialsError,
     Finding,
     NoNameServerError,
     RemotingError,
@@ -122,6 +125,7 @@ async def client_instance(
     awaited: AwaitedServers,
     send_middleware: list[SendMiddleware],
     consume_middleware: list[ConsumeMiddleware],
+    credentials: list[CredentialsProvider],  # so that they are there: the plan says which of them is asked
 ) -> AsyncIterator[MQClientInstance]:
     """The cluster's client, shared by its producer and consumers; where they are several users, the first one's.
 
@@ -155,7 +159,7 @@ async def client_instance(
         raise ConfigurationError(
             [Finding(f"{key}: {finding.what}", place, finding.fix) for finding in error.findings]
         ) from error
-    async with instance:
+    async with _entered(instance, cluster.prefix, service):
         if own.startup == "fail":
             await _expect_an_answer(instance, key, service)
             yield instance
@@ -188,10 +192,25 @@ async def client_instances(
                 send_middleware=instance.options.send_middleware,
                 consume_middleware=instance.options.consume_middleware,
             )
-            running[client] = await stack.enter_async_context(service.client(instance.name_servers, options))
+            further_instance = service.client(instance.name_servers, options)
+            running[client] = await stack.enter_async_context(_entered(further_instance, cluster.prefix, service))
             if own.startup == "fail":
                 await _expect_an_answer(running[client], f"{cluster.prefix}.name-server", service)
         yield ClientInstances(plan, running)
+
+
+@asynccontextmanager
+async def _entered(instance: MQClientInstance, prefix: str, service: Service) -> AsyncIterator[MQClientInstance]:
+    """A client that runs. Raises ConfigurationError where it gets no keys."""
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(instance)
+        except CredentialsError as error:
+            given = instance.options.credentials
+            key = f"{prefix}.credentials-file" if isinstance(given, CredentialsFile) else None
+            fix = "write accessKey: and secretKey: into it" if key else "mend the bean that gives the keys"
+            raise ConfigurationError(Finding(str(error), service.where(key) if key else None, fix)) from None
+        yield instance
 
 
 async def _expect_an_answer(instance: MQClientInstance, key: str, service: Service) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,30 @@ from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.clock import Clock
 from rocketbox.template import MessageConverter
 
-__all__ = ["ConverterInUse", "ConverterLookup", "ProducerLookup", "Service", "of_cluster"]
+__all__ = ["ConverterInUse", "ConverterLookup", "LentSecrets", "ProducerLookup", "Service", "of_cluster"]
+
+KEPT_SETS = 4  # of each owner's secrets: what is logged a moment later may still quote those before
+
+
+class LentSecrets:
+    """Secrets that come while the application runs, such as new keys: they are put into ``shown_nowhere``.
+
+    The last few sets of each owner stay there, so that who gets new ones every minute for a year does no harm.
+    ``changed`` is called behind each change.
+    """
+
+    def __init__(self, shown_nowhere: set[str]) -> None:
+        self.changed: list[Callable[[], None]] = []
+        self._shown_nowhere = shown_nowhere
+        self._of: dict[object, deque[frozenset[str]]] = {}
+
+    def put(self, owner: object, secrets: Iterable[str]) -> None:
+        """Keep these from being shown, from now on."""
+        self._of.setdefault(owner, deque(maxlen=KEPT_SETS)).append(frozenset(secrets))
+        self._shown_nowhere.clear()
+        self._shown_nowhere.update(*(each for sets in self._of.values() for each in sets))
+        for tell in self.changed:
+            tell()
 
 
 @dataclass(frozen=True)
@@ -30,6 +54,7 @@ class Service:
     machine: Machine
     where: Callable[[str], str | None]
     cached_bytes: CachedBytes
+    lent_secrets: LentSecrets = field(default_factory=lambda: LentSecrets(set()))
     of_all_clients: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -39,7 +64,7 @@ class Service:
     def client(self, name_server: str | Sequence[str], options: ClientOptions) -> MQClientInstance:
         """A client that runs where the application runs, and shares what its clients may hold."""
         machine = self.machine
-        return MQClientInstance(
+        instance = MQClientInstance(
             name_server,
             options=replace(options, **{**self.of_all_clients, **machine.client_options}),
             clock=machine.clock,
@@ -47,6 +72,9 @@ class Service:
             storage=machine.storage,
             cached_bytes=self.cached_bytes,
         )
+        if instance.keys is not None:
+            instance.keys.on_renewed.append(lambda keys: self.lent_secrets.put(instance, keys.secrets))
+        return instance
 
     @property
     def folder(self) -> Path:

@@ -7,7 +7,11 @@ who consumes with other keys than who sends needs a client of his own, as with A
     producer              | rocketmq.producer                                         | the cluster's
     a group of listeners  | consumer.listeners.<group>, its decorator, consumer       | the cluster's
     pull consumer         | rocketmq.pull-consumer                                    | the cluster's
-    the cluster           | rocketmq.access-key, .secret-key, .security-token         | nothing is signed
+    the cluster           | a bean of type CredentialsProvider, else                  | nothing is signed
+                          | rocketmq.access-key, .secret-key, .security-token         |
+
+In the place of the two keys each may say a file that has them, ``credentials-file``, which is read again when it
+changes.
 
     these are             | and there is
     all alike             | one client
@@ -27,30 +31,55 @@ for each that has both keys); Apache RocketMQ 5.x ``MQClientManager``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rocketbox.autoconfigure.kinds import ListenerPlan
 from rocketbox.autoconfigure.properties import ClusterProperties
-from rocketbox.client import ClientOptions, Credentials, MQClientInstance
+from rocketbox.client import ClientOptions, Credentials, CredentialsFile, CredentialsProvider, MQClientInstance
 from rocketbox.client.options import DEFAULT_INSTANCE_NAME
 
-__all__ = ["ClientInstances", "ClientPlan", "ClusterClients", "PlannedClients", "User", "plan_clients", "users_of"]
+__all__ = [
+    "ClientInstances",
+    "ClientPlan",
+    "ClusterClients",
+    "CredentialsBean",
+    "PlannedClients",
+    "User",
+    "plan_clients",
+    "users_of",
+]
 
 SECTIONS = ("producer", "consumer", "pull-consumer")
+
+
+@dataclass(frozen=True)
+class CredentialsBean:
+    """A user's bean that gives the keys of a cluster; ``provide`` is for when it has started."""
+
+    label: str
+    provide: Callable[[], CredentialsProvider] = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)
 class User:
     """Who a client is to the servers."""
 
-    credentials: Credentials | None = None
+    credentials: Credentials | CredentialsFile | CredentialsBean | None = None
     namespace: str | None = None
     namespace_v2: str | None = None
 
     def __str__(self) -> str:
-        signs = f"signs as {self.credentials.who}" if self.credentials else "signs nothing"
+        match self.credentials:
+            case None:
+                signs = "signs nothing"
+            case Credentials(who=who):
+                signs = f"signs as {who}"
+            case CredentialsFile(path=path):
+                signs = f"signs with the keys in {path}"
+            case CredentialsBean(label=label):
+                signs = f"signs with the keys of bean {label}"
         namespace = self.namespace or self.namespace_v2
         return f"{signs}, namespace {namespace}" if namespace else signs
 
@@ -73,7 +102,7 @@ class ClientPlan:
         return replace(
             cluster.client_options(),
             instance_name=self.instance_name,
-            credentials=user.credentials,
+            credentials=given.provide() if isinstance(given := user.credentials, CredentialsBean) else given,
             namespace=user.namespace,
             namespace_v2=user.namespace_v2,
         )
@@ -122,16 +151,20 @@ class ClientInstances:
         return self.running[self.plan.groups[name]]
 
 
-def users_of(cluster: ClusterProperties) -> dict[str, User]:
+def users_of(cluster: ClusterProperties, keys: CredentialsBean | None = None) -> dict[str, User]:
     """Who the cluster itself, ``""``, and each of its sections is; groups of listeners may say otherwise."""
     own = _user(cluster, User(), cluster.security_token)
+    if keys is not None:
+        own = replace(own, credentials=keys)
     sections = {"producer": cluster.producer, "consumer": cluster.consumer, "pull-consumer": cluster.pull_consumer}
     return {"": own, **{name: _user(section, own) for name, section in sections.items()}}
 
 
-def plan_clients(cluster: ClusterProperties, plans: Sequence[ListenerPlan]) -> ClusterClients:
-    """The clients of a cluster whose groups of listeners are ``plans``."""
-    sections = users_of(cluster)
+def plan_clients(
+    cluster: ClusterProperties, plans: Sequence[ListenerPlan], keys: CredentialsBean | None = None
+) -> ClusterClients:
+    """The clients of a cluster whose groups of listeners are ``plans``; ``keys`` are the cluster's, if a bean's."""
+    sections = users_of(cluster, keys)
     groups = {plan.group: _user(plan.user, sections[""]) for plan in plans if plan.user is not None}
     users: dict[User, list[str]] = {}
     if cluster.producer.group is not None:
@@ -163,6 +196,8 @@ def _user(section: Any, otherwise: User, token: Any = None) -> User:
     """Who a section of settings, or a group's options, says it is; what it does not say is as it is ``otherwise``."""
     access_key, secret_key, token = (_text(each) for each in (section.access_key, section.secret_key, token))
     credentials = otherwise.credentials
+    if section.credentials_file is not None:
+        credentials = CredentialsFile(section.credentials_file)
     if access_key is not None and secret_key is not None:
         credentials = Credentials(access_key=access_key, secret_key=secret_key, security_token=token)
     namespace, namespace_v2 = section.namespace, section.namespace_v2

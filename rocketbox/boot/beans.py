@@ -294,6 +294,10 @@ class BeanContainer:
             return None
         return self._one(asked, "somebody")
 
+    def given_by(self, bean: BeanDefinition) -> Callable[[], Any]:
+        """What gives the value of one bean of the plan; called before its phase it raises NotStartedError."""
+        return lambda: self._value(bean)
+
     def provider(self, hint: Any) -> Callable[[], Any]:
         """The provider that a parameter with this hint is given its value by, at each call anew; raises as ``get``.
 

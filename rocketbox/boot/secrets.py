@@ -59,13 +59,16 @@ _ON_ITS_OWN = (
     re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z))", re.DOTALL),
 )
 _DEFAULT = re.compile(r"\$\{([^:{}]+):([^${}]+)\}")
+_NAMES_A_FILE = re.compile(r"[-_.](?:file|FILE|path|PATH)$|[a-z](?:File|Path)$")
 _FOLDERS = ("PWD", "OLDPWD")  # the shell's
 _PLAIN_WORDS = frozenset("true false null none yes no on off".split())
 
 
 def has_secret_name(name: str) -> bool:
-    """Whether the name of a key or variable says that its value is secret."""
-    return name not in _FOLDERS and bool(_SECRET_NAME.search(name) or _LAST_WORD.search(name))
+    """Whether the name of a key or variable says that its value is secret, and not where a file with it is."""
+    if name in _FOLDERS or _NAMES_A_FILE.search(name):
+        return False
+    return bool(_SECRET_NAME.search(name) or _LAST_WORD.search(name))
 
 
 def is_secret(path: Sequence[str], shape: Shape | None, raw: Raw | None = None) -> bool:

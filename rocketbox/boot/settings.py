@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,8 @@ class Settings:
     winners: Mapping[tuple[str, ...], Entry]
     texts: Texts
     _history: Mapping[tuple[str, ...], Sequence[Entry]]
+    lent: set[str] = field(default_factory=set)
+    """Further texts that must never be shown, as long as they are in here: secrets that come while it is in use."""
 
     def __repr__(self) -> str:  # no values: some are secrets
         return f"Settings(profiles={self.profiles}, files={[file_label(file) for file in self.files]})"
@@ -138,7 +140,7 @@ class Settings:
     @property
     def secrets(self) -> frozenset[str]:
         """The texts that must never be shown, as they were written and as they are."""
-        return self._known_secrets.all
+        return self._known_secrets.all | self.lent if self.lent else self._known_secrets.all
 
     @cached_property
     def _known_secrets(self) -> KnownSecrets:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from rocketbox.client.admin import Admin, GroupDescription, TopicDescription
 from rocketbox.client.api.pull import PulledRecords, PullResult, PullStatus
+from rocketbox.client.credentials import CredentialsFile, CredentialsProvider
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.member_requests import ConsumerMember
 from rocketbox.client.middleware import (
@@ -48,6 +49,8 @@ __all__ = [
     "ConsumerMember",
     "ConsumerOptions",
     "Credentials",
+    "CredentialsFile",
+    "CredentialsProvider",
     "GroupDescription",
     "LitePullConsumerOptions",
     "MQClientInstance",

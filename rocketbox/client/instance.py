@@ -24,6 +24,7 @@ import anyio
 from rocketbox.client.api import groups as groups_api
 from rocketbox.client.api import routes as routes_api
 from rocketbox.client.cached_bytes import CachedBytes
+from rocketbox.client.credentials import KeyKeeper
 from rocketbox.client.heartbeats import Heartbeats
 from rocketbox.client.identity import Identity, call_in_forks, caller, local_ip, make_identity, refuse_second
 from rocketbox.client.member_requests import (
@@ -56,7 +57,7 @@ from rocketbox.protocol.bodies import HeartbeatData, ProducerData, TopicRouteDat
 from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER, MASTER_ID, RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.ids import UniqIdGenerator
-from rocketbox.remoting.acl import RequestSigner
+from rocketbox.remoting.acl import Credentials, RequestSigner
 from rocketbox.remoting.client import RemotingClient, RpcHook
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import Network
@@ -93,19 +94,23 @@ class BrokerLink:
 class ClientState:
     """What health shows of a client. ``brokers`` are those that it tells of itself, so none while it has no groups.
 
-    ``restarting`` are its tasks that failed and wait to start again.
+    ``restarting`` are its tasks that failed and wait to start again. ``keys_problem`` says why it has no new keys,
+    ``keys_expired`` that those it signs with have come to their end.
     """
 
     name_servers: tuple[str, ...]
     brokers: tuple[BrokerLink, ...]
     restarting: tuple[str, ...]
+    keys_problem: str | None = None
+    keys_expired: bool = False
 
 
 class MQClientInstance:
     """One client of a cluster. ``async with MQClientInstance("127.0.0.1:9876") as instance: ...``.
 
     ``name_server`` is ``host:port``, several separated by ``;``. Raises ConfigurationError for anything else, and for
-    options that ask for what is not built yet (``unbuilt``).
+    options that ask for what is not built yet (``unbuilt``). Entering it raises CredentialsError when keys are to come
+    from a file or provider and do not.
     """
 
     def __init__(
@@ -123,8 +128,13 @@ class MQClientInstance:
         self.clock: Clock = clock or RealClock()
         self._has_own_clock = clock is None
         hooks: tuple[RpcHook, ...] = self.options.hooks
-        if self.options.credentials is not None:
-            hooks = (*hooks, RequestSigner(self.options.credentials))  # the last: what others add is signed as well
+        self.keys: KeyKeeper | None = None
+        """Keeps the keys of its requests new, where somebody gives it some that change."""
+        if (given := self.options.credentials) is not None:
+            signer = RequestSigner(given if isinstance(given, Credentials) else None)
+            hooks = (*hooks, signer)  # the last: what others add is signed as well
+            if not isinstance(given, Credentials):
+                self.keys = KeyKeeper(given, signer, self.clock)
         self.network = network
         self.made_at = caller()
         """A line of its user's, for what is told of it."""
@@ -173,6 +183,9 @@ class MQClientInstance:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.remoting)
             await stack.enter_async_context(self.tasks)
+            if self.keys is not None:
+                await self.keys.begin()
+                self.tasks.start("keys", self.keys.keep)
             self._stack = stack.pop_all()
         self.running = True
         call_in_forks(self)
@@ -239,7 +252,9 @@ class MQClientInstance:
         links = [BrokerLink(each, each in masters, self._heartbeats.why_lost(each)) for each in told]
         waiting = [task for task in self.tasks.health() if task.state is TaskState.WAITING]
         restarting = tuple(f"{task.name}: {task.error}" for task in waiting)
-        return ClientState(self.name_servers, tuple(links), restarting)
+        if self.keys is None:
+            return ClientState(self.name_servers, tuple(links), restarting)
+        return ClientState(self.name_servers, tuple(links), restarting, self.keys.problem, self.keys.expired)
 
     # --- groups ------------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, Finding, NoNameServerError, RemotingError, RequestTimeoutError
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand
+from rocketbox.remoting.acl import Credentials
 from rocketbox.remoting.client import RemotingClient
 
 __all__ = ["NameServers", "parse_name_servers"]
@@ -84,6 +85,11 @@ class NameServers:
                 self.addresses.append(self.addresses.pop(0))
                 self._keep(address)
                 return
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """What they are asked with; None: nothing is signed."""
+        return self._remoting.credentials
 
     async def request(
         self, command: RemotingCommand, *, timeout: float, unknown: int | None = None

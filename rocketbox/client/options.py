@@ -21,6 +21,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le
 
 from rocketbox.client.allocation import AllocationStrategy, allocate_averagely
+from rocketbox.client.credentials import CredentialsProvider, check_provider
 from rocketbox.client.middleware import ConsumeMiddleware, SendMiddleware
 from rocketbox.client.outcomes import BROKER_DECIDES, DEAD_LETTER
 from rocketbox.declarations import BYTES, IN_CODE, SECONDS, Key, Words, check_options
@@ -82,6 +83,9 @@ class Mismatch:
         return given + "".join(f" and {key(name)} is not" for name in self.missing)
 
 
+_KEYS = ("access_key", "secret_key", "security_token")
+
+
 def mismatches(given: Collection[str]) -> list[Mismatch]:
     """What is wrong with which of the options that say who a client is are set."""
     found = []
@@ -91,6 +95,8 @@ def mismatches(given: Collection[str]) -> list[Mismatch]:
     elif "security_token" in given and "access_key" not in given:
         fix = "set the keys that came with the token, or leave it out"
         found.append(Mismatch(("security_token",), ("access_key",), fix))
+    if "credentials_file" in given and (pair := [name for name in _KEYS if name in given]):
+        found.append(Mismatch(("credentials_file", pair[0]), (), "keep one of them"))
     if "namespace" in given and "namespace_v2" in given:
         found.append(Mismatch(("namespace", "namespace_v2"), (), "keep one of them"))
     return found
@@ -125,6 +131,9 @@ class UserOptions(NamespaceOptions):
     secret_key: Annotated[
         str | None, Words("what the user's requests are signed with (ACL); together with access-key")
     ] = field(default=None, repr=False)
+    credentials_file: Annotated[
+        str | None, Words("a file with the two keys, in their place, read again when it changes (ACL)")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +156,8 @@ class ClientOptions(NamespaceOptions):
     machine uses toward the outside. ``api_timeout`` bounds every small request (routes, offsets, heartbeats),
     ``shutdown_timeout`` all requests that say goodbye together. ``hooks`` see every request, ``send_middleware`` wraps
     every send and ``consume_middleware`` every call of a handler, of all producers and consumers of the instance.
-    With ``credentials`` every request is signed, after all ``hooks``. ``namespace`` is written into the names of topics
+    With ``credentials`` every request is signed, after all ``hooks``; a ``CredentialsFile`` or another
+    ``CredentialsProvider`` gives keys that change. ``namespace`` is written into the names of topics
     and groups, ``namespace_v2`` goes in a header.
     ``broker_suspend_max_time`` is how long a broker may hold a pull that finds nothing.
     ``max_cached_bytes`` of messages may wait for the handlers of all its consumers together. Consumers commit every
@@ -164,7 +174,7 @@ class ClientOptions(NamespaceOptions):
     client_ip: Annotated[str | None, IN_CODE] = None
     unit_name: Annotated[str | None, IN_CODE] = None
     access_channel: Annotated[AccessChannel, Words("LOCAL, or CLOUD for the servers of a vendor")] = AccessChannel.LOCAL
-    credentials: Annotated[Credentials | None, IN_CODE] = None
+    credentials: Annotated[Credentials | CredentialsProvider | None, IN_CODE] = None
     tls_enable: Annotated[bool, Words("true: connections are encrypted; the same wherever a cluster says it")] = False
     api_timeout: Annotated[Time, IN_CODE] = 3.0
     poll_name_server_interval: Annotated[Time, IN_CODE] = 30.0
@@ -184,6 +194,9 @@ class ClientOptions(NamespaceOptions):
     def __post_init__(self) -> None:
         if wrong := mismatches([name for name in ("namespace", "namespace_v2") if getattr(self, name) is not None]):
             raise ConfigurationError([Finding(f"ClientOptions: {each.told()}", fix=each.fix) for each in wrong])
+        given = self.credentials
+        if given is not None and not isinstance(given, Credentials) and (problem := check_provider(given)):
+            raise ConfigurationError(problem)
         check_options(self)
 
 

@@ -188,7 +188,9 @@ class SendWindow:
             return
         self._remoting.answered(lane.address, request.code, answer)
         try:
-            result = send_result(answer, lane.address, request.topic, lane.broker_name, request.msg_id)
+            result = send_result(
+                answer, lane.address, request.topic, lane.broker_name, request.msg_id, self._remoting.credentials
+            )
             if result.status is not SendStatus.SEND_OK:
                 raise NotDurableError(result)
         except (RemotingError, BrokerError, NotDurableError) as error:

@@ -64,6 +64,7 @@ BUSY_CODES = frozenset(
     }
 )
 """Refusals that say something of the broker, not of one topic on it."""
+NEW_KEYS_WITHIN = 1.5  # seconds that a send waits for new keys whose old ones a server does not take any more
 BATCH_NUMBERS = encode_send_numbers(batch=True)
 
 
@@ -247,7 +248,9 @@ class Sender:
                     result = None
                 else:
                     answer = await self._remoting.request_prepared(lane.address, request, timeout=share, now=tries.now)
-                    result = send_result(answer, lane.address, topic, lane.broker_name, request.msg_id)
+                    result = send_result(
+                        answer, lane.address, topic, lane.broker_name, request.msg_id, self._remoting.credentials
+                    )
                     if result.status is not SendStatus.SEND_OK:
                         raise NotDurableError(result)
             except LocalProtocolError as error:
@@ -350,15 +353,19 @@ class Sender:
         Raises the error of the send where no other try follows.
         """
         options, clock = self.options, self._clock
-        for_good = isinstance(error, AccessDeniedError) or (
-            isinstance(error, BrokerError) and error.code not in RETRY_CODES
-        )
+        for_good = isinstance(error, BrokerError) and error.code not in RETRY_CODES
+        if isinstance(error, AccessDeniedError):
+            for_good = not (error.wrong_keys and await self._has_new_keys(tries))
         if for_good and tries.error is None:
             raise error
         began, tries.now = tries.now, clock.monotonic()
         if isinstance(error, RemotingError):
             self._instance.suspect_route(request.topic)
-        if isinstance(error, RemotingError) or (isinstance(error, BrokerError) and error.code in BUSY_CODES):
+        if isinstance(error, RemotingError) or (
+            isinstance(error, BrokerError)
+            and error.code in BUSY_CODES
+            and not isinstance(error, AccessDeniedError)  # which says nothing of the broker
+        ):
             self._faults.failed(lane.broker_name, tries.now, tries.now - began)
         weak_is_final = not options.retry_another_broker_when_not_store_ok
         if tries.goes_on_after(lane, error, weak_is_final=weak_is_final) and not for_good:
@@ -371,6 +378,12 @@ class Sender:
         if tries.weak is not None and options.accept_weak_ack:
             return tries.weak
         raise tries.end(request.msg_id)
+
+    async def _has_new_keys(self, tries: Tries) -> bool:
+        """Whether a refusal of the keys may be about those before: they change while messages are on their way."""
+        keys = self._instance.keys
+        left = tries.deadline - self._clock.monotonic()
+        return keys is not None and left > 0 and await keys.found_new(min(left, NEW_KEYS_WITHIN))
 
     def _note_success(self, lane: Lane, tries: Tries) -> None:
         now = self._clock.monotonic()

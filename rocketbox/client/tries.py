@@ -4,7 +4,8 @@
     SEND_OK, or a weak acknowledgement accepted | the result
     nothing sent (ConnectError, TooManyRequests)| on, until the time is over: it cannot be stored twice
     no answer, a garbled one, or no connection  | another try, while there are any; it may be stored twice then
-    a refusal that may pass (RETRY_CODES)       | another try, while there are any; not when it is about who asked
+    a refusal that may pass (RETRY_CODES)       | another try, while there are any; not when it is about who asked,
+                                                | unless the keys have just become others
     a weak acknowledgement                      | NotDurableError; another try where that is wanted
     any other refusal                           | no other try: BrokerError, or what an earlier try came to, if it may
                                                 | have stored the message

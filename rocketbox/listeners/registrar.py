@@ -320,14 +320,18 @@ class _Registrar:
             else:
                 continue
             values[name], origins[name] = layer.values[name], layer.where(name)
+        layers = [group_layer, *(member.candidate.declared for member in members), defaults]
+        _keep_the_nearest_keys(values, layers)
         self.check_user(group, values, origins)
         self.check_timestamp(group, values, origins, by_default)
-        self.check_pair(group, [group_layer, *(member.candidate.declared for member in members), defaults], origins)
+        self.check_pair(group, layers, origins)
         return GroupOptions(**values), origins
 
     def check_pair(self, group: str, layers: Sequence[OptionLayer], origins: Mapping[str, str]) -> None:
         """Tell of a key that would go with one of another pair; ``layers`` are what says them, what wins first."""
         for one, other in (("access_key", "secret_key"), ("secret_key", "access_key")):
+            if one not in origins:
+                continue
             first = next((layer.values[one] for layer in layers if one in layer.values), None)
             beside = next((layer.values.get(one) for layer in layers if other in layer.values), None)
             if beside is not None and first != beside:
@@ -395,6 +399,19 @@ class _Registrar:
                             settings.where_switched(f"{group}.{topic}"),
                             " ".join([*meant, topics] if known else meant or ["no listener has that group"]),
                         )
+
+
+def _keep_the_nearest_keys(values: dict[str, Any], layers: Sequence[OptionLayer]) -> None:
+    """Keys and a file of keys are one user, said in two ways: what is said first takes the place of the other."""
+    for layer in layers:
+        said = {name for name in ("access_key", "secret_key", "credentials_file") if layer.values.get(name) is not None}
+        if not said:
+            continue
+        dropped = ("access_key", "secret_key") if said == {"credentials_file"} else ("credentials_file",)
+        if "credentials_file" not in said or said == {"credentials_file"}:
+            for name in dropped:
+                values.pop(name, None)
+        return
 
 
 def _text(name: str, value: Any) -> str:

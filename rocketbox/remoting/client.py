@@ -24,6 +24,7 @@ from rocketbox.errors import ConnectError, ForkedError, HookFailedError, NotStar
 from rocketbox.protocol.codes import ResponseCode, SerializeType
 from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command
 from rocketbox.protocol.prepared_sends import SendRequest
+from rocketbox.remoting.acl import Credentials, RequestSigner
 from rocketbox.remoting.connection import Connection, Driver, RemotingOptions, RequestHandler, Role, close_all
 from rocketbox.remoting.network import Network, TcpNetwork, format_address, parse_address, reason_of
 from rocketbox.remoting.role import AnswerTaker
@@ -88,6 +89,7 @@ class RemotingClient:
     ) -> None:
         self.options = options or RemotingOptions()
         self.hooks = tuple(hooks)
+        self._signer = next((hook for hook in reversed(self.hooks) if isinstance(hook, RequestSigner)), None)
         self.on_connected: list[Callable[[str], None]] = []
         self.on_disconnected: list[Callable[[str], None]] = []
         self._clock = clock
@@ -130,6 +132,11 @@ class RemotingClient:
         for connection in (*self._connections.values(), *self._others):
             connection.stop_serving()
         return await self._stack.__aexit__(kind, error, trace)
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """What requests are signed with now; None: they are not."""
+        return self._signer.credentials if self._signer is not None else None
 
     async def request(
         self, address: str, command: RemotingCommand, *, timeout: float, now: float | None = None

@@ -28,7 +28,7 @@ async def fetch_route(name_servers: NameServers, topic: str, *, timeout: float) 
     if answer.code == ResponseCode.TOPIC_NOT_EXIST:
         return None
     if answer.code != ResponseCode.SUCCESS:
-        raise refusal(answer, address)
+        raise refusal(answer, address, command.code, command.ext_fields, name_servers.credentials)
     data = decode_topic_route(answer.body)
     return data if data.broker_datas else None
 
@@ -53,5 +53,5 @@ async def _ask(name_servers: NameServers, code: RequestCode, timeout: float) -> 
     """The body of the answer to a request that says nothing but its code."""
     address, answer = await name_servers.request(RemotingCommand.request(code), timeout=timeout)
     if answer.code != ResponseCode.SUCCESS:
-        raise refusal(answer, address)
+        raise refusal(answer, address, code, credentials=name_servers.credentials)
     return answer.body

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from rocketbox.client.api.answers import refusal
 from rocketbox.message import SendResult, SendStatus
-from rocketbox.protocol.codes import ResponseCode
+from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
+from rocketbox.remoting.acl import Credentials
 
 __all__ = ["send_result"]
 
@@ -20,12 +21,19 @@ _STATUS = {
 }
 
 
-def send_result(answer: RemotingCommand, address: str, topic: str, broker_name: str, msg_id: str) -> SendResult:
-    """What the broker did. Raises BrokerError when it did not store.
+def send_result(
+    answer: RemotingCommand,
+    address: str,
+    topic: str,
+    broker_name: str,
+    msg_id: str,
+    credentials: Credentials | None = None,
+) -> SendResult:
+    """What the broker did. Raises BrokerError when it did not store; ``credentials`` are those of the client.
 
     A status other than SEND_OK is a result: the message is stored.
     """
     status = _STATUS.get(answer.code)
     if status is None:
-        raise refusal(answer, address)
+        raise refusal(answer, address, RequestCode.SEND_MESSAGE_V2, {"topic": topic}, credentials)
     return SendResult(status, msg_id, topic, broker_name, answer)

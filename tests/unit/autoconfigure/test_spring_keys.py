@@ -85,7 +85,7 @@ def client(assembly: Assembly, cluster: str = "") -> ClientOptions:
 
 
 def keys_of(user: User) -> tuple[str, str]:
-    assert user.credentials is not None
+    assert isinstance(user.credentials, Credentials)
     return user.credentials.access_key, user.credentials.secret_key
 
 

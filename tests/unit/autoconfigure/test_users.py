@@ -60,7 +60,7 @@ def clients_of(service: ServiceMaker, text: str, source: str, cluster: str = "")
 
 def names(clients: ClusterClients) -> list[str | None]:
     credentials = [client.user.credentials for client in clients.clients]
-    return [None if each is None else each.access_key for each in credentials]
+    return [each.access_key if isinstance(each, Credentials) else None for each in credentials]
 
 
 PLACES = {  # whose: the user that is said there; the cluster's is written as two keys of their own
@@ -125,7 +125,7 @@ def test_the_token_goes_with_the_clusters_keys_alone(service: ServiceMaker) -> N
     assert producer.user.credentials == Credentials(
         access_key="lent", secret_key="hunter2", security_token="until-noon"
     )
-    assert consumer.user.credentials is not None
+    assert isinstance(consumer.user.credentials, Credentials)
     assert consumer.user.credentials.security_token is None
 
 
@@ -225,7 +225,8 @@ async def test_each_user_gets_a_client_of_its_own_and_all_end_together(service: 
         assert audit.group("trail") is audit.producer
         assert len({instance.client_id for instance in instances}) == 3
         assert len({id(instance.routes) for instance in instances}) == 3
-        assert [instance.options.credentials and instance.options.credentials.access_key for instance in instances] == [
+        signed = [instance.remoting.credentials for instance in instances]
+        assert [each and each.access_key for each in signed] == [
             "publisher", "subscriber", None,
         ]  # fmt: skip
         assert first.cached_bytes is main.group("board").cached_bytes is audit.producer.cached_bytes
@@ -283,7 +284,7 @@ async def test_a_start_says_who_is_denied_access_and_why(service: ServiceMaker) 
         )
         address = cluster.name_server.address
         async with MQClientInstance(address, clock=cluster.clock, network=cluster.network) as instance:
-            with pytest.raises(ConfigurationError, match="User:publisher is not found") as caught:
+            with pytest.raises(ConfigurationError, match=r"User:publ\.\.\. is not found") as caught:
                 await _expect_an_answer(instance, "rocketmq.name-server", assembly.service)
     (finding,) = caught.value.findings
     assert finding.where is not None

@@ -144,7 +144,7 @@ def test_keys_are_in_no_repr(key: str, shown: str) -> None:
 def test_a_key_that_cannot_be_written_is_refused_and_not_shown(name: str) -> None:
     given = {"access_key": "AK", "secret_key": "SK", name: "hunter2-\udcfc"}
     with pytest.raises(ConfigurationError, match=rf"Credentials\.{name} has characters that UTF-8 cannot") as caught:
-        Credentials(**given)
+        Credentials(**given)  # type: ignore[arg-type]
     assert "hunter2" not in repr(caught.value)
     assert caught.value.__context__ is None, "no error that holds the key"
 
@@ -153,5 +153,5 @@ def test_a_key_that_cannot_be_written_is_refused_and_not_shown(name: str) -> Non
 def test_an_empty_key_is_refused(name: str) -> None:
     given = {"access_key": "AK", "secret_key": "hunter2", name: " "}
     with pytest.raises(ConfigurationError, match=rf"Credentials\.{name} is empty") as caught:
-        Credentials(**given)
+        Credentials(**given)  # type: ignore[arg-type]
     assert "hunter2" not in str(caught.value)
