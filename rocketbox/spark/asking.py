@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
+from rocketbox.errors import ConnectError, RequestTimeoutError
 from rocketbox.message import MessageQueue
 from rocketbox.spark.worker_client import UNREACHABLE, gather, may_pass
 
@@ -21,14 +22,22 @@ Answers = tuple[dict[MessageQueue, ResultT], dict[MessageQueue, Exception]]
 async def ask_each(
     function: Callable[[MessageQueue], Awaitable[ResultT]], queues: Iterable[MessageQueue]
 ) -> Answers[ResultT]:
-    """``function(queue)`` for each queue, all at the same time."""
+    """``function(queue)`` for each queue, at the same time (``worker_client.gather``).
+
+    A broker that was silent is not asked for the rest of its queues.
+    """
+    silent: dict[str, Exception] = {}
 
     async def ask(queue: MessageQueue) -> tuple[ResultT] | Exception:
+        if (known := silent.get(queue.broker_name)) is not None:
+            return known
         try:
             return (await function(queue),)
         except UNREACHABLE as error:
             if not may_pass(error):
                 raise
+            if isinstance(error, (ConnectError, RequestTimeoutError)):
+                silent[queue.broker_name] = error
             return error
 
     found = await gather(ask, queues)

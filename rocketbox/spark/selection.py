@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rocketbox.errors import NoRouteError, RocketBoxError
@@ -36,6 +37,11 @@ class Selection:
     pattern: re.Pattern[str] | None = None
     assigned: tuple[MessageQueue, ...] = ()
 
+    @cached_property
+    def _assigned(self) -> frozenset[MessageQueue]:
+        """For thousands of queues."""
+        return frozenset(self.assigned)
+
     def __str__(self) -> str:
         if self.pattern is not None:
             return f"topics that match {self.pattern.pattern!r}"
@@ -46,7 +52,7 @@ class Selection:
         """Whether a queue would be read if it were there."""
         if self.pattern is not None:
             return self._matches(queue.topic)
-        return queue in self.assigned if self.assigned else queue.topic in self.topics
+        return queue in self._assigned if self.assigned else queue.topic in self.topics
 
     async def queues(self, admin: Admin) -> tuple[list[MessageQueue], list[str]]:
         """The queues that are there now, and what is missing, in words."""
@@ -63,9 +69,10 @@ class Selection:
                 if self.pattern is None:
                     missing.append(f"topic {name} does not exist")
         if self.assigned:
-            absent = [q for q in self.assigned if q not in found and any(q.topic == other.topic for other in found)]
+            there, topics = frozenset(found), {queue.topic for queue in found}
+            absent = [queue for queue in self.assigned if queue not in there and queue.topic in topics]
             missing += [f"topic {q.topic} has no queue {q.broker_name}/{q.queue_id}" for q in absent]
-            found = [queue for queue in self.assigned if queue in found]
+            found = [queue for queue in self.assigned if queue in there]
         if self.pattern is not None and not found:
             missing.append(f"no topic matches {self.pattern.pattern!r}")
         return sorted(found), missing

@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-import anyio
-
 from rocketbox.client import Admin
 from rocketbox.clock import Clock
 from rocketbox.errors import NoRouteError, RocketBoxError
 from rocketbox.message import MessageQueue
+from rocketbox.spark.worker_client import gather
 
 __all__ = ["TopicWatch"]
 
@@ -84,14 +83,14 @@ class TopicWatch:
         away = dict.fromkeys((queue.broker_name for queue in left), "it has left the route")
 
         async def ask(queue: MessageQueue) -> None:
+            if queue.broker_name in away:
+                return  # it is not asked for the rest of its queues
             try:
                 ends[queue] = await self._admin.max_offset(queue)
             except RocketBoxError as error:
                 away.setdefault(queue.broker_name, str(error))
 
-        async with anyio.create_task_group() as tasks:
-            for queue in self._queues:
-                tasks.start_soon(ask, queue)
+        await gather(ask, self._queues)
         self.ends = {queue: ends.get(queue, self.ends.get(queue, 0)) for queue in self._queues} | unread
         if not away:
             return None
@@ -102,7 +101,5 @@ class TopicWatch:
 
     def _unread(self) -> dict[MessageQueue, int]:
         """The ends of queues that are not in the route any more, and were not read up to there."""
-        read = self.read or {}
-        return {
-            queue: end for queue, end in self.ends.items() if queue not in self._queues and read.get(queue, end) < end
-        }
+        read, there = self.read or {}, frozenset(self._queues)
+        return {queue: end for queue, end in self.ends.items() if queue not in there and read.get(queue, end) < end}

@@ -10,7 +10,7 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from typing import TypeVar
@@ -32,10 +32,11 @@ from rocketbox.errors import (
     RemoteProtocolError,
     RemotingError,
 )
+from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.spark.worker_log import set_up_worker_log
 
-__all__ = ["UNREACHABLE", "ClientThread", "client", "gather", "may_pass", "patiently"]
+__all__ = ["AT_ONCE", "UNREACHABLE", "ClientThread", "client", "gather", "may_pass", "patiently"]
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
@@ -56,6 +57,7 @@ _PERMANENT_CODES = frozenset(
         ResponseCode.INVALID_PARAMETER,
     }
 )
+AT_ONCE = 64  # questions about queues of one broker that are in flight
 PATIENCE = 60.0  # seconds
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds
 
@@ -147,21 +149,35 @@ def client(name_server: str) -> ClientThread:
 
 
 async def gather(function: Callable[[KeyT], Awaitable[ResultT]], keys: Iterable[KeyT]) -> dict[KeyT, ResultT]:
-    """``function(key)`` for each key, all at the same time. Raises the first error, as it is."""
+    """``function(key)`` for each key, all at the same time. Raises the first error, as it is.
+
+    Of keys that are queues ``AT_ONCE`` for each broker: one that is asked for thousands at a time refuses some, or
+    answers too late.
+    """
     results: dict[KeyT, ResultT] = {}
     errors: list[Exception] = []
     keys = list(keys)
+    of_broker: dict[str, list[KeyT]] = {}
 
-    async def run(key: KeyT) -> None:
-        try:
-            results[key] = await function(key)
-        except Exception as error:
-            errors.append(error)
-            group.cancel_scope.cancel()
+    async def run(waiting: Iterator[KeyT]) -> None:
+        for key in waiting:
+            try:
+                results[key] = await function(key)
+            except Exception as error:
+                errors.append(error)
+                group.cancel_scope.cancel()
+                return
 
     async with anyio.create_task_group() as group:
         for key in keys:
-            group.start_soon(run, key)
+            if isinstance(key, MessageQueue):
+                of_broker.setdefault(key.broker_name, []).append(key)
+            else:
+                group.start_soon(run, iter([key]))
+        for its in of_broker.values():
+            waiting = iter(its)
+            for _ in range(min(AT_ONCE, len(its))):
+                group.start_soon(run, waiting)
     if errors:
         raise errors[0]
     return {key: results[key] for key in keys}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import anyio
 import pytest
 
 pytest.importorskip("pyarrow")
@@ -20,8 +23,10 @@ from rocketbox.errors import (
     RocketBoxError,
     TooManyRequestsError,
 )
+from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import ResponseCode
-from rocketbox.spark.worker_client import may_pass, patiently
+from rocketbox.spark.asking import ask_each
+from rocketbox.spark.worker_client import AT_ONCE, gather, may_pass, patiently
 from tests.support.spark.log_of_a_broker import StillClock
 
 pytestmark = pytest.mark.anyio
@@ -93,3 +98,53 @@ async def test_a_broker_that_stays_away_is_asked_for_a_minute() -> None:
         await patiently(clock, "reading", asked)
     assert 55 <= clock.slept <= 60
     assert asked.tries < 25
+
+
+class Counting:
+    """Questions to brokers, of which it counts those that wait for an answer; ``silent`` brokers give none."""
+
+    def __init__(self, *silent: str) -> None:
+        self.silent = silent
+        self.asked: Counter[str] = Counter()
+        self.waiting: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+
+    async def __call__(self, queue: MessageQueue) -> int:
+        broker = queue.broker_name
+        self.asked[broker] += 1
+        self.waiting[broker] += 1
+        self.most[broker] = max(self.most[broker], self.waiting[broker])
+        await anyio.lowlevel.checkpoint()
+        self.waiting[broker] -= 1
+        if broker in self.silent:
+            raise RequestTimeoutError(BROKER, "the end of a queue", 3)
+        return queue.queue_id
+
+
+QUEUES = [MessageQueue("orders", broker, number) for number in range(4000) for broker in ("a", "b")]
+
+
+async def test_a_broker_is_not_asked_for_thousands_of_queues_at_once() -> None:
+    asked = Counting()
+    assert await gather(asked, QUEUES) == {queue: queue.queue_id for queue in QUEUES}
+    assert asked.most == {"a": AT_ONCE, "b": AT_ONCE}
+
+
+async def test_work_that_is_no_question_about_a_queue_is_done_at_once() -> None:
+    begun: list[int] = []
+    all_there = anyio.Event()
+
+    async def work(number: int) -> None:
+        begun.append(number)
+        if len(begun) == 1000:
+            all_there.set()
+        await all_there.wait()
+
+    await gather(work, range(1000))
+
+
+async def test_a_silent_broker_is_asked_for_a_few_of_its_queues_only() -> None:
+    asked = Counting("b")
+    answers, failed = await ask_each(asked, QUEUES)
+    assert len(answers) == len(failed) == 4000
+    assert asked.asked == {"a": 4000, "b": AT_ONCE}
