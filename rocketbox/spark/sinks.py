@@ -5,7 +5,8 @@ written to a folder of the batch, over whatever an attempt before has left there
 by which a whole batch is known. Delta keeps ``txnAppId`` and ``txnVersion`` with each commit and skips one that it has.
 
 Source: Apache Spark 4.3.0 ``FileOutputCommitter`` (``_SUCCESS``); the Delta transaction log protocol (``txn`` actions,
-checkpoints in parquet); Delta Lake's "idempotent table writes in foreachBatch".
+checkpoints in parquet, those of form 2 also in JSON; their sidecars hold none); Delta Lake's "idempotent table writes
+in foreachBatch".
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ SUCCESS, DELTA_LOG = "_SUCCESS", "_delta_log"
 WHOLE_FOLDER = {"partitionOverwriteMode": "static", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "true"}
 """Whatever session and cluster say: all that stands in a batch's folder is replaced, and a whole one is marked."""
 OURS_OF_FILES = {"txnappid", "txnversion", "path", *map(str.lower, WHOLE_FOLDER)}
-COMMIT, CHECKPOINT = re.compile(r"\d+\.json"), re.compile(r"\d+\.checkpoint\..*parquet")
+ACTIONS_AS_JSON = re.compile(r"\d+(\.checkpoint\.[^.]+)?\.json")  # a commit, or a checkpoint of form 2
+CHECKPOINT = re.compile(r"\d+\.checkpoint\..*parquet")
 GLOB_SIGNS = re.compile(r"([{}\[\]*?\\])")
 
 
@@ -131,11 +133,11 @@ def _is_in_delta(batch: SparkBatch, path: str) -> bool:
     files, place = _place(batch, log)
     names = [entry.getPath().getName() for entry in files.listStatus(place)]
     text = GLOB_SIGNS.sub(r"\\\1", log)  # Spark takes what it reads for a pattern
-    commits = [f"{text}/{name}" for name in names if COMMIT.fullmatch(name)]
+    lines = [f"{text}/{name}" for name in names if ACTIONS_AS_JSON.fullmatch(name)]
     checkpoints = [f"{text}/{name}" for name in names if CHECKPOINT.fullmatch(name)]
     txn = "txn struct<appId:string,version:bigint>"
     reader = batch.spark.read.schema(txn)
-    found = [reader.json(commits)] if commits else []
+    found = [reader.json(lines)] if lines else []
     found += [reader.parquet(*checkpoints)] if checkpoints else []
     ours = (f.col("txn.appId") == batch.query_id) & (f.col("txn.version") >= batch.id)
     return any(rows.where(ours).head() is not None for rows in found)

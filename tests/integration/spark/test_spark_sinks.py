@@ -176,6 +176,11 @@ def test_a_delta_log_tells_which_batches_it_has(spark: SparkSession, tmp_path: P
     file.rename(log / f"{8:020}.checkpoint.parquet")
     assert batch_of(spark, 8).already_done(tmp_path)
     assert not batch_of(spark, 10).already_done(tmp_path)
+    of_form_two = log / f"{9:020}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json"
+    actions = [{"checkpointMetadata": {"version": 9}}, {"txn": {"appId": QUERY, "version": 11}}]
+    of_form_two.write_text("\n".join(map(json.dumps, actions)))
+    assert batch_of(spark, 11).already_done(tmp_path)
+    assert not batch_of(spark, 12).already_done(tmp_path)
 
 
 def test_a_delta_table_whose_first_commit_was_cut_off_has_no_batch_yet(spark: SparkSession, tmp_path: Path) -> None:
