@@ -255,12 +255,15 @@ class HookFailedError(ClientError):
 class NoRouteError(ClientError):
     """No name server knows a broker for ``topic`` (Apache's client code 10005)."""
 
-    def __init__(self, topic: str, name_servers: Sequence[str], detail: str = "") -> None:
+    def __init__(
+        self, topic: str, name_servers: Sequence[str], detail: str = "", *, namespace: str | None = None
+    ) -> None:
         self.topic = topic
         self.name_servers = tuple(name_servers)
         asked = ", ".join(self.name_servers) or "none configured"
+        of_namespace = f" of namespace {namespace}" if namespace else ""
         super().__init__(
-            f"no route for topic {topic!r} at name server {asked}"
+            f"no route for topic {topic!r}{of_namespace} at name server {asked}"
             + (f": {detail}" if detail else "; create the topic, or let the broker create topics automatically")
         )
 

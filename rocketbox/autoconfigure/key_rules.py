@@ -19,7 +19,7 @@ from rocketbox.autoconfigure.properties import ClusterProperties, RocketMQProper
 from rocketbox.autoconfigure.users import ClientPlan, ClusterClients
 from rocketbox.client.checks import check_group, check_topic
 from rocketbox.client.name_servers import parse_name_servers
-from rocketbox.client.options import DEFAULT_INSTANCE_NAME, mismatches
+from rocketbox.client.options import DEFAULT_INSTANCE_NAME, mismatches, wrong_names
 from rocketbox.client.unbuilt import PULL_CONSUMER, UNBUILT, unbuilt_among
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError, InvalidMessageError
 
@@ -44,11 +44,12 @@ def key_findings(
         if cluster.name_server is not None and not cluster.is_off:
             prefix = cluster_prefix(name)
             findings += [
-                *_names(prefix, cluster, where),
+                *_names(prefix, cluster, clients[name], where),
                 *_topics(prefix, cluster, where),
                 *_not_alike(prefix, cluster.said_of_the_client("tls_enable"), where),
                 *_instance_names(prefix, clients[name], where),
                 *_not_together(prefix, cluster, where),
+                *_wrong_names(prefix, cluster, where),
                 *_unbuilt(prefix, cluster, where),
             ]
     findings += _one_name_twice(every, clients, where)
@@ -67,11 +68,13 @@ def _places(keys: Sequence[str], where: Where) -> str | None:
     return " and ".join(place for key in keys if (place := where(key))) or None
 
 
-def _names(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[Finding]:
+def _names(prefix: str, cluster: ClusterProperties, clients: ClusterClients, where: Where) -> Iterator[Finding]:
     key = f"{prefix}.name-server"
     if cluster.name_server is not None and not cluster.is_embedded:
         try:
-            parse_name_servers(cluster.name_server)
+            parse_name_servers(
+                cluster.name_server, in_namespace=all(each.user.is_in_namespace for each in clients.clients)
+            )
         except ConfigurationError as error:
             near = difflib.get_close_matches(cluster.name_server.lower(), ["embedded"])
             meant = f"did you mean {near[0]}? else " if near else ""
@@ -148,16 +151,28 @@ def _one_name_twice(
                 )
 
 
+def _users(prefix: str, cluster: ClusterProperties) -> dict[str, Properties]:
+    """The sections that say who somebody is; those of listeners are looked at by their registrar."""
+    return {
+        prefix: cluster,
+        f"{prefix}.producer": cluster.producer,
+        f"{prefix}.pull-consumer": cluster.pull_consumer,
+    }
+
+
 def _not_together(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[Finding]:
-    for path, section in (
-        (prefix, cluster),
-        (f"{prefix}.producer", cluster.producer),
-        (f"{prefix}.pull-consumer", cluster.pull_consumer),
-    ):
+    for path, section in _users(prefix, cluster).items():
         keys = {name: f"{path}.{_kebab(name)}" for name in _OF_THE_USER}
         for mismatch in mismatches([name for name in keys if getattr(section, name, None) is not None]):
             places = _places([keys[name] for name in mismatch.given], where)
             yield Finding(mismatch.told(keys.__getitem__), places, mismatch.fix)
+
+
+def _wrong_names(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[Finding]:
+    for path, section in _users(prefix, cluster).items():
+        for option, value, why in wrong_names(section.values()):
+            key = f"{path}.{_kebab(option)}"
+            yield Finding(f"{key} is {value!r}: {why}", where(key), "choose another one, or leave it out")
 
 
 def _unbuilt(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[Finding]:

@@ -135,7 +135,7 @@ class TlsProperties(Properties):
     enabled: bool = Field(default=False, description=f"{options_of(ClientOptions)['tls_enable'].words}; {NOT_YET}")
 
 
-@with_options({**_named(UserOptions), **_named(ClientOptions, "access_channel")})
+@with_options({**_named(UserOptions), **_named(ClientOptions, "access_channel", "unit_name")})
 class ClusterProperties(Properties):
     """``rocketmq.clusters.<name>``, and what ``rocketmq`` itself has of a cluster.
 

@@ -70,6 +70,10 @@ class User:
     namespace: str | None = None
     namespace_v2: str | None = None
 
+    @property
+    def is_in_namespace(self) -> bool:
+        return self.namespace is not None or self.namespace_v2 is not None
+
     def __str__(self) -> str:
         match self.credentials:
             case None:

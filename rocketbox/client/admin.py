@@ -28,7 +28,7 @@ from rocketbox.errors import BrokerError, ClientError, UnknownClusterError
 from rocketbox.message import MessageExt, MessageQueue, SelectorType
 from rocketbox.protocol.admin_bodies import ClusterInfo
 from rocketbox.protocol.bodies import QueueData
-from rocketbox.protocol.codes import MASTER_ID, PermName, PullSysFlag, ResponseCode
+from rocketbox.protocol.codes import MASTER_ID, TOOLS_GROUP, PermName, PullSysFlag, ResponseCode
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.headers import PullMessageRequestHeader
 from rocketbox.protocol.ids import parse_offset_msg_id
@@ -38,7 +38,6 @@ from rocketbox.remoting.network import Network, format_address
 
 __all__ = ["Admin", "GroupDescription", "TopicDescription"]
 
-PULL_GROUP = "TOOLS_CONSUMER"  # the group of Apache's tools; brokers know it without a subscription
 MAX_PULL_BYTES = 0x7FFF_FFFF
 READ_WRITE = PermName.READ | PermName.WRITE
 
@@ -142,7 +141,7 @@ class Admin:
         *,
         broker_id: int = MASTER_ID,
         decompress: bool = True,
-        group: str = PULL_GROUP,
+        group: str = TOOLS_GROUP,
     ) -> PullResult:
         """What is stored in the queue from offset on, at most max_messages and as much as a broker gives at once.
 
@@ -357,7 +356,7 @@ def _pull_header(
     if offset < 0 or max_messages < 1:
         raise ClientError(f"pull(offset={offset}, max_messages={max_messages}): they must be 0 and 1, or more")
     return PullMessageRequestHeader(
-        consumer_group=PULL_GROUP,
+        consumer_group=TOOLS_GROUP,
         topic=queue.topic,
         queue_id=queue.queue_id,
         queue_offset=offset,

@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
 from rocketbox.message import MessageQueue
+from rocketbox.protocol.namespaces import Namespace
 
 __all__ = [
     "AllocationStrategy",
@@ -146,8 +147,13 @@ def _ring_position(key: str) -> int:
     return int.from_bytes(hashlib.md5(key.encode(), usedforsecurity=False).digest()[:4], "big")
 
 
-def allocate_consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> AllocationStrategy:
-    """A strategy that moves few queues when members come and go (Apache's ``CONSISTENT_HASH``)."""
+def allocate_consistent_hash(virtual_nodes: int = VIRTUAL_NODES, *, namespace: str = "") -> AllocationStrategy:
+    """A strategy that moves few queues when members come and go (Apache's ``CONSISTENT_HASH``).
+
+    ``namespace`` is that of the client (V1), and needed only where a group has members of Java's client as well: they
+    hash names with it, and would share the queues in another way.
+    """
+    wrap = Namespace(namespace).wrap
     if virtual_nodes < 1:
         raise ValueError(f"virtual_nodes is {virtual_nodes}; at least 1 is needed")
 
@@ -163,7 +169,7 @@ def allocate_consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> AllocationSt
         positions = sorted(ring)
         own = []
         for queue in queues:
-            key = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
+            key = f"MessageQueue [topic={wrap(queue.topic)}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
             place = bisect_left(positions, _ring_position(key))
             if ring[positions[place % len(positions)]] == client_id:
                 own.append(queue)

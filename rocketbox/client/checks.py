@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from rocketbox.errors import ClientError, InvalidGroupError, InvalidMessageError
 from rocketbox.message import MAX_PROPERTIES_BYTES, RESERVED_PROPERTIES, Message, encode_properties
 from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER, SEND_FORBIDDEN_TOPICS
+from rocketbox.protocol.namespaces import NO_NAMESPACE, Namespace
 from rocketbox.protocol.tags import is_valid_name
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "check_flag",
     "check_group",
     "check_hash_key",
+    "check_size",
     "check_timeout",
     "check_topic",
     "encode_checked",
@@ -32,24 +34,35 @@ MAX_LEVEL = 2**31 - 1  # brokers read it as an int of Java's
 _LEGAL = "it may hold letters, digits and % | _ -"
 
 
-def check_group(group: str, role: str) -> None:
-    """Raise InvalidGroupError unless group is a name for a ``role`` ("producer" or "consumer") group."""
+def check_group(group: str, role: str, namespace: Namespace = NO_NAMESPACE) -> None:
+    """Raise InvalidGroupError unless group is a name for a ``role`` ("producer" or "consumer") group.
+
+    With a ``namespace`` it has to be short enough for that before it.
+    """
     if not group.strip():
         raise InvalidGroupError(group, role, f"is blank; set rocketmq.{role}.group")
     if len(group) > MAX_GROUP_CHARS:
         raise InvalidGroupError(group, role, f"has {len(group)} characters, at most {MAX_GROUP_CHARS} are allowed")
+    if (whole := len(namespace.wrap(group))) > MAX_GROUP_CHARS:
+        with_it = f"has {whole} characters with namespace {namespace.name} before it"
+        raise InvalidGroupError(group, role, f"{with_it}, at most {MAX_GROUP_CHARS} are allowed")
     if not is_valid_name(group):
         raise InvalidGroupError(group, role, f"holds a character that is not allowed; {_LEGAL}")
     if group in RESERVED_GROUPS:
         raise InvalidGroupError(group, role, "is a name that RocketMQ reserves; choose another one")
 
 
-def check_topic(topic: str) -> None:
-    """Raise InvalidMessageError unless a client may send to topic."""
+def check_topic(topic: str, namespace: Namespace = NO_NAMESPACE) -> None:
+    """Raise InvalidMessageError unless a client may send to topic, short enough for a ``namespace`` before it."""
     if not topic.strip():
         raise InvalidMessageError("the message has no topic")
     if len(topic) > MAX_TOPIC_CHARS:
         raise InvalidMessageError(f"topic {topic!r} has {len(topic)} characters, at most {MAX_TOPIC_CHARS} are allowed")
+    if (whole := len(namespace.wrap(topic))) > MAX_TOPIC_CHARS:
+        raise InvalidMessageError(
+            f"topic {topic!r} has {whole} characters with namespace {namespace.name} before it, at most "
+            f"{MAX_TOPIC_CHARS} are allowed"
+        )
     if not is_valid_name(topic):
         raise InvalidMessageError(f"topic {topic!r} holds a character that is not allowed; {_LEGAL}")
     if topic in SEND_FORBIDDEN_TOPICS:
@@ -143,7 +156,7 @@ def message_properties(message: Message, msg_id: str) -> bytes:
         delay = f"DELAY\x01{message.delay_level}\x02"
     wait = "true" if message.wait_store_ok else "false"
     text = f"{own}{keys}UNIQ_KEY\x01{msg_id}\x02WAIT\x01{wait}\x02{tag}{delay}".encode()
-    return text if len(text) <= MAX_PROPERTIES_BYTES else _check_size(text)
+    return text if len(text) <= MAX_PROPERTIES_BYTES else check_size(text)
 
 
 def _refuse_separators(message: Message) -> None:
@@ -166,10 +179,11 @@ def _refuse_keys(keys: Sequence[str]) -> None:
 
 def encode_checked(properties: dict[str, str]) -> bytes:
     """The property text of properties; raises InvalidMessageError when it is larger than a broker stores."""
-    return _check_size(encode_properties(properties))
+    return check_size(encode_properties(properties))
 
 
-def _check_size(text: bytes) -> bytes:
+def check_size(text: bytes) -> bytes:
+    """The property text; raises InvalidMessageError when it is larger than a broker stores."""
     if len(text) > MAX_PROPERTIES_BYTES:
         raise InvalidMessageError(
             f"the message's properties take {len(text)} bytes, at most {MAX_PROPERTIES_BYTES} are allowed"

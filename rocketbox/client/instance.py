@@ -35,6 +35,7 @@ from rocketbox.client.member_requests import (
     refusal,
 )
 from rocketbox.client.name_servers import NameServers, parse_name_servers
+from rocketbox.client.namespace_header import NamespaceHeader
 from rocketbox.client.options import ClientOptions
 from rocketbox.client.route_table import RouteTable
 from rocketbox.client.routes import TopicRoute
@@ -57,6 +58,7 @@ from rocketbox.protocol.bodies import HeartbeatData, ProducerData, TopicRouteDat
 from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER, MASTER_ID, RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.ids import UniqIdGenerator
+from rocketbox.protocol.namespaces import Namespace
 from rocketbox.remoting.acl import Credentials, RequestSigner
 from rocketbox.remoting.client import RemotingClient, RpcHook
 from rocketbox.remoting.connection import Connection
@@ -128,6 +130,8 @@ class MQClientInstance:
         self.clock: Clock = clock or RealClock()
         self._has_own_clock = clock is None
         hooks: tuple[RpcHook, ...] = self.options.hooks
+        if self.options.namespace_v2 is not None:
+            hooks = (*hooks, NamespaceHeader(self.options.namespace_v2))
         self.keys: KeyKeeper | None = None
         """Keeps the keys of its requests new, where somebody gives it some that change."""
         if (given := self.options.credentials) is not None:
@@ -138,8 +142,13 @@ class MQClientInstance:
         self.network = network
         self.made_at = caller()
         """A line of its user's, for what is told of it."""
-        self.remoting = RemotingClient(clock=self.clock, network=network, options=self.options.remoting, hooks=hooks)
-        self._name_servers = NameServers(parse_name_servers(name_server), self.remoting, self.clock)
+        self.namespace = Namespace(self.options.namespace or "")
+        """How its names are written for servers; everything in the client itself has names as users know them."""
+        self.remoting = RemotingClient(
+            clock=self.clock, network=network, options=self.options.remoting, hooks=hooks, namespace=self.namespace
+        )
+        addresses = parse_name_servers(name_server, in_namespace=self.options.is_in_namespace)
+        self._name_servers = NameServers(addresses, self.remoting, self.clock)
         self.tasks = Supervisor("client", self.clock)
         self.routes = RouteTable()
         self.cached_bytes = cached_bytes or CachedBytes(self.options.max_cached_bytes)
@@ -309,7 +318,7 @@ class MQClientInstance:
                 _log.debug("unregister %s at %s: %s", producer_group or consumer_group, address, error)
 
     def _serve(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        return CONSUMER_REQUESTS[RequestCode(request.code)].serve(self._consumers, request)
+        return CONSUMER_REQUESTS[RequestCode(request.code)].serve(self._consumers, request, self.namespace)
 
     # --- routes ------------------------------------------------------------------------------------------------------
 
@@ -337,7 +346,7 @@ class MQClientInstance:
         """
         route = await self.find_route(topic, refresh=refresh)
         if route is None:
-            raise NoRouteError(topic, self.name_servers)
+            raise NoRouteError(topic, self.name_servers, namespace=self.options.namespace)
         return route
 
     async def refresh_route(self, topic: str) -> TopicRoute | None:

@@ -20,6 +20,7 @@ from rocketbox.errors import (
     RemotingError,
 )
 from rocketbox.message import MessageQueue
+from rocketbox.protocol.namespaces import header_fields
 from rocketbox.protocol.prepared_sends import SendTemplate
 from rocketbox.protocol.tags import java_string_hash
 
@@ -98,6 +99,7 @@ class LaneTable:
                 topic,
                 instance.name_servers,
                 f"no answer within {timeout:.3g} s, the time of the send; nothing was sent",
+                namespace=instance.options.namespace,
             )
         if (lanes := self.get(topic)) is not None:  # made by another send that waited for the same answer
             return lanes
@@ -108,7 +110,8 @@ class LaneTable:
             except ClientError:  # an order configuration may name a broker that has no master now
                 continue
         if not found:
-            raise NoRouteError(topic, instance.name_servers, "none of its queues may be written to")
+            detail = "none of its queues may be written to"
+            raise NoRouteError(topic, instance.name_servers, detail, namespace=instance.options.namespace)
         made_from = None if template is None else (template, routes.version(template))
         lanes = self._lanes[topic] = Lanes(found, routes.version(topic), made_from)
         return lanes
@@ -123,9 +126,10 @@ class LaneTable:
         except AccessDeniedError:
             raise
         except (RemotingError, BrokerError) as error:
-            raise NoRouteError(topic, instance.name_servers, str(error)) from error
+            namespace = instance.options.namespace
+            raise NoRouteError(topic, instance.name_servers, str(error), namespace=namespace) from error
         if template is None:
-            raise NoRouteError(topic, instance.name_servers)
+            raise NoRouteError(topic, instance.name_servers, namespace=instance.options.namespace)
         return default_route(topic, template, options.default_topic_queue_nums), template.topic
 
     def lane_of(self, queue: MessageQueue, topic: str) -> Lane:
@@ -134,18 +138,20 @@ class LaneTable:
             raise InvalidMessageError(f"queue={queue!r} is {type(queue).__name__}; it must be a MessageQueue")
         if queue.topic != topic:
             raise InvalidMessageError(f"a message to topic {topic!r} cannot go to a queue of {queue.topic!r}")
-        remoting = self._instance.options.remoting
+        instance = self._instance
+        remoting = instance.options.remoting
         template = SendTemplate(
-            self._group,
-            topic,
+            instance.namespace.wrap(self._group),
+            instance.namespace.wrap(topic),
             queue.queue_id,
             queue.broker_name,
-            default_topic=self._options.create_topic_key,
+            default_topic=instance.namespace.wrap(self._options.create_topic_key),
             default_topic_queue_nums=self._options.default_topic_queue_nums,
             language=remoting.language,
             version=remoting.version,
+            more=header_fields(instance.options.namespace_v2),
         )
-        return Lane(queue, self._instance.broker_address(queue.broker_name), template)
+        return Lane(queue, instance.broker_address(queue.broker_name), template)
 
     def topics_in_use(self) -> set[str]:
         """The topics that were sent to since this was asked last; what is prepared for forgotten ones goes."""

@@ -1,6 +1,7 @@
 """The offsets of broadcasting consumers: a file on this machine, since there each member consumes all queues.
 
-    <directory>/<client>/<group>/offsets.json           what Java's clients read and write as well
+    <directory>/<client>/<group>/offsets.json           what Java's clients read and write as well (with a namespace,
+                                                        names in it and that of the group are as servers know them)
                                  offsets.json.bak       the one before
                                  offsets.json.damaged   one that could not be read, kept for who wants to look at it
                                  offsets.json.new       half of the next one
@@ -34,6 +35,7 @@ from rocketbox.clock import Clock
 from rocketbox.errors import ClientError, ClientStateError, RemoteProtocolError, StoreLockedError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.loose_json import loads_loose
+from rocketbox.protocol.namespaces import NO_NAMESPACE, Namespace
 from rocketbox.rare_log import RareLog
 from rocketbox.storage.file_system import LockHandle, Storage
 
@@ -42,19 +44,22 @@ __all__ = ["LocalOffsetStore", "decode_offsets", "default_offset_dir", "encode_o
 _log = logging.getLogger(__name__)
 
 
-def encode_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """The text of ``offsets.json`` as fastjson writes it, with objects as keys (5.5.0 refuses keys that are text)."""
+def encode_offsets(offsets: Mapping[MessageQueue, int], namespace: Namespace = NO_NAMESPACE) -> bytes:
+    """The text of ``offsets.json`` as fastjson writes it, with objects as keys (5.5.0 refuses keys that are text).
+
+    Topics stand in it as servers know them.
+    """
     entries = [
         "{\n\t\t\t"
         f'"brokerName":{json.dumps(queue.broker_name)},\n\t\t\t"queueId":{queue.queue_id},\n\t\t\t'
-        f'"topic":{json.dumps(queue.topic)}\n\t\t}}:{offset}'
+        f'"topic":{json.dumps(namespace.wrap(queue.topic))}\n\t\t}}:{offset}'
         for queue, offset in sorted(offsets.items())
     ]
     table = "{\n\t\t" + ",\n\t\t".join(entries) + "\n\t}" if entries else "{}"
     return ('{\n\t"offsetTable":' + table + "\n}").encode()
 
 
-def decode_offsets(data: bytes) -> dict[MessageQueue, int]:
+def decode_offsets(data: bytes, namespace: Namespace = NO_NAMESPACE) -> dict[MessageQueue, int]:
     """The offsets of an ``offsets.json``, keys as objects or as text. Raises ValueError when it is not one."""
     body = loads_loose(data)
     table = body.get("offsetTable") if isinstance(body, dict) else None
@@ -66,7 +71,7 @@ def decode_offsets(data: bytes) -> dict[MessageQueue, int]:
         fields = (queue.get("topic"), queue.get("brokerName"), queue.get("queueId")) if isinstance(queue, dict) else ()
         match fields:
             case (str(topic), str(broker_name), queue_id) if _is_number(queue_id, 31) and _is_number(offset, 63):
-                offsets[MessageQueue(topic, broker_name, queue_id)] = offset
+                offsets[MessageQueue(namespace.unwrap(topic), broker_name, queue_id)] = offset
             case _:
                 raise ValueError(f"{key!r}: {offset!r} is not a queue and its offset")
     return offsets
@@ -91,8 +96,17 @@ class LocalOffsetStore:
     _entered: ClassVar[WeakKeyDictionary[Storage, set[tuple[int, str]]]] = WeakKeyDictionary()
     """Process and path of each: a fork does not have what its parent has."""
 
-    def __init__(self, storage: Storage, directory: Path, client: str, group: str, clock: Clock) -> None:
-        self.path = directory / client / group / "offsets.json"
+    def __init__(
+        self,
+        storage: Storage,
+        directory: Path,
+        client: str,
+        group: str,
+        clock: Clock,
+        namespace: Namespace = NO_NAMESPACE,
+    ) -> None:
+        self.path = directory / client / namespace.wrap(group) / "offsets.json"
+        self._namespace = namespace
         self._storage = storage
         self._group = group
         self._claim: tuple[int, str] | None = None
@@ -175,7 +189,7 @@ class LocalOffsetStore:
             if merged == known:
                 return
             try:
-                await run_blocking(self._write, encode_offsets(merged))
+                await run_blocking(self._write, encode_offsets(merged, self._namespace))
             except OSError as error:
                 self._told.tell(
                     logging.WARNING, self._clock.monotonic(), "write",
@@ -200,7 +214,7 @@ class LocalOffsetStore:
             if not self._storage.exists(path):
                 continue
             try:
-                offsets = decode_offsets(self._read(path))
+                offsets = decode_offsets(self._read(path), self._namespace)
             except (OSError, ValueError, RemoteProtocolError) as error:
                 _log.warning("cannot read offsets from %s: %s", path, error)
                 damage = error

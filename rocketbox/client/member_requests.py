@@ -16,6 +16,7 @@ from rocketbox.client.routes import TopicRoute
 from rocketbox.protocol.bodies import ConsumerData
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.namespaces import Namespace
 
 __all__ = ["CONSUMER_REQUESTS", "REFUSED_REQUESTS", "ConsumerMember", "ConsumerRequest", "ProducerMember", "refusal"]
 
@@ -64,9 +65,11 @@ class ConsumerRequest:
     group_field: str
     method: Callable[[ConsumerMember, RemotingCommand], RemotingCommand]
 
-    def serve(self, consumers: Mapping[str, ConsumerMember], request: RemotingCommand) -> RemotingCommand:
+    def serve(
+        self, consumers: Mapping[str, ConsumerMember], request: RemotingCommand, namespace: Namespace
+    ) -> RemotingCommand:
         """What the member answers; code 1 when there is no consumer of the group here."""
-        group = request.ext_fields.get(self.group_field, "")
+        group = namespace.unwrap(request.ext_fields.get(self.group_field, ""))
         member = consumers.get(group)
         if member is None:
             return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, f"no consumer of group {group!r} runs here")

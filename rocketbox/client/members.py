@@ -97,7 +97,7 @@ class GroupMembers:
         known = {*instance.broker_names}
         names = [name for name in route.broker_names if name in known] if route else []
         if not names:
-            raise NoRouteError(topic, instance.name_servers)
+            raise NoRouteError(topic, instance.name_servers, namespace=instance.options.namespace)
         self._clock.random.shuffle(names)
         late = self._clock.monotonic() - LAST_FOR
         return sorted(names, key=lambda name: self._slow.get(name, late) > late)

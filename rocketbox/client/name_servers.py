@@ -22,6 +22,7 @@ from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, Finding, NoNameServerError, RemotingError, RequestTimeoutError
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.namespaces import namespace_of_address
 from rocketbox.remoting.acl import Credentials
 from rocketbox.remoting.client import RemotingClient
 
@@ -37,10 +38,11 @@ _ADDRESS = re.compile(r"[^\s/]+:([0-9]{1,5})")
 _HTTP = re.compile(r"https?://", re.IGNORECASE)  # as Apache's NameServerAddressUtils knows them
 
 
-def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
+def parse_name_servers(text: str | Sequence[str], *, in_namespace: bool = True) -> tuple[str, ...]:
     """The addresses in ``host:port;host:port``; commas separate as well, ``http://`` before a host is dropped.
 
-    Raises ConfigurationError when there is none, or one that is no ``host:port``.
+    Raises ConfigurationError when there is none, or one that is no ``host:port``; for a client that is not
+    ``in_namespace`` also when an address names the one which Apache's client would take from it.
     """
     parts = re.split(r"[;,]", text) if isinstance(text, str) else list(text)
     addresses = [_HTTP.sub("", part.strip()) for part in parts if part.strip()]
@@ -51,6 +53,11 @@ def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
         _, scheme, rest = wrong[0].partition("://") if wrong else ("", "", "")
         if scheme and _is_address(rest):
             fix = f"write {rest}, without what stands before it"
+        raise ConfigurationError(Finding(what, "rocketmq.name-server", fix))
+    named = None if in_namespace else next(filter(None, map(namespace_of_address, addresses)), None)
+    if named is not None:
+        what = f"name server {addresses[0]} is that of instance {named}, and no namespace is set"
+        fix = f"set rocketmq.namespace: {named}, which is what Apache's Java client takes from such an address"
         raise ConfigurationError(Finding(what, "rocketmq.name-server", fix))
     return tuple(dict.fromkeys(addresses))
 
@@ -67,6 +74,7 @@ class NameServers:
         self.addresses = list(addresses)
         clock.random.shuffle(self.addresses)  # clients spread over the servers
         self._remoting = remoting
+        self.namespace = remoting.namespace
         self._clock = clock
         self._failed_at: dict[str, float] = {}
         self._turned_at = -TURN_AGAIN_AFTER

@@ -11,12 +11,13 @@ Source: Apache RocketMQ 5.x ``ClientConfig``, ``DefaultMQProducer``, ``DefaultMQ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le
 
@@ -28,6 +29,7 @@ from rocketbox.declarations import BYTES, IN_CODE, SECONDS, Key, Words, check_op
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.message import DELAY_LEVEL_SECONDS, ConsumeFromWhere, ConsumeMode, MessageModel, SelectorType
 from rocketbox.protocol.codes import TBW102
+from rocketbox.protocol.namespaces import wrong_namespace, wrong_namespace_v2
 from rocketbox.remoting.acl import Credentials
 from rocketbox.remoting.client import RpcHook
 from rocketbox.remoting.options import RemotingOptions
@@ -50,6 +52,7 @@ __all__ = [
     "TopicPermission",
     "UserOptions",
     "mismatches",
+    "wrong_names",
 ]
 
 DEFAULT_INSTANCE_NAME = "DEFAULT"
@@ -59,11 +62,16 @@ LONGEST_PAUSE = 30.0  # seconds an orderly queue may be suspended
 SHORTEST_PAUSE = 0.01
 MAX_CACHED_BYTES = 64 * MIB
 MAX_PULL_BATCH = 1024  # messages; what a broker gives at most
+_UNIT = re.compile(r"[A-Za-z0-9._-]+")  # it stands in ids, and in paths of files
 SYSTEM_TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 
 class AccessChannel(Enum):
-    """Where the servers are: LOCAL, or in a vendor's CLOUD, which marks traces and names in its own way."""
+    """Whose the servers are: one's own (LOCAL), or those of Alibaba's CLOUD.
+
+    In Apache's client message trace alone goes by it: where it is sent to (in a cloud ``rmq_sys_TRACE_DATA_<region>``),
+    and how long a line of it is.
+    """
 
     LOCAL = "LOCAL"
     CLOUD = "CLOUD"
@@ -102,6 +110,20 @@ def mismatches(given: Collection[str]) -> list[Mismatch]:
     return found
 
 
+def wrong_names(values: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Which of the namespaces and units among the options can be none, what they are, and why."""
+    checks = {"namespace": wrong_namespace, "namespace_v2": wrong_namespace_v2, "unit_name": _wrong_unit}
+    return [
+        (name, value, why)
+        for name, check in checks.items()
+        if (value := values.get(name)) is not None and (why := check(value)) is not None
+    ]
+
+
+def _wrong_unit(name: str) -> str | None:
+    return None if _UNIT.fullmatch(name) else "it may hold letters, digits and . _ -"
+
+
 # What options of several kinds say alike.
 MessageModelOption = Annotated[
     MessageModel, Words("CLUSTERING: one of the group gets a message; BROADCASTING: each of them")
@@ -118,7 +140,14 @@ class NamespaceOptions:
         str | None,
         Words("the namespace, written before the names of topics and groups; not together with namespace-v2"),
     ] = None
-    namespace_v2: Annotated[str | None, Words("the namespace, sent in a header; not together with namespace")] = None
+    namespace_v2: Annotated[
+        str | None,
+        Words("the namespace, sent in a header that servers of some vendors read; not together with namespace"),
+    ] = None
+
+    @property
+    def is_in_namespace(self) -> bool:
+        return self.namespace is not None or self.namespace_v2 is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,8 +201,12 @@ class ClientOptions(NamespaceOptions):
         ),
     ] = DEFAULT_INSTANCE_NAME
     client_ip: Annotated[str | None, IN_CODE] = None
-    unit_name: Annotated[str | None, IN_CODE] = None
-    access_channel: Annotated[AccessChannel, Words("LOCAL, or CLOUD for the servers of a vendor")] = AccessChannel.LOCAL
+    unit_name: Annotated[
+        str | None, Words("the unit that the client is of: stands behind its id, so that tools can tell units apart")
+    ] = None
+    access_channel: Annotated[AccessChannel, Words("LOCAL, or CLOUD: where message trace is sent to")] = (
+        AccessChannel.LOCAL
+    )
     credentials: Annotated[Credentials | CredentialsProvider | None, IN_CODE] = None
     tls_enable: Annotated[bool, Words("true: connections are encrypted; the same wherever a cluster says it")] = False
     api_timeout: Annotated[Time, IN_CODE] = 3.0
@@ -197,6 +230,12 @@ class ClientOptions(NamespaceOptions):
         given = self.credentials
         if given is not None and not isinstance(given, Credentials) and (problem := check_provider(given)):
             raise ConfigurationError(problem)
+        findings = [
+            Finding(f"ClientOptions.{name} is {value!r}: {why}", fix="choose another one, or leave it out")
+            for name, value, why in wrong_names(vars(self))
+        ]
+        if findings:
+            raise ConfigurationError(findings)
         check_options(self)
 
 

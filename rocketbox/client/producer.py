@@ -52,12 +52,13 @@ class Producer:
         network: Network | None = None,
     ) -> None:
         check_group(group, "producer")
-        self.group = group
         self.options = options or ProducerOptions()
         refuse_unbuilt(self.options)
         self._instance, self._owns_instance = own_or_shared(
             f"producer {group}", name_server, instance, client_options=client_options, clock=clock, network=network
         )
+        check_group(group, "producer", self._instance.namespace)
+        self.group = group = self._instance.namespace.unwrap(group)
         self._clock = self._instance.clock
         self._sender = sender = Sender(group, self._instance, self.options)
         sender.is_open = self._started = False

@@ -132,7 +132,8 @@ class PushConsumer:
         instance, self._owns_instance = own_or_shared(
             f"consumer {group}", name_server, instance, client_options=client_options, clock=clock, network=network
         )
-        self._group = group
+        check_group(group, "consumer", instance.namespace)
+        self._group = group = instance.namespace.unwrap(group)
         self._instance = instance
         self._options = options
         self._clock = instance.clock
@@ -186,7 +187,9 @@ class PushConsumer:
         client = self._instance.options
         # A name that stays the same when the process starts again, as Java has it: without the process id.
         name = f"{self._instance.ip}@{client.instance_name}" + (f"@{client.unit_name}" if client.unit_name else "")
-        return LocalOffsetStore(self._instance.storage, directory, name, self._group, self._clock)
+        return LocalOffsetStore(
+            self._instance.storage, directory, name, self._group, self._clock, self._instance.namespace
+        )
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -304,7 +307,8 @@ class PushConsumer:
         """
         if self._closed:
             raise ClientStateError(f"consumer {self._group!r} is closed")
-        check_topic(topic)
+        check_topic(topic, self._instance.namespace)
+        topic = self._instance.namespace.unwrap(topic)
         if not 1 <= batch_max_size <= MAX_BATCH_SIZE:
             raise ClientError(f"batch_max_size of {topic!r} is {batch_max_size}; it must be from 1 to {MAX_BATCH_SIZE}")
         in_thread = self.threads.handler(handler)
@@ -331,6 +335,7 @@ class PushConsumer:
 
     async def unsubscribe(self, topic: str) -> None:
         """Give the topic's queues back, after its running handlers have had a second to end."""
+        topic = self._instance.namespace.unwrap(topic)
         if not self._subscriptions.remove(topic):
             return
         self._queues.forget_topic(topic)

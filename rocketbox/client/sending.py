@@ -15,13 +15,16 @@ to a broker that cannot be reached goes to another one, or raises; a silent brok
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rocketbox.client.api.send import send_result
+from rocketbox.client.api.stored_names import TOPIC_PROPERTIES
 from rocketbox.client.broker_faults import BrokerFaults, LatencyTable, ShortMemory
 from rocketbox.client.checks import (
     check_body,
     check_flag,
     check_hash_key,
+    check_size,
     check_timeout,
     check_topic,
     encode_checked,
@@ -80,7 +83,10 @@ class Sender:
         self.lanes = LaneTable(group, instance, self.options)
         self._faults: BrokerFaults = LatencyTable() if self.options.send_latency_fault_enable else ShortMemory()
         self._turn = self._clock.random.getrandbits(31)
-        self._topics: set[str] = set()
+        self._topics: dict[str, str] = {}  # that were checked, as they are called in here
+        self._namespace = instance.namespace
+        # Java's mark of a namespace, which brokers keep and nobody of them reads.
+        self._mark = encode_properties({Property.INSTANCE_ID: instance.namespace.name} if instance.namespace else {})
         self.is_open = True
         """Whether it sends; else NotStartedError is raised."""
 
@@ -108,6 +114,9 @@ class Sender:
         born = self._clock.time_ms()
         msg_id = properties.get(Property.UNIQ_KEY) or self._instance.identity.unique_ids.next(born)
         complete = {Property.WAIT: "true", **properties, Property.UNIQ_KEY: msg_id}
+        if namespace := self._namespace:
+            complete |= {name: namespace.wrap(complete[name]) for name in TOPIC_PROPERTIES if name in complete}
+            complete[Property.INSTANCE_ID] = namespace.name
         reconsume, max_reconsume = 0, None
         if topic.startswith(RETRY_PREFIX):
             reconsume = int(complete.pop(Property.RECONSUME_TIME, "0"))
@@ -135,9 +144,8 @@ class Sender:
         if not (self.is_open and self._instance.running):
             self.check_open()
         try:
-            topic, body = message.topic, message.body
-            if topic not in self._topics:
-                self._check_topic(topic)
+            said, body = message.topic, message.body
+            topic = self._topics.get(said) or self._check_topic(said)
             if type(body) is not bytes or not 0 < len(body) <= self.options.max_message_size:
                 check_body(topic, body, self.options.max_message_size)
             if message.hash_key is not None:
@@ -145,6 +153,8 @@ class Sender:
             born = self._clock.time_ms()
             msg_id = self._instance.unique_ids.next(born)
             properties = message_properties(message, msg_id)
+            if self._mark:
+                properties = check_size(properties + self._mark)
             flag = message.flag
             numbers = PLAIN_NUMBERS if flag == 0 else encode_send_numbers(flag=check_flag(flag))
         except (AttributeError, TypeError, UnicodeEncodeError) as error:
@@ -175,14 +185,22 @@ class Sender:
                 f"{self.options.max_message_size} are allowed (rocketmq.producer.max-message-size); send smaller ones"
             )
         # Only WAIT: a 4.9 broker appends what stands here to every element, a UNIQ_KEY would give them all one id.
-        properties = encode_properties({Property.WAIT: "true" if first.wait_store_ok else "false"})
+        properties = encode_properties({Property.WAIT: "true" if first.wait_store_ok else "false"}) + self._mark
         code = int(RequestCode.SEND_BATCH_MESSAGE)
-        return SendRequest(first.topic, body, properties, ",".join(ids), born, code=code, numbers=BATCH_NUMBERS)
+        topic = self._topics.get(first.topic) or self._check_topic(first.topic)
+        return SendRequest(topic, body, properties, ",".join(ids), born, code=code, numbers=BATCH_NUMBERS)
 
-    def _check_topic(self, topic: str) -> None:
-        check_topic(topic)
+    def _check_topic(self, topic: str) -> str:
+        """The topic as it is called in here. Raises InvalidMessageError."""
+        check_topic(topic, self._namespace)
+        plain = self._namespace.unwrap(topic)
         if len(self._topics) < MAX_KNOWN_TOPICS:
-            self._topics.add(topic)
+            self._topics[topic] = plain
+        return plain
+
+    def _is_same(self, one: str, other: str) -> bool:
+        unwrap = self._namespace.unwrap
+        return bool(self._namespace) and unwrap(one) == unwrap(other)
 
     def _check_batch(self, batch: Sequence[Message]) -> Message:
         if not batch:
@@ -198,7 +216,7 @@ class Sender:
                     raise InvalidMessageError("a message of a batch has a delay_level; send delayed ones one by one")
             except (AttributeError, TypeError) as error:
                 raise wrong_message(message, error) from error
-            if message.topic != first.topic:
+            if message.topic != first.topic and not self._is_same(message.topic, first.topic):
                 raise InvalidMessageError(f"a batch has one topic; this one has {first.topic!r} and {message.topic!r}")
             if message.wait_store_ok != first.wait_store_ok:
                 raise InvalidMessageError("the messages of a batch differ in wait_store_ok")
@@ -399,7 +417,8 @@ class Sender:
         tries.now = self._clock.monotonic()
         if tries.now >= tries.deadline:
             names = self._instance.name_servers
-            raise NoRouteError(request.topic, names, "the time of the send was over when it was told; nothing was sent")
+            detail = "the time of the send was over when it was told; nothing was sent"
+            raise NoRouteError(request.topic, names, detail, namespace=self._namespace.name)
         return lanes
 
     # --- which queue -------------------------------------------------------------------------------------------------
@@ -442,6 +461,8 @@ class Sender:
         lane = lanes.by_queue.get(queue)
         if lane is not None:
             return lane
+        if self._namespace and isinstance(queue, MessageQueue):
+            queue = replace(queue, topic=self._namespace.unwrap(queue.topic))
         try:
             return self.lanes.lane_of(queue, topic)
         except ClientError:

@@ -32,12 +32,7 @@ class Unbuilt:
 
 
 UNBUILT: Mapping[str, Unbuilt] = {
-    "access_channel": Unbuilt("the ways of a vendor's cloud", "leave it out, or set it to LOCAL"),
     "tls_enable": Unbuilt("encrypted connections (TLS)", "leave it out, and use a port without TLS"),
-    "namespace": Unbuilt(
-        "a namespace", "leave it out, and write the whole names of topics and groups, as namespace%topic"
-    ),
-    "namespace_v2": Unbuilt("a namespace in the header", "leave it out, and use topics outside of namespaces"),
     "enable_msg_trace": Unbuilt("message trace", "leave it out"),
     "customized_trace_topic": Unbuilt("message trace", "leave it out"),
     "compress_message_body_threshold": Unbuilt("compressed bodies", "leave it out: bodies go as they are"),

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rocketbox.client.checks import MAX_TOPIC_CHARS, check_group, check_topic
-from rocketbox.client.options import mismatches
+from rocketbox.client.options import mismatches, wrong_names
 from rocketbox.declarations import SECONDS
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError, InvalidMessageError
 from rocketbox.hints import name_of, place_of
@@ -348,6 +348,9 @@ class _Registrar:
             self.wrong(f"{mismatch.told()}, for group {group!r}", where, mismatch.fix)
             for name in mismatch.given:
                 del values[name]
+        for name, value, why in wrong_names(values):
+            self.wrong(f"{name} of group {group!r} is {value!r}: {why}", origins[name], "choose another one")
+            del values[name]
 
     def check_timestamp(
         self, group: str, values: dict[str, Any], origins: Mapping[str, str], by_default: Collection[str]

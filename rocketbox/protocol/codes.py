@@ -24,6 +24,7 @@ __all__ = [
     "SYSTEM_TOPICS",
     "SYSTEM_TOPIC_PREFIX",
     "TBW102",
+    "TOOLS_GROUP",
     "VERSION_3_4_9",
     "VERSION_4_9_4",
     "VERSION_4_9_7",
@@ -230,6 +231,7 @@ DLQ_PREFIX = "%DLQ%"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 CLIENT_INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
+TOOLS_GROUP = "TOOLS_CONSUMER"  # Apache's tools pull in it; brokers know it without a subscription
 DEFAULT_CLUSTER = "DefaultCluster"
 
 SEND_FORBIDDEN_TOPICS = frozenset(

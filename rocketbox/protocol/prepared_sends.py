@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from rocketbox.protocol.codes import CLIENT_VERSION, TBW102, LanguageCode, RequestCode
@@ -53,7 +54,10 @@ PLAIN_NUMBERS: Final = encode_send_numbers()
 
 
 class SendTemplate:
-    """What is the same in all sends of a producer to one queue; ``fields`` are for those who look."""
+    """What is the same in all sends of a producer to one queue; ``fields`` are for those who look.
+
+    ``more`` are fields that each request of the client has, with names of several letters.
+    """
 
     __slots__ = ("entries", "fields", "language", "plain_entries", "version")
 
@@ -68,6 +72,7 @@ class SendTemplate:
         default_topic_queue_nums: int = 4,
         language: int = int(LanguageCode.PYTHON),
         version: int = CLIENT_VERSION,
+        more: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         header = SendMessageRequestHeader(
             producer_group=producer_group,
@@ -79,7 +84,8 @@ class SendTemplate:
             bname=broker_name,
         )
         own = frozenset("fghijlm")  # what each send says for itself
-        self.fields: Mapping[str, str] = {name: text for name, text in header.encode_v2().items() if name not in own}
+        fields = {**header.encode_v2(), **more}
+        self.fields: Mapping[str, str] = {name: text for name, text in fields.items() if name not in own}
         self.entries = encode_ext_fields(self.fields)
         self.plain_entries = self.entries + PLAIN_NUMBERS + _TIME
         """With what most sends say: no numbers of their own, and a time of 13 digits."""

@@ -23,6 +23,7 @@ from rocketbox.clock import Clock
 from rocketbox.errors import ConnectError, ForkedError, HookFailedError, NotStartedError, RocketBoxError
 from rocketbox.protocol.codes import ResponseCode, SerializeType
 from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command
+from rocketbox.protocol.namespaces import NO_NAMESPACE, Namespace
 from rocketbox.protocol.prepared_sends import SendRequest
 from rocketbox.remoting.acl import Credentials, RequestSigner
 from rocketbox.remoting.connection import Connection, Driver, RemotingOptions, RequestHandler, Role, close_all
@@ -86,8 +87,11 @@ class RemotingClient:
         options: RemotingOptions | None = None,
         handlers: Mapping[int, RequestHandler] | None = None,
         hooks: Sequence[RpcHook] = (),
+        namespace: Namespace = NO_NAMESPACE,
     ) -> None:
         self.options = options or RemotingOptions()
+        self.namespace = namespace
+        """How names are written in what is asked of these servers; who makes a request or reads an answer looks."""
         self.hooks = tuple(hooks)
         self._signer = next((hook for hook in reversed(self.hooks) if isinstance(hook, RequestSigner)), None)
         self.on_connected: list[Callable[[str], None]] = []

@@ -132,7 +132,7 @@ def test_keys_of_what_is_not_built_say_so_in_the_table() -> None:
         key for key, _ in rows if key.startswith("rocketmq.") and key.rpartition(".")[2].replace("-", "_") in UNBUILT
     }
     assert said == asked | {"rocketmq.tls.enabled"}
-    assert len(said) > 20
+    assert len(said) > 5
 
 
 def code(text: str) -> list[str]:

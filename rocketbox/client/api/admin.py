@@ -6,6 +6,7 @@ Source: Apache RocketMQ 5.x ``MQClientAPIImpl.viewMessage``.
 from __future__ import annotations
 
 from rocketbox.client.api.answers import ask
+from rocketbox.client.api.stored_names import unwrap_names
 from rocketbox.errors import RemoteProtocolError
 from rocketbox.message import MessageExt
 from rocketbox.protocol.codes import RequestCode
@@ -30,4 +31,5 @@ async def view_message(remoting: RemotingClient, address: str, commit_log_offset
         raise RemoteProtocolError(
             f"{address} returned the message at offset {message.commit_log_offset} instead of {commit_log_offset}"
         )
+    unwrap_names(message, remoting.namespace)
     return message

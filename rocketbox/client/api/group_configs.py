@@ -7,6 +7,7 @@ deleteSubscriptionGroup).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rocketbox.client.api.answers import ask
 from rocketbox.protocol.admin_bodies import decode_group_configs, encode_group_config
@@ -21,7 +22,10 @@ __all__ = ["all_groups", "delete_group", "put_group"]
 
 async def put_group(remoting: RemotingClient, address: str, group: SubscriptionGroupConfig, *, timeout: float) -> None:
     """Make or change a group."""
-    command = RemotingCommand.request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_group_config(group))
+    wrapped = replace(group, group_name=remoting.namespace.wrap(group.group_name))
+    command = RemotingCommand.request(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_group_config(wrapped)
+    )
     await ask(remoting, address, command, timeout=timeout)
 
 
@@ -29,7 +33,7 @@ async def delete_group(
     remoting: RemotingClient, address: str, group: str, *, clean_offsets: bool, timeout: float
 ) -> None:
     """Delete a group's settings, and how far it is."""
-    header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=clean_offsets)
+    header = DeleteSubscriptionGroupRequestHeader(group_name=remoting.namespace.wrap(group), clean_offset=clean_offsets)
     command = RemotingCommand.request(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.encode())
     await ask(remoting, address, command, timeout=timeout)
 
@@ -37,7 +41,11 @@ async def delete_group(
 async def all_groups(
     remoting: RemotingClient, address: str, *, timeout: float
 ) -> Mapping[str, SubscriptionGroupConfig]:
-    """Every group of a broker."""
+    """Every group of a broker; in a namespace those of it, and RocketMQ's own."""
     command = RemotingCommand.request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     answer = await ask(remoting, address, command, timeout=timeout)
-    return decode_group_configs(answer.body)
+    found, namespace = decode_group_configs(answer.body), remoting.namespace
+    if not namespace:
+        return found
+    plain = {name: namespace.unwrap(name) for name in found if namespace.has(name)}
+    return {plain[name]: replace(found[name], group_name=plain[name]) for name in plain}

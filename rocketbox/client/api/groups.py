@@ -7,6 +7,7 @@ Source: Apache RocketMQ 5.x ``MQClientAPIImpl.sendHeartbeat``, ``unregisterClien
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from rocketbox.client.api.answers import ask
 from rocketbox.message import MessageExt, MessageQueue
@@ -25,6 +26,7 @@ from rocketbox.protocol.headers import (
     GetConsumerListByGroupRequestHeader,
     UnregisterClientRequestHeader,
 )
+from rocketbox.protocol.namespaces import Namespace
 from rocketbox.remoting.client import RemotingClient
 
 __all__ = [
@@ -39,6 +41,22 @@ __all__ = [
 
 async def send_heartbeat(remoting: RemotingClient, address: str, data: HeartbeatData, *, timeout: float) -> int:
     """Tell a broker which groups this client is a member of; the broker's version (an MQVersion ordinal)."""
+    wrap = remoting.namespace.wrap
+    if remoting.namespace:
+        data = replace(
+            data,
+            producer_data_set=tuple(replace(each, group_name=wrap(each.group_name)) for each in data.producer_data_set),
+            consumer_data_set=tuple(
+                replace(
+                    each,
+                    group_name=wrap(each.group_name),
+                    subscription_data_set=tuple(
+                        replace(of_topic, topic=wrap(of_topic.topic)) for of_topic in each.subscription_data_set
+                    ),
+                )
+                for each in data.consumer_data_set
+            ),
+        )
     command = RemotingCommand.request(RequestCode.HEART_BEAT, body=encode_heartbeat(data))
     return (await ask(remoting, address, command, timeout=timeout)).version
 
@@ -53,8 +71,11 @@ async def unregister_client(
     timeout: float,
 ) -> None:
     """Tell a broker that this client leaves a group."""
+    wrap = remoting.namespace.wrap
     header = UnregisterClientRequestHeader(
-        client_id=client_id, producer_group=producer_group, consumer_group=consumer_group
+        client_id=client_id,
+        producer_group=producer_group and wrap(producer_group),
+        consumer_group=consumer_group and wrap(consumer_group),
     )
     command = RemotingCommand.request(RequestCode.UNREGISTER_CLIENT, header.encode())
     await ask(remoting, address, command, timeout=timeout)
@@ -62,7 +83,7 @@ async def unregister_client(
 
 async def consumer_ids(remoting: RemotingClient, address: str, group: str, *, timeout: float) -> list[str]:
     """The client ids of the group's members that the broker knows; without any it answers code 1 (BrokerError)."""
-    header = GetConsumerListByGroupRequestHeader(consumer_group=group)
+    header = GetConsumerListByGroupRequestHeader(consumer_group=remoting.namespace.wrap(group))
     command = RemotingCommand.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header.encode())
     return list(decode_consumer_list((await ask(remoting, address, command, timeout=timeout)).body))
 
@@ -77,8 +98,10 @@ async def lock_queues(
     timeout: float,
 ) -> set[MessageQueue]:
     """Those of queues that this client holds now, for 60 s; the others are held by another member."""
-    command = _lock_request(RequestCode.LOCK_BATCH_MQ, group, client_id, queues)
-    return set(decode_lock_batch_response((await ask(remoting, address, command, timeout=timeout)).body))
+    command = _lock_request(remoting.namespace, RequestCode.LOCK_BATCH_MQ, group, client_id, queues)
+    locked = decode_lock_batch_response((await ask(remoting, address, command, timeout=timeout)).body)
+    unwrap = remoting.namespace.unwrap
+    return {replace(queue, topic=unwrap(queue.topic)) for queue in locked} if remoting.namespace else set(locked)
 
 
 async def unlock_queues(
@@ -91,12 +114,15 @@ async def unlock_queues(
     timeout: float,
 ) -> None:
     """Give queues back to the other members."""
-    command = _lock_request(RequestCode.UNLOCK_BATCH_MQ, group, client_id, queues)
+    command = _lock_request(remoting.namespace, RequestCode.UNLOCK_BATCH_MQ, group, client_id, queues)
     await ask(remoting, address, command, timeout=timeout)
 
 
-def _lock_request(code: RequestCode, group: str, client_id: str, queues: Iterable[MessageQueue]) -> RemotingCommand:
-    named = LockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=tuple(queues))
+def _lock_request(
+    namespace: Namespace, code: RequestCode, group: str, client_id: str, queues: Iterable[MessageQueue]
+) -> RemotingCommand:
+    wrapped = tuple(replace(queue, topic=namespace.wrap(queue.topic)) for queue in queues)
+    named = LockBatchRequestBody(consumer_group=namespace.wrap(group), client_id=client_id, mq_set=wrapped)
     return RemotingCommand.request(code, body=encode_lock_batch_request(named))
 
 
@@ -116,10 +142,10 @@ async def send_message_back(
     """
     header = ConsumerSendMsgBackRequestHeader(
         offset=message.commit_log_offset,
-        group=group,
+        group=remoting.namespace.wrap(group),
         delay_level=delay_level,
         origin_msg_id=message.msg_id,
-        origin_topic=message.topic,
+        origin_topic=remoting.namespace.wrap(message.topic),
         unit_mode=False,
         max_reconsume_times=max_reconsume_times,
         bname=broker_name or message.broker_name,

@@ -28,7 +28,10 @@ async def query_consumer_offset(
 ) -> int | None:
     """Where the group goes on in the queue; None when the broker has nothing stored."""
     header = QueryConsumerOffsetRequestHeader(
-        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
+        consumer_group=remoting.namespace.wrap(group),
+        topic=remoting.namespace.wrap(queue.topic),
+        queue_id=queue.queue_id,
+        bname=queue.broker_name,
     )
     command = RemotingCommand.request(RequestCode.QUERY_CONSUMER_OFFSET, header.encode())
     answer = await ask(remoting, address, command, timeout=timeout, also=(ResponseCode.QUERY_NOT_FOUND,))
@@ -40,8 +43,8 @@ async def update_consumer_offset(
 ) -> None:
     """Store where the group goes on in the queue, and return when the broker has it (Java sends this one-way)."""
     header = UpdateConsumerOffsetRequestHeader(
-        consumer_group=group,
-        topic=queue.topic,
+        consumer_group=remoting.namespace.wrap(group),
+        topic=remoting.namespace.wrap(queue.topic),
         queue_id=queue.queue_id,
         commit_offset=offset,
         bname=queue.broker_name,
@@ -53,14 +56,16 @@ async def update_consumer_offset(
 
 async def min_offset(remoting: RemotingClient, address: str, queue: MessageQueue, *, timeout: float) -> int:
     """The offset of the queue's oldest message; 0 for a queue that the broker does not know."""
-    header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
+    topic = remoting.namespace.wrap(queue.topic)
+    header = GetMinOffsetRequestHeader(topic=topic, queue_id=queue.queue_id, bname=queue.broker_name)
     command = RemotingCommand.request(RequestCode.GET_MIN_OFFSET, header.encode())
     return _offset(await ask(remoting, address, command, timeout=timeout))
 
 
 async def max_offset(remoting: RemotingClient, address: str, queue: MessageQueue, *, timeout: float) -> int:
     """The offset that the queue's next message will get; 0 for a queue that the broker does not know."""
-    header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
+    topic = remoting.namespace.wrap(queue.topic)
+    header = GetMaxOffsetRequestHeader(topic=topic, queue_id=queue.queue_id, bname=queue.broker_name)
     command = RemotingCommand.request(RequestCode.GET_MAX_OFFSET, header.encode())
     return _offset(await ask(remoting, address, command, timeout=timeout))
 
@@ -70,7 +75,10 @@ async def search_offset(
 ) -> int:
     """The offset of the queue's first message stored then or later; behind the last one when all are older."""
     header = SearchOffsetRequestHeader(
-        topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, bname=queue.broker_name
+        topic=remoting.namespace.wrap(queue.topic),
+        queue_id=queue.queue_id,
+        timestamp=timestamp_ms,
+        bname=queue.broker_name,
     )
     command = RemotingCommand.request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header.encode())
     return _offset(await ask(remoting, address, command, timeout=timeout))

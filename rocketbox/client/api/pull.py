@@ -6,10 +6,11 @@ Source: Apache RocketMQ 5.x ``MQClientAPIImpl.pullMessage``, ``processPullRespon
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from rocketbox.client.api.answers import ask
+from rocketbox.client.api.stored_names import unwrap_names
 from rocketbox.message import MessageExt
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
@@ -62,8 +63,13 @@ async def pull_records(
 ) -> PulledRecords:
     """Ask for messages; with the SUSPEND flag the broker waits ``suspend_timeout_millis`` for one to come.
 
-    A tag expression is matched by hash on the broker: who pulls must compare the tags themselves.
+    A tag expression is matched by hash on the broker: who pulls must compare the tags themselves. What is stored has
+    names as servers know them (``RemotingClient.namespace``).
     """
+    if namespace := remoting.namespace:
+        header = replace(
+            header, consumer_group=namespace.wrap(header.consumer_group), topic=namespace.wrap(header.topic)
+        )
     command = RemotingCommand.request(RequestCode.PULL_MESSAGE, header.encode())
     answer = await ask(remoting, address, command, timeout=timeout, also=_ALSO)
     found = PullMessageResponseHeader.decode(answer.ext_fields)
@@ -88,11 +94,15 @@ async def pull_message(
 ) -> PullResult:
     """The same, decoded."""
     found = await pull_records(remoting, address, header, timeout=timeout)
+    messages = decode_messages(found.records, header.bname or "", decompress=decompress)
+    if remoting.namespace:
+        for message in messages:
+            unwrap_names(message, remoting.namespace)
     return PullResult(
         found.status,
         found.next_begin_offset,
         found.min_offset,
         found.max_offset,
-        decode_messages(found.records, header.bname or "", decompress=decompress),
+        messages,
         found.suggest_which_broker_id,
     )

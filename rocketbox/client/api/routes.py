@@ -22,7 +22,7 @@ async def fetch_route(name_servers: NameServers, topic: str, *, timeout: float) 
 
     Raises RemotingError when none answers, BrokerError when one refuses.
     """
-    header = GetRouteInfoRequestHeader(topic=topic)
+    header = GetRouteInfoRequestHeader(topic=name_servers.namespace.wrap(topic))
     command = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.encode())
     address, answer = await name_servers.request(command, timeout=timeout, unknown=ResponseCode.TOPIC_NOT_EXIST)
     if answer.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -42,11 +42,14 @@ async def fetch_cluster(name_servers: NameServers, *, timeout: float) -> Cluster
 
 
 async def fetch_topic_names(name_servers: NameServers, *, timeout: float) -> list[str]:
-    """The names of all topics that some broker has told the name server of.
+    """The names of all topics that some broker has told the name server of; in a namespace those of it, and RocketMQ's
+    own.
 
     Raises RemotingError when none answers, BrokerError when one refuses.
     """
-    return decode_topic_list(await _ask(name_servers, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, timeout))
+    found = decode_topic_list(await _ask(name_servers, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, timeout))
+    namespace = name_servers.namespace
+    return [namespace.unwrap(name) for name in found if namespace.has(name)]
 
 
 async def _ask(name_servers: NameServers, code: RequestCode, timeout: float) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rocketbox.client.api.answers import ask
 from rocketbox.errors import RemoteProtocolError
@@ -15,6 +16,7 @@ from rocketbox.protocol.admin_bodies import decode_topic_configs
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
+from rocketbox.protocol.namespaces import Namespace
 from rocketbox.protocol.registration_bodies import DataVersion, TopicConfig
 from rocketbox.remoting.client import RemotingClient
 
@@ -27,7 +29,7 @@ MOST_PAGES = 100
 async def put_topic(remoting: RemotingClient, address: str, topic: TopicConfig, *, timeout: float) -> None:
     """Make or change a topic. Its attributes are changes: ``{"+name": value, "-name": ""}``."""
     header = CreateTopicRequestHeader(
-        topic=topic.topic_name,
+        topic=remoting.namespace.wrap(topic.topic_name),
         read_queue_nums=topic.read_queue_nums,
         write_queue_nums=topic.write_queue_nums,
         perm=topic.perm,
@@ -42,7 +44,7 @@ async def put_topic(remoting: RemotingClient, address: str, topic: TopicConfig, 
 
 async def delete_topic(remoting: RemotingClient, address: str, topic: str, *, timeout: float) -> None:
     """Delete a topic of a broker; one that it does not have is no error."""
-    header = DeleteTopicRequestHeader(topic=topic)
+    header = DeleteTopicRequestHeader(topic=remoting.namespace.wrap(topic))
     command = RemotingCommand.request(RequestCode.DELETE_TOPIC_IN_BROKER, header.encode())
     await ask(remoting, address, command, timeout=timeout)
 
@@ -51,13 +53,16 @@ async def forget_topic(
     remoting: RemotingClient, name_server: str, topic: str, cluster: str | None, *, timeout: float
 ) -> None:
     """Have a name server forget where a topic is, in a cluster or altogether."""
-    header = DeleteTopicRequestHeader(topic=topic, cluster_name=cluster)
+    header = DeleteTopicRequestHeader(topic=remoting.namespace.wrap(topic), cluster_name=cluster)
     command = RemotingCommand.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, header.encode())
     await ask(remoting, name_server, command, timeout=timeout)
 
 
 async def all_topics(remoting: RemotingClient, address: str, *, timeout: float) -> Mapping[str, TopicConfig]:
-    """Every topic of a broker. Raises RemoteProtocolError when they change faster than they can be read."""
+    """Every topic of a broker; in a namespace those of it, and RocketMQ's own.
+
+    Raises RemoteProtocolError when they change faster than they can be read.
+    """
     found: dict[str, TopicConfig] = {}
     version: DataVersion | None = None
     for _ in range(MOST_PAGES):
@@ -72,5 +77,12 @@ async def all_topics(remoting: RemotingClient, address: str, *, timeout: float) 
         found.update(page.topic_config_table)
         version = page.data_version
         if not page.topic_config_table or len(found) >= int(answer.ext_fields.get("totalTopicNum", "0")):
-            return found
+            return _known_to_users(remoting.namespace, found)
     raise RemoteProtocolError(f"the topics of {address} change faster than they can be read")
+
+
+def _known_to_users(namespace: Namespace, found: Mapping[str, TopicConfig]) -> Mapping[str, TopicConfig]:
+    if not namespace:
+        return found
+    plain = {name: namespace.unwrap(name) for name in found if namespace.has(name)}
+    return {plain[name]: replace(found[name], topic_name=plain[name]) for name in plain}

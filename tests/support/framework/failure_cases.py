@@ -812,11 +812,10 @@ async def on_departure(departure: Departure) -> None: ...
         """
         rocketmq:
           name-server: embedded
-          access-channel: CLOUD
-          producer: {group: desk, tls-enable: true, namespace: team, compress-message-body-threshold: 1KB}
+          producer: {group: desk, tls-enable: true, compress-message-body-threshold: 1KB}
           pull-consumer: {group: lake, topic: departures}
           consumer: {listeners: {desk: {enable-msg-trace: true}}}
-          clusters: {audit: {name-server: "audit-ns:9876", namespace: team, tls: {enabled: true}}}
+          clusters: {audit: {name-server: "audit-ns:9876", tls: {enabled: true}}}
         """,
     ),
     "keys_that_do_not_go_together": Case(

@@ -135,12 +135,48 @@ def test_two_namespaces_are_refused(service: ServiceMaker, section: str) -> None
     assert f"rocketmq.{section}.namespace and rocketmq.{section}.namespace-v2 are both set" in findings(module)[0].what
 
 
+@pytest.mark.parametrize("section", ["", "producer.", "consumer.", "pull-consumer.", "consumer.listeners.desk."])
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("namespace", "a%b", "it holds %, which stands between a namespace and a name"),
+        ("namespace", "a b", "it may hold letters, digits and | _ -"),
+        ("namespace-v2", "a\u00e4", "it holds a character that cannot stand in a header"),
+    ],
+)
+def test_a_namespace_that_can_be_none_is_told_with_its_place(
+    service: ServiceMaker, section: str, key: str, value: str, why: str
+) -> None:
+    (finding,) = findings(service(LISTENER, settings(f"rocketmq.{section}{key}: '{value.replace('%', '%%')}'\n")))
+    option = key.replace("-", "_")
+    if "consumer." in section and "pull" not in section:
+        assert finding.what == f"{option} of group 'desk' is {value!r}: {why}"
+    else:
+        assert finding.what == f"rocketmq.{section}{key} is {value!r}: {why}"
+    assert "rocketbox.yaml:2" in (finding.where or "")
+
+
+def test_a_unit_stands_behind_the_clients_id_and_must_be_fit_for_that(service: ServiceMaker) -> None:
+    (finding,) = findings(service(LISTENER, settings("rocketmq.unit-name: a/b\n")))
+    assert finding.what == "rocketmq.unit-name is 'a/b': it may hold letters, digits and . _ -"
+    assembly = service(LISTENER, settings("rocketmq.unit-name: south-1\n")).app.look()
+    assert assembly.rocketmq.client_options().unit_name == "south-1"
+
+
+@pytest.mark.parametrize("scheme", ["", "http://"])
+def test_an_address_that_names_a_namespace_wants_it_said(service: ServiceMaker, scheme: str) -> None:
+    server = f"rocketmq.name-server: {scheme}MQ_INST_123_BabcD.mq.example:80\n"
+    (finding,) = findings(service(LISTENER, server))
+    assert (finding.fix or "").startswith("set rocketmq.namespace: MQ_INST_123_BabcD, which is what Apache")
+    for said in ("namespace: MQ_INST_123_BabcD", "namespace: other", "namespace-v2: other"):
+        assert findings(service(LISTENER, server + f"rocketmq.{said}\n")) == []
+
+
 def test_a_listeners_keys_may_be_said_in_different_places_and_must_be_two(service: ServiceMaker) -> None:
     source = LISTENER.replace('"desk")\nasync', '"desk", access_key="${ak:AK}", namespace="a")\nasync')
-    alone, unbuilt = findings(service(source, settings("")))
+    (alone,) = findings(service(source, settings("")))
     assert alone.what == "access_key is set and secret_key is not, for group 'desk'"
     assert (alone.where or "").endswith(".py:4")
-    assert unbuilt.what.startswith("namespace of group 'desk' asks for a namespace")
     assembly = service(source, settings(f"rocketmq.consumer.secret-key: '{SECRET}'")).app.look()
     (plan,) = assembly.plans
     assert (plan.options.access_key, plan.options.secret_key) == ("AK", SECRET)
@@ -183,7 +219,6 @@ def test_what_a_decorator_says_reaches_the_consumer_and_is_refused_with_its_plac
     assert features.keys() == {
         "enable_msg_trace",
         "customized_trace_topic",
-        "namespace",
         "reply_timeout",
     }
     assert all((finding.where or "").endswith(".py:4") for finding in features.values())
@@ -364,7 +399,7 @@ def test_a_pull_consumer_is_told_to_be_missing(service: ServiceMaker) -> None:
 
 
 def test_commands_that_look_work_and_those_that_start_refuse(service: ServiceMaker) -> None:
-    module = service(LISTENER, settings("rocketmq.producer: {group: desk, tls-enable: true, namespace: a}\n"))
+    module = service(LISTENER, settings("rocketmq.producer: {group: desk, tls-enable: true, enable-msg-trace: true}\n"))
     target = f"{module.__name__}:app"
     results: dict[str, Any] = {
         command: CliRunner().invoke(cli, [command, target])
@@ -379,5 +414,5 @@ def test_commands_that_look_work_and_those_that_start_refuse(service: ServiceMak
     }
     assert "tls-enable: true" in results["config"].output
     for command in ("check", "run"):
-        for key in ("tls-enable", "namespace"):
+        for key in ("tls-enable", "enable-msg-trace"):
             assert f"rocketmq.producer.{key} asks for " in results[command].output

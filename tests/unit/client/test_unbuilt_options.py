@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from rocketbox.client import (
-    AccessChannel,
     ClientOptions,
     ConsumerOptions,
     LitePullConsumerOptions,
@@ -24,8 +23,7 @@ from rocketbox.errors import ConfigurationError
 MEMBERS = (ProducerOptions, ConsumerOptions, LitePullConsumerOptions)
 
 ASKING: list[tuple[Any, dict[str, Any]]] = [
-    (ClientOptions, {"access_channel": AccessChannel.CLOUD, "tls_enable": True, "namespace": "MQ_INST_1"}),
-    (ClientOptions, {"namespace_v2": "MQ_INST_1"}),
+    (ClientOptions, {"tls_enable": True}),
     *((options, {"enable_msg_trace": True, "customized_trace_topic": "traces"}) for options in MEMBERS),
     (ProducerOptions, {"compress_message_body_threshold": 100}),
 ]
@@ -61,11 +59,6 @@ def test_defaults_ask_for_nothing(kind: Any) -> None:
 def test_every_option_of_the_table_is_tried_here() -> None:
     of_listeners_alone = {"reply_timeout"}
     assert {name for _, said in ASKING for name in said} == UNBUILT.keys() - of_listeners_alone
-
-
-def test_two_namespaces_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="namespace and namespace_v2 are both set"):
-        ClientOptions(namespace="a", namespace_v2="a")
 
 
 @pytest.mark.parametrize("size", [0, 1025])

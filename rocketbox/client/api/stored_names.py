@@ -1,0 +1,25 @@
+"""The names in messages that a broker has stored, as their users know them.
+
+Source: Apache RocketMQ 5.x ``DefaultMQPushConsumerImpl.resetRetryAndNamespace``. Unlike there, the properties of a
+message that was sent back or given up name its first topic as the user knows it too.
+"""
+
+from __future__ import annotations
+
+from rocketbox.message import MessageExt, Property
+from rocketbox.protocol.namespaces import Namespace
+
+__all__ = ["TOPIC_PROPERTIES", "unwrap_names"]
+
+TOPIC_PROPERTIES = (Property.RETRY_TOPIC, Property.DLQ_ORIGIN_TOPIC)
+"""Properties that name the topic that a message was first sent to."""
+
+
+def unwrap_names(message: MessageExt, namespace: Namespace) -> None:
+    """Give a message names as its user knows them; ``raw_properties`` stay as they are stored."""
+    message.topic = namespace.unwrap(message.topic)
+    if message.topic.startswith("%"):  # only what was sent back or given up has such properties
+        properties = message.properties
+        for name in TOPIC_PROPERTIES:
+            if name in properties:
+                message.set_property(name, namespace.unwrap(properties[name]))
