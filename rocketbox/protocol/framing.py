@@ -40,6 +40,8 @@ READS_ALONE = 32  # of one reader; 2 MiB if they are full: of sends, some tens o
 GATHERED_BYTES = BUFFER_BYTES // 2  # frames above it are gathered; below, a few copies cost less
 POOLED_BUFFERS = 4  # one is in use at a time, unless a transport takes its buffer before there is something to read
 
+TLS_RECORDS = frozenset(kind << 16 | 3 << 8 | minor for kind in (0x15, 0x16) for minor in range(5))  # alert, handshake
+
 _HEAD = struct.Struct(">iI")  # length, serialization and header size
 _LENGTH_BYTES = 4
 _HEAD_BYTES = _LENGTH_BYTES + 4
@@ -110,6 +112,12 @@ class _Gathering:
     @property
     def held_bytes(self) -> int:
         return self.header.tell() + self.body.tell()
+
+
+def _wrong_length(length: int, most: int) -> str:
+    if length >> 8 in TLS_RECORDS:
+        return "it speaks TLS, and this side does not (rocketmq.tls.enable of clients, tls-server-mode of servers)"
+    return f"a frame announces {length} bytes; 4 to {most} are allowed"
 
 
 class FrameReader:
@@ -243,7 +251,7 @@ class FrameReader:
             length, tagged = _HEAD.unpack_from(data, at)
             header = tagged & 0x00FF_FFFF
             if not 4 <= length <= self._max_length:
-                raise RemoteProtocolError(f"a frame announces {length} bytes; 4 to {self._max_length} are allowed")
+                raise RemoteProtocolError(_wrong_length(length, self._max_length))
             if header > length - 4:
                 raise RemoteProtocolError(f"a header of {header} bytes does not fit its frame of {length}")
             if header > self._max_header_bytes:
@@ -267,7 +275,7 @@ class FrameReader:
         if size - at >= _LENGTH_BYTES:  # a wrong length is refused before anything else arrives
             length = int.from_bytes(data[at : at + 4], "big", signed=True)
             if not 4 <= length <= self._max_length:
-                raise RemoteProtocolError(f"a frame announces {length} bytes; 4 to {self._max_length} are allowed")
+                raise RemoteProtocolError(_wrong_length(length, self._max_length))
         return at
 
     def _gather(self, long: _Gathering, data: memoryview, commands: list[RemotingCommand]) -> int:

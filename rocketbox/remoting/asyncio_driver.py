@@ -24,7 +24,7 @@ from rocketbox.waiters import Waiter
 if TYPE_CHECKING:
     from rocketbox.remoting.network import Opened
 
-__all__ = ["AsyncioDriver", "accept", "connect", "is_running"]
+__all__ = ["AsyncioDriver", "accept", "connect", "is_running", "why_lost"]
 
 _log = logging.getLogger(__name__)
 
@@ -52,10 +52,15 @@ class AsyncioDriver(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._begin()
+
+    def _begin(self) -> None:
+        """The transport is connected: make the connection above it."""
+        transport = self._transport
         names = (transport.get_extra_info("sockname"), transport.get_extra_info("peername"))
         self.connection = self._opened(self, *names)
         if (allowed := self.connection.may_buffer) is not None:
-            self._transport.set_write_buffer_limits(high=allowed)
+            transport.set_write_buffer_limits(high=allowed)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.connection.get_buffer(sizehint)
@@ -79,12 +84,7 @@ class AsyncioDriver(asyncio.BufferedProtocol):
             self.connection.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        reason = "closed by the other side"
-        if isinstance(error, OSError):
-            reason = error.strerror or str(error)
-        elif error is not None:
-            reason = repr(error)
-        self.connection.lost(reason)
+        self.connection.lost(why_lost(error))
 
     # --- called by the connection ----------------------------------------------------------------------------------
 
@@ -104,6 +104,10 @@ class AsyncioDriver(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         self._transport.abort()
+
+    async def connected(self) -> Connection:
+        """The connection, when it can be used; the transport is connected. Raises OSError."""
+        return self.connection
 
     def give_up(self) -> None:
         """The connect was cancelled. uvloop closes its socket without a word to us if it had just succeeded."""
@@ -128,6 +132,13 @@ class AsyncioDriver(asyncio.BufferedProtocol):
             self.connection.flushed(size)
 
 
+def why_lost(error: Exception | None) -> str:
+    """What a transport was closed by, in words."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return "closed by the other side" if error is None else repr(error)
+
+
 def is_running() -> bool:
     """Whether the caller runs in an asyncio loop."""
     try:
@@ -137,21 +148,20 @@ def is_running() -> bool:
     return True
 
 
-async def connect(host: str, port: int, opened: Opened) -> Connection:
-    """Connect to host. Raises OSError."""
+async def connect(host: str, port: int, driver: AsyncioDriver) -> Connection:
+    """Connect a driver to host. Raises OSError."""
     loop = asyncio.get_running_loop()
     # For a single address there is nothing to race, and a race that is cancelled as it is won leaks its socket (3.11).
     # uvloop knows no race: it tries the addresses of a name one after another.
     races = isinstance(loop, asyncio.BaseEventLoop) and not _is_address(host)
-    driver = AsyncioDriver(opened)
     connecting = partial(loop.create_connection, lambda: driver, host, port)
     try:
         with callbacks_in_asyncio():
             await (connecting(happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY) if races else connecting())
+        return await driver.connected()
     except BaseException:
         driver.give_up()
         raise
-    return driver.connection
 
 
 def _is_address(host: str) -> bool:
@@ -162,8 +172,8 @@ def _is_address(host: str) -> bool:
     return True
 
 
-async def accept(bound: socket.socket, opened: Opened) -> None:
-    """Accept connections on a listening socket for ever.
+async def accept(bound: socket.socket, make_driver: Callable[[], AsyncioDriver]) -> None:
+    """Accept connections on a listening socket for ever, each with a driver of its own.
 
     ``loop.create_server`` would accept up to BACKLOG connections in one turn, and without descriptors it tries and logs
     as often each second.
@@ -182,5 +192,5 @@ async def accept(bound: socket.socket, opened: Opened) -> None:
             await asyncio.sleep(ACCEPT_PAUSE)
             continue
         with callbacks_in_asyncio():
-            await loop.connect_accepted_socket(partial(AsyncioDriver, opened), accepted)
+            await loop.connect_accepted_socket(make_driver, accepted)
         await asyncio.sleep(0)  # a connection that is there already is accepted without giving way to others

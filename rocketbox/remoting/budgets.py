@@ -25,6 +25,10 @@ class ServerCounters:
 
     connections_refused: int = 0
     """Beyond the limit of connections: accepted and closed at once."""
+    handshakes_failed: int = 0
+    """Connections closed because no TLS came about, or none was spoken where it had to be."""
+    handshakes_given_up: int = 0
+    """Connections closed because too many were in their TLS handshakes."""
     bodies_refused: int = 0
     """Requests whose body was larger than their code may have."""
     frames_too_slow: int = 0

@@ -24,6 +24,7 @@ import anyio
 
 from rocketbox.clock import Clock
 from rocketbox.errors import (
+    ConnectError,
     ConnectionClosedError,
     LocalProtocolError,
     RemoteProtocolError,
@@ -74,6 +75,7 @@ class Connection:
         """Makes a waiter for :meth:`start_request`."""
         self._close_reason: str | None = None
         self._closed_at = 0.0
+        self._handshake_since: float | None = None
         self._gone = anyio.Event()
         # requests of ours
         self._opaques = role.opaques
@@ -466,6 +468,15 @@ class Connection:
         if self._close_reason is None:
             self._take(self._intake.reader.buffer_updated, size)
 
+    def give_back_buffer(self) -> None:
+        """Nothing is received into get_buffer() now."""
+        self._intake.reader.release()
+
+    @property
+    def has_received(self) -> bool:
+        """Whether a whole frame has ever come."""
+        return self._intake.reader.frames > 0
+
     def received(self, data: bytes) -> None:
         """Take bytes that were received."""
         if self._close_reason is None:
@@ -497,6 +508,33 @@ class Connection:
         self._driver_is_full = False
         self._last_written = self._monotonic()
         self._update_congestion()
+
+    def handshake_begins(self) -> None:
+        """No frames can come yet: the driver has to settle with the peer how first, and has not for ever to do so."""
+        self._handshake_since = self._monotonic()
+        if self._role.handshakes is not None:
+            self._role.handshakes.set(self, 1)  # may have another one closed
+        self._role.sweeps.by(self._handshake_since + self._role.options.header_timeout)
+
+    def handshake_ends(self) -> None:
+        """It has succeeded, and frames may come."""
+        self._handshake_since = None
+        if self._role.handshakes is not None:
+            self._role.handshakes.set(self, 0)
+
+    def handshake_failed(self, kind: str, words: str) -> None:
+        """It has not, for that reason, one of few kinds; the driver closes."""
+        if self._close_reason is None:
+            self._role.counters.handshakes_failed += 1
+            self._role.log.tell(
+                logging.WARNING, self._monotonic(), ("handshake", kind), "the connection with %s is closed: %s",
+                self.remote_address, words,
+            )  # fmt: skip
+            self._end(words)
+
+    def refused(self, reason: str) -> None:
+        """The server does not take the connection, though it looked as if; of what was written it has read nothing."""
+        self._end(reason, ConnectError)
 
     def lost(self, reason: str) -> None:
         """The driver has closed, or found closed, what it drives. Every pending request fails at once."""
@@ -530,10 +568,12 @@ class Connection:
         """Drop the peer's requests from now on; a stop comes next."""
         self._requests.stop()
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: str, error: type[ConnectionClosedError | ConnectError] = ConnectionClosedError) -> None:
         if self._close_reason is not None:
             return
         self._close_reason = reason
+        if self._handshake_since is not None:
+            self.handshake_ends()
         self._closed_at = self._monotonic()
         self._role.sweeps.by(self._closed_at + self._role.options.close_timeout)
         self._requests.stop()
@@ -541,7 +581,7 @@ class Connection:
         self._waiters.clear()
         for waiter in pending:
             if not waiter.done():
-                waiter.set_exception(ConnectionClosedError(self.remote_address, reason))
+                waiter.set_exception(error(self.remote_address, reason))
         if self._hooked is not None:
             self._hooked.lost(self)
         self._intake.forget(self)
@@ -579,6 +619,9 @@ class Connection:
             self.close(f"nothing was taken for {now - last_activity:.0f} s")
         elif now - last_activity >= options.idle_timeout and not self._waiters and not self._requests.running:
             self.close(f"idle for {options.idle_timeout:g} s")
+        elif (since := self._handshake_since) is not None and now - since >= options.header_timeout:
+            self.handshake_failed("slow", f"its TLS handshake was not over within {options.header_timeout:g} s")
+            self._driver.abort()
         elif (late := self._intake.too_slow(now, reading=self._requests.reading)) is not None:
             self._role.counters.frames_too_slow += 1
             self._role.log.tell(
@@ -589,7 +632,7 @@ class Connection:
         deadlines += [place.deadline for place in self._line.places]
         if self.closed:  # just now
             deadlines.append(self._closed_at + options.close_timeout)
-        elif self._intake.is_watching or self._congested:
+        elif self._intake.is_watching or self._congested or self._handshake_since is not None:
             deadlines.append(now + IDLE_SWEEP_INTERVAL)
         # A handler that runs, or an answer that is awaited, keeps an idle connection open until it is over.
         deadlines.append(max(last_activity + options.idle_timeout, now + IDLE_SWEEP_INTERVAL))

@@ -1,4 +1,4 @@
-"""Where connections come from: TCP, or memory for tests and simulations.
+"""Where connections come from: TCP with TLS or without, or memory for tests and simulations.
 
 A network opens a connection or a listener and puts a driver under each connection; what a connection does with its
 bytes is ``connection``'s part. Networks raise OSError; ``client`` and ``server`` say which address it was.
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import anyio
@@ -20,9 +21,15 @@ import anyio.abc
 import anyio.lowlevel
 from anyio.streams.stapled import StapledObjectStream
 
+from rocketbox.clock import RealClock
 from rocketbox.remoting import asyncio_driver
+from rocketbox.remoting.asyncio_driver import AsyncioDriver
 from rocketbox.remoting.connection import Connection, Driver
 from rocketbox.remoting.stream_driver import ByteStream, StreamDriver
+from rocketbox.remoting.tls import HandshakeError
+from rocketbox.remoting.tls_driver import AcceptedTlsDriver, ConnectingTlsDriver
+from rocketbox.remoting.tls_files import ClientTls, LoopbackTls, ServerTls
+from rocketbox.remoting.tls_stream import AcceptedTlsStream, ConnectedTlsStream
 from rocketbox.tasks import Supervisor
 
 __all__ = [
@@ -81,6 +88,8 @@ def format_address(name: Any) -> str:
 
 def reason_of(error: OSError) -> str:
     """What an OSError says, without number; that of the last attempt where several addresses were tried."""
+    if isinstance(error, HandshakeError):
+        return str(error.strerror)
     cause = error.__cause__
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[-1]
@@ -113,29 +122,62 @@ SEND_BUFFER_BYTES = 128 << 10
 class TcpNetwork:
     """TCP. Under asyncio on its transports, elsewhere (or with ``streams``) on anyio's streams.
 
+    With ``tls`` every connection that is made is encrypted, with ``accepted_tls`` those that are accepted, or those
+    that want it.
+
     ``send_buffer_bytes`` are asked of the system for each accepted connection (Linux gives twice as many, for what it
     needs itself); 0 leaves the size to the system. Left to itself Linux takes up to 4 MiB for every peer that does not
     read, and a hundred of them, each with some megabytes to be copied first, held everybody up for seconds (benchmark
     "100 peers that never read").
     """
 
-    def __init__(self, *, streams: bool = False, send_buffer_bytes: int = SEND_BUFFER_BYTES) -> None:
+    def __init__(
+        self,
+        *,
+        streams: bool = False,
+        send_buffer_bytes: int = SEND_BUFFER_BYTES,
+        tls: ClientTls | LoopbackTls | None = None,
+        accepted_tls: ServerTls | None = None,
+    ) -> None:
         self._streams = streams
         self._send_buffer_bytes = send_buffer_bytes
+        self._tls = tls
+        self._accepted_tls = accepted_tls
 
     async def connect(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Connection:
         if (reason := _refused.get()) is not None:
             raise OSError(errno.ENETUNREACH, reason)
+        tls = self._tls
+        context = None if tls is None else await tls.context()
         if not self._streams and asyncio_driver.is_running():
-            return await asyncio_driver.connect(host, port, opened)
-        return _start(_TcpStream(await anyio.connect_tcp(host, port)), opened, tasks)
+            driver = (
+                AsyncioDriver(opened)
+                if tls is None or context is None
+                else ConnectingTlsDriver(opened, tls, context, host)
+            )
+            return await asyncio_driver.connect(host, port, driver)
+        stream = _TcpStream(await anyio.connect_tcp(host, port))
+        if tls is None or context is None:
+            return _start(stream, opened, tasks)
+        try:
+            encrypted = ConnectedTlsStream(stream, tls, context, host)
+            await encrypted.settle()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await stream.aclose()
+            raise
+        return _start(stream, opened, tasks, encrypted)
 
     async def listen(self, host: str, port: int, opened: Opened, tasks: Supervisor) -> Listener:
         family, address = await _resolve(host, port)
+        tls = self._accepted_tls
+        if tls is not None:
+            tasks.start("look at TLS files", tls.follow, RealClock())
         if not self._streams and asyncio_driver.is_running():
             listening = _bind(family, address)
             self._set_send_buffer(listening)
-            return _listen_on_asyncio(listening, opened, tasks)
+            make_driver = partial(AsyncioDriver, opened) if tls is None else partial(AcceptedTlsDriver, opened, tls)
+            return _listen_on_asyncio(listening, make_driver, tasks)
         listener = await anyio.create_tcp_listener(
             local_host=address[0],
             local_port=port,
@@ -145,7 +187,12 @@ class TcpNetwork:
         self._set_send_buffer(listener.extra(anyio.abc.SocketAttribute.raw_socket))
 
         async def accepted(stream: anyio.abc.SocketStream) -> None:
-            _start(_TcpStream(stream), opened, tasks)
+            plain = _TcpStream(stream)
+            if tls is None:
+                _start(plain, opened, tasks)
+                return
+            encrypted = AcceptedTlsStream(plain, tls)
+            _start(plain, opened, tasks, encrypted).handshake_begins()
 
         async def accept() -> None:
             await listener.serve(accepted)
@@ -166,7 +213,9 @@ class TcpNetwork:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
 
 
-def _listen_on_asyncio(listening: socket.socket, opened: Opened, tasks: Supervisor) -> Listener:
+def _listen_on_asyncio(
+    listening: socket.socket, make_driver: Callable[[], AsyncioDriver], tasks: Supervisor
+) -> Listener:
     async def close() -> None:
         task.cancel()
         with anyio.CancelScope(shield=True):
@@ -174,7 +223,7 @@ def _listen_on_asyncio(listening: socket.socket, opened: Opened, tasks: Supervis
         listening.close()
 
     async def accept() -> None:
-        await asyncio_driver.accept(listening, opened)
+        await asyncio_driver.accept(listening, make_driver)
 
     host, port = listening.getsockname()[:2]
     task = tasks.start(f"accept at {format_address((host, port))}", accept)
@@ -236,9 +285,16 @@ class _MemoryStream:
         self.aclose = stream.aclose
 
 
-def _start(stream: _TcpStream | _MemoryStream, opened: Opened, tasks: Supervisor) -> Connection:
-    driver = StreamDriver(stream)
+def _start(
+    stream: _TcpStream | _MemoryStream,
+    opened: Opened,
+    tasks: Supervisor,
+    encrypted: ConnectedTlsStream | AcceptedTlsStream | None = None,
+) -> Connection:
+    driver = StreamDriver(encrypted or stream)
     connection = opened(driver, *stream.names)
+    if encrypted is not None:
+        encrypted.connection = connection
     driver.start(connection, tasks)
     return connection
 

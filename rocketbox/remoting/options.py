@@ -50,8 +50,11 @@ class RemotingOptions:
     max_connections: int = 10_000
     """Of one server; never more than half of the file descriptors that the process may have, less a reserve for files.
     Further ones are accepted and closed at once."""
+    max_handshakes: int = 1_000
+    """Connections that have not spoken their first byte, or are in their TLS handshakes. They count as connections;
+    above it the oldest is given up."""
     header_timeout: float = 10.0
-    """A connection is closed when the header of a frame takes longer to come."""
+    """A connection is closed when the header of a frame, or a TLS handshake, takes longer to come."""
     frame_timeout: float = 60.0
     """The same for a whole frame."""
     max_half_frame_bytes: int = 67_108_864

@@ -110,6 +110,8 @@ class Role:
     """Called once, as soon as the connection can no longer be used."""
     hooks: Sequence[RequestHook] = ()
     """Called around the handlers, in this order before and in reverse after."""
+    handshakes: SharedBytes | None = None
+    """Counts accepted connections that are not there yet: their driver has something to settle with the peer first."""
     half_frames: SharedBytes | None = None
     """Counts what accepted connections hold of frames that are not complete."""
     unread: SharedBytes | None = None

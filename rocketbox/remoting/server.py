@@ -91,6 +91,7 @@ class RemotingServer:
         self.counters = ServerCounters()
         self.connection_limit = self.options.max_connections
         self._log = RareLog(_log)
+        self._handshakes = SharedBytes(self.options.max_handshakes, self._give_up_handshake)
         self._half_frames = SharedBytes(self.options.max_half_frame_bytes, self._give_up_half_frame)
         self._unread = SharedBytes(self.options.max_unread_bytes, self._give_up_unread)
         self._read_turns = ReadTurns(reads, clock)
@@ -106,6 +107,7 @@ class RemotingServer:
             sweeps=self._sweeps,
             closed=self._connection_closed,
             hooks=tuple(hooks),
+            handshakes=self._handshakes,
             half_frames=self._half_frames,
             unread=self._unread,
             read_turns=self._read_turns,
@@ -119,6 +121,11 @@ class RemotingServer:
         if self._listener is None:
             raise NotStartedError("remoting server")
         return format_address(self._listener.address)
+
+    @property
+    def handshakes(self) -> int:
+        """How many connections are not there yet: they have not spoken, or are in their TLS handshakes."""
+        return self._handshakes.total
 
     @property
     def half_frame_bytes(self) -> int:
@@ -192,6 +199,16 @@ class RemotingServer:
             self.connections.discard(connection)
             self._closing.add(connection)
             self._call(self._on_close, connection)
+
+    def _give_up_handshake(self, connection: Connection, _: int) -> None:
+        self.counters.handshakes_given_up += 1
+        self._log.tell(
+            logging.WARNING, self._clock.monotonic(), "handshakes",
+            "the connection with %s is closed: more than %d are in their TLS handshakes (max-handshakes), and it is "
+            "the oldest",
+            connection.remote_address, self._handshakes.limit,
+        )  # fmt: skip
+        connection.abort("too many connections are in their handshakes")
 
     def _give_up_half_frame(self, connection: Connection, size: int) -> None:
         self.counters.half_frames_given_up += 1

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from operator import contains
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -36,7 +37,10 @@ from rocketbox.remoting.connection import Connection, Driver, RemotingOptions, R
 from rocketbox.remoting.network import TcpNetwork, parse_address
 from rocketbox.remoting.server import ListenError, RemotingServer
 from rocketbox.remoting.sweep_times import SweepTimes
+from rocketbox.remoting.tls import ServerTlsOptions, TlsMode, TlsOptions
+from rocketbox.remoting.tls_files import ClientTls, ServerTls
 from rocketbox.tasks import Supervisor
+from tests.support.certificates import authority, certificate, write
 from tests.support.loops import UVLOOP, needs_uvloop
 from tests.support.waiting import PATIENCE, until
 
@@ -45,7 +49,12 @@ pytestmark = pytest.mark.anyio
 ECHO, HOLD, SLOW, LARGE, NOTICE, ASK = 34, 35, 36, 37, 40, 307
 
 
-@pytest.fixture(params=["asyncio", pytest.param("uvloop", marks=needs_uvloop), "asyncio on streams", "trio"])
+DRIVERS = ["asyncio", pytest.param("uvloop", marks=needs_uvloop), "asyncio on streams", "trio"]
+by_hand = pytest.mark.parametrize("driver", DRIVERS)  # a server that is made by hand, and speaks no TLS
+WITH_TLS = ["asyncio, tls", pytest.param("uvloop, tls", marks=needs_uvloop), "asyncio, tls on streams", "trio, tls"]
+
+
+@pytest.fixture(params=[*DRIVERS, *WITH_TLS])
 def driver(request: pytest.FixtureRequest) -> str:
     """Under asyncio both drivers, that of transports also on uvloop's; under trio the only one there is."""
     name: str = request.param
@@ -54,12 +63,19 @@ def driver(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def anyio_backend(driver: str) -> object:
-    return UVLOOP if driver == "uvloop" else driver.partition(" ")[0]
+    name = driver.partition(" ")[0].strip(",")
+    return UVLOOP if name == "uvloop" else name
 
 
 @pytest.fixture
-def network(driver: str) -> TcpNetwork:
-    return TcpNetwork(streams=driver.endswith("streams"))
+def network(driver: str, tmp_path: Path) -> TcpNetwork:
+    """With TLS clients speak it; peers made by hand do not, which a permissive server allows."""
+    streams = driver.endswith("streams")
+    if "tls" not in driver:
+        return TcpNetwork(streams=streams)
+    (ca, _), (cert, key) = write(tmp_path, "ca", authority()), write(tmp_path, "server", certificate())
+    accepted = ServerTls(ServerTlsOptions(mode=TlsMode.PERMISSIVE, cert_path=cert, key_path=key))
+    return TcpNetwork(streams=streams, tls=ClientTls(TlsOptions(ca_file=ca)), accepted_tls=accepted)
 
 
 class Desk:
@@ -277,7 +293,7 @@ async def test_garbage_closes_that_connection_only(
     network: TcpNetwork, garbage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     desk = Desk()
-    async with desk.serve(network) as server, client_of(network) as client:
+    async with desk.serve(network, RemotingOptions(header_timeout=0.5)) as server, client_of(network) as client:
         await client.request(server.address, ask(ECHO), timeout=PATIENCE)
         stream = await raw(server)
         async with stream:
@@ -291,6 +307,7 @@ async def test_garbage_closes_that_connection_only(
         assert "is closed" in lines[0].message
 
 
+@by_hand
 async def test_a_client_survives_a_server_that_talks_garbage(network: TcpNetwork) -> None:
     async def babble(stream: anyio.abc.SocketStream) -> None:
         async with stream:
@@ -359,6 +376,7 @@ async def test_a_peer_that_does_not_read_is_no_longer_read_either(network: TcpNe
         assert taken == count
 
 
+@by_hand
 async def test_a_server_that_does_not_read_holds_the_callers_back(network: TcpNetwork) -> None:
     written = 0
     with socket.socket() as deaf:  # the system accepts in its name; nobody ever reads
@@ -386,6 +404,7 @@ async def test_a_server_that_does_not_read_holds_the_callers_back(network: TcpNe
             # and leaving the client did not hang on what nobody will read
 
 
+@by_hand
 async def test_callers_wait_for_a_slow_server_when_the_bytes_that_were_allowed_wait_and_not_before(
     network: TcpNetwork, driver: str
 ) -> None:

@@ -38,7 +38,7 @@ LADDER: dict[str, str] = {
     "storage": "errors",
     "marks": "errors message",
     "protocol": "errors message",
-    "remoting": "errors clock tasks rare_log loops waiters message protocol",
+    "remoting": "declarations errors clock tasks rare_log blocking loops waiters message protocol",
     "client": "declarations errors clock tasks frames rare_log safe_repr blocking waiters message storage "
     "protocol remoting",
     "template": "durations errors clock tasks loops message protocol remoting client",
