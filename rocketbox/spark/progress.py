@@ -120,11 +120,19 @@ class StreamProgress:
     async def check(self, admin: Admin, offsets: Mapping[MessageQueue, QueueProgress]) -> Collection[MessageQueue]:
         """Raise CheckpointError when a queue is another than it was; those that do not answer come back."""
         connections = {queue: admin.connection_to(queue) for queue in offsets}
-        answers, silent = await ask_each(lambda q: difference(admin, q, offsets[q], self._clock), offsets)
-        if others := {queue: text for queue, text in answers.items() if text is not None}:
+        others: dict[MessageQueue, str] = {}
+        answers, silent = await ask_each(lambda queue: self._look(admin, queue, offsets[queue], others), offsets)
+        if others:
             raise another_store(others, self._options.name_server)
         self._is_same(answers, connections)
         return silent.keys()
+
+    async def _look(
+        self, admin: Admin, queue: MessageQueue, progress: QueueProgress, others: dict[MessageQueue, str]
+    ) -> None:
+        """Note in ``others`` what is otherwise in a queue than it was; nothing, once another one is known to be."""
+        if not others and (found := await difference(admin, queue, progress, self._clock)) is not None:
+            others[queue] = found
 
     async def check_end(self, admin: Admin, start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
         """What a batch reads, whose queues are checked so; an earlier process may have planned it.
@@ -143,13 +151,13 @@ class StreamProgress:
         unsure = {each.queue: end.queues[each.queue] for each in ranges if not self._seen(admin, each.queue)}
         connections = {queue: admin.connection_to(queue) for queue in unsure}
 
-        async def ask(queue: MessageQueue) -> str | None:
-            return await patiently(
-                self._clock, f"looking at {queue}", lambda: difference(admin, queue, unsure[queue], self._clock)
-            )
+        others: dict[MessageQueue, str] = {}
+
+        async def ask(queue: MessageQueue) -> None:
+            await patiently(self._clock, f"looking at {queue}", lambda: self._look(admin, queue, unsure[queue], others))
 
         answers = await gather(ask, unsure)
-        if others := {queue: text for queue, text in answers.items() if text is not None}:
+        if others:
             raise another_store(others, self._options.name_server)
         self._is_same(answers, connections)
         return ranges

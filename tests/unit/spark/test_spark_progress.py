@@ -17,7 +17,14 @@ from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import RequestCode, retry_topic
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import MemoryNetwork
-from rocketbox.spark.checkpoint import INITIAL, CheckpointError, StreamOffset, decode_offset, encode_offset
+from rocketbox.spark.checkpoint import (
+    INITIAL,
+    CheckpointError,
+    QueueProgress,
+    StreamOffset,
+    decode_offset,
+    encode_offset,
+)
 from rocketbox.spark.ends import SILENCE, SilenceError
 from rocketbox.spark.mirror import GroupMirror
 from rocketbox.spark.offsets import QueueOffsets, QueueRange
@@ -25,6 +32,7 @@ from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.progress import StreamProgress, ranges_between
 from rocketbox.spark.selection import MissingTopicError
 from rocketbox.spark.taken_away import QueuesTakenError
+from rocketbox.spark.worker_client import AT_ONCE
 from rocketbox.storage.memory_storage import MemoryStorage
 from tests.support.spark.log_of_a_broker import StillClock
 from tests.support.spark.stores import Store, store
@@ -110,6 +118,19 @@ async def test_a_cluster_of_the_same_names_is_refused() -> None:
             assert "rocketbox spark reset" in text
         with pytest.raises(CheckpointError, match="its message 19 was stored"):
             await progress(other).check_end(other.admin, INITIAL, again(end))
+
+
+async def test_another_store_is_told_when_its_first_queues_are_known_to_differ() -> None:
+    """Each costs seconds, and a broker is asked for some of thousands at a time."""
+    queues = [MessageQueue("orders", "broker-a", number) for number in range(4 * AT_ONCE)]
+    offset = StreamOffset({queue: QueueProgress(0, 5, None) for queue in queues})
+    async with store("orders", queues=len(queues)) as here:
+        here.requests.by_code.clear()
+        with pytest.raises(CheckpointError, match="is not of what name server"):
+            await progress(here).next(here.admin, again(offset))
+        with pytest.raises(CheckpointError, match="is not of what name server"):
+            await progress(here).check_end(here.admin, INITIAL, again(offset))
+        assert here.requests.by_code[RequestCode.PULL_MESSAGE] < 6 * AT_ONCE
 
 
 async def test_a_store_made_anew_that_has_not_grown_so_far_is_refused() -> None:
