@@ -445,3 +445,20 @@ async def test_who_stood_by_takes_over_also_when_its_brokers_were_away_meanwhile
             assert made.clock.now - began >= 20
             assert lost
             await keeper.release()
+
+
+async def test_who_stands_by_says_so_once_and_each_other_reason_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with world("a", "b") as made, made.driver("one") as one, made.driver("two") as two:
+        assert (await one.take()).held
+        keeping(made, one)
+        async with Supervisor("listener", made.clock) as tasks:
+            keeper = LeaseKeeper(two, "g", "T", tasks=tasks, clock=made.clock, waits=lambda answer: None)
+            made.tasks.start_soon(keeper.take)
+            await made.clock.advance(30)
+            made.locks["a"].forget()
+            await made.clock.advance(10)
+            told = [each.getMessage() for each in caplog.records if each.name == "rocketbox.spark.lease_keeping"]
+            stands_by = "Spark listener g stands by: another driver holds its lock at broker"
+            assert told[:2] == [f"{stands_by} a", f"{stands_by} b"]
+            assert len(told) <= 3
+            made.tasks.cancel_scope.cancel()
