@@ -25,6 +25,7 @@ from rocketbox.blocking import run_blocking
 from rocketbox.broker.broker import Broker
 from rocketbox.broker.options import BrokerOptions, broker_settings, read_broker_options
 from rocketbox.broker.peer_limits import remoting_options
+from rocketbox.broker.server_tls import server_network, server_tls_findings
 from rocketbox.broker.store.options import FlushDiskType
 from rocketbox.clock import Clock, RealClock
 from rocketbox.declarations import Option
@@ -93,6 +94,7 @@ class EmbeddedOptions:
             )
         except ConfigurationError as error:
             raise ConfigurationError([*findings, *error.findings]) from error
+        findings += server_tls_findings(options, self.prefix, self.places)
         if findings:
             raise ConfigurationError(findings)
         return options
@@ -177,6 +179,7 @@ class EmbeddedServers(LocalServers):
     async def __aenter__(self) -> Self:
         options = self.options
         broker_options = options.broker_options()
+        network = self._network = self._network or server_network(broker_options)
         async with AsyncExitStack() as stack:
             name_server = NameServer(
                 NameServerOptions(
@@ -192,7 +195,7 @@ class EmbeddedServers(LocalServers):
                     ),
                 ),
                 clock=self._clock,
-                network=self._network,
+                network=network,
             )
             try:
                 await stack.enter_async_context(name_server)

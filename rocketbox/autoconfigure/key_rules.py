@@ -20,8 +20,9 @@ from rocketbox.autoconfigure.users import ClientPlan, ClusterClients
 from rocketbox.client.checks import check_group, check_topic
 from rocketbox.client.name_servers import parse_name_servers
 from rocketbox.client.options import DEFAULT_INSTANCE_NAME, mismatches, wrong_names
-from rocketbox.client.unbuilt import PULL_CONSUMER, UNBUILT, unbuilt_among
+from rocketbox.client.unbuilt import PULL_CONSUMER, unbuilt_among
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError, InvalidMessageError
+from rocketbox.remoting.tls import TlsOptions, tls_findings
 
 __all__ = ["key_findings", "servers_in"]
 
@@ -47,6 +48,7 @@ def key_findings(
                 *_names(prefix, cluster, clients[name], where),
                 *_topics(prefix, cluster, where),
                 *_not_alike(prefix, cluster.said_of_the_client("tls_enable"), where),
+                *_tls(prefix, cluster, where),
                 *_instance_names(prefix, clients[name], where),
                 *_not_together(prefix, cluster, where),
                 *_wrong_names(prefix, cluster, where),
@@ -104,6 +106,24 @@ def _not_alike(prefix: str, said: Mapping[str, object], where: Where) -> Iterato
             f"{told}, and a cluster has one client, which producer and consumers share",
             _places(list(keys), where),
             "say it once, or alike; for a second client write the same name-server under rocketmq.clusters.<name>",
+        )
+
+
+def _tls(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[Finding]:
+    """What the files of TLS lack, and those that nobody uses because it is nowhere said that connections have TLS."""
+
+    def key(option: str) -> str:
+        return f"{prefix}.tls.{_kebab(option)}"
+
+    if cluster.encrypts:
+        yield from tls_findings(cluster.tls.as_options(TlsOptions), key, lambda option: where(key(option)))
+    elif not cluster.said_of_the_client("tls_enable") and cluster.tls.model_fields_set:
+        keys = [key(option) for option in cluster.tls.declared if option in cluster.tls.model_fields_set]
+        verb = "is" if len(keys) == 1 else "are"
+        yield Finding(
+            f"{' and '.join(keys)} {verb} set and {key('enable')} is not, so that nothing would be encrypted",
+            _places(keys, where),
+            f"set {key('enable')} to true; false leaves TLS off though they are there",
         )
 
 
@@ -188,8 +208,6 @@ def _unbuilt(prefix: str, cluster: ClusterProperties, where: Where) -> Iterator[
         for option, unbuilt in unbuilt_among(section.values(), section.declared):
             key = f"{path}.{_kebab(option)}"
             yield unbuilt.finding(key, where(key))
-    if cluster.tls.enabled:
-        yield UNBUILT["tls_enable"].finding(f"{prefix}.tls.enabled", where(f"{prefix}.tls.enabled"))
     pull = cluster.pull_consumer
     if pull.group is not None and pull.topic is not None:
         keys = [f"{prefix}.pull-consumer.group", f"{prefix}.pull-consumer.topic"]

@@ -17,11 +17,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator
 
-from rocketbox.autoconfigure.option_models import NOT_YET, Properties, Secret, Text, with_options
+from rocketbox.autoconfigure.option_models import Properties, Secret, Text, with_options
 from rocketbox.boot.marks import configuration_properties
 from rocketbox.boot.shapes import key_text
 from rocketbox.boot.units import Duration, separated_by
-from rocketbox.client import ClientOptions, LitePullConsumerOptions, ProducerOptions
+from rocketbox.client import ClientOptions, LitePullConsumerOptions, ProducerOptions, TlsOptions
 from rocketbox.client.options import TopicOptions, UserOptions
 from rocketbox.declarations import Option, options_of
 from rocketbox.listeners.options import LISTENER_OPTIONS
@@ -129,10 +129,11 @@ class TopicProperties(Properties):
     """``rocketmq.topics.<name>``: a topic that the service needs. What is not said may be any way."""
 
 
+@with_options(_named(TlsOptions))
 class TlsProperties(Properties):
     """``rocketmq.tls``: encrypted connections to the servers of the cluster."""
 
-    enabled: bool = Field(default=False, description=f"{options_of(ClientOptions)['tls_enable'].words}; {NOT_YET}")
+    enable: bool = Field(default=False, description=options_of(ClientOptions)["tls_enable"].words)
 
 
 @with_options({**_named(UserOptions), **_named(ClientOptions, "access_channel", "unit_name")})
@@ -185,15 +186,20 @@ class ClusterProperties(Properties):
             for name, section in sections.items()
             if option in section.model_fields_set
         }
-        if option == "tls_enable" and "enabled" in self.tls.model_fields_set:
-            said = {"tls.enabled": self.tls.enabled, **said}
+        if option == "tls_enable" and "enable" in self.tls.model_fields_set:
+            said = {"tls.enable": self.tls.enable, **said}
         return said
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether its connections are encrypted, in whichever place it is said."""
+        return next(iter(self.said_of_the_client("tls_enable").values()), False)
 
     def client_options(self) -> ClientOptions:
         """What all of its clients have alike."""
-        encryption = self.said_of_the_client("tls_enable")
         said = {name: value for name, value in self.values().items() if name not in options_of(UserOptions)}
-        return ClientOptions(**said, tls_enable=next(iter(encryption.values()), False))
+        tls = self.tls.as_options(TlsOptions) if self.encrypts and self.tls.model_fields_set - {"enable"} else None
+        return ClientOptions(**said, tls_enable=self.encrypts, tls=tls)
 
 
 @configuration_properties("rocketmq")

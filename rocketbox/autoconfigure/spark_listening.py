@@ -31,7 +31,7 @@ from rocketbox.boot.dependencies import dependency_of
 from rocketbox.boot.marks import bean
 from rocketbox.client import MQClientInstance
 from rocketbox.client.checks import MAX_TOPIC_CHARS, check_group
-from rocketbox.client.unbuilt import SPARK_KEYS
+from rocketbox.client.unbuilt import SPARK_KEYS, SPARK_TLS
 from rocketbox.durations import parse_duration
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError
 from rocketbox.hints import place_of
@@ -216,6 +216,8 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
         layers = (settings.groups.get(plan.group, OptionLayer.empty()), settings.defaults)
         if own.values()["access_key"] is not None or any(layer.values.get("access_key") for layer in layers):
             yield SPARK_KEYS.finding(f"group {plan.group!r} of a Spark listener, whose cluster has keys,", plan.where)
+        if own.encrypts:
+            yield SPARK_TLS.finding(f"group {plan.group!r} of a Spark listener, whose cluster has TLS,", plan.where)
 
     def needs(self, plan: SparkPlan, need: Need) -> None:
         name = f"Spark listener {plan.signature.function.__qualname__}"

@@ -42,6 +42,7 @@ from rocketbox.broker.persister import Persister
 from rocketbox.broker.pull_hold import PullHold
 from rocketbox.broker.put_stage import PutStage
 from rocketbox.broker.registration import UNREGISTER_TIMEOUT, Registration
+from rocketbox.broker.server_tls import server_network
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import FlushDiskType
 from rocketbox.broker.topics import TopicTable
@@ -51,7 +52,7 @@ from rocketbox.protocol.codes import SerializeType
 from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection
-from rocketbox.remoting.network import Network, TcpNetwork
+from rocketbox.remoting.network import Network
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.server import RemotingServer
 from rocketbox.remoting.turns import Turns
@@ -85,7 +86,7 @@ class Broker:
         self.options = options
         self.name_servers = tuple(name_servers)
         self._clock = clock = clock or RealClock()
-        self._network = network
+        self._network = network = network or server_network(options)
         storage = storage or RealStorage()
         extensions = extensions or BrokerExtensions()
         self._hooks = extensions.hooks
@@ -225,7 +226,7 @@ class Broker:
                     host=self.options.bind_address,
                     port=self.options.listen_port,
                     clock=self._clock,
-                    network=self._network or TcpNetwork(send_buffer_bytes=self.options.server_socket_snd_buf_size),
+                    network=self._network,
                     options=remoting_options(self.options),
                     on_close=self._connection_closed,
                     hooks=self._hooks,

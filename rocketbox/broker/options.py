@@ -35,6 +35,7 @@ from rocketbox.declarations import (
 )
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.protocol.codes import DEFAULT_CLUSTER
+from rocketbox.remoting.tls import ClientAuth, TlsMode
 
 __all__ = [
     "MAX_GROUPS",
@@ -120,7 +121,10 @@ class BrokerOptions:
         ),
     ] = 10_000
     header_timeout: Annotated[
-        int, MILLISECONDS, Ge(100), Words("a connection whose next header takes longer to come is closed; not Apache's")
+        int,
+        MILLISECONDS,
+        Ge(100),
+        Words("a connection whose next header, or whose TLS handshake, takes longer to come is closed; not Apache's"),
     ] = 10_000
     frame_timeout: Annotated[int, MILLISECONDS, Ge(100), Words("the same for a whole frame; not Apache's")] = 60_000
     max_half_frame_bytes: Annotated[
@@ -151,6 +155,37 @@ class BrokerOptions:
             "takes in one round trip"
         ),
     ] = 128 << 10
+    tls_server_mode: Annotated[
+        TlsMode | None,
+        Words(
+            "of broker and name server: disabled; permissive, with those who begin with TLS; enforcing; when not said "
+            "enforcing with a certificate and disabled without (Apache: permissive)"
+        ),
+    ] = None
+    tls_server_cert_path: Annotated[
+        str | None, Words("the servers' certificate with its chain (PEM), read again when it changes")
+    ] = None
+    tls_server_key_path: Annotated[
+        str | None, Words("its private key (PEM, PKCS#8); when not said it stands in the certificate's file")
+    ] = None
+    tls_server_key_password: Annotated[str | None, Words("the password of that key, if it is encrypted")] = field(
+        default=None, repr=False
+    )
+    tls_server_trust_cert_path: Annotated[
+        str | None, Words("certificates of the CAs whose clients are believed (PEM), for tls-server-need-client-auth")
+    ] = None
+    tls_server_need_client_auth: Annotated[
+        ClientAuth,
+        Words("whether clients have to show a certificate: none, optional (if they do, a right one), require"),
+    ] = ClientAuth.NONE
+    max_handshakes: Annotated[
+        int,
+        Ge(1),
+        Words(
+            "of broker and name server each: connections in their TLS handshakes; above it the oldest is given up; "
+            "not Apache's"
+        ),
+    ] = 1_000
     max_heartbeat_bytes: Annotated[
         int, BYTES, Ge(1 << 10), Words("of a heartbeat, or of queues to lock; not Apache's")
     ] = 1 << 20
@@ -337,7 +372,8 @@ def read_broker_options(
         try:
             read = _read_value(option, value)
         except ValueError as error:
-            findings.append(Finding(f"{prefix}{written} is {value!r}: {error}", where, f"write {_example(option)}"))
+            shown = "" if option.secret else f" is {value!r}"
+            findings.append(Finding(f"{prefix}{written}{shown}: {error}", where, f"write {_example(option)}"))
             continue
         (store_values if option.name in options_of(type(store)) else values)[option.name] = read
     if findings:

@@ -37,6 +37,7 @@ from rocketbox.protocol.prepared_sends import SendRequest
 from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.remoting.acl import Credentials
 from rocketbox.remoting.client import RpcHook
+from rocketbox.remoting.tls import TlsOptions
 
 __all__ = [
     "AccessChannel",
@@ -67,6 +68,7 @@ __all__ = [
     "SendNext",
     "SendRequest",
     "SubscriptionGroupConfig",
+    "TlsOptions",
     "TopicConfig",
     "TopicDescription",
     "TopicRoute",

@@ -62,7 +62,9 @@ from rocketbox.protocol.namespaces import Namespace
 from rocketbox.remoting.acl import Credentials, RequestSigner
 from rocketbox.remoting.client import RemotingClient, RpcHook
 from rocketbox.remoting.connection import Connection
-from rocketbox.remoting.network import Network
+from rocketbox.remoting.network import Network, TcpNetwork
+from rocketbox.remoting.tls import TlsOptions
+from rocketbox.remoting.tls_files import ClientTls
 from rocketbox.storage.file_system import RealStorage, Storage
 from rocketbox.tasks import Supervisor, TaskState
 
@@ -111,7 +113,8 @@ class MQClientInstance:
     """One client of a cluster. ``async with MQClientInstance("127.0.0.1:9876") as instance: ...``.
 
     ``name_server`` is ``host:port``, several separated by ``;``. Raises ConfigurationError for anything else, and for
-    options that ask for what is not built yet (``unbuilt``). Entering it raises CredentialsError when keys are to come
+    options that ask for what is not built yet (``unbuilt``), and for TLS files that cannot be used. A ``network`` that
+    is given is used as it is, whatever options say of TLS. Entering it raises CredentialsError when keys are to come
     from a file or provider and do not.
     """
 
@@ -139,6 +142,8 @@ class MQClientInstance:
             hooks = (*hooks, signer)  # the last: what others add is signed as well
             if not isinstance(given, Credentials):
                 self.keys = KeyKeeper(given, signer, self.clock)
+        if network is None and self.options.tls_enable:
+            network = TcpNetwork(tls=ClientTls(self.options.tls or TlsOptions()))
         self.network = network
         self.made_at = caller()
         """A line of its user's, for what is told of it."""

@@ -33,6 +33,7 @@ from rocketbox.protocol.namespaces import wrong_namespace, wrong_namespace_v2
 from rocketbox.remoting.acl import Credentials
 from rocketbox.remoting.client import RpcHook
 from rocketbox.remoting.options import RemotingOptions
+from rocketbox.remoting.tls import TlsOptions
 
 __all__ = [
     "LONGEST_PAUSE",
@@ -185,6 +186,7 @@ class ClientOptions(NamespaceOptions):
     machine uses toward the outside. ``api_timeout`` bounds every small request (routes, offsets, heartbeats),
     ``shutdown_timeout`` all requests that say goodbye together. ``hooks`` see every request, ``send_middleware`` wraps
     every send and ``consume_middleware`` every call of a handler, of all producers and consumers of the instance.
+    With ``tls_enable`` connections are encrypted, as ``tls`` says (None: the CAs of the system, no certificate).
     With ``credentials`` every request is signed, after all ``hooks``; a ``CredentialsFile`` or another
     ``CredentialsProvider`` gives keys that change. ``namespace`` is written into the names of topics
     and groups, ``namespace_v2`` goes in a header.
@@ -209,6 +211,7 @@ class ClientOptions(NamespaceOptions):
     )
     credentials: Annotated[Credentials | CredentialsProvider | None, IN_CODE] = None
     tls_enable: Annotated[bool, Words("true: connections are encrypted; the same wherever a cluster says it")] = False
+    tls: Annotated[TlsOptions | None, IN_CODE] = None
     api_timeout: Annotated[Time, IN_CODE] = 3.0
     poll_name_server_interval: Annotated[Time, IN_CODE] = 30.0
     missing_route_interval: Annotated[Time, IN_CODE] = 1.0
@@ -227,6 +230,10 @@ class ClientOptions(NamespaceOptions):
     def __post_init__(self) -> None:
         if wrong := mismatches([name for name in ("namespace", "namespace_v2") if getattr(self, name) is not None]):
             raise ConfigurationError([Finding(f"ClientOptions: {each.told()}", fix=each.fix) for each in wrong])
+        if self.tls is not None and not self.tls_enable:
+            raise ConfigurationError(
+                Finding("ClientOptions.tls is set and tls_enable is not", fix="set tls_enable=True, or leave tls out")
+            )
         given = self.credentials
         if given is not None and not isinstance(given, Credentials) and (problem := check_provider(given)):
             raise ConfigurationError(problem)

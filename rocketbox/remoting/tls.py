@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import ssl
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -30,6 +31,7 @@ __all__ = [
     "client_context",
     "is_refused_certificate",
     "loopback_client_context",
+    "own_refusal",
     "server_context",
     "tls_findings",
     "why_the_client_failed",
@@ -172,6 +174,23 @@ def loopback_client_context(options: ServerTlsOptions) -> ssl.SSLContext:
     problems = [*_load_trusted(context, "cert_path", options.cert_path)]
     problems += _load_pair(context, _server_pair(options))
     return _raised(context, problems, str)
+
+
+def own_refusal(options: ServerTlsOptions) -> str | None:
+    """Why a server with these files would not believe another one with the same, if it would not."""
+    if options.need_client_auth is ClientAuth.NONE:
+        return None
+    server, client = server_context(options), loopback_client_context(options)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
+    try:
+        for _ in range(4):  # turns, which TLS 1.2 needs
+            for side in sides:
+                with suppress(ssl.SSLWantReadError):
+                    side.do_handshake()
+    except ssl.SSLError as error:
+        return getattr(error, "verify_message", "") or _words_of(error)
+    return None
 
 
 def _raised(context: ssl.SSLContext, problems: list[_Problem], named: Named) -> ssl.SSLContext:

@@ -812,10 +812,10 @@ async def on_departure(departure: Departure) -> None: ...
         """
         rocketmq:
           name-server: embedded
-          producer: {group: desk, tls-enable: true, compress-message-body-threshold: 1KB}
+          producer: {group: desk, compress-message-body-threshold: 1KB}
           pull-consumer: {group: lake, topic: departures}
           consumer: {listeners: {desk: {enable-msg-trace: true}}}
-          clusters: {audit: {name-server: "audit-ns:9876", tls: {enabled: true}}}
+          clusters: {audit: {name-server: "audit-ns:9876", producer: {group: audit, enable-msg-trace: true}}}
         """,
     ),
     "keys_that_do_not_go_together": Case(

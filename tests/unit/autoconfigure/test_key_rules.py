@@ -14,10 +14,11 @@ from rocketbox.autoconfigure.service import of_cluster
 from rocketbox.autoconfigure.users import User
 from rocketbox.boot.masking import MASK
 from rocketbox.cli.app import app as cli
-from rocketbox.client import Credentials, LitePullConsumerOptions, MQClientInstance
+from rocketbox.client import Credentials, LitePullConsumerOptions, MQClientInstance, TlsOptions
 from rocketbox.errors import ConfigurationError, Finding
 from rocketbox.listeners.options import consumer_options
 from rocketbox.marks import rocketmq_listener
+from tests.support.certificates import authority, certificate, write
 from tests.support.framework.services import ServiceMaker
 
 SECRET = "hunter2-of-the-bank"
@@ -92,9 +93,52 @@ def test_clusters_have_clients_of_their_own_and_need_not_agree(service: ServiceM
 
 def test_encryption_for_one_of_them_only_is_refused(service: ServiceMaker) -> None:
     text = "rocketmq.producer.tls-enable: false\nrocketmq.consumer.tls-enable: true\n"
-    disagreement, unbuilt = told(service(LISTENER, settings(text)))
+    (disagreement,) = told(service(LISTENER, settings(text)))
     assert "rocketmq.producer.tls-enable is false and rocketmq.consumer.tls-enable is true" in disagreement
-    assert unbuilt.startswith("rocketmq.consumer.tls-enable asks for encrypted connections (TLS)")
+
+
+def test_files_of_tls_are_looked_at_before_the_start_and_told_with_their_lines(
+    service: ServiceMaker, tmp_path: Path
+) -> None:
+    cert, _ = write(tmp_path, "mine", certificate("client"))
+    _, key = write(tmp_path, "other", certificate("client", nth=1))
+    text = f"""
+rocketmq:
+  tls:
+    enable: true
+    ca-file: {tmp_path / "missing.pem"}
+    cert-file: {cert}
+    key-file: {key}
+    key-password: password-that-nobody-sees
+  clusters.audit: {{name-server: a:1, tls: {{ca-file: {tmp_path}}}}}
+"""
+    found = findings(service(LISTENER, text + "  name-server: n:1\n"))
+    assert [each.what for each in found] == [
+        f"rocketmq.tls.ca-file is {tmp_path / 'missing.pem'}, and there is no such file",
+        f"rocketmq.tls.key-file is {key}, which is not the key of the certificate in {cert}",
+        "rocketmq.clusters.audit.tls.ca-file is set and rocketmq.clusters.audit.tls.enable is not, so that nothing "
+        "would be encrypted",
+    ]
+    assert [str(each.where).rpartition("rocketbox.yaml")[2].split(":")[1] for each in found] == ["4", "6", "8"]
+    assert "password-that" not in str(found)
+
+
+def test_tls_is_of_a_cluster_and_off_where_it_is_said(service: ServiceMaker, tmp_path: Path) -> None:
+    ca, _ = write(tmp_path, "ca", authority())
+    text = f"""
+rocketmq:
+  name-server: n:1
+  tls: {{enable: true, ca-file: {ca}, server-name: broker.example}}
+  clusters:
+    plain: {{name-server: p:1, tls: {{enable: false, ca-file: {tmp_path / "nothing"}}}}}
+    spring: {{name-server: s:1, producer: {{group: g, tls-enable: true}}}}
+"""
+    assembly = service(LISTENER, text).app.look()
+    assert assembly.findings == []
+    assert assembly.rocketmq.client_options().tls == TlsOptions(ca_file=ca, server_name="broker.example")
+    plain, spring = (assembly.rocketmq.clusters[name].client_options() for name in ("plain", "spring"))
+    assert (plain.tls_enable, plain.tls) == (False, None)
+    assert (spring.tls_enable, spring.tls) == (True, None)
 
 
 # --- what goes together -----------------------------------------------------------------------------------------------
@@ -399,7 +443,8 @@ def test_a_pull_consumer_is_told_to_be_missing(service: ServiceMaker) -> None:
 
 
 def test_commands_that_look_work_and_those_that_start_refuse(service: ServiceMaker) -> None:
-    module = service(LISTENER, settings("rocketmq.producer: {group: desk, tls-enable: true, enable-msg-trace: true}\n"))
+    section = "{group: desk, compress-message-body-threshold: 1KB, enable-msg-trace: true}"
+    module = service(LISTENER, settings(f"rocketmq.producer: {section}\n"))
     target = f"{module.__name__}:app"
     results: dict[str, Any] = {
         command: CliRunner().invoke(cli, [command, target])
@@ -412,7 +457,7 @@ def test_commands_that_look_work_and_those_that_start_refuse(service: ServiceMak
         "check": 1,
         "run": 1,
     }
-    assert "tls-enable: true" in results["config"].output
+    assert "enable-msg-trace: true" in results["config"].output
     for command in ("check", "run"):
-        for key in ("tls-enable", "enable-msg-trace"):
+        for key in ("compress-message-body-threshold", "enable-msg-trace"):
             assert f"rocketmq.producer.{key} asks for " in results[command].output

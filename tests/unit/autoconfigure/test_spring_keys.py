@@ -161,7 +161,7 @@ def member(section: str, options: Callable[[Assembly], Any]) -> list[Key]:
         ),
         key("enable-msg-trace", "bool", False, "true", True),
         key("customized-trace-topic", "string", TRACE_TOPIC, "traces", "traces"),
-        Key(f"{section}.tls-enable", "bool", False, "true", lambda seen: client(seen).tls_enable, True, False),
+        Key(f"{section}.tls-enable", "bool", False, "true", lambda seen: client(seen).tls_enable, True),
         Key(f"{section}.instance-name", "string", "DEFAULT", "gate", lambda seen: client(seen).instance_name, "gate"),
     ]
 
@@ -377,7 +377,7 @@ def test_defaults_may_be_written_out(service: ServiceMaker) -> None:
         for key in KEYS
         if not key.is_built and key.default is not None
     }
-    assert len(idle) == 10
+    assert len(idle) == 7
     assert look(service, **idle).findings == []
 
 
@@ -494,5 +494,5 @@ def test_what_is_not_built_is_told_with_the_keys_of_its_cluster(service: Service
     assembly = look(service, **of_audit(EXT_CONSUMER, "namespaceV2"))
     told = sorted(finding.what.partition(" asks for ")[0] for finding in assembly.findings)
     names = ("customized-trace-topic", "enable-msg-trace",
-             "group with rocketmq.clusters.audit.pull-consumer.topic", "tls-enable")  # fmt: skip
+             "group with rocketmq.clusters.audit.pull-consumer.topic")  # fmt: skip
     assert told == [f"rocketmq.clusters.audit.pull-consumer.{name}" for name in names]

@@ -23,7 +23,6 @@ from rocketbox.errors import ConfigurationError
 MEMBERS = (ProducerOptions, ConsumerOptions, LitePullConsumerOptions)
 
 ASKING: list[tuple[Any, dict[str, Any]]] = [
-    (ClientOptions, {"tls_enable": True}),
     *((options, {"enable_msg_trace": True, "customized_trace_topic": "traces"}) for options in MEMBERS),
     (ProducerOptions, {"compress_message_body_threshold": 100}),
 ]

@@ -1,0 +1,179 @@
+"""The embedded servers with TLS: what their settings ask for, and that broker and clients work with it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from rocketbox.client import ClientOptions, ConsumerOptions, Producer, PushConsumer, TlsOptions
+from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
+from rocketbox.errors import ConfigurationError, NoRouteError
+from rocketbox.message import ConsumeFromWhere, Message, MessageExt
+from tests.support.certificates import authority, certificate, encrypted, write
+from tests.support.framework.services import ServiceMaker
+from tests.support.waiting import PATIENCE, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Files:
+    """What a company's CA would give out."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ca, _ = write(folder, "ca", authority())
+        self.cert, self.key = write(folder, "server", certificate())
+        self.client_cert, self.client_key = write(folder, "client", certificate("client"))
+        self.settings: dict[str, object] = {
+            "tls-server-cert-path": str(self.cert), "tls-server-key-path": str(self.key),
+        }  # fmt: skip
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def options(folder: Path, **settings: Any) -> EmbeddedOptions:
+    said = {name.replace("_", "-"): str(value) for name, value in settings.items()}
+    return EmbeddedOptions(data_dir=folder / "store", port=0, name_server_port=0, broker=said)
+
+
+def with_tls(tls: TlsOptions | None) -> ClientOptions:
+    return ClientOptions(tls_enable=tls is not None, tls=tls, missing_route_interval=0.05)
+
+
+async def goes_through(name_server: str, client: ClientOptions) -> None:
+    """A message is sent and consumed."""
+    came = anyio.Event()
+
+    async def handle(batch: list[MessageExt]) -> None:
+        assert [message.body for message in batch] == [b"hello"]
+        came.set()
+
+    first = ConsumerOptions(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    with anyio.fail_after(PATIENCE):
+        async with (
+            Producer("p", name_server=name_server, client_options=client) as producer,
+            PushConsumer("g", name_server=name_server, client_options=client, options=first) as consumer,
+        ):
+            await producer.send(Message("secrets", b"hello"))
+            await consumer.subscribe("secrets", "*", handle)
+            await came.wait()
+
+
+async def test_messages_pass_under_tls_and_nothing_without(tmp_path: Path, files: Files) -> None:
+    said = replace(options(tmp_path), broker=files.settings)
+    async with EmbeddedServers(said) as servers:
+        await goes_through(servers.name_server_address, with_tls(TlsOptions(ca_file=files.ca)))
+        async with Producer("p", name_server=servers.name_server_address, client_options=with_tls(None)) as plain:
+            with pytest.raises(NoRouteError):
+                await plain.send(Message("secrets", b"never"))
+
+
+async def test_clients_show_certificates_and_so_does_the_broker_to_its_name_server(
+    tmp_path: Path, files: Files
+) -> None:
+    locked = tmp_path / "locked.pem"
+    locked.write_bytes(encrypted(files.key.read_bytes(), "of-the-key"))
+    said = options(
+        tmp_path, tls_server_cert_path=files.cert, tls_server_key_path=locked, tls_server_key_password="of-the-key",
+        tls_server_trust_cert_path=files.ca, tls_server_need_client_auth="require",
+    )  # fmt: skip
+    mine = TlsOptions(ca_file=files.ca, cert_file=files.client_cert, key_file=files.client_key)
+    async with EmbeddedServers(said) as servers:
+        await goes_through(servers.name_server_address, with_tls(mine))
+        stranger = with_tls(TlsOptions(ca_file=files.ca))
+        async with Producer("p", name_server=servers.name_server_address, client_options=stranger) as other:
+            with pytest.raises(NoRouteError, match="certificate"):
+                await other.send(Message("secrets", b"never"))
+
+
+async def test_a_permissive_server_serves_those_without_too(tmp_path: Path, files: Files) -> None:
+    said = replace(options(tmp_path), broker={**files.settings, "tls-server-mode": "permissive"})
+    async with EmbeddedServers(said) as servers:
+        await goes_through(servers.name_server_address, with_tls(None))
+    async with EmbeddedServers(said) as servers:
+        await goes_through(servers.name_server_address, with_tls(TlsOptions(ca_file=files.ca)))
+
+
+async def test_a_certificate_is_renewed_while_broker_and_clients_go_on(
+    tmp_path: Path, files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with EmbeddedServers(replace(options(tmp_path), broker=files.settings)) as servers:
+        client = with_tls(TlsOptions(ca_file=files.ca))
+        async with Producer("p", name_server=servers.name_server_address, client_options=client) as producer:
+            await producer.send(Message("before", b"x"))
+            write(tmp_path, "server", certificate(nth=1))
+            await until(lambda: "new connections use them" in caplog.text)
+            await producer.send(Message("behind", b"x"))  # a new topic: the broker tells the name server of it
+        await goes_through(servers.name_server_address, client)
+
+
+def test_what_is_wrong_is_said_before_anything_listens(tmp_path: Path, files: Files) -> None:
+    def told(**settings: Any) -> list[str]:
+        with pytest.raises(ConfigurationError) as caught:
+            options(tmp_path, **settings).broker_options()
+        assert "of-another-key" not in str(caught.value)
+        return [finding.what.removeprefix("rocketbox.embedded.") for finding in caught.value.findings]
+
+    pair = {"tls_server_cert_path": files.cert, "tls_server_key_path": files.key}
+    assert told(tls_server_mode="enforcing") == ["tls-server-mode is enforcing, and there is no certificate"]
+    assert told(tls_server_key_path=files.key)[0].startswith(
+        "there is rocketbox.embedded.tls-server-key-path set, and "
+    )
+    assert told(**pair, tls_server_need_client_auth="require") == [
+        "tls-server-need-client-auth is require, and nothing says whose certificates are taken"
+    ]
+    assert told(tls_server_cert_path=files.cert, tls_server_key_path=files.client_key) == [
+        f"tls-server-key-path is {files.client_key}, which is not the key of the certificate in {files.cert}"
+    ]
+    other, _ = write(tmp_path, "other", authority("another CA"))
+    (refused,) = told(**pair, tls_server_need_client_auth="require", tls_server_trust_cert_path=other)
+    assert refused.startswith(f"the certificate in {files.cert}, which the broker shows its name server, is refused: ")
+    assert told(tls_server_mode="maybe")[0].startswith("tls-server-mode is 'maybe': none of DISABLED, PERMISSIVE")
+    options(tmp_path, tls_server_mode="disabled", tls_server_cert_path=tmp_path / "nothing").broker_options()
+    secret = options(tmp_path, **pair, tls_server_key_password="of-another-key")
+    assert "of-another-key" not in repr(secret.broker_options())
+
+
+async def test_a_service_is_secured_by_its_settings_alone(service: ServiceMaker, tmp_path: Path, files: Files) -> None:
+    module = service(
+        """
+import anyio
+from rocketbox import ConsumeFromWhere, RocketBox, rocketmq_listener
+
+app = RocketBox("desk", scan=[__name__])
+seen = anyio.Event()
+
+@rocketmq_listener(topic="departures", consumer_group="board", consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+async def on_departure(text: str) -> None:
+    seen.set()
+""",
+        f"""
+rocketmq:
+  name-server: embedded
+  producer.group: desk
+  tls: {{enable: true, ca-file: {files.ca}}}
+rocketbox.embedded:
+  port: 0
+  name-server-port: 0
+  data-dir: {tmp_path / "store"}
+  tls-server-cert-path: {files.cert}
+  tls-server-key-path: {files.key}
+""",
+    )
+    with anyio.fail_after(PATIENCE):
+        async with module.app as app:
+            await app.template.send("departures", "UA1545")
+            await module.seen.wait()
