@@ -75,7 +75,7 @@ from rocketbox.client.queue_locks import QueueLocks
 from rocketbox.client.rebalance import AFTER_A_CHANGE
 from rocketbox.client.shares import Share, Shares
 from rocketbox.client.start_offsets import StartOffsets
-from rocketbox.errors import RemotingError, RocketBoxError
+from rocketbox.errors import AccessDeniedError, RemotingError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import RETRY_PREFIX
 from rocketbox.rare_log import RareLog
@@ -129,6 +129,7 @@ class QueueAssignment:
         self._unlockings: Counter[MessageQueue] = Counter()  # under way, of queues that are not in the table
         self._unlock_tasks: list[SupervisedTask] = []
         self._closed = False
+        self._refusals = membership.refusals
         self._told = RareLog(_log, PERIOD)
         self._asking = Shares(membership, decide=self._decide)
         self.starts = StartOffsets(self._group, self._instance, self._options, offsets)
@@ -266,6 +267,8 @@ class QueueAssignment:
         for broker_name in {queue.broker_name for queue, owned in self._table.items() if self._is_wanted(owned)}:
             if broker_name in self._turns:
                 self._pokes[broker_name].set()
+            elif rest := self._refusals.rest(_taking(broker_name)):
+                self._again(rest)
             elif not self._closed:
                 self._pokes[broker_name] = anyio.Event()
                 name = f"taking queues at {broker_name}"
@@ -300,13 +303,16 @@ class QueueAssignment:
         finally:
             del self._turns[broker_name], self._pokes[broker_name]
             if wanted():
-                self._again()
+                self._again(self._refusals.rest(_taking(broker_name)))
 
     async def _take(self, broker_name: str, wanted: Sequence[OwnedQueue]) -> bool:
         """Lock queues of one broker, ask where to begin, and pull each that is had; False when the broker failed."""
         await self._subscriptions.tell(broker_name)
         try:
             await self._lock(broker_name, wanted)
+        except AccessDeniedError as error:
+            self._refusals.refused(_taking(broker_name), error)
+            return False
         except RocketBoxError as error:
             self._told.tell(
                 logging.WARNING, self._clock.monotonic(), ("lock", broker_name),
@@ -331,6 +337,8 @@ class QueueAssignment:
             for owned in wanted:
                 if owned.state is Ownership.LOCKED:
                     owned.state = Ownership.WANTED
+        if not failed:
+            self._refusals.allowed(_taking(broker_name))
         return not failed
 
     async def _lock(self, broker_name: str, wanted: Sequence[OwnedQueue]) -> None:
@@ -353,6 +361,9 @@ class QueueAssignment:
         queue = owned.queue
         try:
             start, stored = await self.starts.find(queue)
+        except AccessDeniedError as error:
+            self._refusals.refused(_taking(queue.broker_name), error)
+            return False
         except RocketBoxError as error:
             self._told.tell(
                 logging.WARNING, self._clock.monotonic(), ("start", queue),
@@ -546,6 +557,11 @@ class QueueAssignment:
             await messages.idle()
         if owned.messages is fresh:
             self._start_pull(owned)
+
+
+def _taking(broker_name: str) -> str:
+    """What is refused where a queue can be neither locked nor begun, in words."""
+    return f"taking queues at {broker_name}"
 
 
 async def _cancel(tasks: Iterable[SupervisedTask]) -> None:

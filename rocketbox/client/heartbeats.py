@@ -4,6 +4,9 @@ Each address has a turn of its own, so a broker that does not answer keeps no he
 for while a heartbeat to an address is under way is one more after it, however often it is asked. What a heartbeat says
 and which brokers there are is ``instance``'s part.
 
+A heartbeat of which a broker refuses one group is no heartbeat of any of them. So the groups are told one by one then,
+and who is refused is left out of what is said of the others, until it is allowed (``refusals``).
+
 Source: Apache RocketMQ 5.x ``MQClientInstance.sendHeartbeatToAllBroker``. Unlike there: side by side, and what is asked
 for during a round is not dropped (a broker may then refuse pulls for 30 s); and a connection on which an answer is
 awaited and nothing has come for 15 s gets one, so that a half-open link (the other machine lost power, a firewall its
@@ -14,15 +17,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import anyio
 
 from rocketbox.client.api import groups as groups_api
 from rocketbox.client.failure_log import PERIOD
 from rocketbox.client.options import ClientOptions
+from rocketbox.client.refusals import Refusals
 from rocketbox.clock import Clock
-from rocketbox.errors import RocketBoxError
+from rocketbox.errors import AccessDeniedError, RocketBoxError
 from rocketbox.protocol.bodies import HeartbeatData
+from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER
 from rocketbox.rare_log import RareLog
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.tasks import Supervisor
@@ -48,7 +54,7 @@ class Heartbeats:
     """Sends what ``data`` says (None: there is nothing to tell) to ``addresses``.
 
     ``greeted`` is called after the first heartbeat over a new connection was answered: that broker knows this client
-    now, and may not have before.
+    now, and may not have before. ``refusals`` gives those of a consumer group.
     """
 
     def __init__(
@@ -61,6 +67,7 @@ class Heartbeats:
         addresses: Callable[[], Iterable[str]],
         data: Callable[[], HeartbeatData | None],
         greeted: Callable[[], None],
+        refusals: Callable[[str], Refusals],
     ) -> None:
         self._remoting = remoting
         self._clock = clock
@@ -69,6 +76,8 @@ class Heartbeats:
         self._addresses = addresses
         self._data = data
         self._greeted = greeted
+        self._refusals = refusals
+        self._refused: dict[str, set[str]] = {}  # the groups that a broker refuses, by its address
         self._turns: dict[str, _Turn] = {}
         self._new_connections: set[str] = set()
         self._answered: set[str] = set()
@@ -122,6 +131,7 @@ class Heartbeats:
         self._told.over(address)
         self._answered.discard(address)
         self._failures.pop(address, None)
+        self._refused.pop(address, None)
         self._new_connections.discard(address)
 
     def _next(self, address: str) -> anyio.Event:
@@ -154,7 +164,11 @@ class Heartbeats:
         if data is None or address not in self._addresses():
             return
         try:
-            await groups_api.send_heartbeat(self._remoting, address, data, timeout=self._options.api_timeout)
+            if not await self._tell_of_all(address, data):
+                return
+        except AccessDeniedError as error:  # which is logged
+            self._failures[address] = str(error)
+            return
         except RocketBoxError as error:
             self._failures[address] = str(error)
             self._told.tell(
@@ -168,3 +182,45 @@ class Heartbeats:
         if address in self._new_connections:
             self._new_connections.discard(address)
             self._greeted()
+
+    async def _tell_of_all(self, address: str, data: HeartbeatData) -> bool:
+        """Tell a broker of all groups that it does not refuse, and now and then of those that it does.
+
+        Whether it was told of any. Raises AccessDeniedError when it refuses all of them.
+        """
+        parts = {each.group_name: replace(data, producer_data_set=(), consumer_data_set=(each,))
+                 for each in data.consumer_data_set}  # fmt: skip
+        if data.producer_data_set:
+            parts[CLIENT_INNER_PRODUCER] = replace(data, consumer_data_set=())
+        refused = self._refused.setdefault(address, set())
+        refused.intersection_update(parts)
+        doing = f"a heartbeat to {address}"
+        together = [name for name in parts if name not in refused]
+        if together:
+            consumers = tuple(each for each in data.consumer_data_set if each.group_name in together)
+            producers = data.producer_data_set if CLIENT_INNER_PRODUCER in together else ()
+            try:
+                await self._tell(address, replace(data, producer_data_set=producers, consumer_data_set=consumers))
+            except AccessDeniedError:
+                refused.update(together)
+                together = []
+        failure: AccessDeniedError | None = None
+        for name in [name for name in parts if name in refused]:
+            refusals = self._refusals(name)
+            if refusals.rest(doing):
+                continue
+            try:
+                await self._tell(address, parts[name])
+            except AccessDeniedError as error:
+                refusals.refused(doing, error)
+                failure = error
+            else:
+                refusals.allowed(doing)
+                refused.discard(name)
+                together.append(name)
+        if failure is not None and not together:
+            raise failure
+        return bool(together)
+
+    async def _tell(self, address: str, data: HeartbeatData) -> None:
+        await groups_api.send_heartbeat(self._remoting, address, data, timeout=self._options.api_timeout)

@@ -37,6 +37,7 @@ from rocketbox.client.member_requests import (
 from rocketbox.client.name_servers import NameServers, parse_name_servers
 from rocketbox.client.namespace_header import NamespaceHeader
 from rocketbox.client.options import ClientOptions
+from rocketbox.client.refusals import Refusals
 from rocketbox.client.route_table import RouteTable
 from rocketbox.client.routes import TopicRoute
 from rocketbox.client.unbuilt import refuse_unbuilt
@@ -173,10 +174,13 @@ class MQClientInstance:
         self._lookups: dict[str, _Lookup] = {}
         self._consumers: dict[str, ConsumerMember] = {}
         self._producers: dict[str, ProducerMember] = {}
+        self._refusals: dict[str, Refusals] = {}
         self._heartbeats = Heartbeats(
             self.remoting, self.clock, self.tasks, self.options,
-            addresses=self._beaten, data=self._heartbeat, greeted=self._greeted,
+            addresses=self._beaten, data=self._heartbeat, greeted=self._greeted, refusals=self.refusals,
         )  # fmt: skip
+        if self.keys is not None:
+            self.keys.on_renewed.append(self._forgive)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -321,6 +325,19 @@ class MQClientInstance:
                 )
             except RocketBoxError as error:
                 _log.debug("unregister %s at %s: %s", producer_group or consumer_group, address, error)
+
+    def refusals(self, group: str) -> Refusals:
+        """What servers refuse to a consumer group of this client."""
+        found = self._refusals.get(group)
+        if found is None:
+            look = self.keys.look if self.keys is not None else lambda: None
+            found = self._refusals[group] = Refusals(group, self.clock, look)
+        return found
+
+    def _forgive(self, keys: Credentials) -> None:
+        """New keys: what was refused may be allowed to them."""
+        for each in self._refusals.values():
+            each.forgive()
 
     def _serve(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return CONSUMER_REQUESTS[RequestCode(request.code)].serve(self._consumers, request, self.namespace)

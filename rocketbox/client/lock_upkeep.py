@@ -21,7 +21,7 @@ from rocketbox.client.membership import Membership
 from rocketbox.client.owned_queue import OwnedQueue
 from rocketbox.client.process_queue import LOCK_EXPIRY
 from rocketbox.client.queue_locks import QueueLocks
-from rocketbox.errors import RocketBoxError
+from rocketbox.errors import AccessDeniedError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.rare_log import RareLog
 from rocketbox.tasks import SupervisedTask
@@ -63,6 +63,7 @@ class LockUpkeep:
         self._dropped = dropped
         self._answered = answered
         self._refreshes: dict[str, SupervisedTask] = {}  # by broker name
+        self._refusals = membership.refusals
         self._losses = 0  # of connections to brokers
         self._told = RareLog(_log, PERIOD)
 
@@ -129,6 +130,9 @@ class LockUpkeep:
                     return
                 try:
                     await self._confirm_at(broker_name, open_)
+                except AccessDeniedError as error:
+                    self._refusals.refused(f"confirming locks at {broker_name}", error)
+                    await self._refusals.pause(f"confirming locks at {broker_name}")
                 except RocketBoxError as error:
                     self._told.tell(
                         logging.WARNING, self._clock.monotonic(), ("refresh", broker_name),
@@ -160,6 +164,7 @@ class LockUpkeep:
         """Have a broker say which of these locks this member still has. Raises RocketBoxError."""
         now, losses, address = self._clock.monotonic(), self._losses, self._instance.routes.master(broker_name)
         given = await self._locks.lock(broker_name, [owned.queue for owned in asked])
+        self._refusals.allowed(f"confirming locks at {broker_name}")
         self._answered(asked)  # the request may have overtaken their unlocking
         if losses != self._losses:
             return  # the broker may have forgotten what it just said

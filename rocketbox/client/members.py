@@ -20,7 +20,7 @@ from rocketbox.client.allocation import AllocationStrategy, sort_client_ids
 from rocketbox.client.api.groups import consumer_ids
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.subscriptions import Subscriptions
-from rocketbox.errors import BrokerError, ClientError, NoRouteError, RocketBoxError
+from rocketbox.errors import AccessDeniedError, BrokerError, ClientError, NoRouteError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.safe_repr import safe_repr
@@ -110,7 +110,7 @@ class GroupMembers:
         try:
             return await consumer_ids(instance.remoting, address, self._group, timeout=instance.options.api_timeout)
         except BrokerError as error:
-            if error.code == ResponseCode.SYSTEM_ERROR:
+            if error.code == ResponseCode.SYSTEM_ERROR and not isinstance(error, AccessDeniedError):
                 return []  # how a broker says that it knows no member
             raise
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.options import ConsumerOptions
+from rocketbox.client.refusals import Refusals
 from rocketbox.client.subscriptions import Subscriptions
 from rocketbox.tasks import Supervisor
 
@@ -15,11 +16,13 @@ __all__ = ["Membership"]
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """Of one consumer. ``again`` asks for another round of rebalancing; its tasks are ``tasks``'."""
+    """Of one consumer. ``again`` asks for another round of rebalancing, after a second or after what is given; its
+    tasks are ``tasks``', what servers refuse it ``refusals``'."""
 
     group: str
     instance: MQClientInstance
     options: ConsumerOptions
     subscriptions: Subscriptions
     tasks: Supervisor
-    again: Callable[[], None]
+    again: Callable[..., None]
+    refusals: Refusals

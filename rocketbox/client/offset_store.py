@@ -20,7 +20,7 @@ from rocketbox.client.api.offsets import query_consumer_offset, update_consumer_
 from rocketbox.client.failure_log import PERIOD
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.process_queue import ProcessQueue
-from rocketbox.errors import RemotingError, RocketBoxError
+from rocketbox.errors import AccessDeniedError, RemotingError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.rare_log import RareLog
 from rocketbox.tasks import Supervisor
@@ -94,7 +94,7 @@ class RemoteOffsetStore:
 
     async def _persist_at(self, broker_name: str, queues: Sequence[ProcessQueue], wait: bool) -> None:
         if wait:
-            await self._persist_each(queues)
+            await self._persist_each(queues, last=True)
         elif broker_name not in self._busy:
             self._busy.add(broker_name)
             try:
@@ -102,9 +102,10 @@ class RemoteOffsetStore:
             finally:
                 self._busy.remove(broker_name)
 
-    async def _persist_each(self, queues: Sequence[ProcessQueue]) -> None:
-        """Those of one broker."""
+    async def _persist_each(self, queues: Sequence[ProcessQueue], *, last: bool = False) -> None:
+        """Those of one broker; ``last``: nobody tries again, so that what was refused is asked for once more."""
         instance = self._instance
+        refusals = instance.refusals(self._group)
         for messages in queues:
             while (under_way := self._under_way.get(messages.queue)) is not None:
                 await under_way.wait()
@@ -112,6 +113,9 @@ class RemoteOffsetStore:
             # would overwrite what its next owner has committed.
             queue, offset = messages.queue, messages.commit_offset
             if self._acknowledged.get(queue) == offset or messages.dropped:
+                continue
+            doing = f"committing offsets of {queue.topic}"
+            if not last and refusals.rest(doing):
                 continue
             over = self._under_way[queue] = anyio.Event()
             try:
@@ -123,6 +127,8 @@ class RemoteOffsetStore:
                     offset,
                     timeout=OFFSET_TIMEOUT,
                 )
+            except AccessDeniedError as error:
+                refusals.refused(doing, error)
             except RocketBoxError as error:
                 self._told.tell(
                     logging.WARNING, instance.clock.monotonic(), queue.broker_name,
@@ -132,6 +138,7 @@ class RemoteOffsetStore:
                     return  # its other queues would only wait as long
             else:
                 self._acknowledged[queue] = offset
+                refusals.allowed(doing)
                 self._told.over(queue.broker_name)
             finally:
                 del self._under_way[queue]

@@ -20,7 +20,7 @@ from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.options import ConsumerOptions
 from rocketbox.client.process_queue import FlowLimits, ProcessQueue
 from rocketbox.client.subscriptions import Subscriptions
-from rocketbox.errors import BrokerError, CodecMissingError, RemoteProtocolError, RocketBoxError
+from rocketbox.errors import AccessDeniedError, BrokerError, CodecMissingError, RemoteProtocolError, RocketBoxError
 from rocketbox.message import MessageExt, Property
 from rocketbox.protocol.codes import MASTER_ID, PullSysFlag, ResponseCode, retry_topic
 from rocketbox.protocol.headers import PullMessageRequestHeader
@@ -81,6 +81,7 @@ class PullLoop:
         self._context = context
         self._clock = context.instance.clock
         self._is_retry = queue.topic == retry_topic(context.group)
+        self._doing = f"reading {queue.topic}"
         self._singly = 0  # so many more pulls are for one message each, to find one that cannot be read
         self._failing_since: float | None = None
         self._logged_at: float | None = None
@@ -107,6 +108,7 @@ class PullLoop:
             if queue.closed:
                 return
             if self._failing_since is not None:
+                context.instance.refusals(context.group).allowed(self._doing)
                 _log.info("group %s: pulling %s works again", context.group, queue.queue)
                 self._failing_since = None
             if result.status is PullStatus.FOUND and (await context.gate() or queue.over_budget):
@@ -212,9 +214,14 @@ class PullLoop:
         code = error.code if isinstance(error, BrokerError) else None
         if self._failing_since is None:
             self._failing_since, self._logged_at = self._clock.monotonic(), None
-        if self._may_log():
+        if not isinstance(error, AccessDeniedError) and self._may_log():
             _log.warning("group %s: pulling %s failed, it is tried again: %s", context.group, queue.queue, error)
         self._broker_id = MASTER_ID  # who was suggested may be the one that fails
+        if isinstance(error, AccessDeniedError):
+            refusals = context.instance.refusals(context.group)
+            refusals.refused(self._doing, error)
+            await refusals.pause(self._doing)
+            return
         if code == ResponseCode.FLOW_CONTROL:
             await self._clock.sleep(AFTER_FLOW_CONTROL)
             return

@@ -76,7 +76,8 @@ class ConsumerState:
     """What health shows of a consumer. ``topics_without_route`` are subscribed, and no name server knows them.
 
     ``hung_handlers`` are the lines at which all threads of its def handlers hang, for which it does not pull.
-    ``missing_codecs`` are those with which messages came that cannot be read here; they come back later.
+    ``missing_codecs`` are those with which messages came that cannot be read here; they come back later. ``refused`` is
+    what servers refuse this group: which permission of which user is missing, or that its keys are not taken.
     """
 
     group: str
@@ -87,6 +88,7 @@ class ConsumerState:
     topics_without_route: tuple[str, ...]
     hung_handlers: tuple[str, ...]
     missing_codecs: tuple[str, ...]
+    refused: tuple[str, ...]
     tasks: tuple[TaskHealth, ...]
 
     @property
@@ -158,7 +160,7 @@ class PushConsumer:
         offsets: OffsetStore = self._local_offsets or RemoteOffsetStore(group, instance)
         membership = Membership(
             group=group, instance=instance, options=self._options, subscriptions=self._subscriptions,
-            tasks=self._tasks, again=self._rebalancer.again,
+            tasks=self._tasks, again=self._rebalancer.again, refusals=instance.refusals(group),
         )  # fmt: skip
         self._queues = QueueAssignment(
             membership,
@@ -481,6 +483,7 @@ class PushConsumer:
             topics_without_route=tuple(sorted(self.missing_topics)),
             hung_handlers=self.threads.hung,
             missing_codecs=self.missing_codecs,
+            refused=self._instance.refusals(self._group).missing if self._running else (),
             tasks=tuple(self._tasks.health()) if self._running else (),
         )
 

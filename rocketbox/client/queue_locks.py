@@ -19,7 +19,7 @@ import anyio
 
 from rocketbox.client.api.groups import lock_queues, unlock_queues
 from rocketbox.client.instance import MQClientInstance
-from rocketbox.errors import RocketBoxError
+from rocketbox.errors import AccessDeniedError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.rare_log import RareLog
 
@@ -79,6 +79,8 @@ class QueueLocks:
         try:
             try:
                 await self._ask_to_unlock(broker_name, queues)
+            except AccessDeniedError as error:  # as often as it is tried; the locks end in 60 s
+                _log.debug("group %s: cannot unlock queues at %s: %s", self._group, broker_name, error)
             except RocketBoxError:
                 await self._instance.clock.sleep(UNLOCK_AGAIN)
                 await self._ask_to_unlock(broker_name, queues)

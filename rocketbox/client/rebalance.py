@@ -38,9 +38,9 @@ class Rebalancer:
         """Something changed: have a round now, or 0.2 s after the start of the last one."""
         self._have_one_at(self._began + AFTER_A_CHANGE)
 
-    def again(self) -> None:
-        """The last round did not get all that it wanted: have another one a second after its start."""
-        self._have_one_at(self._began + AFTER_A_FAILURE)
+    def again(self, after: float = AFTER_A_FAILURE) -> None:
+        """The last round did not get all that it wanted: have another one a second after its start, or ``after``."""
+        self._have_one_at(self._began + max(after, AFTER_A_FAILURE))
 
     async def now(self) -> None:
         """Return when a round has begun after this call; it does not wait its turn."""

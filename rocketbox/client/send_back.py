@@ -3,6 +3,10 @@
 First the broker that has the message is asked to copy it (code 36); when it cannot, the message is sent to the retry
 topic like a new one, to any broker of it, as it came: whatever a handler made of its body and properties.
 
+A user who may consume for the group may do both, with ACL 1.0 and 2.0. The second is sent in the consumer group's name:
+ACL 1.0 looks for the permission on the group that sends (Java's client sends it as CLIENT_INNER_PRODUCER, which takes
+one more). Where both are refused, the message stays here, uncommitted, and is handled again every 5 s.
+
 Source: Apache RocketMQ 5.x ``DefaultMQPushConsumerImpl.sendMessageBack``.
 """
 
@@ -14,15 +18,16 @@ from rocketbox.client.api.groups import send_message_back
 from rocketbox.client.instance import MQClientInstance
 from rocketbox.client.outcomes import DEAD_LETTER
 from rocketbox.client.sending import Sender
-from rocketbox.errors import NotDurableError, RocketBoxError
+from rocketbox.errors import AccessDeniedError, NotDurableError, RocketBoxError
 from rocketbox.message import MessageExt, Property, decode_properties
-from rocketbox.protocol.codes import CLIENT_INNER_PRODUCER, MessageSysFlag, retry_topic
+from rocketbox.protocol.codes import MessageSysFlag, retry_topic
 
 __all__ = ["DEFAULT_MAX_RECONSUME_TIMES", "FIRST_RETRY_LEVEL", "SendBack"]
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_MAX_RECONSUME_TIMES = 16
+_DOING = "giving failed messages back"
 SEND_BACK_TIMEOUT = 5.0  # seconds
 FIRST_RETRY_LEVEL = 3  # 10 s; one level more with each return
 
@@ -33,7 +38,7 @@ class SendBack:
     def __init__(self, group: str, instance: MQClientInstance) -> None:
         self._group = group
         self._instance = instance
-        self._sender = Sender(CLIENT_INNER_PRODUCER, instance)
+        self._sender = Sender(group, instance)
 
     async def send_back(self, message: MessageExt, delay_level: int, max_reconsume_times: int) -> bool:
         """Whether the message is safe at a broker again; False, after it was logged, when no broker took it.
@@ -42,6 +47,9 @@ class SendBack:
         """
         most = DEFAULT_MAX_RECONSUME_TIMES if max_reconsume_times < 0 else max_reconsume_times
         instance = self._instance
+        refusals = instance.refusals(self._group)
+        if refusals.rest(_DOING):
+            return False
         try:
             await send_message_back(
                 instance.remoting,
@@ -52,12 +60,16 @@ class SendBack:
                 max_reconsume_times=most,
                 timeout=SEND_BACK_TIMEOUT,
             )
+        except AccessDeniedError as error:
+            refusals.refused(_DOING, error)
+            return await self._send_again(message, delay_level, most)
         except RocketBoxError as error:
             _log.warning(
                 "group %s: %s did not take message %s back, it is sent to the retry topic: %s",
                 self._group, message.broker_name, message.msg_id, error,
             )  # fmt: skip
             return await self._send_again(message, delay_level, most)
+        refusals.allowed(_DOING)
         return True
 
     async def _send_again(self, message: MessageExt, delay_level: int, most: int) -> bool:
@@ -82,6 +94,9 @@ class SendBack:
             )
         except NotDurableError:
             return True  # stored, as safely as that broker can
+        except AccessDeniedError as error:
+            self._instance.refusals(self._group).refused(_DOING, error)
+            return False
         except RocketBoxError as error:
             _log.warning(
                 "group %s: message %s could not be sent back at all, it is handled again here: %s",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from rocketbox.client.failure_log import PERIOD
 from rocketbox.client.members import GroupMembers
 from rocketbox.client.membership import Membership
-from rocketbox.errors import RocketBoxError
+from rocketbox.errors import AccessDeniedError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.rare_log import RareLog
 from rocketbox.tasks import SupervisedTask
@@ -23,6 +23,8 @@ from rocketbox.tasks import SupervisedTask
 __all__ = ["Share", "Shares"]
 
 _log = logging.getLogger(__name__)
+
+LONG_AFTER = 5.0  # seconds until a member is looked for again that servers refuse to know
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Shares:
         self._inquiries: dict[str, SupervisedTask] = {}  # by topic
         self._asked_meanwhile: set[str] = set()  # topics that a round wanted an answer for later than the one under way
         self._closed = False
+        self._refusals = membership.refusals
         self._told = RareLog(_log, PERIOD)
 
     @property
@@ -86,13 +89,20 @@ class Shares:
         self._inquiries[topic] = self._tasks.start(f"queues of {topic}", self._inquire, topic, restart=False)
 
     async def _inquire(self, topic: str) -> None:
+        doing = f"asking who is in the group, for {topic}"
         try:
+            if rest := self._refusals.rest(doing):
+                self._again(rest)
+                return
             share = await self._find(topic)
+            self._refusals.allowed(doing)
             if share is None:
                 self._instance.request_heartbeat()  # no broker that answers knows this member (yet, or any more)
-                self._again()
+                self._again(LONG_AFTER if self._refusals else 0.0)  # or none may be told of it
             elif not self._closed and topic in self._subscriptions.topics:
                 self._decide(topic, share)
+        except AccessDeniedError as error:
+            self._again(self._refusals.refused(doing, error))
         except RocketBoxError as error:
             self._told.tell(
                 logging.WARNING, self._clock.monotonic(), ("rebalance", topic),

@@ -161,6 +161,8 @@ class ListenerContainer:
         ready, reason = self._status is ContainerStatus.RUNNING, self._reason
         if ready and (missing := self.consumer.missing_topics):
             ready, reason = False, f"waits for topic {', '.join(missing)}, which no name server knows yet"
+        if ready and now.refused:
+            ready, reason = False, f"the servers refuse it: {'; '.join(now.refused)}"
         if ready and now.hung_handlers:
             ready, reason = False, f"all threads of its def handlers hang: {'; '.join(now.hung_handlers)}"
         if ready and now.missing_codecs:

@@ -596,8 +596,9 @@ async def test_a_fault_of_our_own_while_queues_are_taken_costs_one_round(
         subscriptions.put("T", "*", handle, SelectorType.TAG, 1)
         rounds = Rebalancer(lambda: queues.rebalance(), 20.0, clock)
         membership = Membership(
-            group="g", instance=instance, options=options, subscriptions=subscriptions, tasks=tasks, again=rounds.again
-        )
+            group="g", instance=instance, options=options, subscriptions=subscriptions, tasks=tasks, again=rounds.again,
+            refusals=instance.refusals("g"),
+        )  # fmt: skip
         queues = QueueAssignment(membership, offsets=FaultyOffsets(1), locks=None, pull=pull, offer=lambda _: None)
         tasks.start("rounds", rounds.run)
         tasks.start("route", instance.find_route, "T")
