@@ -1,0 +1,137 @@
+"""Apache's servers with access control on, and users who may do what a test says: ACL 1.0 of 4.x, ACL 2.0 of 5.x.
+
+What a user may do is said as the table in docs/how-to/users-and-keys.md does, for both; there it is read from.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from rocketbox.client import ClientOptions, Credentials, MQClientInstance
+from rocketbox.client.api.answers import ask
+from rocketbox.protocol.command import RemotingCommand
+from tests.conformance.apache import ROOT, ApacheServers, apache_servers, home
+
+__all__ = ["ADMIN", "AclServers", "May", "acl_servers", "documented"]
+
+ADMIN = Credentials(access_key="administrator", secret_key="secret-of-the-administrator")
+
+CREATE_USER, UPDATE_USER, CREATE_ACL, UPDATE_ACL = 3001, 3002, 3006, 3007
+AUTH = "org.apache.rocketmq.auth"
+ACL_2 = {
+    "authenticationEnabled": "true",
+    "authenticationProvider": f"{AUTH}.authentication.provider.DefaultAuthenticationProvider",
+    "authenticationMetadataProvider": f"{AUTH}.authentication.provider.LocalAuthenticationMetadataProvider",
+    "authorizationEnabled": "true",
+    "authorizationProvider": f"{AUTH}.authorization.provider.DefaultAuthorizationProvider",
+    "authorizationMetadataProvider": f"{AUTH}.authorization.provider.LocalAuthorizationMetadataProvider",
+    "initAuthenticationUser": json.dumps({"username": ADMIN.access_key, "password": ADMIN.secret_key}),
+    "innerClientAuthenticationCredentials": json.dumps({"accessKey": ADMIN.access_key, "secretKey": ADMIN.secret_key}),
+}
+
+
+@dataclass(frozen=True)
+class May:
+    """What a user may: resources with their permissions, as each of the two says it."""
+
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """Of ``plain_acl.yml``: PUB, SUB or both."""
+    groups: Mapping[str, str] = field(default_factory=dict)
+    policies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of ACL 2.0: actions by ``Topic:name`` or ``Group:name``."""
+
+    def __or__(self, other: May) -> May:
+        return May(
+            {**self.topics, **other.topics}, {**self.groups, **other.groups}, {**self.policies, **other.policies}
+        )
+
+
+def documented(purpose: str) -> May:
+    """What the row of the page gives whose first column begins with purpose."""
+    page = (ROOT / "docs" / "how-to" / "users-and-keys.md").read_text("utf-8")
+    table = page.partition("## What the user has to be allowed")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split(" | ") for line in table.splitlines() if line.startswith(f"| {purpose}")]
+    ((_, four, five),) = rows
+    plain = re.findall(r"`(topic|group)Perms: ([^`=]+)=([A-Z|]+)`", four)
+    policies = re.findall(r"`([A-Z][\w,]*)` on `((?:Topic|Group):[^`]+)`", five)
+    assert plain, f"no permissions of 4.9 in the row of {purpose!r}"
+    assert policies, f"no permissions of 5.x in the row of {purpose!r}"
+    return May(
+        {name: permission for kind, name, permission in plain if kind == "topic"},
+        {name: permission for kind, name, permission in plain if kind == "group"},
+        {resource: tuple(actions.split(",")) for actions, resource in policies},
+    )
+
+
+class AclServers:
+    """Servers with access control, whose users may be changed while they run."""
+
+    def __init__(self, servers: ApacheServers, plain_acl: Path | None) -> None:
+        self.name_server = servers.name_server
+        self._broker = servers.broker
+        self._plain_acl = plain_acl
+        self._accounts: dict[str, dict[str, object]] = {}
+        self._known: set[str] = set()
+
+    @property
+    def has_acl_1(self) -> bool:
+        return self._plain_acl is not None
+
+    async def let(self, user: Credentials, may: May) -> None:
+        """Make the user, or change it: its secret key, and what it may. Brokers of 4.x read it within a second."""
+        self._accounts[user.access_key] = account(user, may)
+        if self._plain_acl is not None:
+            self._plain_acl.write_text(plain_acl(self._accounts.values()))
+            return
+        known = user.access_key in self._known
+        self._known.add(user.access_key)
+        who = {"username": user.access_key, "password": user.secret_key, "userType": "Normal", "userStatus": "enable"}
+        entries = [{"resource": resource, "actions": actions, "sourceIps": [], "decision": "Allow"}
+                   for resource, actions in may.policies.items()]  # fmt: skip
+        subject = f"User:{user.access_key}"
+        acl = {"subject": subject, "policies": [{"policyType": "Custom", "entries": entries}]}
+        async with MQClientInstance(self.name_server, options=ClientOptions(credentials=ADMIN)) as instance:
+            for code, fields, body in (
+                (UPDATE_USER if known else CREATE_USER, {"username": user.access_key}, who),
+                *([(UPDATE_ACL if known else CREATE_ACL, {"subject": subject}, acl)] if entries else []),
+            ):
+                command = RemotingCommand.request(code, fields, json.dumps(body).encode())
+                await ask(instance.remoting, self._broker, command, timeout=10)
+
+
+def account(user: Credentials, may: May) -> dict[str, object]:
+    return {
+        "accessKey": user.access_key,
+        "secretKey": user.secret_key,
+        "defaultTopicPerm": "DENY",
+        "defaultGroupPerm": "DENY",
+        "topicPerms": [f"{name}={permission}" for name, permission in may.topics.items()],
+        "groupPerms": [f"{name}={permission}" for name, permission in may.groups.items()],
+    }
+
+
+def plain_acl(accounts: Iterable[Mapping[str, object]]) -> str:
+    admin = {"accessKey": ADMIN.access_key, "secretKey": ADMIN.secret_key, "admin": True}
+    return yaml.safe_dump({"globalWhiteRemoteAddresses": [], "accounts": [admin, *map(dict, accounts)]})
+
+
+@contextmanager
+def acl_servers(folder: Path, version: str, **settings: str) -> Iterator[AclServers]:
+    """A name server and broker of a version on which nobody but ADMIN may do anything."""
+    home(folder)
+    if version.startswith("4."):
+        file = folder / "conf" / "plain_acl.yml"
+        file.write_text(plain_acl(()))
+        with apache_servers(folder, version, aclEnable="true", **settings) as servers:
+            yield AclServers(servers, file)
+        return
+    (folder / "conf" / "tools.yml").write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
+    with apache_servers(folder, version, authConfigPath=folder / "auth", **ACL_2, **settings) as servers:
+        yield AclServers(servers, None)
