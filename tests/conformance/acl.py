@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import anyio
 import yaml
 
 from rocketbox.client import ClientOptions, Credentials, MQClientInstance
 from rocketbox.client.api.answers import ask
+from rocketbox.errors import AccessDeniedError
 from rocketbox.protocol.command import RemotingCommand
 from tests.conformance.apache import ROOT, ApacheServers, apache_servers, home
 
@@ -23,6 +25,7 @@ __all__ = ["ADMIN", "AclServers", "May", "acl_servers", "documented"]
 
 ADMIN = Credentials(access_key="administrator", secret_key="secret-of-the-administrator")
 
+GET_RUNTIME_INFO = 28
 CREATE_USER, UPDATE_USER, CREATE_ACL, UPDATE_ACL = 3001, 3002, 3006, 3007
 AUTH = "org.apache.rocketmq.auth"
 ACL_2 = {
@@ -104,6 +107,21 @@ class AclServers:
             ):
                 command = RemotingCommand.request(code, fields, json.dumps(body).encode())
                 await ask(instance.remoting, self._broker, command, timeout=10)
+
+    async def until_known(self, user: Credentials) -> None:
+        """Return when the broker takes the user's keys: those of 4.x look at their file every 5 s."""
+        async with MQClientInstance(self.name_server, options=ClientOptions(credentials=user)) as instance:
+            with anyio.fail_after(30):
+                while True:
+                    request = RemotingCommand.request(GET_RUNTIME_INFO)
+                    try:
+                        await ask(instance.remoting, self._broker, request, timeout=10)
+                    except AccessDeniedError as error:
+                        if not error.wrong_keys:
+                            return
+                        await anyio.sleep(0.1)
+                    else:
+                        return
 
 
 def account(user: Credentials, may: May) -> dict[str, object]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.conformance.acl import AclServers, acl_servers
 from tests.conformance.apache import EACH_VERSION
 from tests.conformance.servers import EMBEDDED, running_name_server
 
@@ -20,6 +21,13 @@ def anyio_backend() -> str:
 def name_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with running_name_server(request.param, tmp_path_factory.mktemp(request.param)) as address:
         yield address
+
+
+@pytest.fixture(scope="session", params=EACH_VERSION)
+def acl(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AclServers]:
+    """Apache's servers of each version with access control; who may do what is said by the module that uses them."""
+    with acl_servers(tmp_path_factory.mktemp(request.param), request.param, traceTopicEnable="true") as servers:
+        yield servers
 
 
 @pytest.fixture

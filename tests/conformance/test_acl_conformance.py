@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from types import ModuleType
 
 import anyio
@@ -12,44 +10,14 @@ import pytest
 from rocketbox.client import Admin, ClientOptions, ConsumerOptions, Credentials, Producer, PushConsumer
 from rocketbox.errors import AccessDeniedError, ConfigurationError
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt
-from tests.conformance.apache import EACH_VERSION, apache_servers, home
+from tests.conformance.acl import ADMIN, AclServers, documented
 from tests.support.framework.services import ServiceMaker
 
 pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
 
-ADMIN = Credentials(access_key="administrator", secret_key="secret-of-the-administrator")
 PUBLISHER = Credentials(access_key="publisher", secret_key="secret-of-the-publisher")
 SUBSCRIBER = Credentials(access_key="subscriber", secret_key="secret-of-the-subscriber")
 SECONDS = 30.0
-
-PLAIN_ACL = f"""
-globalWhiteRemoteAddresses: []
-accounts:
-- {{accessKey: {ADMIN.access_key}, secretKey: {ADMIN.secret_key}, admin: true}}
-- accessKey: {PUBLISHER.access_key}
-  secretKey: {PUBLISHER.secret_key}
-  defaultTopicPerm: DENY
-  defaultGroupPerm: DENY
-  topicPerms: [departures=PUB]
-- accessKey: {SUBSCRIBER.access_key}
-  secretKey: {SUBSCRIBER.secret_key}
-  defaultTopicPerm: DENY
-  defaultGroupPerm: DENY
-  topicPerms: [departures=SUB]
-  groupPerms: [board=SUB]
-"""
-
-AUTH = "org.apache.rocketmq.auth"
-ACL_2 = {
-    "authenticationEnabled": "true",
-    "authenticationProvider": f"{AUTH}.authentication.provider.DefaultAuthenticationProvider",
-    "authenticationMetadataProvider": f"{AUTH}.authentication.provider.LocalAuthenticationMetadataProvider",
-    "authorizationEnabled": "true",
-    "authorizationProvider": f"{AUTH}.authorization.provider.DefaultAuthorizationProvider",
-    "authorizationMetadataProvider": f"{AUTH}.authorization.provider.LocalAuthorizationMetadataProvider",
-    "initAuthenticationUser": json.dumps({"username": ADMIN.access_key, "password": ADMIN.secret_key}),
-    "innerClientAuthenticationCredentials": json.dumps({"accessKey": ADMIN.access_key, "secretKey": ADMIN.secret_key}),
-}
 
 
 @pytest.fixture
@@ -57,29 +25,17 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="module", params=EACH_VERSION)
-def name_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def name_server(acl: AclServers) -> str:
     """Of a broker on which the publisher may send to departures, and the subscriber read it in group board."""
-    folder = tmp_path_factory.mktemp(request.param)
-    home(folder)
-    if request.param.startswith("4."):
-        (folder / "conf" / "plain_acl.yml").write_text(PLAIN_ACL)
-        with apache_servers(folder, request.param, aclEnable="true") as servers:
-            yield servers.name_server
-        return
-    (folder / "conf" / "tools.yml").write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
-    with apache_servers(folder, request.param, authConfigPath=folder / "auth", **ACL_2) as servers:
-        cluster = ("-c", "DefaultCluster")
-        for user in (PUBLISHER, SUBSCRIBER):
-            servers.admin("createUser", *cluster, "-u", user.access_key, "-p", user.secret_key, "-t", "Normal")
-        for user, resources, action in (
-            (PUBLISHER, "Topic:departures", "Pub"),
-            (SUBSCRIBER, "Topic:departures", "Sub,Get"),  # Get: where its queues end, for a new group
-            (SUBSCRIBER, "Group:board", "Sub"),
-        ):
-            servers.admin("createAcl", *cluster, "-s", f"User:{user.access_key}", "-r", resources, "-a", action,
-                          "-d", "Allow")  # fmt: skip
-        yield servers.name_server
+    anyio.run(_prepare, acl)
+    return acl.name_server
+
+
+async def _prepare(acl: AclServers) -> None:
+    await acl.let(PUBLISHER, documented("send to"))
+    await acl.let(SUBSCRIBER, documented("listen to it"))
+    await acl.until_known(PUBLISHER)
 
 
 @pytest.fixture
