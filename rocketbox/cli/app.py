@@ -11,6 +11,7 @@ from rocketbox.cli.broker import CONTEXT_SETTINGS, broker
 from rocketbox.cli.doctor import doctor
 from rocketbox.cli.new import new
 from rocketbox.cli.run import run
+from rocketbox.cli.secure import secure
 from rocketbox.cli.spark import spark
 from rocketbox.cli.store import store
 from rocketbox.version import __version__
@@ -46,6 +47,7 @@ app.command("broker", context_settings=CONTEXT_SETTINGS)(broker)
 app.command("schema")(settings.schema)  # takes no settings: any other option is a mistake
 app.command("new")(new)
 app.command("doctor")(doctor)
+app.add_typer(secure, name="secure")
 app.add_typer(store, name="store")
 app.add_typer(spark, name="spark")
 

@@ -37,6 +37,7 @@ from tests.benchmarks.scenario import SCENARIOS
 from tests.benchmarks.spark import SPARK, measure_spark, table_of_spark
 from tests.benchmarks.start import STARTS, measure_starts, table_of
 from tests.support.broker.broker_process import BrokerProcess
+from tests.support.certificates import authority, certificate, write
 
 __all__ = ["main"]
 
@@ -46,17 +47,20 @@ FLUSH_TYPES = ["SYNC_FLUSH", "ASYNC_FLUSH"]
 
 @contextlib.contextmanager
 def servers(
-    arguments: argparse.Namespace, flush_disk_type: str, *, needed: bool
+    arguments: argparse.Namespace, flush_disk_type: str, tls: Path | None, *, needed: bool
 ) -> Iterator[tuple[str, str, int | None]]:
-    """(name server, broker, the broker's process id if it is ours)"""
+    """(name server, broker, the broker's process id if it is ours); with the files in ``tls`` for those who want TLS"""
     if arguments.name_server or not needed:
         yield arguments.name_server, arguments.broker, None
         return
+    files = {} if tls is None else {"cert": tls / "server.pem", "key": tls / "server-key.pem"}
     with (
         tempfile.TemporaryDirectory(dir=arguments.directory) as folder,
         BrokerProcess(
             Path(folder),
             f"--flush-disk-type={flush_disk_type}",
+            *(f"--tls-server-{what}-path={path}" for what, path in files.items()),
+            *(["--tls-server-mode=permissive"] if files else []),
             command=[*pinned(1), str(Path(sys.executable).with_name("rocketbox"))],
         ) as broker,
     ):
@@ -99,8 +103,8 @@ def main() -> None:
 
 def measure_all(arguments: argparse.Namespace, tables: list[Table | str]) -> None:
     """Measure what the arguments choose; each table goes into tables when it is whole."""
-    names = [name for name in SCENARIOS if arguments.only in name]
     own = not arguments.name_server
+    names = [name for name in SCENARIOS if arguments.only in name and (own or not SCENARIOS[name].tls)]
     starts = [name for name in STARTS if own and arguments.only in name]
     harness = [name for name in HARNESS if own and arguments.only in name]
     hostile = [name for name in HOSTILE if own and arguments.only in name]
@@ -136,7 +140,10 @@ def measure_all(arguments: argparse.Namespace, tables: list[Table | str]) -> Non
         try:
             for kind, of_kind in runs:
                 if of_kind:
-                    by_kind[kind if own else arguments.broker] = measure(arguments, of_kind, kind, begins)
+                    of_this = by_kind.setdefault(kind if own else arguments.broker, {})
+                    for tls in (False, True):
+                        if alike := [name for name in of_kind if SCENARIOS[name].tls is tls]:
+                            of_this |= measure(arguments, alike, kind, begins)
         finally:
             tables.append(table_of_scenarios(by_kind, title) if by_kind else "")
             tables.append(group_commit(by_kind.get("SYNC_FLUSH", {})))
@@ -164,13 +171,27 @@ def measure_all(arguments: argparse.Namespace, tables: list[Table | str]) -> Non
             tables.append(table_of(measure_starts(starts, arguments.rounds, arguments.directory, begins), title))
 
 
+def made_in(folder: str) -> Path:
+    """The folder, with certificates in it."""
+    for name, made in (("ca", authority()), ("server", certificate())):
+        write(Path(folder), name, made)
+    return Path(folder)
+
+
 def measure(
     arguments: argparse.Namespace, names: list[str], kind: str, begins: Callable[[str], None]
 ) -> dict[str, list[dict[str, float]]]:
     """The rounds of each scenario, but for the first, which warms files, caches and the processor up."""
     results: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     needed = any(SCENARIOS[name].needs_servers for name in names)
-    with servers(arguments, kind, needed=needed) as (name_server, broker, pid):
+    with (
+        tempfile.TemporaryDirectory() as certificates,
+        servers(arguments, kind, made_in(certificates) if SCENARIOS[names[0]].tls else None, needed=needed) as (
+            name_server,
+            broker,
+            pid,
+        ),
+    ):
         for round_number in range(arguments.rounds + 1):
             for name in names:
                 begins(f"{kind}: {name}")
@@ -180,6 +201,7 @@ def measure(
                 done = subprocess.run(
                     [sys.executable, "-m", "tests.benchmarks.scenario", name, f"--topic=bench-{uuid.uuid4().hex[:12]}"]
                     + [f"--name-server={name_server}", f"--broker={broker}", f"--messages={messages}"]
+                    + [f"--ca-file={certificates}/ca.pem"]
                     + ([f"--directory={arguments.directory}"] if arguments.directory else [])
                     + (["--cpu=0"] if (os.cpu_count() or 1) > 1 else []),
                     capture_output=True,

@@ -17,12 +17,13 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import anyio
 
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.store.options import FlushDiskType, StoreOptions
-from rocketbox.client import ClientOptions, ConsumerOptions, Credentials, Producer, PushConsumer
+from rocketbox.client import ClientOptions, ConsumerOptions, Credentials, Producer, PushConsumer, TlsOptions
 from rocketbox.client.outcomes import AnyHandler
 from rocketbox.message import ConsumeFromWhere, Message, MessageExt
 from rocketbox.protocol.stored_message import StoredMessage
@@ -47,6 +48,10 @@ class Run:
     messages: int
     directory: str
     """An empty one, for scenarios that write files."""
+    ca_file: str = ""
+    """Of servers that speak TLS with those who want it."""
+    encrypted: bool = False
+    """Whether the client wants it."""
     filled: bool = False
     """Whether the topic has the messages already that are to be consumed."""
     seconds: float = 0.0
@@ -58,6 +63,10 @@ class Run:
 
     def stop(self) -> None:
         self.seconds, self.cpu = time.perf_counter() - self._wall, self._used() - self._cpu
+
+    def client_options(self, credentials: Credentials | None = None) -> ClientOptions:
+        tls = TlsOptions(ca_file=Path(self.ca_file)) if self.encrypted else None
+        return ClientOptions(credentials=credentials, tls_enable=self.encrypted, tls=tls)
 
     @staticmethod
     def _used() -> float:
@@ -74,7 +83,7 @@ class Run:
 
 
 async def _send_from_tasks(run: Run, tasks: int, credentials: Credentials | None = None) -> None:
-    options = ClientOptions(credentials=credentials)
+    options = run.client_options(credentials)
     async with Producer("bench", name_server=run.name_server, client_options=options) as producer:
         await producer.send(run.message(0))
         numbers = iter(range(run.messages))
@@ -215,7 +224,8 @@ async def _consume(run: Run, seen: Seen, handle: AnyHandler) -> None:
         await fill(run)
     options = ConsumerOptions(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     group = f"bench-{uuid.uuid4().hex[:12]}"
-    async with PushConsumer(group, name_server=run.name_server, options=options) as consumer:
+    client = run.client_options()
+    async with PushConsumer(group, name_server=run.name_server, client_options=client, options=options) as consumer:
         run.start()
         await consumer.subscribe(run.topic, "*", handle)
         while not seen.all_seen.is_set():
@@ -356,6 +366,9 @@ class Scenario:
     run: Callable[[Run], Awaitable[None]]
     share: float = 1.0
     needs_servers: bool = True
+    tls: bool = False
+    """Its servers speak TLS with those who want it; it is run twice, with TLS and without."""
+    encrypted: bool = False
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -372,6 +385,12 @@ SCENARIOS: dict[str, Scenario] = {
     "batch of 32, 8 in flight": Scenario(send_batches),
     "push consume": Scenario(consume),
     "push consume, def handler": Scenario(consume_in_threads),
+    "send, 256 in flight (tls)": Scenario(send_pipelined, tls=True, encrypted=True),
+    "send, 256 in flight (plain beside tls)": Scenario(send_pipelined, tls=True),
+    "send, one at a time (tls)": Scenario(send_one_at_a_time, share=0.1, tls=True, encrypted=True),
+    "send, one at a time (plain beside tls)": Scenario(send_one_at_a_time, share=0.1, tls=True),
+    "push consume (tls)": Scenario(consume, tls=True, encrypted=True),
+    "push consume (plain beside tls)": Scenario(consume, tls=True),
     "store append": Scenario(store_append, needs_servers=False),
     "store recovery (256 MiB)": Scenario(store_recovery, share=3.5, needs_servers=False),
     "store opening": Scenario(store_opening, needs_servers=False),
@@ -391,12 +410,20 @@ def main() -> None:
     parser.add_argument("--messages", type=int, required=True)
     parser.add_argument("--cpu", type=int)
     parser.add_argument("--filled", action="store_true")
+    parser.add_argument("--ca-file", default="")
     arguments = parser.parse_args()
     if arguments.cpu is not None:
         os.sched_setaffinity(0, {arguments.cpu})
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
         run = Run(
-            arguments.name_server, arguments.broker, arguments.topic, arguments.messages, directory, arguments.filled
+            arguments.name_server,
+            arguments.broker,
+            arguments.topic,
+            arguments.messages,
+            directory,
+            ca_file=arguments.ca_file,
+            encrypted=arguments.name != "fill" and SCENARIOS[arguments.name].encrypted,
+            filled=arguments.filled,
         )
         anyio.run(fill if arguments.name == "fill" else SCENARIOS[arguments.name].run, run)
     result = {"seconds": run.seconds, "cpu": run.cpu, "messages": run.messages}

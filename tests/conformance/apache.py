@@ -124,6 +124,7 @@ class ApacheServers:
     folder: Path
     version: str
     broker_process: subprocess.Popen[bytes]
+    java_options: Sequence[str] = ()
 
     def kill_broker(self) -> None:
         """kill -9, and wait until the process is gone."""
@@ -132,14 +133,14 @@ class ApacheServers:
 
     def admin(self, *arguments: str) -> str:
         """What mqadmin of the same version prints for a command."""
-        return mqadmin(self.folder, self.version, self.name_server, *arguments)
+        return mqadmin(self.folder, self.version, self.name_server, *arguments, java_options=self.java_options)
 
 
-def mqadmin(folder: Path, version: str, name_server: str, *arguments: str) -> str:
+def mqadmin(folder: Path, version: str, name_server: str, *arguments: str, java_options: Sequence[str] = ()) -> str:
     """What mqadmin of a version prints for a command (its exit status says nothing)."""
     done = subprocess.run(
         [
-            *(java(), f"-Duser.home={folder}", "-cp", class_path(version)),
+            *(java(), *java_options, f"-Duser.home={folder}", "-cp", class_path(version)),
             *("org.apache.rocketmq.tools.command.MQAdminStartup", *arguments, "-n", name_server),
         ],
         capture_output=True,
@@ -215,11 +216,13 @@ def apache_servers(
     *,
     heap: Sequence[str] = SMALL_HEAP,
     prefix: Sequence[str] = (),
+    java_options: Sequence[str] = (),
     **broker_settings: object,
 ) -> Iterator[ApacheServers]:
     """Apache's name server and broker of a version, with their files below ``folder`` (the store in ``store``).
 
-    ``heap`` are Java options of the broker, ``prefix`` words before its command (``taskset -c 0``).
+    ``heap`` are Java options of the broker, ``java_options`` those of both servers and of mqadmin, ``prefix`` words
+    before the broker's command (``taskset -c 0``).
     """
     name_server_port, broker_port = _free_port_block(), _free_port_block()
     name_server = f"127.0.0.1:{name_server_port}"
@@ -235,7 +238,7 @@ def apache_servers(
                 "kvConfigPath": folder / "kv.json",
                 "configStorePath": folder / "namesrv.properties",
             },
-            ["-Xms64m", "-Xmx256m", "-XX:+UseSerialGC"],
+            ["-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", *java_options],
         ),
         _server(
             folder,
@@ -259,11 +262,11 @@ def apache_servers(
                 "diskMaxUsedSpaceRatio": 95,
                 **broker_settings,
             },
-            heap,
+            [*heap, *java_options],
             prefix,
         ) as process,
     ):
-        servers = ApacheServers(name_server, f"127.0.0.1:{broker_port}", folder, version, process)
+        servers = ApacheServers(name_server, f"127.0.0.1:{broker_port}", folder, version, process, java_options)
         deadline = time.monotonic() + START_SECONDS
         while "TBW102" not in servers.admin("topicList"):  # the route is known a moment after the start
             if time.monotonic() > deadline:

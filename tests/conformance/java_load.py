@@ -30,8 +30,9 @@ class JavaLoads:
     ``warm_up``. The process stays as warm as the loads before have made it.
     """
 
-    def __init__(self, *, version: str = NEWEST, prefix: Sequence[str] = ()) -> None:
-        self._program = JavaProgram("rocketbox.Load", options=("-Xms256m", "-Xmx512m"), prefix=prefix, version=version)
+    def __init__(self, *, version: str = NEWEST, prefix: Sequence[str] = (), options: Sequence[str] = ()) -> None:
+        heap = ("-Xms256m", "-Xmx512m")
+        self._program = JavaProgram("rocketbox.Load", options=(*heap, *options), prefix=prefix, version=version)
 
     def __enter__(self) -> Self:
         self._program.__enter__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -19,11 +20,19 @@ class JavaMember:
     """One run of it. ``events`` are (when, "begins" or "ends", body), in the time of this process."""
 
     def __init__(
-        self, name_server: str, topic: str, group: str, *, orderly: bool, handler_ms: int, version: str = NEWEST
+        self,
+        name_server: str,
+        topic: str,
+        group: str,
+        *,
+        orderly: bool,
+        handler_ms: int,
+        version: str = NEWEST,
+        options: Sequence[str] = (),
     ) -> None:
         mode = "orderly" if orderly else "concurrent"
         arguments = (name_server, topic, group, mode, str(handler_ms))
-        self._program = JavaProgram("rocketbox.Member", *arguments, options=("-Xmx256m",), version=version)
+        self._program = JavaProgram("rocketbox.Member", *arguments, options=("-Xmx256m", *options), version=version)
         self._clock = RealClock()
         self._joined, self._ended = threading.Event(), threading.Event()
         self.events: list[tuple[float, str, str]] = []

@@ -1,0 +1,176 @@
+"""``rocketbox secure init``: certificates and a user for a first secured broker and its clients, with their settings.
+
+Nothing secret is printed: keys of certificates and of the user stand in files that only this user may read, and the
+settings refer to them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rocketbox.cli.certificates import make_authority, sign
+from rocketbox.errors import ConfigurationError, Finding
+
+__all__ = ["init", "make_secured", "secure"]
+
+secure = typer.Typer(
+    help="Certificates and users for TLS and access control.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+
+THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+SECRET_BYTES = 32
+AUTHORITY_DAYS = 3650
+_USER = re.compile(r"[A-Za-z0-9_-]{4,32}")
+
+
+@secure.callback()
+def root() -> None:
+    """Certificates and users for TLS and access control."""
+
+
+@secure.command("init")
+def init(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...",
+            show_default=False,
+            help="Names and addresses at which clients reach the servers, beside those of this machine for itself.",
+        ),
+    ] = None,
+    directory: Annotated[Path, typer.Option(metavar="DIR", help="Where to write to; made if it is missing.")] = Path(
+        "secure"
+    ),
+    user: Annotated[str, typer.Option(metavar="USER", help="The user that clients are.")] = "rocketbox",
+    days: Annotated[int, typer.Option(help="How long the certificates of server and client are valid.", min=1)] = 365,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there, the CA too.")] = False,
+) -> None:
+    """Make a CA, certificates of the servers and of clients, and a user; print the settings of both sides.
+
+    For a first try, and for companies without a CA of their own: who has the file ca-key.pem can make certificates that
+    servers and clients believe, so keep it elsewhere. Needs the openssl program. Nothing that exists is overwritten
+    unless --overwrite says so.
+    Status: 0 made; 1 not made, and nothing was written.
+    """
+    try:
+        settings = make_secured(directory, names or [], user=user, days=days, overwrite=overwrite)
+    except ConfigurationError as error:
+        print(f"rocketbox secure init: nothing was made\n{error}", file=sys.stderr)  # noqa: T201
+        raise typer.Exit(1) from error
+    print(settings)  # noqa: T201 - a command's output
+
+
+def make_secured(
+    directory: Path, names: Sequence[str], *, user: str = "rocketbox", days: int = 365, overwrite: bool = False
+) -> str:
+    """Write the files and return the settings that use them. Raises ConfigurationError before anything is written."""
+    if _USER.fullmatch(user) is None:
+        fix = "use 4 to 32 letters, digits, - and _"
+        raise ConfigurationError(Finding(f"--user is {user!r}, which cannot be a user's name", fix=fix))
+    folder = directory.absolute()
+    at = list(dict.fromkeys([*names, *THIS_MACHINE]))
+    secret = os.urandom(SECRET_BYTES).hex()
+    authority = make_authority("rocketbox CA", AUTHORITY_DAYS)
+    server = sign(authority, "server", at[0], at, days=days)
+    client = sign(authority, "client", user, days=days)
+    files = {
+        "ca.pem": authority.certificate,
+        "ca-key.pem": authority.key,
+        "server.pem": server.certificate,
+        "server-key.pem": server.key,
+        "client.pem": client.certificate,
+        "client-key.pem": client.key,
+        "client-keys.yml": f"accessKey: {user}\nsecretKey: {secret}\n".encode(),
+        "server-secrets/rocketbox.embedded.init-authentication-user": json.dumps(
+            {"username": user, "password": secret}
+        ).encode(),
+    }
+    _write(folder, files, overwrite=overwrite)
+    return _settings(folder, at)
+
+
+def _write(folder: Path, files: dict[str, bytes], *, overwrite: bool) -> None:
+    there = [name for name in files if os.path.lexists(folder / name)]
+    if there and not overwrite:
+        what = f"{folder} has {', '.join(there)} already"
+        fix = "choose another --directory; or say --overwrite, and every client needs the new CA"
+        raise ConfigurationError(Finding(what, fix=fix))
+    try:
+        for directory in (folder, folder / "server-secrets"):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, content in files.items():
+            # mkstemp makes it for this user alone, and what stands in its place, a link too, is replaced as a whole.
+            descriptor, scratch = tempfile.mkstemp(dir=(folder / name).parent, prefix=".")
+            try:
+                with open(descriptor, "wb") as file:
+                    file.write(content)
+                os.replace(scratch, folder / name)
+            except BaseException:
+                os.unlink(scratch)
+                raise
+    except OSError as error:
+        what = f"{folder} cannot be written to: {error.strerror or error}"
+        raise ConfigurationError(Finding(what, fix="choose another --directory")) from error
+
+
+def _settings(folder: Path, at: Sequence[str]) -> str:
+    def quoted(name: str) -> str:
+        return json.dumps(str(folder / name), ensure_ascii=False)
+
+    host = at[0]
+    shown = f"[{host}]" if _is_ipv6(host) else host
+    # Clients learn of addresses, not of names: those of brokers stand in routes.
+    server_name = "" if host in THIS_MACHINE else f"\n    server-name: {json.dumps(host)}"
+    listens = "127.0.0.1" if host in THIS_MACHINE else "0.0.0.0"
+    secret = "rocketbox.embedded.init-authentication-user"
+    return f"""\
+# In {folder}: keep ca-key.pem elsewhere; give clients ca.pem, client.pem, client-key.pem and client-keys.yml.
+# The servers' certificate is for {", ".join(at)}.
+
+# --- servers: the service whose rocketmq.name-server is embedded
+rocketbox:
+  config.import: {json.dumps("configtree:" + str(folder / "server-secrets"), ensure_ascii=False)}
+  embedded:
+    host: {listens}
+    tls-server-mode: enforcing
+    tls-server-cert-path: {quoted("server.pem")}
+    tls-server-key-path: {quoted("server-key.pem")}
+    tls-server-trust-cert-path: {quoted("ca.pem")}
+    tls-server-need-client-auth: require
+    authentication-enabled: true
+    authorization-enabled: true
+
+# or, as a process of its own:
+#   rocketbox broker --data-dir store --host {listens} \\
+#     --tls-server-cert-path {folder / "server.pem"} --tls-server-key-path {folder / "server-key.pem"} \\
+#     --tls-server-trust-cert-path {folder / "ca.pem"} --tls-server-need-client-auth require \\
+#     --authentication-enabled true --authorization-enabled true \\
+#     --init-authentication-user "$(cat {folder / "server-secrets" / secret})"
+
+# --- clients
+rocketmq:
+  name-server: {json.dumps(f"{shown}:9876")}
+  credentials-file: {quoted("client-keys.yml")}
+  tls:
+    enable: true
+    ca-file: {quoted("ca.pem")}{server_name}
+    cert-file: {quoted("client.pem")}
+    key-file: {quoted("client-key.pem")}
+"""
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return False

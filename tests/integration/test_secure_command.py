@@ -1,0 +1,135 @@
+"""``rocketbox secure init``: what it writes works at once, is for this user alone, and replaces nothing unasked."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from rocketbox.cli.app import app
+from rocketbox.client import ClientOptions, Producer, TlsOptions
+from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
+from rocketbox.message import Message
+
+FILES = {
+    "ca.pem", "ca-key.pem", "server.pem", "server-key.pem", "client.pem", "client-key.pem", "client-keys.yml",
+    "server-secrets/rocketbox.embedded.init-authentication-user",
+}  # fmt: skip
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def init(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["secure", "init", *arguments])
+    return done.exit_code, done.output
+
+
+def state_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_files_are_for_this_user_alone_and_no_secret_is_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "made" / "here"
+    status, output = init("--directory", str(folder), "broker.example.org", "10.0.0.7")
+    assert status == 0
+    made = state_of(folder)
+    assert made.keys() == FILES
+    for name in FILES:
+        assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, name
+    assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IMODE((folder / "server-secrets").stat().st_mode) == 0o700
+    (secret,) = [line[11:] for line in made["client-keys.yml"].decode().splitlines() if line.startswith("secretKey: ")]
+    assert len(secret) == 64
+    assert secret not in output
+    assert "PRIVATE KEY" not in output
+    assert secret.encode() in made["server-secrets/rocketbox.embedded.init-authentication-user"]
+
+
+def test_certificates_are_what_openssl_takes_for_them(tmp_path: Path) -> None:
+    init("--directory", str(tmp_path), "broker.example.org", "10.0.0.7", "--days", "7")
+    for name, purpose in (("server", "sslserver"), ("server", "sslclient"), ("client", "sslclient")):
+        command = ["verify", "-x509_strict", "-purpose", purpose, "-CAfile", "ca.pem", f"{name}.pem"]
+        assert openssl(tmp_path, *command) == f"{name}.pem: OK\n"
+    with pytest.raises(subprocess.CalledProcessError):
+        openssl(tmp_path, "verify", "-purpose", "sslserver", "-CAfile", "ca.pem", "client.pem")
+    shown = openssl(tmp_path, "x509", "-in", "server.pem", "-noout", "-text")
+    for name in ("DNS:broker.example.org", "IP Address:10.0.0.7", "DNS:localhost", "IP Address:127.0.0.1"):
+        assert name in shown
+    assert "BEGIN PRIVATE KEY" in (tmp_path / "server-key.pem").read_text(), "PKCS#8, which Java reads"
+
+
+def openssl(folder: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["openssl", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+
+
+def test_nothing_is_replaced_unasked(tmp_path: Path) -> None:
+    init("--directory", str(tmp_path))
+    (tmp_path / "server.pem").unlink()
+    (tmp_path / "server.pem").symlink_to(tmp_path / "elsewhere")
+    before = state_of(tmp_path)
+    status, output = init("--directory", str(tmp_path))
+    assert status == 1
+    assert "server.pem" in output
+    assert "--overwrite" in output
+    assert state_of(tmp_path) == before
+    assert init("--directory", str(tmp_path), "--overwrite")[0] == 0
+    after = state_of(tmp_path)
+    assert after.keys() == FILES, "and the link is no link any more"
+    assert all(after[name] != before[name] for name in before)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["a b"], "'a b' is neither a host's name nor an IP address"),
+        (["x.example:9876"], "'x.example:9876' is neither"),
+        (["x.example, IP:6.6.6.6"], "is neither"),
+        (["x\nsubjectAltName=DNS:y"], "is neither"),
+        (["--user", "a b c d"], "--user is 'a b c d', which cannot be a user's name"),
+    ],
+)
+def test_what_no_certificate_can_say_is_refused(tmp_path: Path, arguments: list[str], said: str) -> None:
+    status, output = init("--directory", str(tmp_path / "new"), *arguments)
+    assert status == 1
+    assert said in output
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_machine_without_openssl_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    status, output = init("--directory", str(tmp_path / "new"))
+    assert status == 1
+    assert "there is no openssl on the PATH" in output
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.anyio
+async def test_the_settings_that_are_printed_secure_servers_and_clients(tmp_path: Path) -> None:
+    _, output = init("--directory", str(tmp_path / "secure"))
+    said: dict[str, Any] = yaml.safe_load(output)
+    embedded = said["rocketbox"]["embedded"]
+    assert said["rocketbox"]["config.import"] == f"configtree:{tmp_path / 'secure' / 'server-secrets'}"
+    host = embedded.pop("host")
+    options = EmbeddedOptions(
+        data_dir=tmp_path / "store", host=host, port=0, name_server_port=0,
+        broker={name: value for name, value in embedded.items() if name.startswith("tls-")},
+    )  # fmt: skip
+    tls = said["rocketmq"]["tls"]
+    assert tls.pop("enable") is True
+    paths: Any = {name.replace("-", "_"): Path(value) for name, value in tls.items()}
+    client = ClientOptions(tls_enable=True, tls=TlsOptions(**paths))
+    async with (
+        EmbeddedServers(options) as servers,
+        Producer("p", name_server=servers.name_server_address, client_options=client) as producer,
+    ):
+        await producer.send(Message("departures", b"UA1545"))
