@@ -3,15 +3,15 @@
 Any broker of the topic may be asked. One that does not answer soon is not waited for: the next one is asked beside it,
 and the first answer counts, unless somebody is missing in it who shared the queues until now: a broker that was just
 started again knows nobody but those who have told it of themselves since. Then the others are asked as well, and who
-one of them knows is in the group.
+one of them knows is in the group. A broker is asked once in a round, however many topics of the group it has.
 
 Source: Apache RocketMQ 5.x ``MQClientInstance.findConsumerIdList``. Unlike there a silent broker costs 0.3 s, not 3 s,
-and a member that one broker has forgotten keeps its queues.
+a broker is not asked once for each topic, and a member that one broker has forgotten keeps its queues.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -25,7 +25,7 @@ from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.safe_repr import safe_repr
 
-__all__ = ["GroupMembers"]
+__all__ = ["GroupMembers", "Said"]
 
 NEXT_AFTER = 0.3  # seconds without an answer until the next broker is asked as well
 LAST_FOR = 30.0  # seconds for which a broker that did not answer in time is asked after the others
@@ -38,6 +38,36 @@ class _Decision:
 
     members: list[str]
     until: float = float("inf")
+
+
+class Said:
+    """What brokers say of a group in one round: each is asked once, by whoever first wants to know.
+
+    ``ask(broker)`` returns the ids that it knows, or raises RocketBoxError.
+    """
+
+    def __init__(self, ask: Callable[[str], Awaitable[list[str]]]) -> None:
+        self._ask = ask
+        self._said: dict[str, list[str] | RocketBoxError] = {}
+        self._being_asked: dict[str, anyio.Event] = {}
+
+    async def by(self, broker: str) -> list[str]:
+        """The ids that the broker knows. Raises RocketBoxError when it does not answer, to all who want to know."""
+        while broker in self._being_asked:
+            await self._being_asked[broker].wait()
+        if broker not in self._said:  # also when who has asked was cancelled meanwhile
+            over = self._being_asked[broker] = anyio.Event()
+            try:
+                self._said[broker] = await self._ask(broker)
+            except RocketBoxError as error:
+                self._said[broker] = error
+            finally:
+                del self._being_asked[broker]
+                over.set()
+        said = self._said[broker]
+        if isinstance(said, RocketBoxError):
+            raise said
+        return said
 
 
 class GroupMembers:
@@ -54,12 +84,18 @@ class GroupMembers:
         self._slow: dict[str, float] = {}  # broker name: when it did not answer in time
         self._decisions: dict[str, list[_Decision]] = {}  # topic: the one that holds, behind those just before it
 
-    async def ask(self, topic: str) -> list[str]:
+    def round(self) -> Said:
+        """What brokers say from now on."""
+        return Said(self._ask)
+
+    async def ask(self, topic: str, said: Said) -> list[str]:
         """The client ids of the group in their order; without this client while no broker that answers knows it.
 
-        Raises RocketBoxError when no broker answers.
+        ``said`` is the round that the question belongs to. Raises RocketBoxError when no broker answers.
         """
         names = self._brokers(topic)
+        if len(names) == 1:  # there is no other one to be asked beside it
+            return sort_client_ids(await said.by(names[0]))
         known = set(self._decisions[topic][-1].members) if topic in self._decisions else set()
         answers: list[list[str]] = []
         errors: list[RocketBoxError] = []
@@ -67,7 +103,7 @@ class GroupMembers:
 
         async def ask_one(index: int) -> None:
             try:
-                ids = await self._ask(names[index])
+                ids = await said.by(names[index])
             except RocketBoxError as error:
                 errors.append(error)
                 self._slow[names[index]] = self._clock.monotonic()

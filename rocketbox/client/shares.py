@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rocketbox.client.failure_log import PERIOD
-from rocketbox.client.members import GroupMembers
+from rocketbox.client.members import GroupMembers, Said
 from rocketbox.client.membership import Membership
 from rocketbox.errors import AccessDeniedError, RocketBoxError
 from rocketbox.message import MessageQueue
@@ -62,11 +62,12 @@ class Shares:
 
     def ask(self, topics: Iterable[str]) -> None:
         """Find out the share of each of topics as it is from now on."""
+        said = self._members.round()
         for topic in sorted(topics):
             if topic in self._inquiries:
                 self._asked_meanwhile.add(topic)
             else:
-                self._start(topic)
+                self._start(topic, said)
 
     def close(self) -> None:
         """Nothing more is asked or decided; inquiries under way are to be cancelled."""
@@ -85,16 +86,16 @@ class Shares:
         """The consumer is done with topic."""
         self._members.forget(topic)
 
-    def _start(self, topic: str) -> None:
-        self._inquiries[topic] = self._tasks.start(f"queues of {topic}", self._inquire, topic, restart=False)
+    def _start(self, topic: str, said: Said) -> None:
+        self._inquiries[topic] = self._tasks.start(f"queues of {topic}", self._inquire, topic, said, restart=False)
 
-    async def _inquire(self, topic: str) -> None:
+    async def _inquire(self, topic: str, said: Said) -> None:
         doing = f"asking who is in the group, for {topic}"
         try:
             if rest := self._refusals.rest(doing):
                 self._again(rest)
                 return
-            share = await self._find(topic)
+            share = await self._find(topic, said)
             self._refusals.allowed(doing)
             if share is None:
                 self._instance.request_heartbeat()  # no broker that answers knows this member (yet, or any more)
@@ -114,9 +115,9 @@ class Shares:
             if topic in self._asked_meanwhile:
                 self._asked_meanwhile.remove(topic)
                 if not self._closed:
-                    self._start(topic)
+                    self._start(topic, self._members.round())
 
-    async def _find(self, topic: str) -> Share | None:
+    async def _find(self, topic: str, said: Said) -> Share | None:
         """The share of topic; None while this client is no member. Raises RocketBoxError."""
         route = self._instance.cached_route(topic)
         queues = sorted(route.subscribe_queues) if route is not None else []  # else the instance keeps asking
@@ -124,7 +125,7 @@ class Shares:
             return Share(queues, queues)
         if not queues:
             return Share()
-        members = await self._members.ask(topic)
+        members = await self._members.ask(topic, said)
         if self._instance.client_id not in members:
             return None
         return Share(self._members.share(topic, queues, members), queues, members)

@@ -681,7 +681,7 @@ async def test_rounds_keep_their_distance_however_often_the_group_changes(settin
     broker = setting.broker
 
     def rounds() -> int:
-        return len(broker.asked(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) // 2  # topic and retry topic
+        return len(broker.asked(RequestCode.GET_CONSUMER_LIST_BY_GROUP))  # one for topic and retry topic
 
     async with setting.consumer() as consumer:
         await consumer.subscribe("T", "*", Recorder())
