@@ -9,7 +9,7 @@ The codes a broker answers with are those of Apache RocketMQ 5.x, ``ResponseCode
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +68,8 @@ class RocketBoxError(Exception):
 
 # --- configuration -----------------------------------------------------------------------------------------------
 
+SHOW_TRACEBACK = "--debug shows the traceback"  # what there is to do about a finding, where a command shows it
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -91,7 +93,16 @@ class ConfigurationError(RocketBoxError):
 
     def __init__(self, findings: Sequence[Finding] | Finding) -> None:
         self.findings: tuple[Finding, ...] = (findings,) if isinstance(findings, Finding) else tuple(findings)
-        super().__init__("\n".join(f"{number}. {finding}" for number, finding in enumerate(self.findings, 1)))
+        shown = [_below_its_traceback(each) for each in self.findings]
+        super().__init__("\n".join(f"{number}. {finding}" for number, finding in enumerate(shown, 1)))
+
+
+def _below_its_traceback(finding: Finding) -> Finding:
+    """A finding as an error's own text tells it: where that is read, the traceback is there."""
+    fix = finding.fix
+    if fix is None or not fix.endswith(SHOW_TRACEBACK):
+        return finding
+    return replace(finding, fix=fix.removesuffix(SHOW_TRACEBACK).rstrip("; ") or None)
 
 
 # --- remoting ----------------------------------------------------------------------------------------------------

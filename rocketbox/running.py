@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from rocketbox.autoconfigure.assembly import Assembly
-from rocketbox.autoconfigure.hooks import HookRole
+from rocketbox.autoconfigure.hooks import HookRole, PlannedHook
 from rocketbox.autoconfigure.kinds import MessageListenerContainer, Starting
 from rocketbox.autoconfigure.listener_plans import KindPlans
 from rocketbox.autoconfigure.rocketmq import AwaitedServers
 from rocketbox.autoconfigure.service import of_cluster
 from rocketbox.blocking import WorkerPool
-from rocketbox.boot.failures import SHOW_TRACEBACK, failure_findings, render_failure, without_secrets
+from rocketbox.boot.failures import failure_findings, render_failure, without_secrets
 from rocketbox.boot.lifecycle import Lifecycle
 from rocketbox.boot.log_masking import forget_with_the_next, mask_handlers, mask_records
 from rocketbox.boot.marks import Phase
 from rocketbox.boot.masking import mask
 from rocketbox.boot.slow_start import SlowStart
 from rocketbox.client import Producer
-from rocketbox.errors import ConfigurationError
+from rocketbox.errors import SHOW_TRACEBACK, ConfigurationError
 from rocketbox.hints import place_of
 from rocketbox.loops import call_soon_from_thread, loop_name
 from rocketbox.management.health import ApplicationHealth, HealthIndicator, masked_health
@@ -270,15 +270,26 @@ class Run:
             except Exception as error:
                 without_context(error, why_it_stops)  # the stop has nothing to do with what the hook did
                 _log.exception("%s (%s) failed; the stop goes on", each.hook.label, each.hook.where)
+                self.assembly.service.machine.hook_failed(f"{each.hook.label} ({each.hook.where})", error)
 
     async def _start_background_work(self, stack: AsyncExitStack) -> None:
-        hooks, resolve = self.assembly.hooks, self.assembly.container.resolve
+        hooks = self.assembly.hooks
         work = await stack.enter_async_context(self.assembly.parts.work)
         for each in hooks.of(HookRole.BACKGROUND):
-            work.start(f"{each.hook.label} ({each.hook.where})", partial(each.call, resolve, self._hook_threads))
+            name = f"{each.hook.label} ({each.hook.where})"
+            work.start(name, partial(self._call_hook, name, each))
         for each in hooks.of(HookRole.EVERY):
-            call = partial(each.call, resolve, self._hook_threads)
-            work.repeat(f"{each.hook.label} ({each.hook.where})", each.interval, call)
+            name = f"{each.hook.label} ({each.hook.where})"
+            work.repeat(name, each.interval, partial(self._call_hook, name, each))
+
+    async def _call_hook(self, name: str, planned: PlannedHook) -> None:
+        """Call what runs in the background, whose failures are logged there."""
+        try:
+            with failures_only():
+                await planned.call(self.assembly.container.resolve, self._hook_threads)
+        except Exception as error:
+            self.assembly.service.machine.hook_failed(name, error)
+            raise
 
     async def _start_listeners(self, stack: AsyncExitStack) -> None:
         assembly = self.assembly

@@ -33,6 +33,10 @@ def _none(cluster: str) -> tuple[()]:
     return ()
 
 
+def _nobody(what: str, error: Exception) -> None:
+    """Nobody wants to know more than the log says."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """``Machine()`` is the one that this process runs on: TCP, its disk, servers in a thread of their own."""
@@ -55,6 +59,9 @@ class Machine:
     """What sees all sends to the cluster of that name, outside of the application's own middleware."""
     consume_middleware: Callable[[str], Sequence[ConsumeMiddleware]] = _none
     """What sees all calls of handlers with messages of that cluster, outside of the application's own middleware."""
+    hook_failed: Callable[[str, Exception], object] = _nobody
+    """Is told of what hooks raise that the application only logs: what it was, and the error. Those at the shutdown,
+    background tasks, scheduled functions."""
     handler_middleware: tuple[ConsumeMiddleware, ...] = ()
     """What sees all calls of handlers inside of it: next to the handler."""
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.errors import SHOW_TRACEBACK, ConfigurationError, Finding
 from rocketbox.hints import place_of
 
 __all__ = [
@@ -158,7 +158,7 @@ def import_finding(name: str, error: BaseException) -> Finding:
     elif isinstance(error, SyntaxError):
         fix = "correct that line"
     else:
-        fix = "importing a module must work without side effects; --debug shows the traceback"
+        fix = f"importing a module must work without side effects; {SHOW_TRACEBACK}"
     return Finding(f"module {name} cannot be imported: {type(error).__name__}: {error}", where, fix)
 
 

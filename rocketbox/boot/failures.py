@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rocketbox.boot.masking import mask
-from rocketbox.errors import ConfigurationError, Finding, RocketBoxError
+from rocketbox.errors import SHOW_TRACEBACK, ConfigurationError, Finding, RocketBoxError
 from rocketbox.frames import raised_at
 from rocketbox.safe_repr import safe_str
 
-__all__ = ["SHOW_TRACEBACK", "failure_findings", "findings_of", "render_failure", "without_secrets"]
-
-SHOW_TRACEBACK = "--debug shows the traceback"
+__all__ = ["failure_findings", "findings_of", "render_failure", "without_secrets"]
 
 
 def findings_of(error: BaseException) -> list[Finding]:

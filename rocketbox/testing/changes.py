@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
-__all__ = ["Change", "Changes"]
+from rocketbox.testing.errors import HarnessError
+
+__all__ = ["Change", "Changes", "PlainBlock"]
 
 
-class Change:
+class PlainBlock:
+    """What ``with`` ends, in async tests as well: ``async with`` is told so."""
+
+    async def __aenter__(self) -> NoReturn:
+        raise HarnessError("it begins and ends without waiting for anything: write 'with', and not 'async with'")
+
+    async def __aexit__(self, *error: object) -> None: ...
+
+
+class Change(PlainBlock):
     """One of them. ``with`` undoes it at the end of the block; without, ``harness.fresh()`` does, or the end."""
 
     def __init__(self, made: list[Change], undo: Callable[[], object]) -> None:

@@ -9,13 +9,14 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rocketbox.client import ConsumeContext
 from rocketbox.client.middleware import ConsumeNext
 from rocketbox.client.outcomes import Outcomes
 from rocketbox.listeners.dispatch import Invocation
 from rocketbox.storage.file_system import DiskUsage
+from rocketbox.testing.changes import PlainBlock
 from rocketbox.testing.errors import HarnessError, SimulatedError
 from rocketbox.testing.memory_cluster import FULL, MemoryCluster
 
@@ -27,7 +28,7 @@ __all__ = ["BrokerFaults", "ClusterFaults", "DiskFaults", "FailingHandler", "Fau
 ROOMY = DiskUsage(used=0, free=1 << 40)
 
 
-class Fault(AbstractContextManager[None]):
+class Fault(PlainBlock, AbstractContextManager[None]):
     """Something that has begun: ``with`` ends it."""
 
     def __init__(self, end: Callable[[], object]) -> None:
@@ -47,6 +48,14 @@ class Stopped(AbstractAsyncContextManager[None]):
 
     def __init__(self, broker: BrokerFaults) -> None:
         self._broker = broker
+
+    def __enter__(self) -> NoReturn:
+        raise HarnessError(
+            "a broker takes its time to stop: write 'async with harness.broker.stopped():', and in a plain function "
+            "harness.blocking.call(harness.broker.stop), and harness.broker.start at the end"
+        )
+
+    def __exit__(self, *error: object) -> None: ...
 
     async def __aenter__(self) -> None:
         await self._broker.stop()
@@ -173,7 +182,7 @@ class DiskFaults:
         self._faults.in_loop(change)
 
 
-class FailingHandler(AbstractContextManager["FailingHandler"]):
+class FailingHandler(PlainBlock, AbstractContextManager["FailingHandler"]):
     """A handler whose next ``left`` calls fail; ``with`` ends that."""
 
     def __init__(self, error: BaseException | type[BaseException], times: int, name: str) -> None:

@@ -35,10 +35,12 @@ from rocketbox.testing.faults import BrokerFaults, ClusterFaults, DiskFaults, Ha
 from rocketbox.testing.listened import Listened
 from rocketbox.testing.loop_turns import LoopTurns
 from rocketbox.testing.memory_world import MemoryWorld
-from rocketbox.testing.observer import Observer
+from rocketbox.testing.missed_settings import missed_settings
+from rocketbox.testing.observer import Observer, thread_started
 from rocketbox.testing.pace import Pace
 from rocketbox.testing.real_world import RealPace, RealWorld
 from rocketbox.testing.records import Call, DeadLetter, Outcome, Sent, SentMessages, shown
+from rocketbox.testing.started import telling_of_threads
 
 __all__ = ["Harness", "QueueOffsets"]
 
@@ -77,7 +79,10 @@ class Harness:
     files are read as ever, and its name server becomes one in memory. Without ``hooks`` nothing runs by itself.
     ``now`` is when virtual time begins (the machine's time, if nothing is said). ``patience`` is how many seconds of
     real time may pass in which nothing goes on, before StuckError says what is waited for. ``failures="keep"`` lets
-    :meth:`drain` and :meth:`advance` not raise what handlers have raised.
+    :meth:`drain` and :meth:`advance` not raise what handlers have raised, and the end not what shutdown hooks have.
+
+    The end raises HarnessError for a handler that had to be ended by force, since it swallows its cancellation, and for
+    a service that ends itself (``sys.exit`` in a hook) when it starts or stops.
 
     ``name_server`` (``"127.0.0.1:9876"``; for several clusters ``{"": ..., "audit": ...}``) lets the service run on
     real servers, in real time: what pytest's ``--rocketbox-name-server`` says for all harnesses.
@@ -119,6 +124,7 @@ class Harness:
         self._blocking: BlockingHarness | None = None
         self._stop: anyio.Event
         self._runs = self._over = False
+        self._ended_by_force: list[str] = []
         self._how_to_start = HOW_TO_START
         self._listened = Listened(app)
         self._default_converter = JsonMessageConverter()
@@ -180,8 +186,10 @@ class Harness:
         world.begin(self._seen, self._patience)
         self._pace = world.pace
         self._batches = Batches(self.app, world.clock, self._seen, self._converter, self._listened.same_as)
+        if missed := missed_settings(self.app, self._launch[0]):
+            self._seen.note(missed)
         reported.entered(self)
-        self._turns.watch(self._seen.task_started, self._seen.called_in_thread)
+        self._turns.watch(self._seen.task_started, self._seen.called_in_thread, self._seen.timer_set)
         self._host = self._turns.start(self._run(), f"harness of {self.app.name}")
         self._seen.others.append(self._host)
         try:
@@ -189,7 +197,9 @@ class Harness:
             if self._host.done():
                 await self._host
             self._offsets_before.update(world.offsets_before)
-        except BaseException:
+        except BaseException as error:
+            if missed:
+                error.add_note(missed)
             await self._end()
             raise
         return self
@@ -215,6 +225,16 @@ class Harness:
             left = [str(each) for each in self._seen.real_waits()]
             raise StuckError(left or [f"the stop of {self.app.name}"], self._pace.patience)
         await self._host
+        if error is not None:
+            return  # that is what the test is told
+        if self._ended_by_force:
+            raise HarnessError(
+                f"it went on although it was cancelled at the end, and was ended by force: "
+                f"{'; '.join(self._ended_by_force)}. In production it would hold up the stop of the service: have it "
+                "raise the CancelledError that it catches again"
+            )
+        if self._failures == "raise":
+            _raise_all(f"hooks of {self.app.name} have failed", self._seen.of_hooks)
 
     async def _end(self) -> None:
         """Have the service stop. Handlers that still go on in real time have a second, hooks the patience of the
@@ -237,7 +257,11 @@ class Harness:
             await pace.until(stopped)
         if seen.running:
             pace.regardless = True
-            await pace.until(lambda: stopped() or not seen.running)
+            await pace.until(lambda: stopped() or not seen.running, LONGEST_STOP)
+            self._ended_by_force += seen.end_by_force()
+            if self._ended_by_force:
+                seen.note(f"ended by force, for it swallows its cancellation: {'; '.join(self._ended_by_force)}")
+            await pace.until(lambda: stopped() or not seen.running, LONGEST_STOP)
             pace.regardless = False
         pace.patience = self._patience
         with suppress(StuckError):
@@ -250,12 +274,17 @@ class Harness:
     async def _run(self) -> None:
         config, profiles, settings, beans, hooks = self._launch
         said = Launch(config, profiles, (), settings, beans, hooks=hooks)
-        with pools_started() as pools:
+        with pools_started() as pools, telling_of_threads(thread_started):
             self._seen.pools = pools
-            async with self._in_world.launch(said, self._failing) as launch, self.app.launched(launch):
-                self._seen.others += self._turns.tasks_called(f"{self.app.name} in the background: scheduled function")
-                self._runs = True
-                await self._stop.wait()
+            try:
+                async with self._in_world.launch(said, self._failing) as launch, self.app.launched(launch):
+                    self._seen.others += self._turns.tasks_called(
+                        f"{self.app.name} in the background: scheduled function"
+                    )
+                    self._runs = True
+                    await self._stop.wait()
+            except SystemExit as error:  # it would end the loop of the test
+                raise HarnessError(f"{self.app.name} has ended itself, by {error!r}") from error
 
     @property
     def _in_world(self) -> MemoryWorld | RealWorld:
@@ -502,7 +531,9 @@ class Harness:
 
         Time moves only where a handler waits for it, as one does whose send is not answered. What handlers raised that
         is no signal (``Reject``, ``RetryLater``, ``BatchFailed``) is raised here, once: the exception itself, or an
-        ExceptionGroup of several; ``failures="keep"`` leaves it in :meth:`calls`. Raises StuckError.
+        ExceptionGroup of several; ``failures="keep"`` leaves it in :meth:`calls`. So is what background tasks and
+        scheduled functions raised. Not waited for are daemon threads, and threads and timers of libraries. Raises
+        StuckError.
         """
         self._check_awaited("drain")
         await self._pace.settle()
@@ -560,12 +591,9 @@ class Harness:
         kept = self._failures if failures is None else _checked(failures)
         unexpected = [each for each in self._seen.unexpected if isinstance(each, Exception)]
         self._seen.unexpected.clear()
-        if kept == "keep":
-            return
-        if len(unexpected) == 1:
-            raise unexpected[0]
-        if unexpected:
-            raise ExceptionGroup(f"handlers of {self.app.name} have failed", unexpected)
+        self._seen.of_hooks.clear()
+        if kept == "raise":
+            _raise_all(f"handlers of {self.app.name} have failed", unexpected)
 
     # --- what was seen -----------------------------------------------------------------------------------------------
 
@@ -623,6 +651,13 @@ class Harness:
             raise NotStartedError(repr(self), self._how_to_start)
 
 
+def _raise_all(what: str, errors: Sequence[Exception]) -> None:
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ExceptionGroup(what, list(errors))
+
+
 def _checked(failures: Failures) -> Failures:
     if failures not in ("raise", "keep"):
         raise HarnessError(f'failures={failures!r}: write "raise", or "keep" to find them in calls(...) alone')
@@ -630,6 +665,8 @@ def _checked(failures: Failures) -> Failures:
 
 
 def _seconds(time: Time) -> float:
+    if str(time).strip().isdecimal():
+        raise HarnessError(f'{time!r} has no unit: write "{time}s" for seconds, "{time}m" for minutes, or a timedelta')
     try:
         seconds = parse_duration(time, bare_numbers=False).total_seconds()
     except ValueError as error:

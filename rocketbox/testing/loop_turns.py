@@ -10,6 +10,7 @@ await is of Python's own libraries (``create_task(asyncio.sleep(1))``), it goes 
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import inspect
 import os
@@ -38,9 +39,13 @@ __all__ = [
     "LoopTurns",
     "RealWait",
     "ThreadCall",
+    "frames_of",
     "is_ours",
+    "is_users_frame",
+    "is_users_own",
     "line_of_thread",
     "real_wait",
+    "users_coroutine",
     "waits_for_rocketbox",
 ]
 
@@ -70,6 +75,8 @@ class RealWait:
 
 class ThreadCall:
     """A call in a thread of an executor, which goes on when who awaited it is cancelled."""
+
+    what = "a thread"
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.future: asyncio.Future[Any] | None = None
@@ -220,9 +227,18 @@ class LoopTurns:
         """The tasks of the loop whose names begin so."""
         return [task for task in asyncio.all_tasks(self.loop) if task.get_name().startswith(beginning)]
 
-    def watch(self, started: Callable[[asyncio.Task[Any]], object], in_thread: Callable[[ThreadCall], object]) -> None:
-        """Begin; ``started`` is called with each task that is made from now on, in the context of who makes it, and
-        ``in_thread`` with each call that is given to a thread (``asyncio.to_thread``)."""
+    def watch(
+        self,
+        started: Callable[[asyncio.Task[Any]], object],
+        in_thread: Callable[[ThreadCall], object],
+        timer: Callable[[Callable[..., object]], Any],
+    ) -> None:
+        """Begin.
+
+        ``started`` is called with each task that is made from now on, in the context of who makes it, and ``in_thread``
+        with each call that is given to a thread (``asyncio.to_thread``). ``timer`` is called with what a timer is to
+        call, and returns what it calls instead, whose ``handle`` is set then; None: nothing else.
+        """
         if self._noted is not None:
             self._noted.watch()
         former = self._former = self.loop.get_task_factory()
@@ -243,13 +259,31 @@ class LoopTurns:
             in_thread(call)
             return call.future
 
-        vars(self.loop)["run_in_executor"] = run
+        vars(self.loop).update(
+            run_in_executor=run,
+            call_at=_telling_of_timers(self.loop.call_at, timer),
+            call_later=_telling_of_timers(self.loop.call_later, timer),
+        )
 
     def unwatch(self) -> None:
-        del vars(self.loop)["run_in_executor"]
+        for name in ("run_in_executor", "call_at", "call_later"):
+            del vars(self.loop)[name]
         self.loop.set_task_factory(self._former)
         if self._noted is not None:
             self._noted.unwatch()
+
+
+def _telling_of_timers(
+    set_timer: Callable[..., asyncio.TimerHandle], timer: Callable[[Callable[..., object]], Any]
+) -> Callable[..., asyncio.TimerHandle]:
+    def set_and_tell(when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
+        call = timer(callback)
+        if call is None:
+            return set_timer(when, callback, *args, context=context)
+        call.handle = set_timer(when, call, *args, context=context)
+        return call.handle  # type: ignore[no-any-return]  # as it is
+
+    return set_and_tell
 
 
 def real_wait(task: asyncio.Task[Any] | None, awaited: Awaitable[Any] | None = None) -> str | None:
@@ -267,14 +301,14 @@ def _real_wait(waiting: Any, awaited: Any, seen: set[int]) -> str | None:
     seen.add(id(waiting))
     frames: list[FrameType] = []
     if isinstance(waiting, asyncio.Task):
-        frames = _frames_of(waiting.get_coro() if awaited is None else awaited)
+        frames = frames_of(waiting.get_coro() if awaited is None else awaited)
         waiting = getattr(waiting, "_fut_waiter", None)
     if (others := _waited_for(waiting, frames)) is not None:
         found = [where for each in others if (where := _real_wait(each, None, seen)) is not None]
         if not found:
             return None
         if told := list(filter(None, found)):  # a line of Python's own says little
-            users = [*filter(_is_users, told), *(_line_of(each) for each in reversed(frames) if _is_users_frame(each))]
+            users = [*filter(_is_users, told), *(_line_of(each) for each in reversed(frames) if is_users_frame(each))]
             return (users or told)[0]
     for frame in reversed(frames):
         if frame.f_code in IN_THREADS:
@@ -321,25 +355,31 @@ def _is_users(file: str) -> bool:
     return not file.startswith(ANYIO) and (SITE in file or not file.startswith(LIBRARIES))
 
 
-def _is_users_frame(frame: FrameType) -> bool:
+def is_users_frame(frame: FrameType) -> bool:
+    """Whether code is the user's or of a library that the user has chosen, and not rocketbox's own."""
     name = frame.f_code.co_filename
     return _is_users(name) and not name.startswith(OWN)
 
 
 def waits_for_rocketbox(awaited: Awaitable[Any] | None) -> bool:
     """Whether the innermost code of a coroutine, beside libraries, is rocketbox's own."""
-    files = [frame.f_code.co_filename for frame in reversed(_frames_of(awaited))]
+    files = [frame.f_code.co_filename for frame in reversed(frames_of(awaited))]
     return next((name.startswith(OWN) for name in files if not name.startswith(LIBRARIES) or SITE in name), False)
 
 
-def _frames_of(awaited: Any) -> list[FrameType]:
+def frames_of(awaited: Any) -> list[FrameType]:
     """The frames of a coroutine and of all that it awaits, the outermost first."""
-    found = []
+    return [frame for _, frame in _awaited_by(awaited)]
+
+
+def _awaited_by(awaited: Any) -> list[tuple[Any, FrameType]]:
+    """A coroutine and all that it awaits, each with its frame."""
+    found: list[tuple[Any, FrameType]] = []
     while awaited is not None:
         frame: FrameType | None = _first_of(awaited, *FRAMES)
         inner = None
         if frame is not None:
-            found.append(frame)
+            found.append((awaited, frame))
             if frame.f_code in DRIVES_BY_HAND:
                 inner = frame.f_locals.get("handling")
         else:  # a step of an asynchronous generator, or what __await__() of a coroutine is: they do not say of what
@@ -365,10 +405,27 @@ def is_ours(task: Any) -> bool:
     return code is not None and code.co_filename.startswith(OWN)
 
 
+def is_users_own(function: Any) -> bool:
+    """Whether a function is the user's, and neither of a library nor rocketbox's own."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if code is None and not inspect.isroutine(function):
+        code = getattr(type(function).__call__, "__code__", None)
+    return code is not None and SITE not in code.co_filename and not code.co_filename.startswith((OWN, *LIBRARIES))
+
+
+def users_coroutine(awaited: Any) -> Coroutine[Any, Any, Any] | None:
+    """The outermost coroutine of the user's own among a coroutine and all that it awaits."""
+    return next(
+        (each for each, frame in _awaited_by(awaited) if inspect.iscoroutine(each) and is_users_frame(frame)), None
+    )
+
+
 def line_of_thread(frame: FrameType | None) -> str:
     """The innermost line of a thread that is not of a library."""
     while frame is not None:
-        if _is_users_frame(frame):
+        if is_users_frame(frame):
             return _line_of(frame)
         frame = frame.f_back
     return ""

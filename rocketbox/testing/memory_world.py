@@ -105,6 +105,7 @@ class MemoryWorld:
             send_middleware=lambda name: (self._seen.sends_to(self._listened.same_as(name)),),
             consume_middleware=lambda name: (self._seen.calls_of(self._listened.same_as(name)),),
             handler_middleware=(failing,),
+            hook_failed=self._seen.hook_failed,
         )
         ours: dict[str, object] = {f"rocketbox.embedded.{key}": value for key, value in EMBEDDED.items()}
         # Whatever the service says for production, no test reaches a real server by mistake.

@@ -6,11 +6,14 @@ It changes nothing. What it has seen is in ``records``; what still goes on in re
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import anyio
 
@@ -28,10 +31,21 @@ from rocketbox.protocol.codes import DLQ_PREFIX
 from rocketbox.protocol.stored_message import decode_message
 from rocketbox.template import MessageConverter
 from rocketbox.testing.errors import HarnessError
-from rocketbox.testing.loop_turns import LoopTurns, RealWait, ThreadCall, is_ours, line_of_thread, real_wait
+from rocketbox.testing.loop_turns import (
+    LoopTurns,
+    RealWait,
+    ThreadCall,
+    is_ours,
+    is_users_own,
+    line_of_thread,
+    real_wait,
+    users_coroutine,
+)
+from rocketbox.testing.promises import is_held_by
 from rocketbox.testing.records import Call, DeadLetter, LogEntry, Outcome, Sent
+from rocketbox.testing.started import StartedThread, TimerCall
 
-__all__ = ["Observer"]
+__all__ = ["Observer", "thread_started"]
 
 SIGNALS = (Reject, RetryLater, BatchFailed)
 
@@ -48,7 +62,10 @@ class _Running:
     awaited: Any = None
     ended: bool = False
     started: set[Any] = field(default_factory=set)
-    threads: set[ThreadCall] = field(default_factory=set)
+    threads: set[ThreadCall | StartedThread | TimerCall] = field(default_factory=set)
+    """What goes on by itself; threads add to it as well."""
+    of_ours: WeakSet[Any] = field(default_factory=WeakSet)
+    """Tasks of rocketbox's own code that it has started, such as a send: they wait for virtual time."""
 
 
 class PassingClock(Protocol):
@@ -78,7 +95,9 @@ class Observer:
         self.dead: list[DeadLetter] = []
         self.log: list[LogEntry] = []
         self.unexpected: list[BaseException] = []
-        """What handlers raised that is no signal, and nobody was told of yet."""
+        """What handlers and hooks raised that is no signal, and nobody was told of yet."""
+        self.of_hooks: list[Exception] = []
+        """What hooks raised of that."""
         self.pools: list[WorkerPool] = []
         self.others: list[Any] = []
         """Further tasks that may wait for something else than virtual time."""
@@ -113,9 +132,15 @@ class Observer:
 
     def forget(self) -> None:
         """Know of nothing that was."""
-        for each in (self.sent, self.calls, self.dead, self.log, self.unexpected):
+        for each in (self.sent, self.calls, self.dead, self.log, self.unexpected, self.of_hooks):
             each.clear()
         self._last_error.clear()
+
+    def hook_failed(self, what: str, error: Exception) -> None:
+        """A hook has raised, which the service logs and survives."""
+        self.note(f"{what} failed ({type(error).__name__}: {error})")
+        self.unexpected.append(error)
+        self.of_hooks.append(error)
 
     # --- middleware --------------------------------------------------------------------------------------------------
 
@@ -291,7 +316,10 @@ class Observer:
     def task_started(self, task: Any) -> None:
         """A task was made: by a handler, if it is in the context of one and is not rocketbox's own."""
         running = _call.get()
-        if running is None or is_ours(task):
+        if running is None:
+            return
+        if is_ours(task):
+            running.of_ours.add(task)
             return
         running.started.add(task)
         task.add_done_callback(lambda ended: self._task_ended(running, ended))
@@ -306,25 +334,51 @@ class Observer:
         if (running := _call.get()) is not None:
             running.threads.add(call)
 
+    def timer_set(self, function: Callable[..., object]) -> TimerCall | None:
+        """A timer of the loop is to call a function: what it calls instead, where a handler has set it."""
+        running = _call.get()
+        if running is None or not is_users_own(function):
+            return None
+        call = TimerCall(function)
+        running.threads.add(call)
+        return call
+
     def _look_whether_all_ended(self, running: _Running) -> None:
-        if ended := [call for call in running.threads if not call.goes_on]:
+        if ended := [call for call in list(running.threads) if not call.goes_on]:
             self.done += 1
             running.threads.difference_update(ended)
         if running.ended and not running.started and not running.threads:
             self._left.discard(running)
+
+    def end_by_force(self) -> list[str]:
+        """End the coroutines of handlers that go on, whatever they do about it; which they are, and where they were."""
+        ended = []
+        for running in list(self._running.values()):
+            coroutine = users_coroutine(running.awaited)
+            if coroutine is not None:
+                where = real_wait(running.task, running.awaited) or "a send"
+                ended.append(f"handler {running.call.name}, for {_keys(running.call)}, at {where}")
+                with suppress(RuntimeError):  # it has ignored even that
+                    coroutine.close()
+        return ended
 
     def real_waits(self) -> Iterator[RealWait]:
         """What waits now for something else than virtual time."""
         for running in (*self._running.values(), *self._left):
             self._look_whether_all_ended(running)
             name = running.call.name
-            if not running.ended and (where := real_wait(running.task, running.awaited)) is not None:
+            where_of = {task: real_wait(task) for task in running.started}
+            sending = [task for task, where in where_of.items() if where is None]
+            sending += [task for task in running.of_ours if not task.done()]
+            where = None if running.ended else real_wait(running.task, running.awaited)
+            if where is not None and not is_held_by(sending, running.task, running.awaited):
                 yield RealWait(f"handler {name}, attempt {running.call.attempt}, for {_keys(running.call)}", where)
-            for task in running.started:
-                if (where := real_wait(task)) is not None:
+            for task, where in where_of.items():
+                if where is not None and not is_held_by(sending, task, None):
                     yield RealWait(f"task {task.get_name()!r}, which handler {name} has started,", where)
-            for call in running.threads:
-                yield RealWait(f"a thread that handler {name} has started", call.line)
+            for call in list(running.threads):
+                began = "set" if isinstance(call, TimerCall) else "started"
+                yield RealWait(f"{call.what} that handler {name} has {began}", call.line)
         for task in self.others:
             if not task.done() and (where := real_wait(task)) is not None:
                 yield RealWait(task.get_name(), where)
@@ -333,6 +387,12 @@ class Observer:
                 frames = sys._current_frames()
                 lines = [line for each in pool.busy_threads if (line := line_of_thread(frames.get(each)))]
                 yield RealWait(f"a thread of {pool.name}", ", ".join(lines))
+
+
+def thread_started(thread: threading.Thread) -> None:
+    """A thread is about to start: by a handler, if this is the context of one."""
+    if (running := _call.get()) is not None and StartedThread.is_meant(thread):
+        running.threads.add(StartedThread(thread))
 
 
 def _is_stopped(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ entered around the test itself, in its task. For a plain function it runs in a t
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import inspect
@@ -55,6 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "harness(**options): options of the Harness that the fixture harness makes, such as settings={...}",
     )
 
+    reported.begin(config.rootpath)
     config.add_cleanup(reported.end)
     if texts := config.getoption("--rocketbox-name-server"):
         _use(texts, config)
@@ -141,6 +143,7 @@ def harness(
         if mark.args:
             raise pytest.UsageError("@pytest.mark.harness takes options by name, such as settings={...}")
         options = {**options, **mark.kwargs}
+    _check(options, Harness)
     made = request.node.stash[_of_test] = Harness(rocketbox_app, **options)
     test = request.node.obj
     if not inspect.iscoroutinefunction(test):
@@ -161,6 +164,19 @@ def harness(
 
     request.node.obj = run
     yield made
+
+
+def _check(options: dict[str, Any], harness_type: type[Harness]) -> None:
+    """Raises UsageError for an option that is none."""
+    parameters = inspect.signature(harness_type).parameters.values()
+    known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            fix = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
+            raise pytest.UsageError(
+                f"{name!r} is no option of a Harness (harness_options, @pytest.mark.harness); {fix}"
+            )
 
 
 @pytest.hookimpl(wrapper=True)

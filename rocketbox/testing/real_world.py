@@ -161,6 +161,7 @@ class RealWorld:
             send_middleware=lambda name: (self._seen.sends_to(self._listened.same_as(name)),),
             consume_middleware=lambda name: (self._seen.calls_of(self._listened.same_as(name)),),
             handler_middleware=(failing,),
+            hook_failed=self._seen.hook_failed,
         )
         settings = {**launch.settings, MAIN: self._name_servers[""]}
         launch = replace(launch, settings=settings, machine=machine)

@@ -9,13 +9,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rocketbox.testing.harness import Harness
 
-__all__ = ["begin_test", "end", "entered", "ran", "running"]
+__all__ = ["begin", "begin_test", "end", "entered", "ran", "root", "running"]
 
 running: list[Harness] = []
 """Those of this process that run, in the order in which they began."""
+root: Path | None = None
+"""The root folder of pytest's run."""
 _of_test: list[Harness] | None = None
+
+
+def begin(folder: Path) -> None:
+    """A run of pytest begins, with that root folder."""
+    global root
+    root = folder
 
 
 def begin_test() -> None:
@@ -26,8 +36,8 @@ def begin_test() -> None:
 
 def end() -> None:
     """Nobody asks any more."""
-    global _of_test
-    _of_test = None
+    global _of_test, root
+    _of_test = root = None
 
 
 def entered(harness: Harness) -> None:

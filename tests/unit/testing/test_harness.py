@@ -414,7 +414,7 @@ async def test_what_is_asked_for_and_not_there_is_told(
             harness.dead_letters("nobody")
         with pytest.raises(HarnessError, match="charge is no handler of payments; its handlers are: pay, file_receipt"):
             harness.calls(payments.Bank.charge)
-        with pytest.raises(HarnessError, match="'5' is 5 has no unit"):
+        with pytest.raises(HarnessError, match="'5' has no unit"):
             await harness.advance("5")
         with pytest.raises(AssertionError, match="nothing was sent to receipts, and one was expected"):
             harness.sent("receipts").one(Receipt)

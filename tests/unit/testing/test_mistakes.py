@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable
 from types import ModuleType
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rocketbox.errors import ClientStateError, NotStartedError
+from rocketbox.errors import ClientStateError, ConfigurationError, NotStartedError
 from rocketbox.template import PayloadError
 from rocketbox.testing import Harness, HarnessError
 from tests.support.framework.services import ServiceMaker
@@ -210,3 +211,119 @@ async def test_a_background_in_the_loop_of_the_harness_is_refused_as_ever(shop: 
 
 async def current_thread() -> str:
     return threading.current_thread().name
+
+
+@pytest.mark.anyio
+async def test_a_time_without_a_unit(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        for time in (5, "5"):
+            with pytest.raises(HarnessError, match=r'5.? has no unit: write "5s" for seconds, "5m" for minutes'):
+                await harness.advance(time)  # type: ignore[arg-type]
+
+
+@pytest.mark.anyio
+async def test_async_with_where_with_is_meant_and_the_other_way_round(shop: ModuleType) -> None:
+    async with Harness(shop.app) as harness:
+        for block in (
+            harness.freeze("billing"),
+            harness.broker.silence(),
+            harness.disk.full(),
+            harness.handler("bill").fails(),
+        ):
+            with pytest.raises(HarnessError, match="write 'with', and not 'async with'"):
+                async with block:  # type: ignore[attr-defined]
+                    pytest.fail("it began")
+        told = r"write 'async with harness\.broker\.stopped"
+        with pytest.raises(HarnessError, match=told), harness.broker.stopped():
+            pytest.fail("it began")
+        await harness.fresh()
+
+
+# --- hooks that fail ---------------------------------------------------------------------------------------------
+
+HOOKS = """
+import sys
+from rocketbox import RocketBox
+
+app = RocketBox("hooks", scan=[__name__])
+fails = set()
+
+@app.on_startup
+async def begin() -> None:
+    if "exits" in fails:
+        sys.exit(3)
+    if "start" in fails:
+        raise OSError("no such desk")
+
+@app.background_task
+async def watch() -> None:
+    if "background" in fails:
+        fails.clear()
+        raise OSError("nothing to watch")
+
+@app.every("1m")
+def look() -> None:
+    if "schedule" in fails:
+        raise OSError("nothing to look at")
+
+@app.on_shutdown
+async def close() -> None:
+    if "shutdown" in fails:
+        raise OSError("it does not close")
+"""
+
+
+@pytest.fixture
+def hooks(service: ServiceMaker) -> ModuleType:
+    return service(HOOKS, SETTINGS)
+
+
+@pytest.mark.anyio
+async def test_a_background_task_and_a_schedule_that_fail_are_told_to_the_test(hooks: ModuleType) -> None:
+    hooks.fails.add("background")
+    async with Harness(hooks.app) as harness:
+        with pytest.raises(OSError, match="nothing to watch"):
+            await harness.drain()
+        hooks.fails.add("schedule")
+        with pytest.raises(OSError, match="nothing to look at"):
+            await harness.advance("1m")
+        assert re.search(r"look \(.*\.py:\d+\) failed \(OSError: nothing to look at\)", harness.log)
+        hooks.fails.clear()
+        await harness.advance("10m")
+
+
+@pytest.mark.anyio
+async def test_a_shutdown_hook_that_fails_is_raised_at_the_end_unless_failures_are_kept(hooks: ModuleType) -> None:
+    hooks.fails.add("shutdown")
+    with pytest.raises(OSError, match="it does not close"):
+        async with Harness(hooks.app):
+            pass
+    async with Harness(hooks.app, failures="keep") as harness:
+        pass
+    assert "failed (OSError: it does not close)" in harness.log
+    with pytest.raises(OSError, match="it does not close"), Harness(hooks.app):
+        pass
+    with pytest.raises(ZeroDivisionError):
+        async with Harness(hooks.app):
+            raise ZeroDivisionError  # what the test itself says comes first
+
+
+@pytest.mark.anyio
+async def test_a_startup_hook_that_exits_is_named(hooks: ModuleType) -> None:
+    hooks.fails.add("exits")
+    with pytest.raises(HarnessError, match=r"hooks has ended itself, by SystemExit\(3\)"):
+        async with Harness(hooks.app):
+            pytest.fail("it started")
+    with pytest.raises(HarnessError, match=r"hooks has ended itself, by SystemExit\(3\)"), Harness(hooks.app):
+        pytest.fail("it started")
+
+
+@pytest.mark.anyio
+async def test_a_start_that_fails_names_no_option_that_pytest_does_not_have(hooks: ModuleType) -> None:
+    hooks.fails.add("start")
+    with pytest.raises(ConfigurationError, match="begin failed: OSError: no such desk") as raised:
+        async with Harness(hooks.app):
+            pytest.fail("it started")
+    assert "--debug" not in str(raised.value)
+    assert isinstance(raised.value.__cause__, OSError)
+    assert raised.value.findings[0].fix == "--debug shows the traceback", "which the commands say"

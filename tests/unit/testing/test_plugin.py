@@ -308,6 +308,48 @@ def test_it_is_found_by_pytest_and_loads_nothing_of_rocketbox_before_a_test_want
     assert not {name for name in loaded if name.startswith(("rocketbox.testing", "pytest", "_pytest"))}
 
 
+MISTAKEN = """
+import pytest
+
+@pytest.mark.harness(setings={"a": 1})
+def test_of_a_mark(harness): ...
+
+@pytest.mark.harness(colour="red")
+def test_of_no_option(harness): ...
+"""
+
+
+def test_an_option_that_is_none_is_told_with_the_one_that_is_meant(project: Path) -> None:
+    done = run(project, MISTAKEN)
+    assert "2 errors" in done.stdout, done.stdout + done.stderr
+    assert "'setings' is no option of a Harness (harness_options, @pytest.mark.harness); did you mean settings?" in (
+        done.stdout
+    )
+    assert "'colour' is no option of a Harness" in done.stdout
+    assert "there are: settings, beans, hooks, config, profiles, now," in done.stdout
+
+
+ELSEWHERE = """
+def test_that_fails(harness):
+    assert False
+"""
+
+
+def test_a_settings_file_that_does_not_count_where_pytest_was_started_is_told(project: Path) -> None:
+    (project / "app").mkdir()
+    (project / "shop.py").rename(project / "app" / "shop.py")
+    (project / "pytest.ini").write_text("[pytest]\nrocketbox_app = shop:app\npythonpath = app\n")
+    folder = project / "tests"
+    folder.mkdir()
+    done = run(folder, ELSEWHERE)
+    counts = f"{project / 'rocketbox.yaml'} counts when it is started in {project}, or with Harness(app, config=...)"
+    told = f"shop has no settings file, for pytest was started in {folder}: {counts}"
+    assert told in done.stdout, done.stdout + done.stderr
+    done = run(folder, ELSEWHERE, environment={**os.environ, "ROCKETBOX_CONFIG": "../rocketbox.yaml"})
+    assert "1 failed" in done.stdout
+    assert "has no settings file" not in done.stdout
+
+
 # --- on a real broker ------------------------------------------------------------------------------------------------
 
 ON_A_REAL_BROKER = """

@@ -143,6 +143,21 @@ async def sends(text: str, template: RocketMQTemplate) -> None:
     if text == "wait":
         ended, _ = await asyncio.wait([asyncio.create_task(template.send("others", text))])
         ended.pop().result()
+    if text == "as_completed":
+        for each in asyncio.as_completed([template.send("others", text), template.send("others", text)]):
+            await each
+    if text in ("future", "queue", "event"):
+        future, queue, event = asyncio.get_running_loop().create_future(), asyncio.Queue(), asyncio.Event()
+        async def send():
+            try:
+                await template.send("others", text)
+            finally:
+                future.set_result(None)
+                queue.put_nowait(None)
+                event.set()
+        task = asyncio.create_task(send())
+        await {"future": lambda: future, "queue": queue.get, "event": event.wait}[text]()
+        await task
 
 @rocketmq_listener(topic="leaves", consumer_group="leaves")
 async def leaves(text: str) -> None:
@@ -285,7 +300,7 @@ async def test_a_thread_whose_call_was_given_up_is_waited_for_and_what_it_sends_
         assert harness.now == before
 
 
-@pytest.mark.parametrize("text", ["shield", "generator", "wait"])
+@pytest.mark.parametrize("text", ["shield", "generator", "wait", "as_completed", "future", "queue", "event"])
 async def test_a_handler_whose_send_is_not_answered_waits_for_virtual_time_however_it_waits(
     text: str, slow: ModuleType, harness_of: Callable[..., Harness]
 ) -> None:

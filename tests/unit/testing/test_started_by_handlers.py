@@ -1,0 +1,223 @@
+"""What a handler starts and leaves to itself, real databases and web services, and a handler that will not end."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import AsyncIterator
+from types import ModuleType
+
+import pytest
+
+from rocketbox.testing import Harness, HarnessError, Outcome, StuckError
+from tests.support.framework.services import ServiceMaker
+from tests.support.loops import UVLOOP, needs_uvloop
+
+pytestmark = pytest.mark.anyio
+
+SOURCE = """
+import asyncio, functools, sqlite3, threading, time
+import httpx
+from rocketbox import RocketBox, RocketMQTemplate, rocketmq_listener
+
+app = RocketBox("starts", scan=[__name__])
+seen, release = [], threading.Event()
+virtual = None  # what time it is
+url = database = None
+
+def note(text):
+    seen.append((text, virtual()))
+
+def work(text):
+    time.sleep(0.05)
+    note(text)
+
+class Worker(threading.Thread):
+    def run(self):
+        work("a class of threads")
+
+def begin(thread):
+    thread.daemon = False  # which those of a def handler are otherwise, for its own thread is one
+    thread.start()
+
+ways = {
+    "a thread": lambda: begin(threading.Thread(target=work, args=("a thread",))),
+    "a thread of a partial": lambda: begin(threading.Thread(target=functools.partial(work, "a thread of a partial"))),
+    "a class of threads": lambda: begin(Worker()),
+    "a timer thread": lambda: begin(threading.Timer(0.02, work, ("a timer thread",))),
+    "call_later": lambda: asyncio.get_running_loop().call_later(0.05, note, "call_later"),
+    "call_at": lambda: asyncio.get_running_loop().call_at(asyncio.get_running_loop().time() + 0.05, note, "call_at"),
+}
+
+@rocketmq_listener(topic="starts", consumer_group="starts")
+async def starts(way: str) -> None:
+    ways[way]()
+
+@rocketmq_listener(topic="blocks", consumer_group="blocks")
+def blocks(way: str) -> None:
+    ways[way]()
+
+@rocketmq_listener(topic="leaves", consumer_group="leaves")
+async def leaves(text: str) -> None:
+    asyncio.get_running_loop().call_later(3600, note, "never").cancel()
+    threading.Thread(target=release.wait, daemon=True).start()
+    asyncio.get_running_loop().call_later(3600, asyncio.Event().set)  # as pools of libraries do
+
+@rocketmq_listener(topic="hangs", consumer_group="hangs")
+async def hangs(text: str) -> None:
+    threading.Thread(target=hang).start()
+
+def hang():
+    release.wait()
+
+@rocketmq_listener(topic="asks", consumer_group="asks")
+async def asks(path: str) -> None:
+    async with httpx.AsyncClient() as client:
+        note((await client.get(url + path)).text)
+
+@rocketmq_listener(topic="asks-in-a-thread", consumer_group="asks-in-a-thread")
+def asks_in_a_thread(path: str) -> None:
+    note(httpx.get(url + path).text)
+
+@rocketmq_listener(topic="stores", consumer_group="stores")
+async def stores(text: str) -> None:
+    store(text)
+
+@rocketmq_listener(topic="stores-in-a-thread", consumer_group="stores-in-a-thread")
+def stores_in_a_thread(text: str) -> None:
+    store(text)
+
+@rocketmq_listener(topic="stores-to-thread", consumer_group="stores-to-thread")
+async def stores_to_thread(text: str) -> None:
+    await asyncio.to_thread(store, text)
+
+def store(text):
+    with sqlite3.connect(database) as connection:
+        connection.execute("create table if not exists texts (text)")
+        connection.execute("insert into texts values (?)", (text,))
+        note(connection.execute("select text from texts").fetchone()[0])
+    connection.close()
+
+@rocketmq_listener(topic="swallows", consumer_group="swallows")
+async def swallows(text: str) -> None:
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+"""
+SETTINGS = "rocketmq: {name-server: ns1.example:9876, producer: {group: starts}}"
+
+
+@pytest.fixture
+def starts(service: ServiceMaker) -> ModuleType:
+    return service(SOURCE, SETTINGS)
+
+
+def harness_of(starts: ModuleType, *topics: str, patience: float = 10) -> Harness:
+    groups = re.findall('consumer_group="(.*?)"', SOURCE)
+    off = {f"rocketmq.consumer.listeners.{group}.enabled": group in topics for group in groups}
+    harness = Harness(starts.app, settings=off, patience=patience)
+    vars(starts)["virtual"] = lambda: harness.now
+    return harness
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", pytest.param(UVLOOP, id="uvloop", marks=needs_uvloop)])
+async def test_threads_and_timers_of_a_handler_are_waited_for_while_time_stands_still(starts: ModuleType) -> None:
+    start = threading.Thread.start
+    async with harness_of(starts, "starts", "blocks") as harness:
+        before = harness.now
+        for way in starts.ways:
+            await harness.send("starts", way)
+            await harness.drain()
+        threads = [way for way in starts.ways if not way.startswith("call")]
+        for way in threads:
+            await harness.send("blocks", way)
+            await harness.drain()
+        assert starts.seen == [(way, before) for way in (*starts.ways, *threads)]
+        starts.seen.clear()
+        await harness.send("starts", "a thread", delay="1m")
+        await harness.advance("5m")
+        assert [(text, round((at - before).total_seconds())) for text, at in starts.seen] == [("a thread", 60)]
+    assert threading.Thread.start is start
+
+
+async def test_what_may_go_on_for_ever_is_not_waited_for(starts: ModuleType) -> None:
+    async with harness_of(starts, "leaves", patience=1) as harness:
+        try:
+            await harness.send("leaves", "one")
+            await harness.advance("1m")
+            assert [call.outcome for call in harness.calls(starts.leaves)] == [Outcome.CONSUMED]
+        finally:
+            starts.release.set()
+
+
+async def test_a_thread_that_hangs_is_named_with_its_line(starts: ModuleType) -> None:
+    async with harness_of(starts, "hangs", patience=0.2) as harness:
+        await harness.send("hangs", "one")
+        try:
+            told = r"a thread that handler hangs \(.*\) has started waits at .*\.py:\d+ in hang\b"
+            with pytest.raises(StuckError, match=told):
+                await harness.drain()
+        finally:
+            starts.release.set()
+
+
+@pytest.fixture
+async def web_service() -> AsyncIterator[str]:
+    """A real one on a port of this machine, which takes its time; the harness has nothing to do with it."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0.02)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\nConnection: close\r\n\r\nanswered")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield "http://{}:{}/".format(*server.sockets[0].getsockname())
+
+
+@pytest.mark.parametrize(
+    ("topic", "seen"),
+    [
+        ("asks", "answered"),
+        ("asks-in-a-thread", "answered"),
+        ("stores", "one"),
+        ("stores-in-a-thread", "one"),
+        ("stores-to-thread", "one"),
+    ],
+)
+async def test_a_web_service_and_a_database_are_real_and_waited_for(
+    topic: str, seen: str, starts: ModuleType, web_service: str, tmp_path: object
+) -> None:
+    vars(starts).update(url=web_service, database=f"{tmp_path}/texts.db")
+    async with harness_of(starts, topic) as harness:
+        before = harness.now
+        await harness.send(topic, "one")
+        await harness.drain()
+        assert starts.seen == [(seen, before)]
+        await harness.send(topic, "two", delay="1m")
+        await harness.consumed(topic, 2)
+        assert len(starts.seen) == 2
+
+
+async def test_a_handler_that_swallows_its_cancellation_is_ended_and_named(starts: ModuleType) -> None:
+    async def test() -> None:
+        async with harness_of(starts, "swallows") as harness:
+            harnesses.append(harness)
+            await harness.send("swallows", "one", keys="s1")
+            while not harness.calls(starts.swallows):
+                await asyncio.sleep(0)
+
+    harnesses = list[Harness]()
+    told = r"ended by force: handler swallows \(.*\), for keys s1, at .*\.py:\d+ in swallows\. In production it would"
+    with pytest.raises(HarnessError, match=told):
+        await test()
+    assert "ended by force, for it swallows its cancellation: handler swallows" in harnesses[0].log
+    async with harness_of(starts, "starts") as harness:  # nothing of it is left
+        await harness.send("starts", "call_later")
+        await harness.drain()
+        assert len(starts.seen) == 1
