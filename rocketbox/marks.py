@@ -183,6 +183,8 @@ class rocketmq_spark_listener(_ByName):  # noqa: N801 - used as a decorator
     options: Mapping[str, str] | None = None
     cluster: str | None = None
     enabled: bool | None = None
+    namespace: str | None = None
+    namespace_v2: str | None = None
 
     def __call__(self, handler: HandlerT) -> HandlerT:
         return add_mark(handler, self)

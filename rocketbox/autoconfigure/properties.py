@@ -60,7 +60,9 @@ _IN_SETTINGS = {name: option for name, option in LISTENER_OPTIONS.items() if opt
 _OF_SPARK_IN_SETTINGS = {name: option for name, option in QUERY_OPTIONS.items() if option.key is not None}
 _OF_ALL_LISTENERS = {name: option for name, option in _IN_SETTINGS.items() if name != "enabled"}  # its key is a switch
 
-SPARK_SHARES = ("topic", "consumer_group", "selector_expression", "cluster", "enabled", "on_invalid")
+SPARK_SHARES = (
+    "topic", "consumer_group", "selector_expression", "cluster", "enabled", "on_invalid", "namespace", "namespace_v2",
+)  # fmt: skip
 """The options of other listeners that Spark's have as well; what on_invalid may be in a decorator is Spark's own."""
 
 

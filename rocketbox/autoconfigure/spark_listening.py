@@ -27,10 +27,12 @@ from rocketbox.autoconfigure.properties import (
 )
 from rocketbox.autoconfigure.scan import Marked
 from rocketbox.autoconfigure.service import Service, of_cluster
+from rocketbox.autoconfigure.users import ClientInstances
 from rocketbox.boot.dependencies import dependency_of
 from rocketbox.boot.marks import bean
 from rocketbox.client import MQClientInstance
 from rocketbox.client.checks import MAX_TOPIC_CHARS, check_group
+from rocketbox.client.options import UserOptions, mismatches, wrong_names
 from rocketbox.client.unbuilt import SPARK_KEYS, SPARK_TLS
 from rocketbox.durations import parse_duration
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError
@@ -102,8 +104,10 @@ class SparkPlan:
         return self.signature.where
 
     @property
-    def user(self) -> None:
-        """The cluster's: Spark's processes have clients of their own, which sign nothing yet."""
+    def user(self) -> UserOptions:
+        """The cluster's, in the namespace of its group: Spark's processes have clients of their own, which sign nothing
+        yet."""
+        return UserOptions(namespace=self.options["namespace"], namespace_v2=self.options["namespace_v2"])
 
     def listener_options(self) -> SparkListenerOptions:
         """The same as what runs it takes them."""
@@ -221,7 +225,8 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
 
     def needs(self, plan: SparkPlan, need: Need) -> None:
         name = f"Spark listener {plan.signature.function.__qualname__}"
-        need(MQClientInstance, plan.cluster, name, plan.where)
+        if need(MQClientInstance, plan.cluster, name, plan.where):
+            need(ClientInstances, plan.cluster, name, plan.where)
 
     def clashes(self, plan: SparkPlan, processes: int, has_name: Callable[[str | None], bool]) -> Iterator[Finding]:
         yield Finding(
@@ -254,7 +259,7 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
         for plan in plans:
             if self._properties.cluster(plan.cluster or "").consumer.missing_topic != "fail":
                 continue
-            instance: MQClientInstance = starting.resolve(of_cluster(MQClientInstance, plan.cluster))
+            instance = _instance(plan, starting)
             if await instance.find_route(plan.topic) is None:
                 name = f"Spark listener {plan.signature.function.__qualname__}"
                 servers = ", ".join(instance.name_servers)
@@ -267,17 +272,22 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
     def _container(self, plan: SparkPlan, runtime: SparkRuntime, starting: Starting) -> SparkListenerContainer:
         from rocketbox.spark.listener import SparkListenerContainer
 
-        instance: MQClientInstance = starting.resolve(of_cluster(MQClientInstance, plan.cluster))
         return SparkListenerContainer(
             plan.listener_options(),
             plan.signature,
             runtime=runtime,
-            instance=instance,
+            instance=_instance(plan, starting),
             provider=starting.beans.provider,
             clock=self._service.clock,
             drain_timeout=starting.drain_timeout,
             lines=plan.describe(),
         )
+
+
+def _instance(plan: SparkPlan, starting: Starting) -> MQClientInstance:
+    """The client by which the listener of a plan looks after its topic and lease."""
+    clients: ClientInstances = starting.resolve(of_cluster(ClientInstances, plan.cluster))
+    return clients.group(plan.group)
 
 
 @bean
@@ -326,6 +336,8 @@ def _plan_listener(
     from rocketbox.spark.listener_source import wrong_source_options  # only who has a Spark listener loads it
 
     options = {each.name: said.get(each.name, each.default) for each in QUERY_OPTIONS.values()}
+    for option in ("namespace", "namespace_v2"):
+        options[option] = said.get(option) or settings.defaults.values.get(option)
     form: RowForm = options["as_"]
     if options["on_invalid"] is OnInvalid.RETRY:  # as settings say it, for listeners of all kinds
         what = f"on-invalid of {name} is retry: a batch comes again as a whole"
@@ -379,6 +391,12 @@ def _plan_listener(
         what = f"trigger of {name} is {options['trigger']!r}: {error}"
         findings.append(Finding(what, places["trigger"], "or write available_now"))
     findings += _wrong_names(name, topic, group, places, here)
+    given = {option: options[option] for option in ("namespace", "namespace_v2") if options[option] is not None}
+    findings += [Finding(f"{each.told()}, for {name}", here, each.fix) for each in mismatches(given)]
+    findings += [
+        Finding(f"{option} of {name} is {value!r}: {why}", places.get(option, here), "choose another one")
+        for option, value, why in wrong_names(given)
+    ]
     if topic and group:
         for option, why in wrong_source_options(options, topic, group, tags, has_schema=mark.schema is not None):
             findings.append(Finding(f"{option} of {name}: {why}", places.get(option, here)))

@@ -137,7 +137,8 @@ def _refuse_if_leased(assembly: Assembly, plan: Any) -> None:
 async def _holder(assembly: Assembly, own: Any, plan: Any) -> str | None:
     from rocketbox.spark.lease import Lease
 
-    async with assembly.service.client(own.name_server, own.client_options()) as instance:
+    client = assembly.clients.clusters[plan.cluster or ""].groups[plan.group]
+    async with assembly.service.client(own.name_server, client.options(own)) as instance:
         lease = Lease(instance, plan.group, plan.topic, holder=f"{instance.client_id}@reset")
         try:
             answer = await lease.take()

@@ -24,6 +24,7 @@ from rocketbox.loops import call_soon_from_thread
 from rocketbox.spark.batch import SparkBatch
 from rocketbox.spark.deliveries import Delivery
 from rocketbox.spark.listener_options import SparkListenerOptions
+from rocketbox.spark.servers import Servers
 from rocketbox.spark.signature import SparkSignature
 
 __all__ = ["BatchCall", "beans_for", "delivery_of"]
@@ -62,7 +63,7 @@ def delivery_of(
     options: SparkListenerOptions,
     signature: SparkSignature,
     clock: Clock,
-    send_letters: Callable[[DataFrame, str, str], object] | None = None,
+    send_letters: Callable[[DataFrame, str, Servers], object] | None = None,
 ) -> Delivery:
     """How a listener's function gets its batches. Raises ConfigurationError for a schema that cannot be columns."""
     return Delivery(
@@ -92,7 +93,7 @@ class BatchCall:
         *,
         beans: Mapping[str, Callable[[], Any]],
         delivery: Delivery,
-        name_server: str,
+        servers: Servers,
     ) -> None:
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         """That of an async function, while it runs."""
@@ -103,7 +104,7 @@ class BatchCall:
         self._beans = beans
         self._needs = {name: hint for name, hint in signature.parameters if hint in (SparkBatch, SparkSession)}
         self._delivery = delivery
-        self._name_server = name_server
+        self._servers = servers
 
     def __call__(self, rows: DataFrame, batch: int, attempt: int, query_id: str, portal: BlockingPortal) -> Any:
         """What the function returns; async functions run in the loop of ``portal``, whose thread is another one.
@@ -127,7 +128,7 @@ class BatchCall:
         }
         beans = {name: bean() for name, bean in self._beans.items()}
         arguments = {**beans, **{name: given[hint] for name, hint in self._needs.items()}}
-        with self._delivery.of(rows, batch, self._name_server) as frame:
+        with self._delivery.of(rows, batch, self._servers) as frame:
             call = partial(self._signature.function, frame, **arguments)
             return self._run_async(call, batch, jobs, portal) if is_async else call()
 

@@ -30,6 +30,7 @@ from rocketbox.spark.offsets import QueueRange
 from rocketbox.spark.progress import ranges_between
 from rocketbox.spark.query import in_words, is_of_a_stop, is_of_reading
 from rocketbox.spark.query_options import OnFailedBatch
+from rocketbox.spark.servers import Servers
 from rocketbox.spark.signature import SparkSignature
 
 __all__ = ["BatchFailedTooOftenError", "BatchRunner", "RefusedError"]
@@ -59,7 +60,7 @@ class BatchRunner:
         beans: Mapping[str, Callable[[], Any]],
         delivery: Delivery,
         admin: Admin,
-        name_server: str,
+        servers: Servers,
         succeeded: Callable[[], None],
     ) -> None:
         self.failure: BaseException | None = None
@@ -74,10 +75,10 @@ class BatchRunner:
         self.idle = threading.Event()
         self.idle.set()
         self._options = options
-        self._function = BatchCall(options, signature, beans=beans, delivery=delivery, name_server=name_server)
+        self._function = BatchCall(options, signature, beans=beans, delivery=delivery, servers=servers)
         self._delivery = delivery
         self._admin = admin
-        self._name_server = name_server
+        self._servers = servers
         self._succeeded = succeeded
         self._ranges: list[QueueRange] | None = None  # what the batch reads, where the checkpoint says so
         self._refusing = self._interrupted = False
@@ -214,9 +215,9 @@ class BatchRunner:
         if self._ranges is not None:
             remains = self._portal.call(remains_of, self._admin, self._ranges)
             lost = remains.gone_in_words()
-            rows = frame_of(rows.sparkSession, remains.there, self._name_server, self._options.selector_expression)
+            rows = frame_of(rows.sparkSession, remains.there, self._servers, self._options.selector_expression)
         if self._ranges is None or remains.there:
-            number = self._delivery.dead_letter(rows, in_words(error), self._name_server)
+            number = self._delivery.dead_letter(rows, in_words(error), self._servers)
         _log.error(
             "batch %d of Spark listener %s has failed %d times (max_batch_attempts): %d messages of it are in "
             "%%DLQ%%%s%s",

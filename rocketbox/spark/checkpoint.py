@@ -74,13 +74,16 @@ class QueueProgress:
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """One offset of a stream, as Spark counts them. ``group`` is the one that the checkpoint belongs to."""
+    """One offset of a stream, as Spark counts them. ``group`` is the one that the checkpoint belongs to, ``namespace``
+    that of its names.
+    """
 
     queues: Mapping[MessageQueue, QueueProgress] = field(default_factory=dict)
     group: str | None = None
     initial: bool = False
     since_ms: int | None = None
     """When a query began that reads from the latest on."""
+    namespace: str | None = None
 
 
 INITIAL = StreamOffset(initial=True)
@@ -94,7 +97,8 @@ def encode_offset(offset: StreamOffset) -> dict[str, Any]:
     queues = _tree({queue: _encode_progress(progress) for queue, progress in offset.queues.items()})
     group = {} if offset.group is None else {"group": offset.group}
     since = {} if offset.since_ms is None else {"since": offset.since_ms}
-    return {**group, "queues": queues, **since, "v": VERSION}
+    namespace = {} if offset.namespace is None else {"namespace": offset.namespace}
+    return {**group, **namespace, "queues": queues, **since, "v": VERSION}
 
 
 def encode_ends(ends: Mapping[MessageQueue, int]) -> dict[str, Any]:
@@ -111,9 +115,12 @@ def decode_offset(value: Any) -> StreamOffset:
         group = value.get("group")
         if group is not None and not isinstance(group, str):
             raise ValueError(f"group {group!r} is no text")
+        namespace = value.get("namespace")
+        if namespace is not None and not isinstance(namespace, str):
+            raise ValueError(f"namespace {namespace!r} is no text")
         since = _number(value, "since") if "since" in value else None
         queues = {queue: _decode_progress(found) for queue, found in _leaves(value["queues"])}
-        return StreamOffset(queues, group, since_ms=since)
+        return StreamOffset(queues, group, since_ms=since, namespace=namespace)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(value, error) from error
 

@@ -27,6 +27,7 @@ from rocketbox.spark.columns import ERROR
 from rocketbox.spark.payload import CORRUPT, MESSAGE, invalid_rows, payload_columns, reason_of
 from rocketbox.spark.query_options import OnInvalidBody, RowForm
 from rocketbox.spark.schema import BodySchema, SchemaError, body_schema
+from rocketbox.spark.servers import Servers
 from rocketbox.spark.session import make_active
 
 __all__ = ["FORMS", "Delivery", "InvalidRowError", "form_of", "missing_library"]
@@ -74,9 +75,9 @@ class Delivery:
         as_: RowForm,
         on_invalid: OnInvalidBody,
         clock: Clock,
-        send_letters: Callable[[DataFrame, str, str], object] | None = None,
+        send_letters: Callable[[DataFrame, str, Servers], object] | None = None,
     ) -> None:
-        """``send_letters(letters, group, name_server)`` sends dead letters (None: Spark's processes do)."""
+        """``send_letters(letters, group, servers)`` sends dead letters (None: Spark's processes do)."""
         self._label = label
         self._where = where
         self._group = group
@@ -130,7 +131,7 @@ class Delivery:
         return shape
 
     @contextmanager
-    def of(self, rows: DataFrame, batch: int, name_server: str) -> Iterator[Any]:
+    def of(self, rows: DataFrame, batch: int, servers: Servers) -> Iterator[Any]:
         """What the function gets of a batch's rows; what has to come after the function comes at the end.
 
         Raises InvalidRowError where ``on_invalid`` is ``fail``.
@@ -150,11 +151,11 @@ class Delivery:
         else:
             frame.persist()  # it is looked at twice
             try:
-                yield from self._looked_at(frame, invalid, batch, name_server)
+                yield from self._looked_at(frame, invalid, batch, servers)
             finally:
                 frame.unpersist()
 
-    def _looked_at(self, frame: DataFrame, invalid: Column, batch: int, name_server: str) -> Iterator[Any]:
+    def _looked_at(self, frame: DataFrame, invalid: Column, batch: int, servers: Servers) -> Iterator[Any]:
         found = frame.where(invalid)
         if self._on_invalid is OnInvalidBody.FAIL:
             if first := found.head():
@@ -165,14 +166,14 @@ class Delivery:
         if number := found.count():
             reason = reason_of(found.columns).alias("reason")
             whole = found.select(f"{MESSAGE}.*", reason) if MESSAGE in found.columns else found.select("*", reason)
-            self._send_letters(whole, self._group, name_server)
+            self._send_letters(whole, self._group, servers)
             self._saw(number, batch)
 
-    def dead_letter(self, messages: DataFrame, reason: str, name_server: str) -> int:
+    def dead_letter(self, messages: DataFrame, reason: str, servers: Servers) -> int:
         """Send messages, with the columns of a read, to the group's dead-letter topic; how many they were."""
         counted = Observation()
         letters = messages.withColumn("reason", f.lit(reason)).observe(counted, f.count(f.lit(1)).alias("letters"))
-        self._send_letters(letters, self._group, name_server)
+        self._send_letters(letters, self._group, servers)
         return int(counted.get["letters"])
 
     def _refusal(self, row: Any, columns: list[str]) -> InvalidRowError:
@@ -219,9 +220,9 @@ class Delivery:
         )  # fmt: skip
 
 
-def write_letters(letters: DataFrame, group: str, name_server: str) -> None:
+def write_letters(letters: DataFrame, group: str, servers: Servers) -> None:
     """Send dead letters by the processes of Spark."""
-    options = {"nameServer": name_server, "deadLettersOf": group, "writeId": "dead-letters"}
+    options = {**servers.told(), "deadLettersOf": group, "writeId": "dead-letters"}
     make_active(letters.sparkSession)
     letters.write.format("rocketmq").mode("append").options(**options).save()
 

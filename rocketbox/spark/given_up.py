@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rocketbox.client import Admin
 from rocketbox.message import MessageQueue
 from rocketbox.spark.offsets import QueueRange, in_words
+from rocketbox.spark.servers import Servers
 from rocketbox.spark.worker_client import gather
 
 __all__ = ["Remains", "frame_of", "remains_of"]
@@ -63,7 +64,7 @@ async def _ends(admin: Admin, queue: MessageQueue) -> tuple[int, int]:
     return await admin.min_offset(queue), await admin.max_offset(queue)
 
 
-def frame_of(session: SparkSession, ranges: Sequence[QueueRange], name_server: str, tags: str) -> DataFrame:
+def frame_of(session: SparkSession, ranges: Sequence[QueueRange], servers: Servers, tags: str) -> DataFrame:
     """The messages of these ranges with all their columns; one that is deleted only now is left out."""
     assigned: dict[str, dict[str, list[int]]] = {}
     starts: dict[str, dict[str, dict[str, int]]] = {}
@@ -75,7 +76,7 @@ def frame_of(session: SparkSession, ranges: Sequence[QueueRange], name_server: s
             places.setdefault(topic, {}).setdefault(broker, {})[str(number)] = offset
     return (
         session.read.format("rocketmq")
-        .option("nameServer", name_server)
+        .options(**servers.told())
         .option("assign", json.dumps(assigned))
         .option("startingOffsets", json.dumps(starts))
         .option("endingOffsets", json.dumps(ends))

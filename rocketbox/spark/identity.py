@@ -84,13 +84,24 @@ def another_store(differences: dict[MessageQueue, str], name_server: str) -> Che
     )
 
 
-def check_ownership(offset: StreamOffset, selection: Selection, group: str | None) -> None:
-    """Raise CheckpointError when a checkpoint belongs to another group or to other topics than a query reads."""
+def check_ownership(
+    offset: StreamOffset, selection: Selection, group: str | None, namespace: str | None = None
+) -> None:
+    """Raise CheckpointError when a checkpoint belongs to another group or namespace, or to other topics, than a query
+    reads.
+    """
     if offset.group is not None and offset.group != group:
         asked = "has no group" if group is None else f"is of group {group!r}"
         raise CheckpointError(
             f"the checkpoint belongs to group {offset.group!r}, and the query {asked}: each group needs a checkpoint "
             f"of its own ({RESET})"
+        )
+    if not offset.initial and offset.namespace != namespace:
+        its = "no namespace" if offset.namespace is None else f"namespace {offset.namespace!r}"
+        asked = "in none" if namespace is None else f"in {namespace!r}"
+        raise CheckpointError(
+            f"the checkpoint is of topics in {its}, and the query reads {asked}, where topics of these names are "
+            f"others: each namespace needs a checkpoint of its own ({RESET})"
         )
     if left_out := sorted(queue for queue in offset.queues if not selection.has(queue)):
         names = map(in_words, left_out[:3]) if selection.assigned else sorted({f"topic {q.topic}" for q in left_out})

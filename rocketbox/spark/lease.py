@@ -12,8 +12,7 @@ group itself must have none. A lock is confirmed every 20 s and free at the brok
                           brokers that have the topic no more confirm nothing against those that have it
     free     -> settling  as held, but somebody was seen to hold it before: a broker that was started anew has forgotten
                           the locks, and their holder hears of it when it asks next, which is within 20 s
-    settling -> held      20 s later; a driver that has seen nobody also waits so long with its first query where the
-                          checkpoint names another one that has not given it back (``batch_log``)
+    settling -> held      20 s later
 
 Who has lost it, or has given it back, takes it anew from the beginning: a confirmation that comes late changes nothing,
 for another driver may have come meanwhile, read on, and gone.
@@ -141,10 +140,6 @@ class Lease:
         if self.held:
             return LeaseAnswer(True)
         return LeaseAnswer(False, "another driver has taken it again", by_another=True)
-
-    async def until_noticed(self) -> None:
-        """Return when a holder that brokers have forgotten must have asked them again, and has found this one."""
-        await self._clock.sleep(CONFIRM_INTERVAL)
 
     async def keep(self) -> None:
         """Have it confirmed, and return when it is lost."""

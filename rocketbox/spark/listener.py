@@ -50,6 +50,7 @@ from rocketbox.spark.py4j_log import told_once
 from rocketbox.spark.query import GONE, in_words, is_permanent, is_the_sources, start_query
 from rocketbox.spark.query_progress import follow, unfollow
 from rocketbox.spark.query_stop import QueryStop
+from rocketbox.spark.servers import Servers
 from rocketbox.spark.session import SparkRuntime, is_alive
 from rocketbox.spark.signature import SparkSignature, read_spark_signature
 from rocketbox.spark.starting import CLOCKS_DIFFER_MS
@@ -119,7 +120,8 @@ class SparkListenerContainer:
         self._drain_timeout = drain_timeout
         self._lines = tuple(lines)
         self._delivery = delivery_of(options, signature, clock)
-        self._name_server = ";".join(instance.name_servers)
+        said = instance.options
+        self._servers = Servers(";".join(instance.name_servers), said.namespace, said.namespace_v2)
         self._admin = Admin(instance=instance)
         self._batches = BatchRunner(
             options,
@@ -127,7 +129,7 @@ class SparkListenerContainer:
             beans=beans_for(signature, provider),
             delivery=self._delivery,
             admin=self._admin,
-            name_server=self._name_server,
+            servers=self._servers,
             succeeded=self._batch_is_done,
         )
         self._watch = TopicWatch(self._admin, options.group, options.topic, clock)
@@ -140,7 +142,6 @@ class SparkListenerContainer:
         self._session: SparkSession | None = None
         self._watching: SupervisedTask | None = None
         self._was_stopped = False  # by this listener, whose lease was lost; else its last query has ended by itself
-        self._noted_in: BatchLog | None = None  # the checkpoint that names this driver
         self._took_over: bool | None = None  # the checkpoint is to be looked at: was another driver seen to read it?
 
     async def __aenter__(self) -> Self:
@@ -329,15 +330,7 @@ class SparkListenerContainer:
         finally:
             # A function that is at work still writes, and nobody else may before the lease's end.
             if not self._stop.has_left_one_behind and self._batches.idle.is_set():
-                await self._note_release()
                 await self._keeper.release()
-
-    async def _note_release(self) -> None:
-        """Say in the checkpoint that nobody reads from it; else the next driver waits a little."""
-        log = self._noted_in
-        if log is not None and self._keeper.held and self._stop.java_answers:
-            with anyio.CancelScope(shield=True), self._clock.move_on_after(LAST_STEP), suppress(Exception):
-                await self._threads.run(log.note_holder, "")
 
     def _has_stopped(self) -> bool:
         return self._stopping
@@ -367,13 +360,7 @@ class SparkListenerContainer:
         planned = await self._threads.run(log.last_planned)
         if self._took_over is not None:  # also where a step behind the lease has failed the last time
             await self._check_checkpoint(planned, self._took_over)
-            if not self._took_over:
-                await self._unless_stopped(partial(self._until_a_former_driver_knows, log))
-            if self._has_stopped() or not self._keeper.held:
-                return None
-            await self._threads.run(log.note_holder, self._lease.holder)
             self._took_over = None
-        self._noted_in = log
         self._position.begins(await self._threads.run(log.read_up_to, planned))
         await self._threads.run(self._batches.begin, log, planned, self._lease, self._portal)
         if self._has_stopped():
@@ -410,13 +397,6 @@ class SparkListenerContainer:
         if took_over:
             self._is(SparkListenerState.STARTING)
         return took_over
-
-    async def _until_a_former_driver_knows(self, log: BatchLog) -> None:
-        """Brokers that were started anew, or have the topic only now, give anybody the lease of who is at work."""
-        if await self._threads.run(log.holder) in (None, self._lease.holder):
-            return
-        self._is(SparkListenerState.STARTING, "another driver has not given its lease back, and may be about to stop")
-        await self._lease.until_noticed()
 
     def _waits_for_lease(self, answer: LeaseAnswer) -> None:
         self._is(SparkListenerState.STANDING_BY if answer.by_another else SparkListenerState.STARTING, answer.why)
@@ -511,7 +491,7 @@ class SparkListenerContainer:
         return start_query(
             session,
             self.options,
-            name_server=self._name_server,
+            servers=self._servers,
             starting_offsets=self._starting_offsets,
             on_batch=self._batches,
         )

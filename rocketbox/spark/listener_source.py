@@ -15,6 +15,8 @@ FEWEST_ROWS = 2_000  # of a task: what starts and ends one takes as long as read
 
 _SAID_BY: Mapping[str, str] = {
     "nameserver": "the cluster's name-server",
+    "namespace": "namespace",
+    "namespacev2": "namespace_v2",
     "topic": "topic",
     "topicpattern": "topic",
     "assign": "topic",

@@ -15,6 +15,7 @@ from typing import Self
 from rocketbox.spark.columns import choose_columns
 from rocketbox.spark.option_values import OptionTable, SourceOption, Use
 from rocketbox.spark.selection import Selection, assigned_queues
+from rocketbox.spark.servers import SERVER_OPTIONS, servers_of
 from rocketbox.spark.starting import EARLIEST, LATEST, PlaceKind, Places, places_of
 
 __all__ = ["OPTIONS", "ROWS_PER_PARTITION", "SourceOptions"]
@@ -23,9 +24,7 @@ ROWS_PER_PARTITION = 20_000
 SELECTING = ("topic", "topicPattern", "assign")
 
 OPTIONS = (
-    SourceOption(
-        "nameServer", "`host:port`, several with `;`. Needed.", kafka=("kafka.bootstrap.servers", "bootstrap.servers")
-    ),
+    *SERVER_OPTIONS,
     SourceOption(
         "topic",
         "The topic, or several with `,`. One of `topic`, `topicPattern` and `assign` is needed.",
@@ -145,7 +144,7 @@ class SourceOptions:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values = values = _TABLE.read(options)
-        self.name_server = values.name_server()
+        self.servers = servers_of(values)
         self.selection = self._selection()
         self.tags = values.text("tags") or "*"
         self.group = values.text("group")
@@ -181,6 +180,11 @@ class SourceOptions:
     def check_stream(self) -> None:
         """Raises ValueError for an option that only means something in a batch read."""
         self._refuse("batch", "batch reads (spark.read)")
+
+    @property
+    def name_server(self) -> str:
+        """Of the servers that are asked."""
+        return self.servers.name_server
 
     @property
     def batch_start(self) -> Places:

@@ -86,7 +86,7 @@ class StreamProgress:
         return [queue for queue, target in (self._target or {}).items() if known.get(queue, -1) < target]
 
     async def _next(self, admin: Admin, start: StreamOffset, limited: bool) -> StreamOffset:
-        check_ownership(start, self._options.selection, self._options.group)
+        self._check_ownership(start)
         self.ends.seen = self.ends.seen or bool(start.queues)
         if self._target is None:
             last = await self.ends.ask(admin, patient=not start.initial)
@@ -142,7 +142,7 @@ class StreamProgress:
         Of those queues alone that it reads: one of a broker that is away, or that the topic has no more, may be among
         the others for long, and is looked at when it has grown.
         """
-        check_ownership(end, self._options.selection, self._options.group)
+        self._check_ownership(end)
         ranges = [each for each in ranges_between(start, end) if each]
         if any(not self._seen(admin, each.queue) for each in ranges):
             what = f"asking for the queues of {self._options.selection}"
@@ -228,7 +228,11 @@ class StreamProgress:
         if not start.initial:
             return replace(start, queues=queues)
         since = self._clock.time_ms() if self._options.stream_start.has(PlaceKind.LATEST) else None
-        return StreamOffset(queues, self._options.group, since_ms=since)
+        return StreamOffset(queues, self._options.group, since_ms=since, namespace=self._options.servers.names_are_of)
+
+    def _check_ownership(self, offset: StreamOffset) -> None:
+        options = self._options
+        check_ownership(offset, options.selection, options.group, options.servers.names_are_of)
 
     async def _stood(self, admin: Admin, queue: MessageQueue, first: int) -> int | None:
         """How far the group is already, where that is beyond ``first``."""

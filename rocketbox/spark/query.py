@@ -23,6 +23,7 @@ from rocketbox.spark.checkpoint import CheckpointError
 from rocketbox.spark.listener_options import SparkListenerOptions
 from rocketbox.spark.listener_source import rows_of_a_task
 from rocketbox.spark.paths import checkpoint_location
+from rocketbox.spark.servers import Servers
 from rocketbox.spark.session import SessionLostError, is_alive, log_query_errors
 
 __all__ = [
@@ -73,14 +74,14 @@ def start_query(
     session: SparkSession,
     options: SparkListenerOptions,
     *,
-    name_server: str,
+    servers: Servers,
     starting_offsets: str,
     on_batch: Callable[[DataFrame, int], None],
 ) -> StreamingQuery:
     """Start the listener's query; ``on_batch(rows, id)`` is called with each micro-batch, on a thread of py4j's."""
     reader = (
         session.readStream.format("rocketmq")
-        .option("nameServer", name_server)
+        .options(**servers.told())
         .option("topic", options.topic)
         .option("group", options.group)
         .option("tags", options.selector_expression)

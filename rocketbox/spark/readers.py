@@ -54,7 +54,7 @@ class _Reader:
         self.options = options
 
     def ask(self, function: Callable[[Admin], Awaitable[ResultT]]) -> ResultT:
-        return client(self.options.name_server).call(function)
+        return client(self.options.servers).call(function)
 
     def tasks(self, ranges: Iterable[QueueRange]) -> list[RangePartition]:
         packed = pack(ranges, self.options.rows_per_partition, self.options.max_partitions)
@@ -162,12 +162,12 @@ class RocketMQStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
     @cached_property
     def _progress(self) -> StreamProgress:
         """Made when it is wanted: what plans the tasks has a reader of its own, and sends it to them."""
-        return StreamProgress(self.options, client(self.options.name_server).clock)
+        return StreamProgress(self.options, client(self.options.servers).clock)
 
     @cached_property
     def _mirror(self) -> GroupMirror | None:
         group = self.options.group if self.options.commit_offsets else None
-        return None if group is None else GroupMirror(group, client(self.options.name_server).clock)
+        return None if group is None else GroupMirror(group, client(self.options.servers).clock)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Always the same: Spark asks twice, and once more when batch 0 is repeated.

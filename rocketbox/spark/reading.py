@@ -25,6 +25,7 @@ from rocketbox.clock import Clock
 from rocketbox.errors import RemoteProtocolError, RocketBoxError
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import MASTER_ID
+from rocketbox.protocol.namespaces import Namespace
 from rocketbox.protocol.tags import parse_subscription
 from rocketbox.spark.answers import FARTHEST_SCAN, AnswerError, what_cannot_be
 from rocketbox.spark.loss import DELETED_BY_NOW, SETTLE, SETTLE_PAUSE, data_loss
@@ -40,8 +41,9 @@ __all__ = ["Reading", "read_ranges"]
 
 def read_ranges(ranges: Sequence[QueueRange], options: SourceOptions) -> Iterator[Any]:
     """The messages of the ranges, in their order, as record batches."""
-    thread = client(options.name_server)
-    decoder = RecordDecoder(options.columns, parse_subscription("", options.tags).tags_set)
+    thread = client(options.servers)
+    namespace = Namespace(options.servers.namespace or "")
+    decoder = RecordDecoder(options.columns, parse_subscription("", options.tags).tags_set, namespace)
     reading = Reading(ranges, options, thread.clock)
     running = thread.start(reading.run)
 

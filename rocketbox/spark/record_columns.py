@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from rocketbox.errors import RemoteProtocolError
 from rocketbox.message import MessageExt, MessageQueue, Property, format_offset_msg_id
 from rocketbox.protocol.codes import MessageSysFlag
+from rocketbox.protocol.namespaces import NO_NAMESPACE, Namespace
 from rocketbox.protocol.stored_message import (
     COMPRESSED,
     INNER_BATCH,
@@ -156,9 +157,13 @@ class _Records:
 
 
 class RecordDecoder:
-    """Makes record batches of pulls: ``columns``, and only messages with one of ``tags`` where there are any."""
+    """Makes record batches of pulls: ``columns``, and only messages with one of ``tags`` where there are any.
 
-    def __init__(self, columns: Sequence[str], tags: Collection[str] = ()) -> None:
+    Topics are as their users know them who are in ``namespace``; properties stay as they are stored.
+    """
+
+    def __init__(self, columns: Sequence[str], tags: Collection[str] = (), namespace: Namespace = NO_NAMESPACE) -> None:
+        self._namespace = namespace
         self.schema = arrow_schema(columns)
         self._columns = tuple(columns)
         self._tags = pa.array(sorted(tags), pa.string()) if tags else None
@@ -202,7 +207,7 @@ class RecordDecoder:
             "store_timestamp": _times(places.stored, "store", errors, places.broken),
         }
         if "topic" in self._columns:
-            columns["topic"] = places.topics(errors)
+            columns["topic"] = self._plain(places.topics(errors))
         if self._has_properties:
             columns |= self._from_properties(places, head)
         if self._has_body:
@@ -224,6 +229,14 @@ class RecordDecoder:
         if len(broken):
             wanted = pc.or_(wanted, pa.array(places.broken))  # its tag is not known
         return batch if pc.all(wanted).as_py() is not False else batch.filter(wanted)
+
+    def _plain(self, topics: Any) -> Any:
+        """Topics without the namespace; there are few of them among many rows."""
+        if not self._namespace:
+            return topics
+        known = topics.dictionary_encode()
+        names = pa.array([self._namespace.unwrap(name) for name in known.dictionary.to_pylist()], pa.string())
+        return names.take(known.indices)
 
     def _from_properties(self, places: _Layout, head: Any) -> dict[str, Any]:
         """The columns that are read from property texts."""

@@ -18,7 +18,7 @@ from typing import TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from rocketbox.client import Admin, MQClientInstance, Producer
+from rocketbox.client import Admin, ClientOptions, MQClientInstance, Producer
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import (
     AccessDeniedError,
@@ -34,6 +34,7 @@ from rocketbox.errors import (
 )
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import ResponseCode
+from rocketbox.spark.servers import Servers
 from rocketbox.spark.worker_log import set_up_worker_log
 
 __all__ = ["AT_ONCE", "UNREACHABLE", "ClientThread", "client", "gather", "may_pass", "patiently"]
@@ -68,14 +69,15 @@ class ClientThread:
     Raises what its start raises.
     """
 
-    def __init__(self, name_server: str) -> None:
+    def __init__(self, servers: Servers) -> None:
         self.clock: Clock = RealClock()
-        self._name_server = name_server
+        self._servers = servers
+        self._options = ClientOptions(namespace=servers.namespace, namespace_v2=servers.namespace_v2)
         self._started: Future[tuple[BlockingPortal, Admin]] = Future()
         self._producers: dict[str, Producer] = {}
         self._entered = AsyncExitStack()
         # A daemon: a worker of Spark ends without asking anybody.
-        self._thread = threading.Thread(target=self._work, name=f"rocketmq {name_server}", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=f"rocketmq {servers.name_server}", daemon=True)
         self._thread.start()
         self._portal, self._admin = self._started.result()
 
@@ -83,7 +85,7 @@ class ClientThread:
         async def main() -> None:
             async with (
                 BlockingPortal() as portal,
-                MQClientInstance(self._name_server, clock=self.clock) as instance,
+                MQClientInstance(self._servers.name_server, options=self._options, clock=self.clock) as instance,
                 Admin(instance=instance) as admin,
                 self._entered,
             ):
@@ -95,7 +97,7 @@ class ClientThread:
             anyio.run(main)
         except BaseException as error:  # it belongs to the thread that waits for the start
             if self._started.done():
-                _log.exception("the client of %s has failed", self._name_server)
+                _log.exception("the client of %s has failed", self._servers.name_server)
             else:
                 self._started.set_exception(error)
 
@@ -132,18 +134,18 @@ class ClientThread:
             self._thread.join(10)
 
 
-_clients: dict[tuple[int, str], ClientThread] = {}
+_clients: dict[tuple[int, Servers], ClientThread] = {}
 _clients_lock = threading.Lock()
 
 
-def client(name_server: str) -> ClientThread:
-    """This process' client of a name server."""
-    key = (os.getpid(), name_server)  # a worker is forked: the parent's thread is not there
+def client(servers: Servers) -> ClientThread:
+    """This process' client of these servers."""
+    key = (os.getpid(), servers)  # a worker is forked: the parent's thread is not there
     with _clients_lock:
         found = _clients.get(key)
         if found is None or not found.alive:
             set_up_worker_log()
-            found = _clients[key] = ClientThread(name_server)
+            found = _clients[key] = ClientThread(servers)
             atexit.register(found.close)
         return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rocketbox.spark.option_values import OptionTable, SourceOption
+from rocketbox.spark.servers import SERVER_OPTIONS, servers_of
 
 __all__ = ["WRITE_OPTIONS", "WriteOptions"]
 
@@ -16,9 +17,7 @@ SEND_TIMEOUT = 3.0  # seconds; the producer's own
 IN_FLIGHT, BYTES_IN_FLIGHT = 1000, 8 * 1024 * 1024
 
 WRITE_OPTIONS = (
-    SourceOption(
-        "nameServer", "`host:port`, several with `;`. Needed.", kafka=("kafka.bootstrap.servers", "bootstrap.servers")
-    ),
+    *SERVER_OPTIONS,
     SourceOption(
         "topic",
         "The topic of all rows. Needed where the frame has no column `topic`, and refused where it has one.",
@@ -95,7 +94,7 @@ class WriteOptions:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         values = _TABLE.read(options)
-        self.name_server = values.name_server()
+        self.servers = servers_of(values)
         self.topic = values.text("topic")
         self.tag = values.text("tag")
         self.hash_key = values.text("hashKey")

@@ -91,7 +91,7 @@ class TaskWrite:
         self._send_lot = send
         self._options = options
         self._place = place
-        self._thread = client(options.name_server)
+        self._thread = client(options.servers)
         self._lot: list[Any] = []
         self._bytes = 0
         self._first = 0  # number of the lot's first row

@@ -182,6 +182,7 @@ class Harness:
             self._converter,
             self._let_time_pass,
             self._failing.was_asked_for,
+            self._listened.plain,
         )
         world.begin(self._seen, self._patience)
         self._pace = world.pace
@@ -375,7 +376,7 @@ class Harness:
         """
         self._check_awaited("redeliver")
         cluster, stored = self._stored(message)
-        self._in_world.redeliver(cluster, stored)
+        self._in_world.redeliver(cluster, message.group if isinstance(message, Call) else None, stored)
         self._seen.note(f"delivered again: {stored.topic}  {shown(stored.received_body)}")
         await self._pace.settle()
 
@@ -455,7 +456,7 @@ class Harness:
         world.pass_over_delays()
         for plan in self._listened.plans:
             consumer = self._listened.container(plan.group, plan.cluster).consumer
-            ends = await world.ends(plan.cluster, [state.queue for state in consumer.state().queues])
+            ends = await world.ends(plan.cluster, plan.group, [state.queue for state in consumer.state().queues])
             await consumer.skip(ends)
             self._offsets_before.update({(plan.group, plan.cluster, queue): end for queue, end in ends.items()})
         self._changes.undo_all()
@@ -630,7 +631,7 @@ class Harness:
         found = []
         for state in self._listening(group, cluster).consumer.state().queues:
             before = self._offsets_before.get((group, cluster, state.queue), 0)
-            end = self._in_world.end_offset(cluster, state.queue, state.commit_offset + state.lag) - before
+            end = self._in_world.end_offset(cluster, group, state.queue, state.commit_offset + state.lag) - before
             if end > 0:
                 consumed = max(0, state.commit_offset - before)
                 found.append(QueueOffsets(state.queue.topic, state.queue.queue_id, consumed, end))

@@ -8,12 +8,14 @@ from typing import Any
 from rocketbox.application import RocketBox
 from rocketbox.autoconfigure.assembly import Assembly
 from rocketbox.autoconfigure.spark_listening import SparkPlan
+from rocketbox.autoconfigure.users import PlannedClients
 from rocketbox.client.send_back import DEFAULT_MAX_RECONSUME_TIMES
 from rocketbox.hints import name_of
 from rocketbox.listeners.plans import ContainerPlan
 from rocketbox.listeners.signature import HandlerSignature
 from rocketbox.message import ConsumeMode, MessageModel
 from rocketbox.protocol.codes import dlq_topic
+from rocketbox.protocol.namespaces import Namespace
 from rocketbox.testing.errors import HarnessError
 
 __all__ = ["Listened"]
@@ -27,12 +29,14 @@ class Listened:
         self.plans: list[ContainerPlan] = []
         self._spark: list[SparkPlan] = []
         self._first_names: Mapping[str, str | None] = {}
+        self._clients = PlannedClients()
 
     def planned(self, assembly: Assembly, first_names: Mapping[str, str | None]) -> None:
         """``first_names`` has the first name of each further cluster, None for one that is the main one."""
         self.plans = [plan for plan in assembly.plans if isinstance(plan, ContainerPlan)]
         self._spark = [plan for plan in assembly.plans if isinstance(plan, SparkPlan)]
         self._first_names = first_names
+        self._clients = assembly.clients
 
     # --- clusters ----------------------------------------------------------------------------------------------------
 
@@ -52,24 +56,46 @@ class Listened:
             others = f"its further clusters are: {', '.join(known)}" if known else "it has no further ones"
             raise HarnessError(f"{cluster!r} is no cluster of {self._app.name} (rocketmq.clusters); {others}")
 
-    def topics(self, cluster: str | None, *, of_spark: bool = False) -> list[str]:
-        """Those that listeners take from, and those that they send on to, of the cluster with that first name.
+    def topics(self, cluster: str | None, *, of_spark: bool = False) -> list[tuple[Namespace, str]]:
+        """Those that listeners take from, and those that they send on to, of the cluster with that first name; with the
+        namespace that each is in.
 
         ``of_spark``: the topics of Spark listeners as well, and those of their dead letters. They are there before they
         are asked for: no test waits for one to be made.
         """
-        topics: dict[str, None] = {}
+        topics: dict[tuple[Namespace, str], None] = {}
         for plan in self._spark if of_spark else ():
             if self.same_as(plan.cluster) == cluster:
-                topics |= {plan.topic: None, dlq_topic(plan.group): None}
+                namespace = self.namespace_of(plan.cluster, plan.group)
+                topics |= {(namespace, plan.topic): None, (namespace, dlq_topic(plan.group)): None}
         for each in self.plans:
             for function in each.functions:
                 if self.same_as(each.cluster) == cluster:
-                    topics[function.topic] = None
+                    topics[self.namespace_of(each.cluster, each.group), function.topic] = None
                 for reply in function.replies:
-                    if self.same_as(reply.cluster or each.cluster) == cluster:
-                        topics[reply.destination.partition(":")[0]] = None
+                    if self.same_as(to := reply.cluster or each.cluster) == cluster:
+                        topics[self.namespace_of(to), reply.destination.partition(":")[0]] = None
         return list(topics)
+
+    def namespace_of(self, cluster: str | None, group: str | None = None) -> Namespace:
+        """The namespace of a group's listeners in a cluster; with no group, of what the service sends there."""
+        clients = self._clients.clusters[cluster or ""]
+        client = clients.producer if group is None else clients.groups[group]
+        return Namespace(client.user.namespace or "")
+
+    def namespaces(self, cluster: str | None) -> list[Namespace]:
+        """All namespaces in the cluster with that first name."""
+        users = [
+            client.user
+            for name, clients in self._clients.clusters.items()
+            if self.same_as(name or None) == cluster
+            for client in clients.clients
+        ]
+        return list(dict.fromkeys(Namespace(user.namespace or "") for user in users))
+
+    def plain(self, cluster: str | None, name: str) -> str:
+        """A topic or group of that cluster's broker as the service knows it."""
+        return next((n.unwrap(name) for n in self.namespaces(cluster) if n.unwrap(name) != name), name)
 
     # --- groups ------------------------------------------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ class MemoryWorld:
                 clock=self.clock,
                 network=network,
                 turns=self._turns,
-                topics=lambda: self._listened.topics(name, of_spark=True),
+                topics=lambda: [n.wrap(topic) for n, topic in self._listened.topics(name, of_spark=True)],
                 broker_started=self._broker_started,
             )
 
@@ -156,23 +156,26 @@ class MemoryWorld:
         await task
         await self.pace.settle()
 
-    def end_offset(self, cluster: str | None, queue: MessageQueue, known: int) -> int:
-        """The end of a queue; ``known`` is what the consumer knows of it."""
-        return self._running(cluster).broker.store.max_offset(queue.topic, queue.queue_id)
+    def end_offset(self, cluster: str | None, group: str, queue: MessageQueue, known: int) -> int:
+        """The end of a group's queue; ``known`` is what the consumer knows of it."""
+        topic = self._listened.namespace_of(cluster, group).wrap(queue.topic)
+        return self._running(cluster).broker.store.max_offset(topic, queue.queue_id)
 
-    async def ends(self, cluster: str | None, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """The ends of queues."""
-        return {queue: self.end_offset(cluster, queue, 0) for queue in queues}
+    async def ends(self, cluster: str | None, group: str, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """The ends of a group's queues."""
+        return {queue: self.end_offset(cluster, group, queue, 0) for queue in queues}
 
-    def redeliver(self, cluster: str | None, message: MessageExt) -> None:
+    def redeliver(self, cluster: str | None, group: str | None, message: MessageExt) -> None:
         """Put a message once more into its queue."""
         text = remove_properties(message.raw_properties, (b"__CRC32#",))
-        again = record_of(message, message.topic, message.queue_id, text, 0)
+        topic = self._listened.namespace_of(cluster, group).wrap(message.topic)
+        again = record_of(message, topic, message.queue_id, text, 0)
         self._running(cluster).broker.store.put(again)
 
     def stored(self, cluster: str | None, queue: MessageQueue, offset: int) -> MessageExt | None:
         """The message at a place; None where there is none."""
-        found = self._running(cluster).broker.store.get(queue.topic, queue.queue_id, offset, 1).records
+        topic = self._listened.namespace_of(cluster).wrap(queue.topic)
+        found = self._running(cluster).broker.store.get(topic, queue.queue_id, offset, 1).records
         return decode_message(found[0])[0] if found else None
 
     def _running(self, name: str | None) -> MemoryCluster:

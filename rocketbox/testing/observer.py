@@ -78,7 +78,8 @@ class PassingClock(Protocol):
 class Observer:
     """``retries_of(group, cluster)``: how often a group tries again, -1 without end. ``converter()`` is the service's.
 
-    ``was_asked_for(error)``: the test itself has had a handler raise it.
+    ``was_asked_for(error)``: the test itself has had a handler raise it. ``plain(cluster, name)`` is a name at a
+    cluster's broker as the service knows it.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Observer:
         converter: Callable[[], MessageConverter],
         while_sending: Callable[[Callable[[], bool], Callable[[HarnessError], object]], object],
         was_asked_for: Callable[[BaseException], bool],
+        plain: Callable[[str | None, str], str] = lambda cluster, name: name,
     ) -> None:
         self.sent: list[Sent] = []
         self.calls: list[Call] = []
@@ -111,6 +113,7 @@ class Observer:
         self._converter = converter
         self._while_sending = while_sending
         self._was_asked_for = was_asked_for
+        self._plain = plain
         self._running: dict[Call, _Running] = {}
         self._left: set[_Running] = set()  # calls that have ended, and tasks of theirs have not
         self._last_error: dict[tuple[str | None, str, str], tuple[BaseException | None, int]] = {}
@@ -296,7 +299,9 @@ class Observer:
                 if topic.startswith(DLQ_PREFIX):
                     found = store.get(topic, queue_id, next_offset - 1, 1)
                     for record in found.records:
-                        self._buried(cluster, topic.removeprefix(DLQ_PREFIX), _decoded(record))
+                        message = _decoded(record)
+                        message.topic = self._plain(cluster, topic)
+                        self._buried(cluster, message.topic.removeprefix(DLQ_PREFIX), message)
 
         store.on_arrival.append(arrived)
 

@@ -20,7 +20,7 @@ from rocketbox.autoconfigure.key_rules import servers_in
 from rocketbox.autoconfigure.loading import Launch
 from rocketbox.autoconfigure.machine import Machine
 from rocketbox.autoconfigure.properties import cluster_prefix
-from rocketbox.client import Admin
+from rocketbox.client import Admin, ClientOptions
 from rocketbox.client.needed_topics import find_topic, make_topic, until_in_route
 from rocketbox.client.options import TopicOptions
 from rocketbox.clock import RealClock
@@ -31,6 +31,7 @@ from rocketbox.listeners.container_state import ContainerStatus
 from rocketbox.listeners.plans import ContainerPlan
 from rocketbox.message import ConsumeMode, MessageExt, MessageModel, MessageQueue
 from rocketbox.protocol.codes import ResponseCode, retry_topic
+from rocketbox.protocol.namespaces import Namespace
 from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.testing.addresses import MAIN
 from rocketbox.testing.errors import HarnessError, StuckError
@@ -140,7 +141,7 @@ class RealWorld:
         self._tell = tell
         self._listened = listened
         self._seen: Observer
-        self._admins: dict[str | None, Admin] = {}
+        self._admins: dict[tuple[str | None, Namespace], Admin] = {}
         self.offsets_before: dict[tuple[str, str | None, MessageQueue], int] = {}
         """Where its groups begin, by group and its cluster: behind what earlier runs have left."""
 
@@ -169,10 +170,13 @@ class RealWorld:
         self._listened.planned(assembly, self._find_clusters(assembly))
         async with AsyncExitStack() as stack:
             for cluster in self._listened.clusters:
-                self._admins[cluster] = await stack.enter_async_context(Admin(self._name_servers[cluster or ""]))
-            for cluster, admin in self._admins.items():
-                for topic in self._listened.topics(cluster):
-                    await self._make(admin, topic)
+                for namespace in self._listened.namespaces(cluster):
+                    options = ClientOptions(namespace=namespace.name or None)
+                    self._admins[cluster, namespace] = await stack.enter_async_context(
+                        Admin(self._name_servers[cluster or ""], client_options=options)
+                    )
+                for namespace, topic in self._listened.topics(cluster):
+                    await self._make(self._admins[cluster, namespace], topic)
             for plan in self._listened.plans:
                 if plan.options.message_model is MessageModel.CLUSTERING:
                     await self._begin_at_the_end(plan)
@@ -194,6 +198,10 @@ class RealWorld:
             first_names[name] = known.setdefault(servers_in(self._name_servers[name]), name)
         return first_names
 
+    def _admin(self, cluster: str | None, group: str) -> Admin:
+        """What looks at the group's queues, in its namespace."""
+        return self._admins[self._listened.same_as(cluster), self._listened.namespace_of(cluster, group)]
+
     async def _make(self, admin: Admin, topic: str) -> None:
         """The topic on all brokers that do not have it."""
         needed = TopicOptions()
@@ -204,7 +212,7 @@ class RealWorld:
 
     async def _begin_at_the_end(self, plan: ContainerPlan) -> None:
         """Have the group know nothing of what is stored for it already. Raises HarnessError while somebody is in it."""
-        admin = self._admins[self._listened.same_as(plan.cluster)]
+        admin = self._admin(plan.cluster, plan.group)
         members = await admin.members(plan.group)
         if members:
             raise HarnessError(
@@ -238,7 +246,7 @@ class RealWorld:
         """What a group has not consumed, or cannot yet; one that is paused on purpose has nothing to do."""
         if container.state().status is not ContainerStatus.RUNNING:
             return []
-        group, admin = container.group, self._admins[self._listened.same_as(container.cluster)]
+        group, admin = container.group, self._admin(container.cluster, container.group)
         state = container.consumer.state()
         at = {each.queue: each.commit_offset for each in state.queues}
         left = [f"group {group} waits for topic {topic}" for topic in state.topics_without_route]
@@ -274,20 +282,20 @@ class RealWorld:
     def pass_over_delays(self) -> None:
         """What waits for its time at a real broker comes all the same."""
 
-    async def ends(self, cluster: str | None, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """The ends of queues."""
-        admin = self._admins[self._listened.same_as(cluster)]
+    async def ends(self, cluster: str | None, group: str, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """The ends of a group's queues."""
+        admin = self._admin(cluster, group)
         return {queue: await admin.max_offset(queue) for queue in queues}
 
     def faults(self, cluster: str | None) -> ClusterFaults:
         """Refused."""
         raise _cannot("harness.broker and harness.disk are those of servers in memory")
 
-    def end_offset(self, cluster: str | None, queue: MessageQueue, known: int) -> int:
+    def end_offset(self, cluster: str | None, group: str, queue: MessageQueue, known: int) -> int:
         """The end of a queue as the consumer knows it."""
         return known
 
-    def redeliver(self, cluster: str | None, message: MessageExt) -> None:
+    def redeliver(self, cluster: str | None, group: str | None, message: MessageExt) -> None:
         """Refused."""
         raise _cannot("a message is delivered again by a broker in memory alone")
 

@@ -23,8 +23,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rocketbox.application import RocketBox
 from rocketbox.autoconfigure.spark_listening import SparkPlan
+from rocketbox.autoconfigure.users import ClientInstances
 from rocketbox.blocking import WorkerPool
-from rocketbox.client import Admin, MQClientInstance, Producer
+from rocketbox.client import Admin, Producer
 from rocketbox.clock import Clock
 from rocketbox.message import MessageQueue, Property
 from rocketbox.protocol.codes import MessageSysFlag
@@ -37,6 +38,7 @@ from rocketbox.spark.deliveries import Delivery, InvalidRowError
 from rocketbox.spark.listener_options import SparkListenerOptions
 from rocketbox.spark.options import SourceOptions
 from rocketbox.spark.record_columns import Pulled, RecordDecoder
+from rocketbox.spark.servers import Servers
 from rocketbox.spark.session import DEFAULT_MASTER, create_session, has_session, is_alive
 from rocketbox.testing.loop_turns import waits_for_rocketbox
 from rocketbox.testing.observer import Observer
@@ -94,7 +96,7 @@ class SparkCalls:
             signature,
             beans=beans_for(signature, self._app.assembly.beans.provider),
             delivery=delivery,
-            name_server="",
+            servers=Servers(""),
         )
         async with _Thread(f"Spark listener {plan.name}", call) as thread:
             self._seen.pools.append(thread)
@@ -143,7 +145,7 @@ class SparkCalls:
         portal: BlockingPortal,
         letters: DataFrame,
         group: str,
-        name_server: str,
+        servers: Servers,
     ) -> None:
         """What Spark's processes do elsewhere; a body that could not be read goes as it is in its record."""
         making = DeadLetterPlan(letters.schema, group)
@@ -165,7 +167,7 @@ class SparkCalls:
             return record.body, record.sys_flag & (MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_MASK)
 
         async def send() -> Mapping[int, Exception]:
-            instance = self._app.get(MQClientInstance, plan.cluster)
+            instance = self._app.get(ClientInstances, plan.cluster).group(plan.group)
             for letter in lot:
                 why = InvalidRowError(letter.properties.get(DLQ_REASON, ""))
                 self._seen.will_bury(

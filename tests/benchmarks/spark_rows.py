@@ -151,7 +151,7 @@ async def read_chunk(
 
 def read_ranges(ranges: Sequence[QueueRange], options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """The messages of the ranges; while Spark works on one record batch, the next one is fetched."""
-    thread = client(options.name_server)
+    thread = client(options.servers)
     waiting = [piece for piece in reversed(ranges) if piece.end > piece.start]
     length = SHORTEST_STRETCH * PULLS_AT_ONCE  # grows when messages have turned out to be small
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -89,6 +90,16 @@ def test_everything_arrives_and_the_job_can_be_run_again(tmp_path: Path) -> None
         assert without("redelivered", job.counts) == {**FIRST_2000, **LAKE}
         assert job.counts["redelivered (desk and audit)"] >= 1
         assert "Endeavor Air Inc." in job.output
+
+
+@pytest.mark.spark
+def test_a_namespace_is_one_line_of_settings(tmp_path: Path) -> None:
+    job = Job(tmp_path, "--rocketmq.namespace=team")
+    assert job.finish() == 0, job.output
+    assert without("redelivered", job.counts) == {**FIRST_2000, **LAKE}
+    tables = json.loads((tmp_path / ".rocketbox" / "flight-desk" / "store" / "config" / "topics.json").read_text())
+    topics = {name for name in tables["topicConfigTable"] if "departures" in name or "alerts" in name}
+    assert topics == {"team%departures", "team%alerts"}
 
 
 @pytest.mark.spark

@@ -59,9 +59,10 @@ LADDER: dict[str, str] = {
     "spark.selection": "errors message protocol client",  # client: for the type of Admin alone, under TYPE_CHECKING
     "spark.starting": "message client spark.offsets",  # as above
     "spark.option_values": "durations sizes",
-    "spark.options": "spark.columns spark.option_values spark.selection spark.starting",
+    "spark.servers": "protocol spark.option_values",
+    "spark.options": "spark.columns spark.option_values spark.selection spark.servers spark.starting",
     "spark.worker_log": "",
-    "spark.worker_client": "errors clock message protocol client spark.worker_log",
+    "spark.worker_client": "errors clock message protocol client spark.servers spark.worker_log",
     "spark.asking": "errors message spark.worker_client",
     "spark.identity": "clock message client spark.checkpoint spark.loss spark.offsets spark.selection",
     "spark.group_topics": "client",
@@ -78,7 +79,7 @@ LADDER: dict[str, str] = {
     "spark.options spark.pull_plan spark.record_columns spark.worker_client",
     "spark.readers": "message client spark.checkpoint spark.mirror spark.offsets spark.options spark.progress "
     "spark.pushdown spark.reading spark.selection spark.starting spark.worker_client",
-    "spark.write_options": "spark.option_values",
+    "spark.write_options": "spark.option_values spark.servers",
     "spark.json_values": "",
     "spark.outgoing": "message spark.json_values spark.write_options",
     "spark.dead_letters": "errors clock message protocol client spark.group_topics spark.offsets spark.outgoing "
@@ -89,7 +90,7 @@ LADDER: dict[str, str] = {
     "spark.discovery": "spark.source",
     "spark": "declarations sizes errors clock tasks frames loops rare_log safe_repr hints blocking message storage "
     "marks protocol remoting client template listeners spark spark.checkpoint spark.columns spark.mirror spark.offsets "
-    "spark.options spark.progress spark.starting spark.worker_client",
+    "spark.options spark.progress spark.servers spark.starting spark.worker_client",
     "boot": "durations sizes errors clock tasks frames hints loops own_failures safe_repr",
     "autoconfigure": "declarations durations sizes errors clock tasks hints safe_repr own_failures blocking "
     "loops message marks protocol remoting client template listeners spark boot storage local_servers embedded "
@@ -105,7 +106,7 @@ LADDER: dict[str, str] = {
     "client template listeners spark boot autoconfigure background management running stop_guard",
     "testing": "lazy_names durations errors clock tasks hints blocking loops message local_servers storage protocol "
     "remoting client template listeners spark spark.columns spark.dead_letters spark.options spark.record_columns "
-    "broker embedded boot autoconfigure application",
+    "spark.servers broker embedded boot autoconfigure application",
     "cli": "errors clock tasks loops stop_guard message storage marks protocol remoting client template listeners "
     "spark boot embedded autoconfigure application broker nameserver version",
     "__main__": "cli",

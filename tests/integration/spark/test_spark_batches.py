@@ -29,6 +29,7 @@ from rocketbox.spark.deliveries import Delivery
 from rocketbox.spark.lease import Lease
 from rocketbox.spark.listener_options import SparkListenerOptions
 from rocketbox.spark.query_options import OnFailedBatch
+from rocketbox.spark.servers import Servers
 from rocketbox.spark.signature import read_spark_signature
 from rocketbox.storage.file_system import RealStorage
 from tests.support.broker.wire import SMALL_FILES
@@ -77,7 +78,7 @@ def batches(
         )  # fmt: skip
         runner = BatchRunner(
             said, read_spark_signature(function), beans={}, delivery=delivery, admin=Admin(instance=instance),
-            name_server=broker.name_server, succeeded=lambda: None,
+            servers=Servers(broker.name_server), succeeded=lambda: None,
         )  # fmt: skip
         log = BatchLog(spark, f"file:{folder}")
         runner.begin(log, log.last_planned(), lease, portal)

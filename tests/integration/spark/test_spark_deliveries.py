@@ -20,6 +20,7 @@ from rocketbox.message import Message, MessageExt, MessageQueue
 from rocketbox.spark.deliveries import Delivery, InvalidRowError, missing_library
 from rocketbox.spark.outgoing import DEDUP_KEY
 from rocketbox.spark.query_options import OnInvalidBody, RowForm
+from rocketbox.spark.servers import Servers
 from tests.support.spark.topics import Broker, wait_for
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def test_invalid_rows_are_columns_counted_and_told_once_a_minute(
     rows = orders(spark, broker, topic, BODIES)
     with caplog.at_level(logging.WARNING, "rocketbox"):
         for batch in range(3):
-            with given.of(rows, batch, broker.name_server) as frame:
+            with given.of(rows, batch, Servers(broker.name_server)) as frame:
                 assert rows_in(frame) == [0, None, 2, None]
                 assert [row["_corrupt"] for row in frame.where("_corrupt IS NOT NULL").collect()] == [
                     "what",
@@ -96,14 +97,14 @@ def test_a_function_that_looks_at_nothing_is_not_waited_for(spark: SparkSession,
     given = delivery(topic)
     rows = orders(spark, broker, topic, BODIES)
     for batch in range(3):
-        with given.of(rows, batch, broker.name_server):
+        with given.of(rows, batch, Servers(broker.name_server)):
             pass
     assert given.invalid == 0
 
 
 def test_invalid_rows_can_be_left_out(spark: SparkSession, broker: Broker, topic: str) -> None:
     given = delivery(topic, on_invalid="skip")
-    with given.of(orders(spark, broker, topic, BODIES), 0, broker.name_server) as frame:
+    with given.of(orders(spark, broker, topic, BODIES), 0, Servers(broker.name_server)) as frame:
         assert rows_in(frame) == [0, 2]
     wait_for(lambda: counts(given, 2))
 
@@ -113,11 +114,11 @@ def test_invalid_rows_can_fail_the_batch_before_the_function(spark: SparkSession
     rows = orders(spark, broker, topic, BODIES)
     with (
         pytest.raises(InvalidRowError, match=rf"the message at {topic}/broker-a/0/1 is invalid: .* schema: what"),
-        given.of(rows, 0, broker.name_server),
+        given.of(rows, 0, Servers(broker.name_server)),
     ):
         pytest.fail("the function must not be called")
     good = rows.where("queue_offset IN (0, 2)")
-    with given.of(good, 1, broker.name_server) as frame:
+    with given.of(good, 1, Servers(broker.name_server)) as frame:
         assert rows_in(frame) == [0, 2]
 
 
@@ -135,7 +136,7 @@ def test_invalid_rows_can_go_to_the_dead_letter_topic(spark: SparkSession, broke
     given = delivery(topic, on_invalid="dead-letter")
     rows = orders(spark, broker, topic, BODIES)
     ids = {row.queue_offset: row.msg_id for row in rows.collect()}
-    with given.of(rows, 0, broker.name_server) as frame:
+    with given.of(rows, 0, Servers(broker.name_server)) as frame:
         assert rows_in(frame) == [0, 2]
     found = {letter.body: letter for letter in dead_letters(broker, topic[-40:])}
     assert sorted(found) == [b"what", b'{"other":1}']
@@ -153,7 +154,7 @@ def test_invalid_rows_can_go_to_the_dead_letter_topic(spark: SparkSession, broke
 def test_a_failed_function_dead_letters_nothing(spark: SparkSession, broker: Broker, topic: str) -> None:
     given = delivery(topic, on_invalid="dead-letter")
     rows = orders(spark, broker, topic, BODIES)
-    with pytest.raises(ArithmeticError), given.of(rows, 0, broker.name_server):
+    with pytest.raises(ArithmeticError), given.of(rows, 0, Servers(broker.name_server)):
         raise ArithmeticError("the sink is full")
     assert given.invalid == 0
 
@@ -164,7 +165,7 @@ def test_a_message_whose_body_could_not_be_read_goes_as_its_broker_has_it(
     rows = orders(spark, broker, topic, [b"odd"]).drop("_error")
     lost = rows.selectExpr("CAST(null AS binary) AS body", "* EXCEPT (body)", "'unknown codec\n!' AS _error")
     given = delivery(topic, on_invalid="dead-letter", schema=None)
-    with given.of(lost, 0, broker.name_server) as frame:
+    with given.of(lost, 0, Servers(broker.name_server)) as frame:
         assert frame.count() == 0
     (letter,) = dead_letters(broker, topic[-40:])
     assert letter.body == b"odd"
@@ -173,16 +174,16 @@ def test_a_message_whose_body_could_not_be_read_goes_as_its_broker_has_it(
 
 def test_a_function_gets_its_rows_as_it_asks(spark: SparkSession, broker: Broker, topic: str) -> None:
     rows = orders(spark, broker, topic, [b'{"row":0}', b'{"row":1}'])
-    with delivery(topic, as_="arrow").of(rows, 0, broker.name_server) as table:
+    with delivery(topic, as_="arrow").of(rows, 0, Servers(broker.name_server)) as table:
         assert isinstance(table, pa.Table)
         assert sorted(table.column("row").to_pylist()) == [0, 1]
-    with delivery(topic, as_="pandas").of(rows, 0, broker.name_server) as frame:
+    with delivery(topic, as_="pandas").of(rows, 0, Servers(broker.name_server)) as frame:
         assert type(frame).__module__.startswith("pandas")
         assert sorted(frame["row"]) == [0, 1]
     if importlib.util.find_spec("polars") is None:
         assert missing_library(RowForm.POLARS) == "polars"
     else:
-        with delivery(topic, as_="polars").of(rows, 0, broker.name_server) as frame:
+        with delivery(topic, as_="polars").of(rows, 0, Servers(broker.name_server)) as frame:
             assert sorted(frame["row"]) == [0, 1]
 
 
@@ -193,11 +194,11 @@ def test_a_time_that_pandas_has_no_nanoseconds_for_does_not_end_a_topic(spark: S
     try:
         usual, odd = spark.sql(first), spark.sql(f"{first} UNION ALL {last}").orderBy("row")
         given = delivery(topic, as_="pandas", schema=None)
-        with given.of(usual, 0, "") as frame:
+        with given.of(usual, 0, Servers("")) as frame:
             assert [str(kind) for kind in frame.dtypes] == ["int32", "datetime64[ns]", "datetime64[ns]"]
             (expected,) = frame["at"]
         told = pytest.warns(UserWarning, match="out of bounds timestamp")
-        with told, given.of(odd, 1, "") as frame:
+        with told, given.of(odd, 1, Servers("")) as frame:
             assert [str(kind) for kind in frame.dtypes] == ["int32", "datetime64[us]", "datetime64[us]"]
             assert frame["at"][0] == expected
             assert [str(each) for each in frame["at"]] == ["2026-01-31 12:00:00.000005", "9999-12-31 23:59:59.999999"]

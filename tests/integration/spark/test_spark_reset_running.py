@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from rocketbox.cli.app import app
-from rocketbox.client import MQClientInstance
+from rocketbox.client import ClientOptions, MQClientInstance
 from rocketbox.spark.lease import Lease
 from tests.support.framework.services import ServiceMaker
 from tests.support.spark.topics import Broker, rows_of
@@ -36,14 +36,17 @@ def reset(name: str) -> int:
     return ended.value.code
 
 
+@pytest.mark.parametrize("said", ["", "namespace: team", "consumer.namespace: team"])
 async def test_a_query_that_runs_on_another_machine_keeps_its_checkpoint(
-    service: ServiceMaker, broker: Broker, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    service: ServiceMaker, broker: Broker, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], said: str
 ) -> None:
-    await anyio.to_thread.run_sync(broker.send, topic, rows_of(0, 1))
-    name = service(SOURCE.replace("TOPIC", topic), f"rocketmq.name-server: {broker.name_server}\n").__name__
+    whole, options = (f"team%{topic}", ClientOptions(namespace="team")) if said else (topic, ClientOptions())
+    await anyio.to_thread.run_sync(broker.send, whole, rows_of(0, 1))
+    settings = f"rocketmq.name-server: {broker.name_server}\n" + (f"rocketmq.{said}\n" if said else "")
+    name = service(SOURCE.replace("TOPIC", topic), settings).__name__
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "metadata").write_text(json.dumps({"id": "6f1b"}))
-    async with MQClientInstance(broker.name_server) as instance:
+    async with MQClientInstance(broker.name_server, options=options) as instance:
         lease = Lease(instance, "lake", topic, holder="another machine")
         assert (await lease.take()).held
         assert await anyio.to_thread.run_sync(reset, name) == 1

@@ -25,7 +25,6 @@ from rocketbox.listeners import ContainerStatus
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import dlq_topic
 from rocketbox.spark.batch import SparkBatch
-from rocketbox.spark.batch_log import BatchLog
 from rocketbox.spark.checkpoint_folder import set_aside
 from rocketbox.spark.lease import Lease
 from rocketbox.spark.listener import (
@@ -363,39 +362,6 @@ async def test_a_checkpoint_that_was_reset_is_begun_with_also_where_another_driv
         await killed.release()
         await until(lambda: second.has_ended or len(seen.rows) == 6)
         assert second.status is SparkListenerState.RUNNING, second.state().reason
-    assert seen.rows == [0, 1, 2, 3, 4, 5]
-
-
-async def test_who_gets_a_lease_that_brokers_have_forgotten_waits_until_its_former_holder_knows(
-    broker: Broker, client: MQClientInstance, topic: str, tmp_path: Path, spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    noticed = anyio.Event()
-
-    async def until_noticed(_: Lease) -> None:
-        await noticed.wait()
-
-    monkeypatch.setattr(Lease, "until_noticed", until_noticed)
-    await send(broker, topic, 0, 4)
-    seen = Seen()
-    first = spark_listener(seen.handle, client, topic, tmp_path)
-    async with first:
-        await until(lambda: first.state().progress.get("lag") == 0)
-        log = BatchLog(spark, str(tmp_path))
-        assert str(log.holder()).endswith((tmp_path / "rocketbox" / "driver").read_text())
-    assert log.holder() is None, "it was given back"
-    again = spark_listener(seen.handle, client, topic, tmp_path)
-    async with again:
-        await until(lambda: again.status is SparkListenerState.RUNNING)
-    log.note_holder("another machine")
-    other = spark_listener(seen.handle, client, topic, tmp_path)
-    async with other:
-        await until(lambda: "has not given its lease back" in str(other.state().reason))
-        await send(broker, topic, 4, 6)
-        assert len(seen.rows) == 4
-        noticed.set()
-        await until(lambda: len(seen.rows) == 6)
-    assert log.holder() is None
     assert seen.rows == [0, 1, 2, 3, 4, 5]
 
 

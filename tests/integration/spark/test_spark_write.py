@@ -16,6 +16,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as f
 
 from rocketbox.spark.outgoing import DEDUP_KEY
+from rocketbox.spark.servers import Servers
 from rocketbox.spark.session import create_session
 from rocketbox.spark.worker_client import ClientThread
 from tests.support.spark.topics import Broker, rows_of
@@ -36,7 +37,7 @@ def read(spark: SparkSession, broker: Broker, topic: str) -> list[Row]:
 
 
 def test_one_client_of_a_process_asks_and_sends(broker: Broker) -> None:
-    thread = ClientThread(broker.name_server)
+    thread = ClientThread(Servers(broker.name_server))
     try:
 
         async def instance(producer: Any) -> Any:

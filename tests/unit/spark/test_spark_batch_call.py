@@ -23,6 +23,7 @@ from rocketbox.spark.batch_call import BatchCall
 from rocketbox.spark.deliveries import Delivery
 from rocketbox.spark.listener_options import SparkListenerOptions
 from rocketbox.spark.query_options import OnInvalidBody, RowForm
+from rocketbox.spark.servers import Servers
 from rocketbox.spark.signature import read_spark_signature
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +39,7 @@ async def call(function: Any) -> Any:
         clock=RealClock(),
     )  # fmt: skip
     options = SparkListenerOptions(topic="orders", group="g", checkpoint="c")
-    calling = BatchCall(options, read_spark_signature(function), beans={}, delivery=delivery, name_server="")
+    calling = BatchCall(options, read_spark_signature(function), beans={}, delivery=delivery, servers=Servers(""))
     ended: Future[Any] = Future()
     async with BlockingPortal() as portal:  # would put what is raised inside into a group
         try:

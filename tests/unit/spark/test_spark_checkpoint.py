@@ -91,6 +91,7 @@ def test_the_form_is_what_the_documentation_says() -> None:
         ({"v": 1, "queues": {"t": {"b": {"0": {"first": 0, "next": 1, "log": 7}}}}}, "'stored'"),
         ({"v": 1, "queues": {"t": {"b": {"0": {"first": 0, "next": -1}}}}}, "next is -1"),
         ({"v": 1, "queues": {}, "group": 7}, "group 7 is no text"),
+        ({"v": 1, "queues": {}, "namespace": 7}, "namespace 7 is no text"),
         ({"v": 1, "queues": {}, "since": "now"}, "since is 'now', no whole number"),
     ],
 )

@@ -81,7 +81,7 @@ def test_a_place_is_a_word_a_time_or_an_offset_of_a_queue() -> None:
         ({"metadataPath": "/x"}, "leave it out: the first offsets are in Spark's checkpoint now"),
         ({"nameServer": "localhost"}, "option nameServer is 'localhost'; it must be host:port"),
         ({"failondataLos": "true"}, "has no option 'failondataLos'; did you mean failOnDataLoss?"),
-        ({"xyz": "1"}, "has no option 'xyz'; there are nameServer, topic,"),
+        ({"xyz": "1"}, "has no option 'xyz'; there are nameServer, namespace,"),
         ({"option.topic": "orders"}, "a topic is no table of a catalog, so CREATE TABLE and saveAsTable"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger is '0'; it must be a whole number above 0"),
         ({"rowsPerPartition": "many"}, "rowsPerPartition is 'many'; it must be a whole number above 0"),
@@ -156,7 +156,11 @@ def test_each_option_is_told_of_in_the_reference() -> None:
 
 def test_options_of_a_write_have_defaults_and_names_in_any_case() -> None:
     options = WriteOptions({"NAMESERVER": "a:1;b:2", "Topic": " orders ", "jsoncolumns": "number, item"})
-    assert (options.name_server, options.topic, options.json_columns) == ("a:1;b:2", "orders", ("number", "item"))
+    assert (options.servers.name_server, options.topic, options.json_columns) == (
+        "a:1;b:2",
+        "orders",
+        ("number", "item"),
+    )
     assert (options.send_timeout, options.max_in_flight, options.max_in_flight_bytes) == (3.0, 1000, 8 * 1024 * 1024)
     assert (options.producer_group, options.delay_level, options.drop_reserved) == ("spark-writer", 0, False)
     sized = WriteOptions({"nameServer": "a:1", "maxInFlightBytes": "64KB", "sendTimeout": "1m"})
@@ -169,7 +173,7 @@ def test_options_of_a_write_have_defaults_and_names_in_any_case() -> None:
         ({"nameServer": ""}, "option nameServer is blank; leave it out, or say what it is"),
         ({"nameServer": "localhost"}, "option nameServer is 'localhost'; it must be host:port"),
         ({"tags": "A"}, "a write by the data source rocketmq has no option 'tags'; did you mean tag?"),
-        ({"xyz": "A"}, "has no option 'xyz'; there are nameServer, topic,"),
+        ({"xyz": "A"}, "has no option 'xyz'; there are nameServer, namespace,"),
         ({"kafka.bootstrap.servers": "a:1"}, "what Spark's Kafka sink calls so is nameServer here"),
         ({"kafka.delivery.timeout.ms": "1"}, "what Spark's Kafka sink calls so is sendTimeout here"),
         ({"kafka.acks": "all"}, "leave it out: a row is written when its broker has acknowledged it"),
@@ -182,6 +186,12 @@ def test_options_of_a_write_have_defaults_and_names_in_any_case() -> None:
         ({"sendTimeout": "3"}, "option sendTimeout is '3': 3 has no unit"),
         ({"sendTimeout": "0s"}, "option sendTimeout is '0s': it must be more than nothing"),
         ({"jsonColumns": "a,,b"}, "option jsonColumns is 'a,,b'; it must be a name, or several separated by ','"),
+        ({"namespace": "a%b"}, "option namespace is 'a%b': it holds %"),
+        (
+            {"namespaceV2": "\u00e4"},
+            "option namespaceV2 is '\u00e4': it holds a character that cannot stand in a header",
+        ),
+        ({"namespace": "a", "namespaceV2": "a"}, "options namespace and namespaceV2 are both given; keep one of them"),
         ({"reservedProperties": "keep"}, "option reservedProperties is 'keep'; it must be fail or drop"),
         ({"deadLettersOf": "g", "tag": "A"}, "option tag does not go together with deadLettersOf"),
     ],

@@ -133,6 +133,21 @@ async def test_another_store_is_told_when_its_first_queues_are_known_to_differ()
         assert here.requests.by_code[RequestCode.PULL_MESSAGE] < 6 * AT_ONCE
 
 
+@pytest.mark.parametrize("option", ["namespace", "namespaceV2"])
+async def test_a_checkpoint_is_for_one_namespace(option: str) -> None:
+    async with store("orders", "team%orders") as here:
+        outside = await progress(here).next(here.admin, INITIAL)
+        inside = await progress(here, **{option: "team"}).next(here.admin, INITIAL)
+        assert again(inside) == inside
+        assert (inside.namespace, outside.namespace) == ("team", None)
+        with pytest.raises(CheckpointError, match="is of topics in no namespace, and the query reads in 'team'"):
+            await progress(here, **{option: "team"}).next(here.admin, again(outside))
+        with pytest.raises(CheckpointError, match="is of topics in namespace 'team', and the query reads in none"):
+            await progress(here).next(here.admin, again(inside))
+        with pytest.raises(CheckpointError, match="in namespace 'team', and the query reads in 'other'"):
+            await progress(here, **{option: "other"}).check_end(here.admin, INITIAL, again(inside))
+
+
 async def test_a_store_made_anew_that_has_not_grown_so_far_is_refused() -> None:
     async with store("orders") as one:
         await one.send(Q0, TEXTS[:20])

@@ -1,0 +1,169 @@
+"""Clients in a namespace on the embedded broker and on Apache's: ours, Apache's Java client, its tools, and Spark's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from rocketbox.client import (
+    Admin,
+    ClientOptions,
+    ConsumerOptions,
+    MQClientInstance,
+    Producer,
+    ProducerOptions,
+    PushConsumer,
+)
+from rocketbox.errors import NoRouteError, Reject
+from rocketbox.message import ConsumeFromWhere, ConsumeMode, Message, MessageExt, MessageQueue
+from tests.conformance.apache import EACH_VERSION, NEWEST, mqadmin
+from tests.conformance.java_program import JavaProgram
+from tests.conformance.servers import EMBEDDED, running_name_server
+from tests.support.client.consuming import Seen, dead_letters
+
+pytestmark = [pytest.mark.apache, pytest.mark.smoke, pytest.mark.anyio]
+
+SECONDS = 60.0
+TEAM = ClientOptions(namespace="team")
+SEND = ProducerOptions(send_message_timeout=12.0)  # a busy broker on two cores may need it
+
+
+@dataclass(frozen=True)
+class Servers:
+    """A name server with its broker, and the version of the Java programs that are tried with them."""
+
+    name_server: str
+    version: str
+    folder: Path
+    are_apaches: bool
+
+
+@pytest.fixture(scope="module", params=[EMBEDDED, *EACH_VERSION])
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    folder = tmp_path_factory.mktemp(request.param)
+    (folder / "servers").mkdir()
+    with running_name_server(request.param, folder / "servers") as address:
+        are_apaches = request.param != EMBEDDED
+        yield Servers(address, request.param if are_apaches else NEWEST, folder, are_apaches)
+
+
+@pytest.mark.parametrize("mode", ConsumeMode)
+async def test_a_group_works_in_its_namespace(servers: Servers, topic: str, mode: ConsumeMode) -> None:
+    group = f"g-{topic}"
+    seen = Seen({b"later": [ValueError("once")], b"bad": [Reject("bad")]})
+    options = ConsumerOptions(
+        consume_mode=mode,
+        consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
+        delay_level_when_next_consume=1,
+        suspend_current_queue_time=0.1,
+    )
+    async with (
+        MQClientInstance(servers.name_server, options=TEAM) as team,
+        Producer(f"p-{topic}", instance=team, options=SEND) as producer,
+    ):
+        admin = Admin(instance=team)
+        await producer.send(Message(topic, b"good", hash_key="k"))
+        await producer.send_batch([Message(topic, b"later"), Message(topic, b"bad")])
+        async with PushConsumer(group, instance=team, options=options) as consumer:
+            await consumer.subscribe(topic, "*", seen)
+            with anyio.fail_after(SECONDS):
+                while len(seen.messages) < 4 or consumer.state().held:
+                    await anyio.sleep(0.05)
+        assert {message.topic for message in seen.messages} == {topic}
+        letters: list[MessageExt] = []
+        with anyio.fail_after(SECONDS):
+            while not letters:  # a broker tells its name server of a new topic after a while
+                try:
+                    letters = await dead_letters(admin, group)
+                except NoRouteError:
+                    await anyio.sleep(0.2)
+        assert [(letter.body, letter.topic) for letter in letters] == [(b"bad", f"%DLQ%{group}")]
+        ends = {queue: await admin.max_offset(queue) for queue in await admin.queues(topic)}
+        assert {queue: await admin.committed(group, queue) or 0 for queue in ends} == ends
+    async with Admin(servers.name_server) as outside:
+        for queue, end in ends.items():
+            stored = MessageQueue(f"team%{topic}", queue.broker_name, queue.queue_id)
+            assert (await outside.committed(f"team%{group}", stored) or 0, await outside.max_offset(stored)) == (
+                end,
+                end,
+            )
+
+
+async def test_javas_client_and_ours_meet_in_a_namespace(servers: Servers, topic: str) -> None:
+    seen, back = Seen(), f"{topic}-back"
+    arguments = (servers.name_server, "team", topic, back, f"java-{topic}")
+    options = ConsumerOptions(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    async with (
+        MQClientInstance(servers.name_server, options=TEAM) as team,
+        Producer(f"p-{topic}", instance=team, options=SEND) as producer,
+        PushConsumer(f"g-{topic}", instance=team, options=options) as consumer,
+    ):
+        admin = Admin(instance=team)
+        await admin.create_topic(topic, queues=2)
+        await admin.create_topic(back, queues=2)
+        await producer.send(Message(topic, b"from us"))
+        with JavaProgram("rocketbox.Namespaced", *arguments, options=("-Xmx256m",), version=servers.version) as java:
+
+            def line() -> str:
+                return java.told.readline().strip()
+
+            with anyio.fail_after(SECONDS):
+                lines = [await anyio.to_thread.run_sync(line, abandon_on_cancel=True) for _ in range(2)]
+                assert sorted(lines) == [f"> {topic} from us", "joined"], java.errors
+                java.tell("from java")
+                assert await anyio.to_thread.run_sync(line, abandon_on_cancel=True) == "sent", java.errors
+                await consumer.subscribe(back, "*", seen)
+                await seen.all_of([b"from java"])
+            java.tell_end()
+            assert await anyio.to_thread.run_sync(java.process.wait) == 0
+        assert [message.topic for message in seen.messages] == [back]
+        assert seen.messages[0].properties["INSTANCE_ID"] == "team"
+        assert sum([await admin.committed(f"java-{topic}", queue) or 0 for queue in await admin.queues(topic)]) == 1
+    if servers.are_apaches:  # the embedded broker does not answer this tool
+        group = f"team%java-{topic}"
+        told = await anyio.to_thread.run_sync(
+            mqadmin, servers.folder, servers.version, servers.name_server, "consumerProgress", "-g", group
+        )
+        assert f"team%{topic}" in told, told
+
+
+async def test_spark_reads_in_a_namespace(servers: Servers, topic: str) -> None:
+    pytest.importorskip("pyspark")
+    from rocketbox.spark.options import SourceOptions
+    from rocketbox.spark.readers import batch_reader
+
+    async with (
+        MQClientInstance(servers.name_server, options=TEAM) as team,
+        Producer(f"p-{topic}", instance=team, options=SEND) as producer,
+    ):
+        for number in range(5):
+            await producer.send(Message(topic, b"%d" % number))
+
+    def read() -> list[tuple[str, bytes]]:
+        said = {"nameServer": servers.name_server, "topic": topic, "namespace": "team"}
+        reader = batch_reader(SourceOptions(said))
+        batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+        return sorted((row["topic"], row["body"]) for batch in batches for row in batch.to_pylist())
+
+    assert await anyio.to_thread.run_sync(read) == [(topic, b"%d" % number) for number in range(5)]
+
+
+async def test_a_namespace_in_a_header_changes_no_name_at_these_servers(servers: Servers, topic: str) -> None:
+    seen = Seen()
+    options = ConsumerOptions(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    async with (
+        MQClientInstance(servers.name_server, options=ClientOptions(namespace_v2="team")) as team,
+        Producer(f"p-{topic}", instance=team, options=SEND) as producer,
+        PushConsumer(f"g-{topic}", instance=team, options=options) as consumer,
+        Admin(servers.name_server) as outside,
+    ):
+        result = await producer.send(Message(topic, b"here"))
+        await consumer.subscribe(topic, "*", seen)
+        with anyio.fail_after(SECONDS):
+            await seen.all_of([b"here"])
+        assert [message.body for message in (await outside.pull(result.queue, 0)).messages] == [b"here"]
