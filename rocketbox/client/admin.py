@@ -32,6 +32,7 @@ from rocketbox.protocol.codes import MASTER_ID, TOOLS_GROUP, PermName, PullSysFl
 from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.protocol.headers import PullMessageRequestHeader
 from rocketbox.protocol.ids import parse_offset_msg_id
+from rocketbox.protocol.namespaces import Namespace
 from rocketbox.protocol.registration_bodies import TopicConfig
 from rocketbox.protocol.tags import SubscriptionData, parse_subscription
 from rocketbox.remoting.network import Network, format_address
@@ -99,6 +100,11 @@ class Admin:
         if self._owns_instance:
             return await self._instance.__aexit__(kind, error, trace)
         return None
+
+    @property
+    def namespace(self) -> Namespace:
+        """That in which it asks; names are given to it and come back without it."""
+        return self._instance.namespace
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of topic that can be read, as the name server knows them now, sorted by broker and number."""

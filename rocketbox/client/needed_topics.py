@@ -60,7 +60,8 @@ async def find_topic(admin: Admin, name: str, needed: TopicOptions) -> TopicStat
         }
     else:
         descriptions = {each.name: each for each in await admin.topics(cluster=needed.cluster)}
-        found = dict(descriptions[name].brokers) if name in descriptions else {}
+        plain = admin.namespace.unwrap(name)
+        found = dict(descriptions[plain].brokers) if plain in descriptions else {}
     return TopicState(
         missing=tuple(broker for broker in masters if broker not in found),
         differences=tuple(

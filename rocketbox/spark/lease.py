@@ -37,6 +37,7 @@ from rocketbox.client.api.groups import lock_queues, unlock_queues
 from rocketbox.clock import Clock
 from rocketbox.errors import RocketBoxError
 from rocketbox.message import MessageQueue
+from rocketbox.protocol.namespaces import NO_NAMESPACE, Namespace
 from rocketbox.rare_log import RareLog
 
 __all__ = ["LEASE_LIFETIME", "LOCK_LIFETIME", "Lease", "LeaseAnswer", "LeaseLostError", "lease_group"]
@@ -82,10 +83,10 @@ class _Moment:
         return max(clock.monotonic() - self.monotonic, (clock.time_ms() - self.wall_ms) / 1000)
 
 
-def lease_group(group: str) -> str:
+def lease_group(group: str, namespace: Namespace = NO_NAMESPACE) -> str:
     """The group in whose name the locks of a group's query are held; nothing else is ever done in it."""
     name = f"SPARK_LEASE_{group}"
-    if len(name) <= LONGEST_GROUP:
+    if len(namespace.wrap(name)) <= LONGEST_GROUP:
         return name
     return f"SPARK_LEASE_{hashlib.sha256(group.encode()).hexdigest()[:32]}"
 
@@ -99,7 +100,7 @@ class Lease:
         self._clock = instance.clock
         self._group = group
         self._topic = topic
-        self._lease_group = lease_group(group)
+        self._lease_group = lease_group(group, instance.namespace)
         self._wanted = False  # from when it is taken until it is lost or given back; no lock is asked for else
         self._confirmed: dict[str, _Moment] = {}  # by broker: when the request was sent that it confirmed last
         self._asked: set[str] = set()  # brokers that have a lock of ours, or perhaps have: an answer may be lost

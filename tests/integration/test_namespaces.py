@@ -19,6 +19,8 @@ from rocketbox.client import (
     PushConsumer,
     SubscriptionGroupConfig,
 )
+from rocketbox.client.needed_topics import find_topic, make_topic, until_in_route
+from rocketbox.client.options import TopicOptions
 from rocketbox.errors import ConfigurationError, InvalidGroupError, InvalidMessageError, NoRouteError, Reject
 from rocketbox.message import ConsumeFromWhere, ConsumeMode, Message, MessageModel, MessageQueue, Property
 from rocketbox.protocol.command import RemotingCommand
@@ -158,6 +160,22 @@ async def test_admin_works_in_a_namespace(anyio_backend: str, tmp_path: Path) ->
         assert "team%alerts" not in await outside.topic_names()
         assert "alerts" in await outside.topic_names()
         assert "alerts" not in await admin.topic_names()
+
+
+@pytest.mark.parametrize("name", ["alerts", "team%alerts"])
+async def test_a_topic_that_is_needed_is_found_by_both_of_its_names(
+    anyio_backend: str, tmp_path: Path, name: str
+) -> None:
+    async with servers(tmp_path) as cluster, MQClientInstance(cluster.name_server_address, options=TEAM) as team:
+        admin = Admin(instance=team)
+        for needed in (TopicOptions(queues=3), TopicOptions(queues=3, order=False)):
+            (broker,) = await admin.masters()
+            assert (await find_topic(admin, name, needed)).missing == (broker,)
+            await make_topic(admin, name, needed, [broker])
+            assert await until_in_route(admin, name, [broker], team.clock, 10.0)
+            state = await find_topic(admin, name, needed)
+            assert (state.missing, state.differences) == ((), ())
+            await admin.delete_topic(name)
 
 
 async def test_offsets_of_broadcasting_are_those_of_the_namespace(anyio_backend: str, tmp_path: Path) -> None:

@@ -31,5 +31,5 @@ async def view_message(remoting: RemotingClient, address: str, commit_log_offset
         raise RemoteProtocolError(
             f"{address} returned the message at offset {message.commit_log_offset} instead of {commit_log_offset}"
         )
-    unwrap_names(message, remoting.namespace)
+    unwrap_names((message,), remoting.namespace)
     return message

@@ -96,8 +96,7 @@ async def pull_message(
     found = await pull_records(remoting, address, header, timeout=timeout)
     messages = decode_messages(found.records, header.bname or "", decompress=decompress)
     if remoting.namespace:
-        for message in messages:
-            unwrap_names(message, remoting.namespace)
+        unwrap_names(messages, remoting.namespace)
     return PullResult(
         found.status,
         found.next_begin_offset,
