@@ -33,7 +33,7 @@ from rocketbox.boot.marks import bean
 from rocketbox.client import MQClientInstance
 from rocketbox.client.checks import MAX_TOPIC_CHARS, check_group
 from rocketbox.client.options import UserOptions, mismatches, wrong_names
-from rocketbox.client.unbuilt import SPARK_KEYS, SPARK_TLS
+from rocketbox.client.unbuilt import SPARK_KEYS
 from rocketbox.durations import parse_duration
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError
 from rocketbox.hints import place_of
@@ -220,8 +220,14 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
         layers = (settings.groups.get(plan.group, OptionLayer.empty()), settings.defaults)
         if own.values()["access_key"] is not None or any(layer.values.get("access_key") for layer in layers):
             yield SPARK_KEYS.finding(f"group {plan.group!r} of a Spark listener, whose cluster has keys,", plan.where)
-        if own.encrypts:
-            yield SPARK_TLS.finding(f"group {plan.group!r} of a Spark listener, whose cluster has TLS,", plan.where)
+        if own.encrypts and own.tls.values()["key_password"] is not None:
+            key = f"{cluster_prefix(plan.cluster)}.tls.key-password"
+            yield Finding(
+                f"{key} is set, and group {plan.group!r} is of a Spark listener: what its tasks are told stands in "
+                "Spark's plans",
+                self._service.where(key),
+                "give the key in a file without a password, which only the user of the service and of Spark may read",
+            )
 
     def needs(self, plan: SparkPlan, need: Need) -> None:
         name = f"Spark listener {plan.signature.function.__qualname__}"

@@ -16,7 +16,7 @@ from typing import Any
 from rocketbox.declarations import Option, options_of
 from rocketbox.errors import ConfigurationError, Finding
 
-__all__ = ["PULL_CONSUMER", "SPARK_KEYS", "SPARK_TLS", "UNBUILT", "Unbuilt", "refuse_unbuilt", "unbuilt_among"]
+__all__ = ["PULL_CONSUMER", "SPARK_KEYS", "UNBUILT", "Unbuilt", "refuse_unbuilt", "unbuilt_among"]
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,6 @@ UNBUILT: Mapping[str, Unbuilt] = {
 PULL_CONSUMER = Unbuilt("a pull consumer", "leave them out, and consume with a listener")
 SPARK_KEYS = Unbuilt(
     "signed requests (ACL) in Spark's processes", "let it read from a cluster without keys, or consume with a listener"
-)
-SPARK_TLS = Unbuilt(
-    "encrypted connections (TLS) of Spark's processes",
-    "let it read from a port without TLS, or consume with a listener",
 )
 
 

@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from rocketbox.blocking import WorkerPool
-from rocketbox.client import Admin, MQClientInstance
+from rocketbox.client import Admin, ClientOptions, MQClientInstance, TlsOptions
 from rocketbox.clock import Clock
 from rocketbox.listeners import ContainerState
 from rocketbox.spark.batch_call import beans_for, delivery_of
@@ -50,7 +50,7 @@ from rocketbox.spark.py4j_log import told_once
 from rocketbox.spark.query import GONE, in_words, is_permanent, is_the_sources, start_query
 from rocketbox.spark.query_progress import follow, unfollow
 from rocketbox.spark.query_stop import QueryStop
-from rocketbox.spark.servers import Servers
+from rocketbox.spark.servers import Servers, SparkTls
 from rocketbox.spark.session import SparkRuntime, is_alive
 from rocketbox.spark.signature import SparkSignature, read_spark_signature
 from rocketbox.spark.starting import CLOCKS_DIFFER_MS
@@ -121,7 +121,8 @@ class SparkListenerContainer:
         self._lines = tuple(lines)
         self._delivery = delivery_of(options, signature, clock)
         said = instance.options
-        self._servers = Servers(";".join(instance.name_servers), said.namespace, said.namespace_v2)
+        tls = _tls_of(said) if said.tls_enable else None
+        self._servers = Servers(";".join(instance.name_servers), said.namespace, said.namespace_v2, tls)
         self._admin = Admin(instance=instance)
         self._batches = BatchRunner(
             options,
@@ -498,3 +499,12 @@ class SparkListenerContainer:
 
     def _batch_is_done(self) -> None:
         self.error = None
+
+
+def _tls_of(client: ClientOptions) -> SparkTls:
+    """What Spark's processes are told of TLS; whole paths, since they work elsewhere."""
+    said = client.tls or TlsOptions()
+    ca_file, cert_file, key_file = (
+        None if path is None else str(path.absolute()) for path in (said.ca_file, said.cert_file, said.key_file)
+    )
+    return SparkTls(ca_file, cert_file, key_file, said.server_name, said.verify)

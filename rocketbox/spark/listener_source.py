@@ -17,6 +17,9 @@ _SAID_BY: Mapping[str, str] = {
     "nameserver": "the cluster's name-server",
     "namespace": "namespace",
     "namespacev2": "namespace_v2",
+    **dict.fromkeys(
+        ("tlsenable", "tlscafile", "tlscertfile", "tlskeyfile", "tlsservername", "tlsverify"), "the cluster's tls.*"
+    ),
     "topic": "topic",
     "topicpattern": "topic",
     "assign": "topic",

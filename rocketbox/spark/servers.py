@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rocketbox.protocol.namespaces import wrong_namespace, wrong_namespace_v2
 from rocketbox.spark.option_values import OptionValues, SourceOption
 
-__all__ = ["SERVER_OPTIONS", "Servers", "servers_of"]
+__all__ = ["SERVER_OPTIONS", "Servers", "SparkTls", "servers_of"]
 
 SERVER_OPTIONS = (
     SourceOption(
@@ -23,20 +23,45 @@ SERVER_OPTIONS = (
         "The namespace of topics and groups, which stand here, and in the column `topic`, without it.",
     ),
     SourceOption("namespaceV2", "The namespace that is sent in a header, for servers of vendors that read it."),
+    SourceOption(
+        "tlsEnable", "`true`: connections are encrypted. Its files are read where Spark's tasks run.", "false"
+    ),
+    SourceOption("tlsCaFile", "Certificates of the CAs that those of the servers must lead to (PEM)."),
+    SourceOption("tlsCertFile", "The certificate that is shown to servers which want one (PEM)."),
+    SourceOption("tlsKeyFile", "Its private key (PEM), without a password: options stand in Spark's plans."),
+    SourceOption("tlsServerName", "The name that the servers' certificates must have, in place of their address."),
+    SourceOption("tlsVerify", "`false`: any certificate is taken, and whoever is in between can read all.", "true"),
 )
+_TLS_TEXTS = ("tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsServerName")
+
+
+@dataclass(frozen=True)
+class SparkTls:
+    """How connections are encrypted; paths are those of the machines that Spark's tasks run on."""
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    server_name: str | None = None
+    verify: bool = True
 
 
 @dataclass(frozen=True)
 class Servers:
-    """The servers of one cluster, and the namespace in which they are asked."""
+    """The servers of one cluster, the namespace in which they are asked, and TLS where they are asked with it."""
 
     name_server: str
     namespace: str | None = None
     namespace_v2: str | None = None
+    tls: SparkTls | None = None
 
     def told(self) -> dict[str, str]:
         """They as options of a read or a write."""
         said = {"nameServer": self.name_server, "namespace": self.namespace, "namespaceV2": self.namespace_v2}
+        if (tls := self.tls) is not None:
+            said |= {"tlsEnable": "true", "tlsVerify": "true" if tls.verify else "false"}
+            texts = (tls.ca_file, tls.cert_file, tls.key_file, tls.server_name)
+            said |= dict(zip(_TLS_TEXTS, texts, strict=True))
         return {name: value for name, value in said.items() if value is not None}
 
     @property
@@ -53,7 +78,19 @@ def servers_of(values: OptionValues) -> Servers:
         values.name_server(),
         _namespace(values, "namespace", wrong_namespace),
         _namespace(values, "namespaceV2", wrong_namespace_v2),
+        _tls(values),
     )
+
+
+def _tls(values: OptionValues) -> SparkTls | None:
+    verify = values.switch("tlsVerify", True)
+    if not values.switch("tlsEnable", False):
+        given = [name for name in (*_TLS_TEXTS, "tlsVerify") if name in values]
+        if given and "tlsEnable" not in values:
+            raise ValueError(f"option {given[0]} is given and tlsEnable is not, so that nothing would be encrypted")
+        return None
+    ca_file, cert_file, key_file, server_name = map(values.text, _TLS_TEXTS)
+    return SparkTls(ca_file, cert_file, key_file, server_name, verify)
 
 
 def _namespace(values: OptionValues, option: str, check: Callable[[str], str | None]) -> str | None:

@@ -13,18 +13,20 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from rocketbox.client import Admin, ClientOptions, MQClientInstance, Producer
+from rocketbox.client import Admin, ClientOptions, MQClientInstance, Producer, TlsOptions
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import (
     AccessDeniedError,
     BrokerError,
     ClientError,
     ClientStateError,
+    ConfigurationError,
     HookFailedError,
     InvalidGroupError,
     InvalidMessageError,
@@ -34,7 +36,8 @@ from rocketbox.errors import (
 )
 from rocketbox.message import MessageQueue
 from rocketbox.protocol.codes import ResponseCode
-from rocketbox.spark.servers import Servers
+from rocketbox.remoting.tls import tls_findings
+from rocketbox.spark.servers import Servers, SparkTls
 from rocketbox.spark.worker_log import set_up_worker_log
 
 __all__ = ["AT_ONCE", "UNREACHABLE", "ClientThread", "client", "gather", "may_pass", "patiently"]
@@ -72,7 +75,12 @@ class ClientThread:
     def __init__(self, servers: Servers) -> None:
         self.clock: Clock = RealClock()
         self._servers = servers
-        self._options = ClientOptions(namespace=servers.namespace, namespace_v2=servers.namespace_v2)
+        self._options = ClientOptions(
+            namespace=servers.namespace,
+            namespace_v2=servers.namespace_v2,
+            tls_enable=servers.tls is not None,
+            tls=None if servers.tls is None else _tls(servers.tls),
+        )
         self._started: Future[tuple[BlockingPortal, Admin]] = Future()
         self._producers: dict[str, Producer] = {}
         self._entered = AsyncExitStack()
@@ -132,6 +140,23 @@ class ClientThread:
         if self.alive:
             self._portal.start_task_soon(self._portal.stop)
             self._thread.join(10)
+
+
+def _tls(said: SparkTls) -> TlsOptions:
+    """What the client is told. Raises ConfigurationError for files that cannot be used on this machine."""
+    paths = (None if path is None else Path(path) for path in (said.ca_file, said.cert_file, said.key_file))
+    ca_file, cert_file, key_file = paths
+    options = TlsOptions(
+        ca_file=ca_file, cert_file=cert_file, key_file=key_file, server_name=said.server_name, verify=said.verify
+    )
+    if findings := tls_findings(options, _option_of):
+        raise ConfigurationError(findings)
+    return options
+
+
+def _option_of(name: str) -> str:
+    """What an option of the client is called among Spark's."""
+    return "option tls" + "".join(part.capitalize() for part in name.split("_"))
 
 
 _clients: dict[tuple[int, Servers], ClientThread] = {}

@@ -62,7 +62,7 @@ LADDER: dict[str, str] = {
     "spark.servers": "protocol spark.option_values",
     "spark.options": "spark.columns spark.option_values spark.selection spark.servers spark.starting",
     "spark.worker_log": "",
-    "spark.worker_client": "errors clock message protocol client spark.servers spark.worker_log",
+    "spark.worker_client": "errors clock message protocol remoting client spark.servers spark.worker_log",
     "spark.asking": "errors message spark.worker_client",
     "spark.identity": "clock message client spark.checkpoint spark.loss spark.offsets spark.selection",
     "spark.group_topics": "client",
