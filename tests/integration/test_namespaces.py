@@ -85,6 +85,25 @@ async def test_what_a_handler_gets_in_a_namespace_has_plain_names(
         assert (viewed.topic, (await outside.view(result.offset_msg_id)).topic) == ("alerts", "team%alerts")
 
 
+async def test_no_request_names_anything_without_its_namespace(anyio_backend: str, tmp_path: Path) -> None:
+    seen, spy = Seen({b"later": [ValueError("once")], b"bad": [Reject("bad")]}), Spy()
+    options = ClientOptions(namespace="team", hooks=(spy,))
+    async with (
+        servers(tmp_path) as cluster,
+        MQClientInstance(cluster.name_server_address, options=options) as team,
+        Producer("p", instance=team) as producer,
+        PushConsumer("desk", instance=team, options=ConsumerOptions(**FIRST)) as consumer,
+    ):
+        await producer.send_many([Message("alerts", body) for body in (b"later", b"bad", b"good")])
+        await consumer.subscribe("alerts", "*", seen)
+        await until(lambda: len(seen.messages) == 4, "three deliveries and one more")
+        await until(lambda: consumer.state().held == 0, "all settled")
+    named = ("topic", "consumerGroup", "producerGroup", "group", "originTopic", "a", "b")
+    names = {fields[field] for fields in spy.fields for field in named if fields.get(field)}
+    assert {"team%alerts", "team%desk", "team%p", "%RETRY%team%desk"} <= names
+    assert {name for name in names if "team%" not in name} <= {"TBW102", "CLIENT_INNER_PRODUCER"}
+
+
 async def test_two_namespaces_do_not_see_each_others_messages(anyio_backend: str, tmp_path: Path) -> None:
     ours, theirs = Seen(), Seen()
     other = ClientOptions(namespace="other")
@@ -107,6 +126,30 @@ async def test_two_namespaces_do_not_see_each_others_messages(anyio_backend: str
         with pytest.raises(NoRouteError, match="'departures' of namespace team at name server"):
             await Admin(instance=team).queues("departures")
     assert theirs.messages == []
+
+
+@pytest.mark.parametrize("mode", ConsumeMode)
+async def test_who_joins_a_group_of_a_namespace_is_heard_of_at_once(
+    anyio_backend: str, tmp_path: Path, mode: ConsumeMode
+) -> None:
+    seen = Seen()
+    options = ConsumerOptions(consume_mode=mode, rebalance_interval=600.0, **FIRST)
+    async with (
+        servers(tmp_path) as cluster,
+        clients(cluster.name_server_address, TEAM, TEAM) as (first, second),
+        PushConsumer("desk", instance=first, options=options) as one,
+    ):
+        await Admin(instance=first).create_topic("alerts", queues=4)
+        await one.subscribe("alerts", "*", seen)
+
+        def queues(consumer: PushConsumer) -> list[int]:
+            return [held.queue.queue_id for held in consumer.state().queues if held.queue.topic == "alerts"]
+
+        await until(lambda: len(queues(one)) == 4, "all queues are the first one's")
+        async with PushConsumer("desk", instance=second, options=options) as two:
+            await two.subscribe("alerts", "*", seen)
+            await until(lambda: len(queues(one)) == len(queues(two)) == 2, "they share")
+        await until(lambda: len(queues(one)) == 4, "the one who stays has all again")
 
 
 async def test_names_that_are_wrapped_already_are_the_same(anyio_backend: str, tmp_path: Path) -> None:

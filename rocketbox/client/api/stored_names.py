@@ -20,7 +20,7 @@ TOPIC_PROPERTIES = (Property.RETRY_TOPIC, Property.DLQ_ORIGIN_TOPIC)
 def unwrap_names(messages: Iterable[MessageExt], namespace: Namespace) -> None:
     """Give messages names as their user knows them; ``raw_properties`` stay as they are stored.
 
-    Those of one pull have one topic, which is unwrapped once: 0.1 us a message instead of 2.
+    Those of one pull have one topic, which is unwrapped once: 0.2 us a message instead of 2.
     """
     stored = plain = ""
     for message in messages:
