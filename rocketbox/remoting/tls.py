@@ -236,6 +236,7 @@ def _server(options: ServerTlsOptions) -> tuple[ssl.SSLContext, list[_Problem]]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _harden(context)
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.num_tickets = 0  # connections live for days: a handshake is resumed by nobody, checked or not
     problems: list[_Problem] = []
     if options.cert_path is None:
         what = f" is {options.mode.value}, and there is no certificate"

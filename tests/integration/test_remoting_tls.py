@@ -458,6 +458,13 @@ async def test_nothing_is_negotiated_again(place: Place, ca: Path) -> None:
         assert await place.ask(server.address, TlsOptions(ca_file=ca)) == b"hello"
 
 
+async def test_nobody_resumes_what_a_certificate_that_has_ended_began(place: Place) -> None:
+    async with place.serve(place.server_options()) as server:
+        done = await anyio.to_thread.run_sync(s_client, server.address, b"", "-tls1_3")
+        assert b"TLSv1.3" in done
+        assert b"New Session Ticket" not in done
+
+
 def s_client(address: str, typed: bytes, *arguments: str) -> bytes:
     """What OpenSSL's own client says."""
     done = subprocess.run(
