@@ -22,10 +22,11 @@ from typing import Self, TypeVar
 import anyio
 
 from rocketbox.blocking import run_blocking
+from rocketbox.broker.access import ServerAccess, access_findings, registration_sources, server_access
 from rocketbox.broker.broker import Broker
 from rocketbox.broker.options import BrokerOptions, broker_settings, read_broker_options
 from rocketbox.broker.peer_limits import remoting_options
-from rocketbox.broker.server_tls import server_network, server_tls_findings
+from rocketbox.broker.server_tls import server_network, server_tls_findings, tls_options_of
 from rocketbox.broker.store.options import FlushDiskType
 from rocketbox.clock import Clock, RealClock
 from rocketbox.declarations import Option
@@ -36,6 +37,7 @@ from rocketbox.nameserver.name_server import NameServer, NameServerOptions
 from rocketbox.nameserver.route_info import RouteLimits
 from rocketbox.remoting.network import Network
 from rocketbox.remoting.server import ListenError
+from rocketbox.remoting.tls import TlsMode
 from rocketbox.storage.file_system import Storage
 
 __all__ = ["EmbeddedOptions", "EmbeddedServers", "ServersHealth", "ServersInThread"]
@@ -57,7 +59,7 @@ class EmbeddedOptions:
     flush_disk_type: str = FlushDiskType.SYNC_FLUSH.value
     """SYNC_FLUSH acknowledges after the disk has a message, ASYNC_FLUSH before."""
     insecure: bool = False
-    """Allow another address than the machine's own: anybody who reaches it can read and write everything."""
+    """Allow another address than the machine's own without access control or TLS: who reaches it can do everything."""
     broker: Mapping[str, object] = field(default_factory=dict)
     """Further settings of Apache's broker by name (``broker-name``, ``broker_name`` or ``brokerName``)."""
     prefix: str = PREFIX
@@ -72,17 +74,6 @@ class EmbeddedOptions:
 
     def broker_options(self) -> BrokerOptions:
         """What the broker is started with. Raises ConfigurationError with everything that is wrong."""
-        findings = []
-        if not self.insecure and not is_loopback(self.host):
-            findings.append(
-                Finding(
-                    f"{self.prefix}host is {self.host}: the embedded broker has neither passwords nor encryption, "
-                    "and this address can be reached from other machines",
-                    self.places.get("host"),
-                    f"leave {self.prefix}host at 127.0.0.1, or set {self.prefix}insecure: true if the network is "
-                    "closed (insecure=True in code)",
-                )
-            )
         try:
             options = read_broker_options(
                 {"flush-disk-type": self.flush_disk_type, **self.broker},
@@ -92,12 +83,40 @@ class EmbeddedOptions:
                 bind_address=self.host,
                 listen_port=self.port,
             )
-        except ConfigurationError as error:
-            raise ConfigurationError([*findings, *error.findings]) from error
-        findings += server_tls_findings(options, self.prefix, self.places)
+        except ConfigurationError as error:  # what is said of protection is not known then, unless it is nothing
+            said = any(word in key.lower() for key in self.broker for word in ("acl", "auth", "tls"))
+            plain = BrokerOptions(store_path_root_dir=Path(self.data_dir), bind_address=self.host)
+            raise ConfigurationError([*([] if said else self._exposure(plain)), *error.findings]) from error
+        findings = server_tls_findings(options, self.prefix, self.places)
+        findings += access_findings(options, self.prefix)
+        findings += self._exposure(options)
         if findings:
             raise ConfigurationError(findings)
         return options
+
+    def _exposure(self, options: BrokerOptions) -> list[Finding]:
+        """That the servers could be reached from other machines and are not protected, unless that is allowed."""
+        missing, prefix = missing_protection(options), self.prefix
+        if not missing or self.insecure:
+            return []
+        return [
+            Finding(
+                f"{prefix}host is {self.host}: this address can be reached from other machines, and the embedded "
+                f"servers have no {' and no '.join(missing)}",
+                self.places.get("host"),
+                f"leave {prefix}host at 127.0.0.1; or set {prefix}authentication-enabled (or {prefix}acl-enable) "
+                f"and {prefix}tls-server-cert-path, with what belongs to them; or, if the network is closed, "
+                f"{prefix}insecure: true (insecure=True in code)",
+            )
+        ]
+
+
+def missing_protection(options: BrokerOptions) -> list[str]:
+    """What servers that other machines can reach should have, and these have not; nothing of those on loopback."""
+    if is_loopback(options.bind_address):
+        return []
+    missing = [] if options.acl_enable or options.authentication_enabled else ["access control"]
+    return missing if tls_options_of(options).mode is TlsMode.ENFORCING else [*missing, "TLS that is enforced"]
 
 
 def is_loopback(host: str) -> bool:
@@ -131,6 +150,7 @@ class EmbeddedServers(LocalServers):
         self._storage = storage
         self._name_server: NameServer | None = None
         self._broker: Broker | None = None
+        self._access: ServerAccess | None = None
         self.on_health_change: list[Callable[[ServersHealth], object]] = []
         """Called in the loop of the servers when their health has changed."""
         self._failed = anyio.Event()
@@ -180,6 +200,12 @@ class EmbeddedServers(LocalServers):
         options = self.options
         broker_options = options.broker_options()
         network = self._network = self._network or server_network(broker_options)
+        if missing := missing_protection(broker_options):
+            _log.warning(
+                "insecure: the servers listen on %s, which other machines can reach, and have no %s",
+                options.host, " and no ".join(missing),
+            )  # fmt: skip
+        access = self._access = server_access(broker_options, self._clock)
         async with AsyncExitStack() as stack:
             name_server = NameServer(
                 NameServerOptions(
@@ -187,6 +213,7 @@ class EmbeddedServers(LocalServers):
                     port=options.name_server_port,
                     remoting=remoting_options(broker_options),
                     max_registration_bytes=broker_options.max_registration_bytes,
+                    registration_sources=registration_sources(broker_options),
                     routes=RouteLimits(
                         max_brokers=broker_options.max_registered_brokers,
                         max_topics=broker_options.max_registered_topics,
@@ -196,6 +223,7 @@ class EmbeddedServers(LocalServers):
                 ),
                 clock=self._clock,
                 network=network,
+                access=None if access is None else access.control,
             )
             try:
                 await stack.enter_async_context(name_server)
@@ -215,6 +243,7 @@ class EmbeddedServers(LocalServers):
             clock=self._clock,
             network=self._network,
             storage=self._storage,
+            access=self._access,
         )
         said = self.options
         try:

@@ -249,7 +249,9 @@ class EmbeddedProperties(Properties):
     flush_disk_type: Literal["SYNC_FLUSH", "ASYNC_FLUSH"] = Field(
         default="SYNC_FLUSH", description="ASYNC_FLUSH acknowledges before the disk has a message"
     )
-    insecure: bool = Field(default=False, description="true allows addresses that other machines can reach")
+    insecure: bool = Field(
+        default=False, description="true allows addresses that other machines can reach, without access control or TLS"
+    )
 
     @staticmethod
     def __settings_extras__() -> type[Properties]:

@@ -14,17 +14,19 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
+from rocketbox.broker.access import ServerAccess, server_access
 from rocketbox.broker.address import check_address, resolve_ip
 from rocketbox.broker.client_housekeeping import ClientHousekeeping
 from rocketbox.broker.client_requests import ClientRequests
 from rocketbox.broker.clients import ConsumerGroup, ConsumerTable, ProducerTable
-from rocketbox.broker.context import BrokerContext, join_codes
+from rocketbox.broker.context import BrokerContext, Handlers, join_codes
 from rocketbox.broker.delay import DelayedDelivery
 from rocketbox.broker.delay_levels import DelayLevels
 from rocketbox.broker.durable_replies import DurableReplies
 from rocketbox.broker.extensions import BrokerExtensions
 from rocketbox.broker.filters import filters_by_kind
 from rocketbox.broker.groups import GroupTable
+from rocketbox.broker.handlers.access import AccessHandler
 from rocketbox.broker.handlers.clients import ClientHandler
 from rocketbox.broker.handlers.groups import GroupHandler
 from rocketbox.broker.handlers.offsets import OffsetHandler
@@ -50,6 +52,7 @@ from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import NotStartedError
 from rocketbox.protocol.codes import SerializeType
 from rocketbox.protocol.registration_bodies import TopicConfig
+from rocketbox.remoting.acl import RequestSigner
 from rocketbox.remoting.client import RemotingClient
 from rocketbox.remoting.connection import Connection
 from rocketbox.remoting.network import Network
@@ -82,6 +85,7 @@ class Broker:
         network: Network | None = None,
         storage: Storage | None = None,
         extensions: BrokerExtensions | None = None,
+        access: ServerAccess | None = None,
     ) -> None:
         self.options = options
         self.name_servers = tuple(name_servers)
@@ -90,6 +94,7 @@ class Broker:
         storage = storage or RealStorage()
         extensions = extensions or BrokerExtensions()
         self._hooks = extensions.hooks
+        self.access = access = access or server_access(options, clock)
         self._stack = AsyncExitStack()
         self._address: str | None = None
         self._server: RemotingServer | None = None
@@ -115,6 +120,8 @@ class Broker:
         )
         self.offsets = OffsetTable(clock, files.offsets, options.max_offsets, options.max_offsets_per_address)
         self.delayed = DelayedDelivery(self.store, puts, self.topics, levels, files.delays, clock)
+        if access is not None and access.users is not None:
+            access.users.keep_in(files.users)
         expiry = options.channel_expired_timeout / 1000
         self.consumers: ConsumerTable[Connection] = ConsumerTable(
             clock,
@@ -133,7 +140,10 @@ class Broker:
         )
         # In JSON, as Apache's brokers register: a binary header cannot say that there is no replication address.
         self._client = RemotingClient(
-            clock=clock, network=network, options=RemotingOptions(serialization=SerializeType.JSON)
+            clock=clock,
+            network=network,
+            options=RemotingOptions(serialization=SerializeType.JSON),
+            hooks=[] if access is None else [RequestSigner(access.inner)],
         )
         self._registration = Registration(options, self.topics, self._client, name_servers, clock=clock)
         self._replies = DurableReplies(self.store, self._registration, options.send_thread_pool_queue_capacity)
@@ -163,11 +173,16 @@ class Broker:
             requests=self.client_requests,
             persister=self.persister,
             turns=Turns(options.max_large_requests, too_many_large_requests),
+            access=None if access is None else access.control,
         )
         sends = SendHandler(context)
         self._runs = sends.runs()
+        families: list[Handlers] = []
+        if access is not None and access.users is not None:
+            families.append(AccessHandler(access.control, access.users))
         self._handlers = join_codes(
             [
+                *families,
                 sends,
                 SendBackHandler(context),
                 PullHandler(context),
@@ -212,7 +227,13 @@ class Broker:
             _log.warning("flush-disk-type is ASYNC_FLUSH: what is acknowledged may be lost when the machine fails")
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.store)
-            self.persister.load(topics=self.topics, groups=self.groups, offsets=self.offsets, delays=self.delayed)
+            access = self.access
+            users = None if access is None else access.users
+            self.persister.load(
+                topics=self.topics, groups=self.groups, offsets=self.offsets, delays=self.delayed, users=users
+            )
+            if access is not None:
+                access.ready()
             crashed = self.store.report is not None and not self.store.report.clean
             if crashed and self.offsets.bring_back(self.store.max_offset):
                 await self.persister.finish()  # before the queues grow again: the next start must see it too
@@ -229,6 +250,7 @@ class Broker:
                     network=self._network,
                     options=remoting_options(self.options),
                     on_close=self._connection_closed,
+                    guard=None if access is None else access.control.guard,
                     hooks=self._hooks,
                     reads=READS,
                     runs=self._runs,
@@ -239,6 +261,8 @@ class Broker:
             self.store.on_arrival += [self.held_pulls.on_arrival, self.delayed.on_arrival]
             tasks.start("pulls on hold", self.held_pulls.run)
             tasks.start("tell large groups", self.client_requests.run)
+            if access is not None and access.file is not None:
+                tasks.start("read accounts again", access.file.watch)
             tasks.start("drop silent clients", self._housekeeping.run)
             self.persister.start(tasks)
             self.delayed.start(tasks)

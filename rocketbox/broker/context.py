@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from rocketbox.access.control import AccessControl
+from rocketbox.access.resources import Need
 from rocketbox.broker.client_requests import ClientRequests
 from rocketbox.broker.clients import ConsumerTable, ProducerTable
 from rocketbox.broker.durable_replies import DurableReplies
@@ -25,6 +27,7 @@ from rocketbox.broker.registration import Registration
 from rocketbox.broker.store.message_store import MessageStore
 from rocketbox.broker.topics import TopicTable
 from rocketbox.clock import Clock
+from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.connection import Connection, RequestHandler
 from rocketbox.remoting.turns import Turns
 
@@ -55,6 +58,14 @@ class BrokerContext:
     persister: Persister
     turns: Turns
     """For requests that take long in the loop."""
+    access: AccessControl | None = None
+    """Who may do what; None: everybody everything."""
+
+    def refusal(
+        self, connection: Connection, request: RemotingCommand, needs: Iterable[Need]
+    ) -> RemotingCommand | None:
+        """The answer to somebody who may not do what a handler has read in his request; None when he may."""
+        return None if self.access is None else self.access.refusal(connection, request, needs)
 
 
 class Handlers(Protocol):

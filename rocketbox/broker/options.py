@@ -298,6 +298,38 @@ class BrokerOptions:
     auto_create_names_burst: Annotated[
         int, Ge(1), Words("so many of them at once; one connection has half of both")
     ] = 5000
+    acl_enable: Annotated[bool, Words("true: ACL 1.0, requests are signed by an account of acl-file")] = False
+    acl_file: Annotated[
+        str | None,
+        Words("of ACL 1.0: the plain_acl.yml with the accounts, read again when it changes; Apache's is in its home"),
+    ] = None
+    authentication_enabled: Annotated[
+        bool, Words("true: ACL 2.0, requests are signed by a user whom the store knows")
+    ] = False
+    authorization_enabled: Annotated[
+        bool, Words("true: a user may do what his policies allow; false: what he likes")
+    ] = False
+    init_authentication_user: Annotated[
+        str | None,
+        Words(
+            'of ACL 2.0: {"username":"...","password":"..."} of a super user, who is made at the start unless he is '
+            "there"
+        ),
+    ] = field(default=None, repr=False)
+    inner_client_authentication_credentials: Annotated[
+        str | None,
+        Words(
+            '{"accessKey":"...","secretKey":"..."} by which the broker signs what it sends to name servers, and '
+            "which may do everything; not needed where both are one process"
+        ),
+    ] = field(default=None, repr=False)
+    registration_addresses: Annotated[
+        str | None,
+        Words(
+            "of the name server: addresses and networks (10.1.0.0/16) of brokers that may register, beside this "
+            "machine; when not said none without ACL, and all with it, where brokers sign; not Apache's"
+        ),
+    ] = None
     store: Annotated[StoreOptions, IN_CODE] = field(default_factory=StoreOptions)
 
     def __post_init__(self) -> None:

@@ -160,7 +160,7 @@ def _nothing() -> None:
 
 
 class Persister:
-    """``topics``, ``subscriptionGroup``, ``consumerOffset`` and ``delayOffset`` under ``config/``.
+    """``topics``, ``subscriptionGroup``, ``consumerOffset``, ``delayOffset`` and ``authUsers`` under ``config/``.
 
     Intervals, in seconds, are those in which tables are written that change all the time and nobody waits for.
     """
@@ -178,18 +178,21 @@ class Persister:
         self._clock = clock
         self._troubles = troubles
 
-        def file(name: str, interval: float) -> TableFile:
-            return TableFile(ConfigFile(directory / f"{name}.json", storage), clock, interval)
+        def file(name: str, interval: float, *, private: bool = False) -> TableFile:
+            return TableFile(ConfigFile(directory / f"{name}.json", storage, private=private), clock, interval)
 
         self.topics = file("topics", 0.0)
         self.groups = file("subscriptionGroup", GROUPS_INTERVAL)
         self.offsets = file("consumerOffset", offsets_interval)
         self.delays = file("delayOffset", delay_interval)
+        self.users = file("authUsers", 0.0, private=True)
         self._tables: list[tuple[TableFile, Table]] = []
 
-    def load(self, *, topics: Table, groups: Table, offsets: Table, delays: Table) -> None:
+    def load(self, *, topics: Table, groups: Table, offsets: Table, delays: Table, users: Table | None = None) -> None:
         """Read each table's file, if there is one. Raises StoreError, StoreCorruptError."""
         self._tables = [(self.topics, topics), (self.groups, groups), (self.offsets, offsets), (self.delays, delays)]
+        if users is not None:
+            self._tables.append((self.users, users))
         for file, table in self._tables:
             text = file.file.load()
             if text is not None:

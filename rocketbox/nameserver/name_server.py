@@ -12,12 +12,14 @@ import dataclasses
 import ipaddress
 import logging
 import zlib
-from collections.abc import Awaitable, Hashable, Mapping
+from collections.abc import Awaitable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from rocketbox.access.addresses import AddressMatch, host_of
+from rocketbox.access.control import AccessControl
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import NotStartedError
 from rocketbox.nameserver.route_info import RegistrationRefusedError, RouteInfoManager, RouteLimits
@@ -48,6 +50,7 @@ _log = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 128 << 10  # of the bodies of other requests than registrations
 MAX_LARGE_REGISTRATIONS = 64  # that wait for their turn
+_REGISTRATIONS = frozenset({RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER})
 _UNDER_WAY = "nameserver.registrations_under_way"  # attribute of a connection
 SCAN_INTERVAL = 5.0  # seconds between two looks for silent brokers, at least
 
@@ -62,6 +65,9 @@ class NameServerOptions:
     """Limits of connections and what they may send."""
     max_registration_bytes: int = 4 << 20
     """The most bytes of a broker's registration, about 20,000 topics; brokers with more register in parts."""
+    registration_sources: Sequence[AddressMatch] | None = None
+    """From where brokers may register, beside this machine. None: without access control from nowhere else, with it
+    from everywhere, because they sign."""
     routes: RouteLimits = field(default_factory=RouteLimits)
     """How many brokers, topics and queues may be registered."""
 
@@ -73,9 +79,15 @@ class NameServer:
     """
 
     def __init__(
-        self, options: NameServerOptions | None = None, *, clock: Clock | None = None, network: Network | None = None
+        self,
+        options: NameServerOptions | None = None,
+        *,
+        clock: Clock | None = None,
+        network: Network | None = None,
+        access: AccessControl | None = None,
     ) -> None:
         self.options = options or NameServerOptions()
+        self._access = access
         self.routes = RouteInfoManager(clock or RealClock(), self.options.routes, _may_take_over)
         self._clock = clock or RealClock()
         self._network = network
@@ -119,6 +131,7 @@ class NameServer:
                         max_request_bodies={RequestCode.REGISTER_BROKER: self.options.max_registration_bytes},
                     ),
                     on_close=self.routes.on_close,
+                    guard=self._guard,
                     reads={RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER},
                 )
             )
@@ -139,6 +152,30 @@ class NameServer:
             for connection in self.routes.expire():
                 if isinstance(connection, Connection):
                     connection.close("the broker behind it is silent")
+
+    def _guard(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+        """The refusal of a request: of who may not, and of a broker from where none may be."""
+        if self._access is not None:
+            refusal = self._access.guard(connection, request)
+            if refusal is not None:
+                return refusal
+        if request.code not in _REGISTRATIONS or self._may_register_from(connection):
+            return None
+        self._rare_log.tell(
+            logging.WARNING, self._clock.monotonic(), "source", "a registration from %s is refused: brokers register "
+            "from this machine, or from registration-addresses", connection.remote_address,
+        )  # fmt: skip
+        remark = "brokers may not register here from that address; see registration-addresses"
+        return RemotingCommand.response(ResponseCode.NO_PERMISSION, remark)
+
+    def _may_register_from(self, connection: Connection) -> bool:
+        host = host_of(connection.remote_address)
+        if host == host_of(connection.local_address) or _is_loopback(host):
+            return True
+        sources = self.options.registration_sources
+        if sources is None:
+            return self._access is not None
+        return any(matches(host) for matches in sources)
 
     def _register(
         self, connection: Connection, request: RemotingCommand
@@ -226,6 +263,13 @@ class NameServer:
         header = DeleteTopicRequestHeader.decode(request.ext_fields)
         self.routes.delete_topic(header.topic, header.cluster_name)
         return RemotingCommand.response()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _one_after_another(connection: Connection, steps: Steps[RemotingCommand]) -> Steps[RemotingCommand]:

@@ -173,6 +173,14 @@ class RemotingCommand:
         """The header's bytes while nothing has been parsed from them; None afterwards and for commands made here."""
         return self._header
 
+    def replace_raw_header(self, header: bytes) -> None:
+        """Go on with the same header without a field that was read, and is wanted no more.
+
+        To be called only while nothing has been parsed (:attr:`raw_header`).
+        """
+        assert self._header is not None
+        self._header = header
+
     def keep_fields(self, names: Collection[str]) -> None:
         """Let go of body, remark, and all fields but some: of a request that waits long for its answer."""
         fields = self.ext_fields

@@ -38,11 +38,20 @@ from rocketbox.protocol.framing import FrameReader
 from rocketbox.remoting.intake import Intake
 from rocketbox.remoting.options import RemotingOptions
 from rocketbox.remoting.peer_requests import PeerRequests
-from rocketbox.remoting.role import GONE, AnswerTaker, Driver, RequestHandler, Role, RunHandler
+from rocketbox.remoting.role import GONE, AnswerTaker, Driver, RequestGuard, RequestHandler, Role, RunHandler
 from rocketbox.remoting.sweep_times import IDLE_SWEEP_INTERVAL
 from rocketbox.remoting.waiting_line import WaitingLine
 
-__all__ = ["Connection", "Driver", "RemotingOptions", "RequestHandler", "Role", "RunHandler", "close_all"]
+__all__ = [
+    "Connection",
+    "Driver",
+    "RemotingOptions",
+    "RequestGuard",
+    "RequestHandler",
+    "Role",
+    "RunHandler",
+    "close_all",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -392,13 +401,13 @@ class Connection:
         self._last_read = self._monotonic()
         if commands and self._role.accepted:
             self._serialization = commands[-1].serialization or SerializeType.JSON
-        waiters, requests = self._waiters, self._requests
+        waiters, requests, guarded = self._waiters, self._requests, self._role.guard is not None
         for command in commands:
             if command.flag & RESPONSE_FLAG:
                 entry = waiters.pop(command.opaque, None)
                 if entry is not None and not (taker := entry[0]).done():
                     taker.set_result(command)
-            elif self._close_reason is None and requests.serving:
+            elif self._close_reason is None and requests.serving and (not guarded or requests.admit(command)):
                 requests.inbox.append(command)
         if requests.inbox:
             requests.dispatch()

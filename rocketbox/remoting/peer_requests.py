@@ -85,6 +85,21 @@ class PeerRequests:
         self._going_on = False  # in the next turn of the loop
         self._parted = False
 
+    def admit(self, request: RemotingCommand) -> bool:
+        """Whether the guard lets a request through; else it is answered."""
+        guard, role = self._role.guard, self._role
+        if guard is None or not (request.code in role.handlers or request.code in role.runs):
+            return True
+        try:
+            refusal = guard(self._connection, request)
+        except Exception as error:
+            self._handler_failed(request, error)
+            return False
+        if refusal is None:
+            return True
+        self._connection.reply(request, refusal)
+        return False
+
     def dispatch(self) -> None:
         """Hand requests to their handlers until one of the bounds is reached; read on or stop reading accordingly."""
         if self._dispatching:  # a handler's answer made the output full: the loop below sees it

@@ -29,7 +29,7 @@ from rocketbox.waiters import Waiter, make_waiter
 if TYPE_CHECKING:
     from rocketbox.remoting.connection import Connection
 
-__all__ = ["GONE", "AnswerTaker", "Driver", "RequestHandler", "Role", "RunHandler"]
+__all__ = ["GONE", "AnswerTaker", "Driver", "RequestGuard", "RequestHandler", "Role", "RunHandler"]
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +41,14 @@ RunHandler = Callable[["Connection", deque[RemotingCommand]], int]
 
 It answers them later by ``connection.reply``. 0: the first is for its :data:`RequestHandler`, as each is when there are
 hooks.
+"""
+
+
+RequestGuard = Callable[["Connection", RemotingCommand], RemotingCommand | None]
+"""Looks at a request for which there is a handler as soon as it has come, before hooks and runs; in the loop.
+
+What it returns is the answer, and nobody else sees the request; None lets it through. What it raises is answered as
+what a handler raises.
 """
 
 
@@ -106,6 +114,8 @@ class Role:
     """Is told of deadlines that may come before the next sweep."""
     runs: Mapping[int, RunHandler] = field(default_factory=dict)
     """By the code of the first request; asked before ``handlers``."""
+    guard: RequestGuard | None = None
+    """Says which requests are taken at all; None: all of them."""
     closed: Callable[[Connection], None]
     """Called once, as soon as the connection can no longer be used."""
     hooks: Sequence[RequestHook] = ()

@@ -23,6 +23,7 @@ from rocketbox.remoting.connection import (
     Connection,
     Driver,
     RemotingOptions,
+    RequestGuard,
     RequestHandler,
     Role,
     RunHandler,
@@ -55,9 +56,9 @@ class RemotingServer:
     """``async with RemotingServer(handlers, host="127.0.0.1", port=0, clock=clock) as server: server.address``.
 
     Entering raises ListenError. Leaving stops in this order: accept, handlers that run, connections. ``on_open`` and
-    ``on_close`` are called in the loop with each connection, on_close exactly once for each on_open; ``hooks`` around
-    the handler of each request. ``reads`` are the codes of requests whose answers may be large: connections take turns
-    with them. ``runs`` take several requests at once.
+    ``on_close`` are called in the loop with each connection, on_close exactly once for each on_open; ``guard`` before
+    all else with each request, ``hooks`` around the handler of each that it lets through. ``reads`` are the codes of
+    requests whose answers may be large: connections take turns with them. ``runs`` take several requests at once.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class RemotingServer:
         options: RemotingOptions | None = None,
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
+        guard: RequestGuard | None = None,
         hooks: Sequence[RequestHook] = (),
         reads: Set[int] = frozenset(),
         runs: Mapping[int, RunHandler] | None = None,
@@ -106,6 +108,7 @@ class RemotingServer:
             handler_tasks=Supervisor("remoting server's handlers", clock),
             sweeps=self._sweeps,
             closed=self._connection_closed,
+            guard=guard,
             hooks=tuple(hooks),
             handshakes=self._handshakes,
             half_frames=self._half_frames,

@@ -114,6 +114,9 @@ class Storage(Protocol):
     def make_directories(self, path: str) -> None:
         """Make the directory and its parents where missing, and sync the parent of each one made."""
 
+    def make_private(self, path: str) -> None:
+        """Let only the owner of a file read and write it."""
+
     def rename(self, source: str, target: str) -> None: ...
 
     def remove(self, path: str) -> None: ...
@@ -309,6 +312,9 @@ class RealStorage:
         except OSError:
             os.rmdir(path)  # one that is there counts as synced: the next attempt makes it again
             raise
+
+    def make_private(self, path: str) -> None:
+        os.chmod(path, stat.S_IRUSR | stat.S_IWUSR)
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)

@@ -231,6 +231,9 @@ class MemoryStorage:
                 self._directories.add(path)
                 path = os.path.dirname(path)
 
+    def make_private(self, path: str) -> None:
+        """Nobody else is here."""
+
     def rename(self, source: str, target: str) -> None:
         self.begin_call("rename", source)
         with self.guard:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -49,16 +50,24 @@ def build(version: str = NEWEST) -> str:
 class JavaProgram:
     """A process of one of them; entering starts it, leaving kills what is left.
 
-    ``name`` and its ``arguments`` follow Java's own ``options``; ``prefix`` is a command that runs it.
+    ``name`` and its ``arguments`` follow Java's own ``options``; ``prefix`` is a command that runs it,
+    ``jars`` are class paths beside the client's.
     """
 
     def __init__(
-        self, name: str, *arguments: str, options: Sequence[str] = (), prefix: Sequence[str] = (), version: str = NEWEST
+        self,
+        name: str,
+        *arguments: str,
+        options: Sequence[str] = (),
+        prefix: Sequence[str] = (),
+        version: str = NEWEST,
+        jars: Sequence[str] = (),
     ) -> None:
         self._command = [name, *arguments]
         self._options = options
         self._prefix = prefix
         self._version = version
+        self._jars = jars
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory()
@@ -67,7 +76,7 @@ class JavaProgram:
             self.process = subprocess.Popen(
                 [
                     *(*self._prefix, java(), *self._options, "-XX:+UseSerialGC", f"-Duser.home={folder}"),
-                    *("-cp", build(self._version), *self._command),
+                    *("-cp", os.pathsep.join([build(self._version), *self._jars]), *self._command),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -13,8 +13,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from rocketbox.broker.options import read_broker_options
 from rocketbox.clock import RealClock
-from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
+from rocketbox.embedded import EmbeddedOptions, EmbeddedServers, missing_protection
 from rocketbox.errors import ClientStateError, ConfigurationError, Finding, RemotingError, StoreLockedError
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand
@@ -86,6 +87,23 @@ async def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     async with embedded(tmp_path):
         with pytest.raises(StoreLockedError):
             await EmbeddedServers(small_options(tmp_path)).__aenter__()
+
+
+@pytest.mark.parametrize(
+    ("settings", "missing"),
+    [
+        ({}, ["access control", "TLS that is enforced"]),
+        ({"authentication-enabled": True}, ["TLS that is enforced"]),
+        ({"acl-enable": True, "acl-file": "f"}, ["TLS that is enforced"]),
+        ({"tls-server-cert-path": "c"}, ["access control"]),
+        ({"tls-server-cert-path": "c", "tls-server-mode": "permissive", "acl-enable": True}, ["TLS that is enforced"]),
+        ({"tls-server-cert-path": "c", "authentication-enabled": True}, []),
+    ],
+)
+def test_what_servers_lack_that_other_machines_can_reach(settings: dict[str, object], missing: list[str]) -> None:
+    for host, lacks in (("10.0.0.9", missing), ("0.0.0.0", missing), ("::", missing), ("127.0.0.1", []), ("::1", [])):
+        options = read_broker_options(settings, store_path_root_dir=Path("s"), bind_address=host)
+        assert missing_protection(options) == lacks
 
 
 @pytest.mark.anyio

@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from rocketbox.access.addresses import source_match
 from rocketbox.clock import RealClock
 from rocketbox.nameserver.name_server import NameServer, NameServerOptions, _may_take_over
 from rocketbox.protocol import admin_bodies
@@ -105,6 +106,37 @@ async def test_a_machine_that_was_started_again_takes_its_brokers_place() -> Non
     assert not _may_take_over(local, connection("127.0.0.1")), "of a process of this machine we hear when it ends"
     local.abort()
     assert _may_take_over(local, connection("127.0.0.1"))
+
+
+@pytest.mark.parametrize(
+    ("sources", "taken"),
+    [
+        (None, {"127.0.0.1", "127.9.9.9", "::1", "10.0.0.9"}),
+        (("10.0.0.1", "10.1.0.0/16"), {"127.0.0.1", "127.9.9.9", "::1", "10.0.0.9", "10.0.0.1", "10.1.255.255"}),
+        ((), {"127.0.0.1", "127.9.9.9", "::1", "10.0.0.9"}),
+    ],
+)
+async def test_brokers_register_from_this_machine_or_where_settings_say(
+    sources: tuple[str, ...] | None, taken: set[str]
+) -> None:
+    """This machine is 10.0.0.9 here; everybody may ask for routes."""
+    matches = None if sources is None else tuple(map(source_match, sources))
+    name_server = NameServer(NameServerOptions(registration_sources=matches), clock=VirtualClock())
+    server = RemotingServer({}, host="", port=0, clock=VirtualClock())
+    found = set()
+    for host in ("127.0.0.1", "127.9.9.9", "::1", "10.0.0.9", "10.0.0.1", "10.0.0.10", "10.1.255.255", "unknown"):
+        connection = server._opened(RecordingDriver(), ("10.0.0.9", 9876), (host, 40_000))
+        answers = [
+            name_server._guard(connection, RemotingCommand.request(code))
+            for code in (RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER)
+        ]
+        if answers == [None, None]:
+            found.add(host)
+        else:
+            assert [answer and answer.code for answer in answers] == [16, 16]
+        route = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        assert name_server._guard(connection, route) is None
+    assert found == taken
 
 
 TOPICS = [f"topic-{number:05}" for number in range(5_000)]

@@ -43,8 +43,10 @@ LADDER: dict[str, str] = {
     "protocol remoting",
     "template": "durations errors clock tasks loops message protocol remoting client",
     "listeners": "declarations errors clock tasks hints message marks protocol remoting client template",
-    "nameserver": "errors clock tasks rare_log message protocol remoting",
-    "broker": "declarations errors clock tasks rare_log blocking loops waiters message storage protocol remoting",
+    "access": "errors clock rare_log message protocol remoting",
+    "nameserver": "errors clock tasks rare_log message protocol remoting access",
+    "broker": "declarations errors clock tasks rare_log blocking loops waiters message storage protocol remoting "
+    "access",
     "local_servers": "",
     "embedded": "declarations errors clock tasks blocking loops local_servers message storage protocol remoting "
     "nameserver broker",

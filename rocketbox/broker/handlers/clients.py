@@ -5,9 +5,10 @@ Source: Apache RocketMQ 5.x ``ClientManageProcessor``, ``ConsumerManageProcessor
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from typing import NamedTuple
 
+from rocketbox.access.resources import Action, Need, group_need, topic_need
 from rocketbox.broker.clients import ClientChannel
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.limits import LimitError
@@ -16,6 +17,7 @@ from rocketbox.message import MessageQueue
 from rocketbox.protocol.bodies import (
     ConsumerData,
     HeartbeatData,
+    LockBatchRequestBody,
     ProducerData,
     encode_consumer_list,
     heartbeat_in_steps,
@@ -51,6 +53,7 @@ class ClientHandler:
     """Answers what clients say about themselves."""
 
     def __init__(self, context: BrokerContext) -> None:
+        self._refusal = context.refusal
         self._topics = context.topics
         self._groups = context.groups
         self._consumers = context.consumers
@@ -87,6 +90,9 @@ class ClientHandler:
                     f"a heartbeat names {count} groups of a kind", self._most_groups, "max-groups-per-connection"
                 )
         _check_beat(beat)
+        refusal = self._refusal(connection, request, _beat_needs(beat))
+        if refusal is not None:
+            return _Answer(refusal, [])
         channel = ClientChannel(beat.client_id, request.language, request.version, self._clock.monotonic())
         new_topics: list[str] = []
         refused: LimitError | None = None
@@ -142,7 +148,7 @@ class ClientHandler:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
         """Give a client's locks back."""
-        return self._in_turns(connection, self._unlock(request))
+        return self._in_turns(connection, self._unlock(connection, request))
 
     def _check_config(self, request: RemotingCommand) -> Steps[_Answer]:
         try:
@@ -160,6 +166,9 @@ class ClientHandler:
         body = yield from lock_request_in_steps(request.body)
         _check_length("client id", body.client_id, LONGEST_CLIENT_ID)
         _check_length("name of a group", body.consumer_group)
+        refusal = self._refusal(connection, request, _lock_needs(body))
+        if refusal is not None:
+            return _Answer(refusal, [])
         held: list[MessageQueue] = []
         for start in range(0, len(body.mq_set), QUEUES_OF_A_STEP):
             queues = body.mq_set[start : start + QUEUES_OF_A_STEP]
@@ -171,8 +180,11 @@ class ClientHandler:
                 yield
         return _Answer(RemotingCommand.response(body=(yield from lock_response_in_steps(held))), [])
 
-    def _unlock(self, request: RemotingCommand) -> Steps[_Answer]:
+    def _unlock(self, connection: Connection, request: RemotingCommand) -> Steps[_Answer]:
         body = yield from lock_request_in_steps(request.body)
+        refusal = self._refusal(connection, request, _lock_needs(body))
+        if refusal is not None:
+            return _Answer(refusal, [])
         for start in range(0, len(body.mq_set), QUEUES_OF_A_STEP):
             queues = body.mq_set[start : start + QUEUES_OF_A_STEP]
             self._locks.unlock(body.consumer_group, body.client_id, queues)
@@ -235,6 +247,21 @@ class ClientHandler:
     async def _answer_when_known(self, topics: list[str], response: RemotingCommand) -> RemotingCommand:
         await self._registration.announced(*topics)
         return response
+
+
+def _beat_needs(beat: HeartbeatData) -> Iterator[Need]:
+    """To consume in each group that a client says it is of, and from each topic it says it wants."""
+    for consumer in beat.consumer_data_set:
+        yield group_need(consumer.group_name, Action.SUB)
+        for subscription in consumer.subscription_data_set:
+            yield topic_need(subscription.topic, Action.SUB)
+
+
+def _lock_needs(body: LockBatchRequestBody) -> Iterator[Need]:
+    """To consume in the group, and from the topic of each queue."""
+    yield group_need(body.consumer_group, Action.SUB)
+    for topic in {queue.topic for queue in body.mq_set}:
+        yield topic_need(topic, Action.SUB)
 
 
 def _check_beat(beat: HeartbeatData) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Mapping
 
+from rocketbox.access.resources import Action, group_need
 from rocketbox.blocking import run_blocking
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.handlers.refused import Refused
@@ -31,6 +32,7 @@ class GroupHandler:
     """Answers what tools and programs ask about groups."""
 
     def __init__(self, context: BrokerContext) -> None:
+        self._refusal = context.refusal
         self._most_queues = context.options.max_queues_per_topic
         self._groups = context.groups
         self._offsets = context.offsets
@@ -48,6 +50,10 @@ class GroupHandler:
     ) -> RemotingCommand | Awaitable[RemotingCommand | None]:
         """Make or change a group; answered when it is written down."""
         group = decode_group_config(request.body)
+        needs = (group_need(group.group_name, Action.UPDATE, Action.CREATE),)
+        refusal = self._refusal(connection, request, needs)
+        if refusal is not None:
+            return refusal
         try:
             self._check(group)
         except Refused as refused:

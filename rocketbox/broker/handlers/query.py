@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rocketbox.access.resources import Action, topic_need
 from rocketbox.broker.context import BrokerContext
 from rocketbox.message import MAX_PROPERTIES_BYTES
 from rocketbox.protocol.codes import RequestCode, ResponseCode
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.protocol.headers import QueryMessageRequestHeader, QueryMessageResponseHeader, ViewMessageRequestHeader
+from rocketbox.protocol.stored_message import decode_message
 from rocketbox.remoting.connection import Connection, RequestHandler
 
 __all__ = ["QueryHandler"]
@@ -24,6 +26,7 @@ class QueryHandler:
 
     def __init__(self, context: BrokerContext) -> None:
         self._store = context.store
+        self._refusal = context.refusal
 
     def codes(self) -> Mapping[int, RequestHandler]:
         return {RequestCode.QUERY_MESSAGE: self.by_key, RequestCode.VIEW_MESSAGE_BY_ID: self.view}
@@ -59,4 +62,6 @@ class QueryHandler:
             return RemotingCommand.response(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}"
             )
-        return RemotingCommand.response(body=bytes(record))
+        topic = decode_message(bytes(record), decompress=False)[0].topic
+        refusal = self._refusal(connection, request, (topic_need(topic, Action.GET, Action.SUB),))
+        return RemotingCommand.response(body=bytes(record)) if refusal is None else refusal

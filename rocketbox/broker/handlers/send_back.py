@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from functools import partial
 
+from rocketbox.access.resources import Action, topic_need
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.delay import record_of
 from rocketbox.broker.durable_replies import code_of
@@ -41,6 +42,7 @@ class SendBackHandler:
 
     def __init__(self, context: BrokerContext) -> None:
         self._options = context.options
+        self._refusal = context.refusal
         self._topics = context.topics
         self._groups = context.groups
         self._registration = context.registration
@@ -108,6 +110,10 @@ class SendBackHandler:
         if record is None:
             raise _NotInMemoryError(header.offset)
         message = decode_message(record, decompress=False)[0]
+        # Who names the place of any message would have it in his own group's retry topic.
+        refusal = self._refusal(connection, request, (topic_need(message.topic, Action.SUB),))
+        if refusal is not None:
+            return refusal
         most = group.retry_max_times
         if request.version >= VERSION_3_4_9 and header.max_reconsume_times is not None:
             most = header.max_reconsume_times

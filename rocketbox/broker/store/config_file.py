@@ -37,10 +37,11 @@ _Sum = tuple[int, int]
 
 
 class ConfigFile:
-    """One such file. Any thread may persist; one at a time does."""
+    """One such file. Any thread may persist; one at a time does. ``private``: only its owner may read it."""
 
-    def __init__(self, path: Path, storage: Storage) -> None:
+    def __init__(self, path: Path, storage: Storage, *, private: bool = False) -> None:
         self.path = path
+        self._private = private
         self._storage = storage
         self._guard = threading.Lock()
         self._sums: list[_Sum] | None = None  # newest first; None: not read yet
@@ -109,6 +110,8 @@ class ConfigFile:
             file = self._storage.open(fresh, create=True)
             try:
                 file.truncate(0)
+                if self._private:
+                    self._storage.make_private(fresh)
                 size = crc = 0
                 for chunk in _chunks(pieces):
                     file.write(size, [chunk])

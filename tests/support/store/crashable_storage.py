@@ -351,6 +351,9 @@ class CrashableStorage:
                 self.begin("make directory", path)
                 self._directories[path] = _Directory()
 
+    def make_private(self, path: str) -> None:
+        """Nobody else is here."""
+
     def rename(self, source: str, target: str) -> None:
         with self.guard:
             inode = self._existing(source)

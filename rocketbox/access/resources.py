@@ -1,0 +1,71 @@
+"""What a right is about: topics, groups and the cluster, and the actions on them.
+
+A retry topic is never a resource of its own, it is its group. A dead-letter topic is a topic that, where nothing is
+said of it, is its group too.
+
+Source: Apache RocketMQ 5.x ``ResourceType``, ``Action``, ``Resource``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from rocketbox.protocol.codes import DLQ_PREFIX, RETRY_PREFIX
+
+__all__ = ["ADMINISTRATION", "Action", "Kind", "Need", "group_need", "topic_need"]
+
+
+class Kind(Enum):
+    """Of a resource; the value is how it is written (``Topic:orders``)."""
+
+    TOPIC = "Topic"
+    GROUP = "Group"
+    CLUSTER = "Cluster"
+
+
+class Action(Enum):
+    """What is done with a resource; the value is how it is written."""
+
+    PUB = "Pub"
+    SUB = "Sub"
+    CREATE = "Create"
+    UPDATE = "Update"
+    DELETE = "Delete"
+    GET = "Get"
+    LIST = "List"
+
+
+ADMINISTRATION: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One thing a request needs: any of the actions on a resource, named literally.
+
+    ``group`` is that of a dead-letter topic, whose rights count (SUB) where nothing is said of the topic itself.
+    """
+
+    kind: Kind
+    name: str
+    actions: tuple[Action, ...]
+    group: str | None = None
+
+    @property
+    def resource(self) -> str:
+        """As messages show it: ``Topic:orders``."""
+        return f"{self.kind.value}:{self.name}"
+
+
+def topic_need(topic: str, *actions: Action, of_group: tuple[Action, ...] | None = None) -> Need:
+    """Of a topic; of a retry topic that of its group (``of_group`` instead of the actions, where it is said)."""
+    if topic.startswith(RETRY_PREFIX):
+        return Need(Kind.GROUP, topic[len(RETRY_PREFIX) :], of_group or actions)
+    group = topic[len(DLQ_PREFIX) :] if topic.startswith(DLQ_PREFIX) else None
+    return Need(Kind.TOPIC, topic, actions, group)
+
+
+def group_need(group: str, *actions: Action) -> Need:
+    """Of a group; its retry topic's name stands for it as well."""
+    return Need(Kind.GROUP, group.removeprefix(RETRY_PREFIX), actions)

@@ -1,0 +1,225 @@
+"""Access control as the broker's settings have it: which kind, whose accounts, and by which keys the servers sign.
+
+``acl-enable`` takes accounts from a file (ACL 1.0, ``plain_acl.yml``), which is read again when it changes;
+``authentication-enabled`` keeps users and policies in the store (ACL 2.0). It is one or the other. The broker signs
+what it sends to name servers as an account of the servers' own: the one that
+``inner-client-authentication-credentials`` names, else one that is made for this start and known to nobody else.
+
+Source: Apache RocketMQ 4.9.7 ``AclFileWatchService``; 5.x ``AuthConfig``, ``AuthenticationMetadataManagerImpl``.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rocketbox.access.accounts import EVERYTHING, Account
+from rocketbox.access.addresses import AddressMatch, source_match
+from rocketbox.access.control import AccessControl
+from rocketbox.access.plain import PlainAccounts, PlainTable
+from rocketbox.access.users import SUPER, UserError, UserTable
+from rocketbox.blocking import run_blocking
+from rocketbox.broker.options import BrokerOptions
+from rocketbox.clock import Clock
+from rocketbox.errors import ConfigurationError, Finding
+from rocketbox.protocol.auth_bodies import UserInfo
+from rocketbox.protocol.loose_json import loads_loose
+from rocketbox.remoting.acl import Credentials
+from rocketbox.remoting.signing import SigningKey
+
+__all__ = ["PlainAclFile", "ServerAccess", "access_findings", "registration_sources", "server_access"]
+
+_log = logging.getLogger(__name__)
+
+LOOKS_EVERY = 1.0  # seconds between two looks at the file of accounts
+INNER_NAME = "rocketbox-servers-"
+
+
+class PlainAclFile:
+    """The file of accounts of ACL 1.0, and the table that was last read from it without a fault."""
+
+    def __init__(self, path: Path, accounts: PlainAccounts, clock: Clock) -> None:
+        self._path = path
+        self._accounts = accounts
+        self._clock = clock
+        self._seen: tuple[int, int, int] | None = None
+
+    def read(self) -> PlainTable:
+        """What it says now. Raises ConfigurationError with everything that is wrong with it."""
+        from rocketbox.access.plain_file import LARGEST, read_plain_acl  # only who has such a file loads YAML
+
+        label = str(self._path)
+        try:
+            self._seen = self._state()
+            with self._path.open("rb") as file:
+                data = file.read(LARGEST + 1)
+            text = data.decode("utf-8-sig")
+        except OSError as error:
+            what = f"the file of accounts {label} cannot be read: {error.strerror}"
+            raise ConfigurationError(Finding(what, label, "let acl-file name a plain_acl.yml")) from None
+        except UnicodeDecodeError as error:
+            what = f"the file of accounts {label} is not UTF-8: byte {error.start}"
+            raise ConfigurationError(Finding(what, label, "save it as UTF-8")) from None
+        return read_plain_acl(text, label)
+
+    async def watch(self) -> None:
+        """Read it again when it has changed; what is wrong is told, and the table before stays."""
+        while True:
+            await self._clock.sleep(LOOKS_EVERY)
+            try:
+                changed = await run_blocking(self._state) != self._seen
+                if changed:
+                    self._accounts.replace(await run_blocking(self.read))
+                    _log.info("accounts were read again from %s: %d", self._path, len(self._accounts.table.accounts))
+            except ConfigurationError as error:
+                _log.error("the file of accounts has changed and cannot be used, those before stay:\n%s", error)
+
+    def _state(self) -> tuple[int, int, int] | None:
+        """What tells two versions of the file apart, that of a link's target; None when there is none."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerAccess:
+    """Access control of a broker and of the name server beside it."""
+
+    control: AccessControl
+    inner: Credentials
+    """By which the broker signs what it sends to name servers."""
+    users: UserTable | None = None
+    """ACL 2.0's."""
+    file: PlainAclFile | None = None
+    """ACL 1.0's."""
+    init_user: UserInfo | None = None
+
+    def ready(self) -> None:
+        """Make the first user, if the table has been read and he is not there."""
+        if self.users is None:
+            return
+        if self.init_user is not None:
+            known = self.users.get(self.init_user.username or "")
+            if known is None:
+                self.users.create(self.init_user)
+                _log.info("user %a was made (init-authentication-user)", self.init_user.username)
+            elif known.password != self.init_user.password:
+                _log.warning(
+                    "user %a of init-authentication-user is there already with another password, which stays",
+                    known.name,
+                )
+        if not self.users.has_a_super_user:
+            _log.warning(
+                "nobody can administer users here: there is no enabled super user, and init-authentication-user "
+                "names none"
+            )
+
+
+def access_findings(options: BrokerOptions, prefix: str = "") -> list[Finding]:
+    """What is wrong with the settings of access control, apart from what stands in a file."""
+    findings = []
+    if options.acl_enable and (options.authentication_enabled or options.authorization_enabled):
+        what = f"{prefix}acl-enable (ACL 1.0) and {prefix}authentication-enabled (ACL 2.0) are both set"
+        findings.append(Finding(what, fix="choose one of the two"))
+    if options.acl_enable and not options.acl_file:
+        what = f"{prefix}acl-enable is set and {prefix}acl-file is not: nobody could do anything"
+        findings.append(Finding(what, fix=f"let {prefix}acl-file name a plain_acl.yml"))
+    if options.acl_file and not options.acl_enable:
+        what = f"{prefix}acl-file is set and {prefix}acl-enable is not: everybody could do everything"
+        findings.append(Finding(what, fix=f"set {prefix}acl-enable: true, or leave the file out"))
+    if options.authorization_enabled and not options.authentication_enabled:
+        what = f"{prefix}authorization-enabled is set and {prefix}authentication-enabled is not"
+        findings.append(Finding(what, fix=f"set {prefix}authentication-enabled: true as well"))
+    if options.init_authentication_user is not None and not options.authentication_enabled:
+        what = f"{prefix}init-authentication-user is set and {prefix}authentication-enabled is not"
+        findings.append(Finding(what, fix=f"set {prefix}authentication-enabled: true, or leave the user out"))
+    for read, key in ((_init_user, "init-authentication-user"), (_inner, "inner-client-authentication-credentials")):
+        try:
+            read(options)
+        except _SettingError as error:
+            findings.append(Finding(f"{prefix}{key}: {error}", fix=f"write {prefix}{key}: '{error.args[1]}'"))
+    try:
+        registration_sources(options)
+    except ValueError:
+        what = f"{prefix}registration-addresses is {options.registration_addresses!r}"
+        findings.append(Finding(what, fix="write addresses or networks, for example 10.0.0.7,10.1.0.0/16"))
+    return findings
+
+
+def server_access(options: BrokerOptions, clock: Clock) -> ServerAccess | None:
+    """What the settings ask for; None: everybody may do everything. Raises ConfigurationError."""
+    findings = access_findings(options)
+    if findings:
+        raise ConfigurationError(findings)
+    if not (options.acl_enable or options.authentication_enabled):
+        return None
+    inner = _inner(options) or Credentials(access_key=INNER_NAME + clock.uuid(), secret_key=clock.uuid() + clock.uuid())
+    account = Account(inner.access_key, SigningKey(inner.secret_key), EVERYTHING)
+    cluster = options.broker_cluster_name
+    if options.acl_enable:
+        plain = PlainAccounts()
+        file = PlainAclFile(Path(options.acl_file or ""), plain, clock)
+        plain.replace(file.read())
+        plain.admit_inner(account)
+        return ServerAccess(control=AccessControl(plain, clock, cluster=cluster), inner=inner, file=file)
+    users = UserTable(authorize=options.authorization_enabled)
+    users.admit_inner(account)
+    control = AccessControl(users, clock, cluster=cluster)
+    return ServerAccess(control=control, inner=inner, users=users, init_user=_init_user(options))
+
+
+def registration_sources(options: BrokerOptions) -> tuple[AddressMatch, ...] | None:
+    """From where brokers may register, beside this machine; None: not said. Raises ValueError."""
+    text = options.registration_addresses
+    if text is None:
+        return None
+    return tuple(source_match(each) for each in text.split(",") if each.strip())
+
+
+def _init_user(options: BrokerOptions) -> UserInfo | None:
+    shape = '{"username":"NAME","password":"PASSWORD"}'
+    values = _json_setting(options.init_authentication_user, ("username", "password"), shape)
+    if values is None:
+        return None
+    info = UserInfo(username=values["username"], password=values["password"], user_type=SUPER)
+    try:
+        UserTable().create(info)
+    except UserError as error:
+        raise _SettingError(str(error), shape) from None
+    return info
+
+
+def _inner(options: BrokerOptions) -> Credentials | None:
+    shape = '{"accessKey":"KEY","secretKey":"SECRET"}'
+    values = _json_setting(options.inner_client_authentication_credentials, ("accessKey", "secretKey"), shape)
+    if values is None:
+        return None
+    return Credentials(access_key=values["accessKey"], secret_key=values["secretKey"])
+
+
+class _SettingError(ValueError):
+    """What is wrong, and what would be right; without what was written."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def _json_setting(text: str | None, names: tuple[str, ...], shape: str) -> dict[str, str] | None:
+    """The values of a setting in JSON, as Apache has it; None when it is not set."""
+    if text is None:
+        return None
+    try:
+        values: Any = loads_loose(text)
+    except (ValueError, RecursionError):
+        raise _SettingError("it is no JSON", shape) from None
+    if not isinstance(values, dict) or not values.keys() <= {*names}:
+        raise _SettingError("it is no object of " + " and ".join(names), shape)
+    for name in names:
+        value = values.get(name)
+        if not isinstance(value, str) or not value.strip():
+            raise _SettingError(f"{name} is missing or no text", shape)
+    return values

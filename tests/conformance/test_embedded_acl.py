@@ -1,0 +1,141 @@
+"""Apache's Java clients and mqadmin on the embedded broker with access control: ACL 2.0 and 1.0."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import anyio
+import pytest
+
+from rocketbox.client import Admin, ClientOptions
+from rocketbox.clock import RealClock
+from rocketbox.message import MessageQueue
+from rocketbox.protocol.codes import RequestCode
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.remoting.acl import RequestSigner
+from rocketbox.remoting.client import RemotingClient
+from tests.conformance.apache import EACH_VERSION, NEWEST, class_path, home, mqadmin
+from tests.conformance.java_program import JavaProgram
+from tests.support.broker.access import ADMIN, keys_of
+from tests.support.broker.broker_process import BrokerProcess
+
+pytestmark = [pytest.mark.apache, pytest.mark.smoke]
+
+DESK = keys_of("the-desk")
+MESSAGES = 20
+PLAIN_ACL = f"""
+accounts:
+- {{accessKey: {ADMIN.access_key}, secretKey: {ADMIN.secret_key}, admin: true}}
+- accessKey: {DESK.access_key}
+  secretKey: {DESK.secret_key}
+  topicPerms: [departures=PUB|SUB, gates=PUB|SUB]
+  groupPerms: [board=SUB, gate-board=SUB]
+"""
+ACL_2 = (
+    "--authentication-enabled=true",
+    "--authorization-enabled=true",
+    "--init-authentication-user=" + json.dumps({"username": ADMIN.access_key, "password": ADMIN.secret_key}),
+)
+CLUSTER = ("-c", "DefaultCluster")
+
+
+class Tools:
+    """mqadmin of 5.5.0 as the administrator."""
+
+    def __init__(self, folder: Path, name_server: str) -> None:
+        self._folder, self._name_server = folder, name_server
+        home(folder)
+        (folder / "conf" / "tools.yml").write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
+
+    def __call__(self, command: str, *arguments: str) -> str:
+        return mqadmin(self._folder, NEWEST, self._name_server, command, *CLUSTER, *arguments)
+
+
+async def make_topics(name_server: str) -> None:
+    async with Admin(name_server=name_server, client_options=ClientOptions(credentials=ADMIN)) as admin:
+        for topic in ("departures", "gates"):
+            await admin.create_topic(topic, queues=2)
+
+
+async def dead_letters(name_server: str) -> int:
+    """How many there are of the group, as its own user sees it."""
+    async with Admin(name_server=name_server, client_options=ClientOptions(credentials=DESK)) as admin:
+        return await admin.max_offset(MessageQueue("%DLQ%board", "broker-a", 0))
+
+
+def exchange(name_server: str, version: str) -> None:
+    """Let the Java client send, consume in order and at once, fail twice and give up."""
+    anyio.run(make_topics, name_server)
+    arguments = (name_server, "departures", "gates", "board", "gate-board", str(MESSAGES))
+    # Of 4.9.7 the hook is among the servers' jars.
+    jars = [class_path(version)] if version.startswith("4.") else []
+    with JavaProgram(
+        "rocketbox.Exchange", *arguments, DESK.access_key, DESK.secret_key,
+        options=("-Xmx256m", "-XX:TieredStopAtLevel=1", "-Drocketmq.client.rebalance.waitInterval=1000"),
+        version=version, jars=jars,
+    ) as java:  # fmt: skip
+        told = java.told.read().splitlines()
+        assert told[:1] == ["sent"], java.errors
+        assert told[-1] == "done", java.errors
+    assert sorted(line for line in told if line.startswith(">")) == sorted(
+        [*(f"> plain {number} 0" for number in range(MESSAGES)), "> failing 0", "> failing 1"]
+    )
+    assert [line for line in told if line.startswith("=")] == [f"= ordered {number}" for number in range(MESSAGES)]
+    assert anyio.run(dead_letters, name_server) == 1
+
+
+@pytest.mark.parametrize("version", EACH_VERSION)
+def test_java_clients_exchange_messages_under_acl_1(version: str, tmp_path: Path) -> None:
+    (tmp_path / "plain_acl.yml").write_text(PLAIN_ACL)
+    acl = ("--acl-enable=true", f"--acl-file={tmp_path / 'plain_acl.yml'}")
+    with BrokerProcess(tmp_path / "store", *acl) as broker:
+        exchange(broker.name_server, version)
+
+
+def test_mqadmin_changes_and_shows_users_and_policies(tmp_path: Path) -> None:
+    """Each command once: a Java machine takes seconds to start."""
+    with BrokerProcess(tmp_path / "store", *ACL_2) as broker:
+        admin = Tools(tmp_path, broker.name_server)
+        user, subject = ("-u", DESK.access_key), ("-s", f"User:{DESK.access_key}")
+        assert "success" in admin("createUser", *user, "-p", DESK.secret_key, "-t", "Super")
+        assert "success" in admin("updateUser", *user, "-t", "Normal")
+        got = admin("getUser", *user)
+        assert DESK.access_key in got
+        assert "Normal" in got
+        assert "enable" in got
+        assert DESK.secret_key not in got
+        assert ADMIN.access_key in admin("listUser")
+        resources = "Topic:departures,Topic:gates,Group:*"
+        assert "success" in admin("createAcl", *subject, "-r", resources, "-a", "Pub,Sub", "-d", "Allow")
+        assert "success" in admin("updateAcl", *subject, "-r", "Topic:gates", "-a", "Pub", "-d", "Deny")
+        got = admin("getAcl", *subject)
+        assert "Topic:departures" in got
+        assert "Deny" in got
+        assert "success" in admin("deleteAcl", *subject, "-r", "Group:*")
+        listed = admin("listAcl", *subject)
+        assert "Topic:gates" in listed
+        assert "Group:*" not in listed
+        assert "success" in admin("deleteUser", *user)
+
+
+@pytest.mark.parametrize("version", EACH_VERSION)
+def test_java_clients_exchange_messages_under_acl_2(version: str, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "store", *ACL_2) as broker:
+        anyio.run(make_desk, broker.broker)
+        exchange(broker.name_server, version)
+
+
+async def make_desk(broker: str) -> None:
+    """The user, with his rights, by requests."""
+    name = DESK.access_key
+    rights = {"Topic:departures": "Pub,Sub,Get", "Topic:gates": "Pub,Sub,Get", "Group:*": "Sub"}
+    entries = [{"resource": on, "actions": may.split(","), "decision": "Allow"} for on, may in rights.items()]
+    requests = [
+        (RequestCode.AUTH_CREATE_USER, {"username": name}, {"username": name, "password": DESK.secret_key}),
+        (RequestCode.AUTH_CREATE_ACL, {"subject": f"User:{name}"}, {"policies": [{"entries": entries}]}),
+    ]
+    async with RemotingClient(clock=RealClock(), hooks=[RequestSigner(ADMIN)]) as client:
+        for code, fields, body in requests:
+            request = RemotingCommand.request(code, fields, json.dumps(body).encode())
+            assert (await client.request(broker, request, timeout=30)).code == 0

@@ -1,0 +1,152 @@
+"""The embedded servers with access control, as clients meet them: both kinds, broker and name server, over sockets."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import anyio
+import pytest
+
+from rocketbox.client import Admin, ClientOptions, ConsumerOptions, Credentials, Producer, PushConsumer
+from rocketbox.clock import RealClock
+from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
+from rocketbox.errors import AccessDeniedError
+from rocketbox.message import ConsumeFromWhere, Message, MessageExt
+from rocketbox.protocol.codes import RequestCode as C
+from rocketbox.remoting.acl import RequestSigner
+from rocketbox.remoting.client import RemotingClient
+from tests.support.broker.access import ADMIN, keys_of
+from tests.support.broker.wire import Wire, small_options
+from tests.support.waiting import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+PRODUCER, CONSUMER = keys_of("producer"), keys_of("consumer")
+PLAIN_ACL = f"""
+accounts:
+- {{accessKey: {ADMIN.access_key}, secretKey: {ADMIN.secret_key}, admin: true}}
+- {{accessKey: producer, secretKey: {PRODUCER.secret_key}, topicPerms: [departures=PUB]}}
+- {{accessKey: consumer, secretKey: {CONSUMER.secret_key}, topicPerms: [departures=SUB], groupPerms: [board=SUB]}}
+"""
+ACL_2: dict[str, object] = {
+    "authentication_enabled": True,
+    "authorization_enabled": True,
+    "init_authentication_user": json.dumps({"username": ADMIN.access_key, "password": ADMIN.secret_key}),
+}
+POLICIES = {
+    "producer": [("Topic:departures", ["Pub"])],
+    "consumer": [("Topic:departures", ["Sub", "Get"]), ("Group:board", ["Sub"])],
+}
+
+
+def secured(kind: str, folder: Path) -> EmbeddedOptions:
+    if kind == "ACL 2.0":
+        return small_options(folder / "store", **ACL_2)
+    (folder / "plain_acl.yml").write_text(PLAIN_ACL)
+    return small_options(folder / "store", acl_enable=True, acl_file=str(folder / "plain_acl.yml"))
+
+
+async def give_rights(servers: EmbeddedServers) -> None:
+    async with RemotingClient(clock=RealClock(), hooks=[RequestSigner(ADMIN)]) as client:
+        wire = Wire(servers, client)
+        for name, entries in POLICIES.items():
+            user = {"username": name, "password": keys_of(name).secret_key}
+            made = await wire.broker(C.AUTH_CREATE_USER, {"username": name}, json.dumps(user).encode())
+            policy = {"entries": [{"resource": what, "actions": how, "decision": "Allow"} for what, how in entries]}
+            acl = json.dumps({"policies": [policy]}).encode()
+            given = await wire.broker(C.AUTH_CREATE_ACL, {"subject": f"User:{name}"}, acl)
+            assert (made.code, given.code) == (0, 0)
+
+
+def of(user: Credentials | None) -> ClientOptions:
+    return ClientOptions(credentials=user)
+
+
+@pytest.mark.parametrize("kind", ["ACL 1.0", "ACL 2.0"])
+async def test_messages_go_from_who_may_send_to_who_may_read(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    seen: set[bytes] = set()
+    retried: list[int] = []
+    complete = anyio.Event()
+
+    async def handle(batch: list[MessageExt]) -> None:
+        for message in batch:
+            if message.body == b"again" and message.reconsume_times == 0:
+                retried.append(message.reconsume_times)
+                raise RuntimeError("the first time fails")
+            seen.add(message.body)
+        if seen >= sent:
+            complete.set()
+
+    sent = {b"%d" % number for number in range(20)} | {b"again"}
+    async with EmbeddedServers(secured(kind, tmp_path)) as servers:
+        if kind == "ACL 2.0":
+            await give_rights(servers)
+        address = servers.name_server_address
+        async with Admin(name_server=address, client_options=of(ADMIN)) as admin:
+            await admin.create_topic("departures", queues=2)
+        async with Producer("desk", name_server=address, client_options=of(PRODUCER)) as producer:
+            await producer.send_many([Message("departures", body) for body in sent])
+        options = ConsumerOptions(consume_from_where=ConsumeFromWhere.FIRST_OFFSET, delay_level_when_next_consume=1)
+        async with PushConsumer("board", name_server=address, client_options=of(CONSUMER), options=options) as consumer:
+            await consumer.subscribe("departures", "*", handle)
+            with anyio.fail_after(PATIENCE):
+                await complete.wait()
+        for user in (None, CONSUMER, keys_of("stranger"), Credentials(access_key="producer", secret_key="another")):
+            async with Producer("desk", name_server=address, client_options=of(user)) as producer:
+                with pytest.raises(AccessDeniedError):
+                    await producer.send(Message("departures", b"never"))
+    assert (seen, retried) == (sent, [0])
+    assert "secret-of" not in caplog.text
+
+
+async def test_the_next_start_knows_users_and_policies(tmp_path: Path) -> None:
+    for start in range(2):
+        async with EmbeddedServers(secured("ACL 2.0", tmp_path)) as servers:
+            address = servers.name_server_address
+            if start == 0:
+                await give_rights(servers)
+                async with Admin(name_server=address, client_options=of(ADMIN)) as admin:
+                    await admin.create_topic("departures", queues=2)
+            async with Producer("desk", name_server=address, client_options=of(PRODUCER)) as producer:
+                await producer.send(Message("departures", b"hello"))
+
+
+async def test_no_broker_registers_without_the_servers_own_keys(tmp_path: Path) -> None:
+    header = {"brokerName": "evil", "brokerAddr": "127.0.0.1:1", "clusterName": "DefaultCluster", "haServerAddr": "",
+              "brokerId": 0}  # fmt: skip
+    async with EmbeddedServers(secured("ACL 2.0", tmp_path)) as servers:
+        await give_rights(servers)
+        for user, code in ((None, 16), (PRODUCER, 16), (keys_of("rocketbox-servers-"), 16), (ADMIN, 0)):
+            hooks = [] if user is None else [RequestSigner(user)]
+            async with RemotingClient(clock=RealClock(), hooks=hooks) as client:
+                body = json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": {}, "dataVersion": {}}}).encode()
+                answer = await Wire(servers, client).name_server(C.REGISTER_BROKER, header, body)
+                assert answer.code == code, answer.remark
+
+
+async def test_the_servers_own_keys_may_be_said(tmp_path: Path) -> None:
+    own = Credentials(access_key="servers", secret_key="secret-of-servers")
+    said = json.dumps({"accessKey": own.access_key, "secretKey": own.secret_key})
+    options = small_options(tmp_path, **ACL_2, inner_client_authentication_credentials=said)
+    async with EmbeddedServers(options) as servers, RemotingClient(clock=RealClock(), hooks=[RequestSigner(own)]) as it:
+        wire = Wire(servers, it)
+        assert (await wire.broker(C.GET_ALL_TOPIC_CONFIG)).code == 0
+        assert (await wire.broker(C.AUTH_LIST_USER)).code == 0
+        assert b"servers" not in (await wire.broker(C.AUTH_LIST_USER)).body, "nobody changes or takes it"
+        user = json.dumps({"username": "servers", "password": "mine"}).encode()
+        assert (await wire.broker(C.AUTH_CREATE_USER, {"username": "servers"}, user)).remark == "The user is existed"
+
+
+async def test_authentication_alone_lets_every_user_do_what_he_likes(tmp_path: Path) -> None:
+    options = small_options(tmp_path, **{**ACL_2, "authorization_enabled": False})
+    async with EmbeddedServers(options) as servers:
+        await give_rights(servers)
+        async with Producer("g", name_server=servers.name_server_address, client_options=of(CONSUMER)) as producer:
+            await producer.send(Message("anything", b"hello"))
+        async with RemotingClient(clock=RealClock()) as client:
+            assert (await Wire(servers, client).send("anything")).code == 16
