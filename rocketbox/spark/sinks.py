@@ -1,12 +1,17 @@
 """Micro-batches in sinks, each once: files by a folder for each batch, Delta tables by the transaction of each batch.
 
 A batch is known by its query's id and its own, which stay the same when it comes again, and so do its rows. Files are
-written to a folder of the batch, over whatever an attempt before has left there; Spark puts ``_SUCCESS`` into it last,
-by which a whole batch is known. Delta keeps ``txnAppId`` and ``txnVersion`` with each commit and skips one that it has.
+written to a folder of the batch; Spark puts ``_SUCCESS`` into it last, by which a whole batch is known. Two attempts
+may write at the same time: a driver that was paused beyond its lease, or its Java process, goes on with the batch that
+another one has taken over. Spark's jobs in one folder would take over one another's files, so where a folder is renamed
+in one step each attempt writes to a folder of its own, which no reader looks into, and gives it the batch's name when
+it is whole; the first one counts. Elsewhere (object stores) it writes over whatever was left in the batch's folder.
+Delta keeps ``txnAppId`` and ``txnVersion`` with each commit and skips one that it has.
 
-Source: Apache Spark 4.3.0 ``FileOutputCommitter`` (``_SUCCESS``); the Delta transaction log protocol (``txn`` actions,
-checkpoints in parquet, those of form 2 also in JSON; their sidecars hold none); Delta Lake's "idempotent table writes
-in foreachBatch".
+Source: Apache Spark 4.3.0 ``FileOutputCommitter`` (``_SUCCESS``), ``HadoopFSUtils.shouldFilterOutPathName`` (``_``);
+Apache Hadoop 3.4 ``FileSystem.rename`` (into a folder that is there, not over it); the Delta transaction log protocol
+(``txn`` actions, checkpoints in parquet, those of form 2 also in JSON; their sidecars hold none); Delta Lake's
+"idempotent table writes in foreachBatch".
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as f
 
+from rocketbox.clock import RealClock
 from rocketbox.safe_repr import safe_str
 
 if TYPE_CHECKING:
@@ -36,6 +42,8 @@ WHOLE_FOLDER = {"partitionOverwriteMode": "static", "mapreduce.fileoutputcommitt
 OURS_OF_FILES = {"txnappid", "txnversion", "path", *map(str.lower, WHOLE_FOLDER)}
 ACTIONS_AS_JSON = re.compile(r"\d+(\.checkpoint\.[^.]+)?\.json")  # a commit, or a checkpoint of form 2
 CHECKPOINT = re.compile(r"\d+\.checkpoint\..*parquet")
+RENAMES_AT_ONCE = frozenset({"file", "hdfs", "viewfs", "webhdfs", "swebhdfs"})
+"""Schemes of file systems that rename a folder in one step, or not at all."""
 GLOB_SIGNS = re.compile(r"([{}\[\]*?\\])")
 
 
@@ -48,7 +56,7 @@ def is_done(batch: SparkBatch, path: str) -> bool:
     """Whether the batch stands at path as a whole: in a folder of files, or in the log of a Delta table."""
     if _exists(batch, f"{path.rstrip('/')}/{DELTA_LOG}"):
         return _is_in_delta(batch, path)
-    return _exists(batch, f"{folder_of(batch, path)}/{SUCCESS}")
+    return is_whole(batch, folder_of(batch, path))
 
 
 def write_once(
@@ -87,11 +95,50 @@ def write_once(
         _append_to_delta(batch, writer, path)
         batch.written.add(key)
         return not done
-    done = _exists(batch, f"{folder_of(batch, path)}/{SUCCESS}")
-    if not done:
-        writer.options(**WHOLE_FOLDER).mode("overwrite").save(folder_of(batch, path))
+    written = _write_files(batch, writer.options(**WHOLE_FOLDER), path)
     batch.written.add(key)
+    return written
+
+
+def _write_files(batch: SparkBatch, writer: DataFrameWriter, path: str) -> bool:
+    """Whether the batch's folder is of this write."""
+    folder = folder_of(batch, path)
+    files, _ = _place(batch, folder)
+    done = is_whole(batch, folder)
+    if files.getUri().getScheme() not in RENAMES_AT_ONCE:
+        if not done:
+            writer.mode("overwrite").save(folder)
+        return not done
+    drafts = f"{path.rstrip('/')}/{QUERY}={batch.query_id}/_{BATCH}-{batch.id}"
+    if not done:
+        draft = f"{drafts}/_{RealClock().uuid()}"  # a name that no reader looks at, wherever a rename puts it
+        writer.mode("error").save(draft)
+        done = not _put(batch, draft, folder)
+    files.delete(_place(batch, drafts)[1], True)  # also what attempts have left that were killed
     return not done
+
+
+def _put(batch: SparkBatch, draft: str, folder: str) -> bool:
+    """Give a whole draft the name of the batch's folder; False when another attempt has done so meanwhile."""
+    files, place = _place(batch, folder)
+    left = files.exists(place)  # asked before: what comes from now on is whole, and is not deleted
+    if is_whole(batch, folder):
+        return False
+    if left:  # part of a batch, from a version that wrote it in its place
+        files.delete(place, True)
+    renamed = files.rename(_place(batch, draft)[1], place)
+    nested = _place(batch, f"{folder}/{draft.rpartition('/')[2]}")[1]
+    if files.exists(nested):
+        files.delete(nested, True)
+        return False
+    if not renamed:
+        raise OSError(f"{draft} could not be renamed to {folder}")
+    return True
+
+
+def is_whole(batch: SparkBatch, folder: str) -> bool:
+    """Whether a write to the folder has ended."""
+    return _exists(batch, f"{folder}/{SUCCESS}")
 
 
 def _append_to_delta(batch: SparkBatch, writer: DataFrameWriter, path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -15,7 +16,9 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
+from rocketbox.spark import sinks
 from rocketbox.spark.batch import SparkBatch
+from tests.support.spark.topics import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,6 +57,59 @@ def test_what_a_crash_has_left_of_a_batch_is_replaced(spark: SparkSession, tmp_p
     assert not batch.already_done(tmp_path)
     assert batch.write(spark.range(3), tmp_path)
     assert numbers(spark, tmp_path) == [0, 1, 2]
+
+
+def test_two_attempts_that_write_a_batch_at_once_leave_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
+    """As a driver that was paused beyond its lease, and wakes up while another one has taken its batch over."""
+    lake, waits, goes_on = tmp_path / "lake", tmp_path / "waits", tmp_path / "goes on"
+
+    def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found = list(batches)
+        if any(10 in batch.column("id").to_pylist() for batch in found):  # of the second of two tasks
+            waits.touch()
+            wait_for(goes_on.exists)
+        yield from found
+
+    paused = spark.range(0, 20, 1, 2).mapInArrow(slowly, "id bigint")
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(batch_of(spark).write, paused, lake)
+        wait_for(waits.exists)
+        try:
+            second = batch_of(spark).write(spark.range(0, 20, 1, 2), lake)
+        finally:
+            goes_on.touch()
+        assert (first.result(), second) == (False, True)
+    assert numbers(spark, lake) == list(range(20))
+    assert [each.name for each in (lake / f"query={QUERY}").iterdir()] == ["batch=0"]
+
+
+def test_of_two_attempts_that_are_whole_at_once_the_first_counts(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / f"query={QUERY}" / "batch=0"
+    seen: list[list[int]] = []
+
+    class Late:
+        """A file system on which the other attempt is quicker by a moment."""
+
+        def __init__(self, files: Any) -> None:
+            self._files = files
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._files, name)
+
+        def rename(self, draft: Any, place: Any) -> Any:
+            spark.range(3).write.parquet(str(folder))
+            result = self._files.rename(draft, place)
+            seen.append(numbers(spark, tmp_path))
+            return result
+
+    found = sinks._place
+    monkeypatch.setattr(sinks, "_place", lambda *of: (Late(found(*of)[0]), found(*of)[1]))
+    assert not batch_of(spark).write(spark.range(3), tmp_path)
+    monkeypatch.undo()
+    assert seen == [[0, 1, 2]], "nor do readers see the second one before it is taken away"
+    assert {each.name for each in folder.iterdir() if not each.name.startswith((".", "part-"))} == {"_SUCCESS"}
 
 
 def test_a_session_that_overwrites_single_partitions_leaves_none_of_a_crash(
