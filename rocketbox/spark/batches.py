@@ -18,6 +18,7 @@ from anyio.from_thread import BlockingPortal
 from pyspark.sql import DataFrame
 
 from rocketbox.client import Admin
+from rocketbox.clock import Clock
 from rocketbox.frames import awaited_frames, outwards, place_of_frame, users_frame
 from rocketbox.spark.batch_call import BatchCall
 from rocketbox.spark.batch_log import BatchLog, PlannedBatch
@@ -60,6 +61,7 @@ class BatchRunner:
         beans: Mapping[str, Callable[[], Any]],
         delivery: Delivery,
         admin: Admin,
+        clock: Clock,
         servers: Servers,
         succeeded: Callable[[], None],
     ) -> None:
@@ -78,6 +80,7 @@ class BatchRunner:
         self._function = BatchCall(options, signature, beans=beans, delivery=delivery, servers=servers)
         self._delivery = delivery
         self._admin = admin
+        self._clock = clock
         self._servers = servers
         self._succeeded = succeeded
         self._ranges: list[QueueRange] | None = None  # what the batch reads, where the checkpoint says so
@@ -213,7 +216,7 @@ class BatchRunner:
         self._portal.call(self._lease.confirm)
         number, lost = 0, ""
         if self._ranges is not None:
-            remains = self._portal.call(remains_of, self._admin, self._ranges)
+            remains = self._portal.call(remains_of, self._admin, self._ranges, self._clock)
             lost = remains.gone_in_words()
             rows = frame_of(rows.sparkSession, remains.there, self._servers, self._options.selector_expression)
         if self._ranges is None or remains.there:

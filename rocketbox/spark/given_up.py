@@ -1,8 +1,8 @@
 """What of a batch that is given up can still go to the dead letters: its messages, read anew by its offsets.
 
 The frame that the listener's function was given is not enough: it may lack columns that a dead letter needs, and where
-a broker has deleted some of its messages meanwhile, reading it fails each time. So it is looked up what is still there;
-what is not is told with its offsets.
+a broker has deleted some of its messages meanwhile, or its topic has fewer queues to read, reading it fails each time.
+So it is looked up what is still there; what is not is told with its offsets.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from rocketbox.client import Admin
+from rocketbox.clock import Clock
 from rocketbox.message import MessageQueue
 from rocketbox.spark.offsets import QueueRange, in_words
 from rocketbox.spark.servers import Servers
+from rocketbox.spark.taken_away import taken_of
 from rocketbox.spark.worker_client import gather
 
 __all__ = ["Remains", "frame_of", "remains_of"]
@@ -41,18 +43,26 @@ class Remains:
         ]
         if (more := len(self.gone) - MOST_NAMED) > 0:
             places.append(f"those of {more} more queues")
-        return f"{sum(map(len, self.gone))} of its offsets were deleted meanwhile, and are lost: {', '.join(places)}"
+        count = sum(map(len, self.gone))
+        return f"{count} of its offsets were deleted meanwhile, or taken away with their queues, and are lost: " + (
+            ", ".join(places)
+        )
 
 
-async def remains_of(admin: Admin, ranges: Sequence[QueueRange]) -> Remains:
-    """What is still there of ranges. Raises what the client raises when a broker does not answer."""
-    ends: dict[MessageQueue, tuple[int, int]] = await gather(
-        lambda queue: _ends(admin, queue), [piece.queue for piece in ranges if piece]
-    )
+async def remains_of(admin: Admin, ranges: Sequence[QueueRange], clock: Clock) -> Remains:
+    """What can still be read of ranges. Raises what the client raises when a broker does not answer."""
+    wanted = [piece.queue for piece in ranges if piece]
+
+    async def queues() -> list[MessageQueue]:
+        found = await gather(admin.queues, {queue.topic for queue in wanted})
+        return [queue for each in found.values() for queue in each]
+
+    taken = frozenset(await taken_of(wanted, queues, clock))
+    ends = await gather(lambda queue: _ends(admin, queue), [queue for queue in wanted if queue not in taken])
     there: list[QueueRange] = []
     gone: list[QueueRange] = []
     for piece in filter(None, ranges):
-        first, end = ends[piece.queue]
+        first, end = ends.get(piece.queue, (piece.end, piece.end))
         start = min(max(piece.start, first), piece.end)
         stop = max(start, min(piece.end, end))
         there.append(QueueRange(piece.queue, start, stop))

@@ -130,6 +130,7 @@ class SparkListenerContainer:
             beans=beans_for(signature, provider),
             delivery=self._delivery,
             admin=self._admin,
+            clock=clock,
             servers=self._servers,
             succeeded=self._batch_is_done,
         )

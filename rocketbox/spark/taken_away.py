@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from rocketbox.client import Admin
 from rocketbox.clock import Clock
@@ -26,7 +26,7 @@ from rocketbox.spark.loss import SETTLE
 from rocketbox.spark.offsets import QueueRange, in_words
 from rocketbox.spark.selection import Selection
 
-__all__ = ["QueuesTakenError", "TakenAway"]
+__all__ = ["QueuesTakenError", "TakenAway", "taken_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -73,11 +73,11 @@ class TakenAway:
         Raises QueuesTakenError, and what the client raises.
         """
         by_queue = {each.queue: each for each in ranges}
-        queues, _ = await self._selection.queues(admin)
-        if _gone(by_queue, queues):
-            await self._clock.sleep(SETTLE)
-            queues, _ = await self._selection.queues(admin)
-        gone = _gone(by_queue, queues)
+
+        async def queues() -> Collection[MessageQueue]:
+            return (await self._selection.queues(admin))[0]
+
+        gone = await taken_of(by_queue, queues, self._clock)
         if unread := {queue: len(by_queue[queue]) for queue in gone if by_queue[queue]}:
             self._judge(unread)
         return [each for each in ranges if each.queue not in gone]
@@ -94,6 +94,17 @@ class TakenAway:
         ends, _ = await ask_each(admin.max_offset, gone)  # one that does not answer is asked again later
         unread = {queue: end - start.queues[queue].next for queue, end in ends.items()}
         return {queue: count for queue, count in unread.items() if count > 0}
+
+
+async def taken_of(
+    wanted: Collection[MessageQueue], queues: Callable[[], Awaitable[Collection[MessageQueue]]], clock: Clock
+) -> list[MessageQueue]:
+    """Those of the queues that were taken away, as ``queues()`` says now, and still some seconds later."""
+    gone = _gone(wanted, await queues())
+    if gone:
+        await clock.sleep(SETTLE)
+        gone = _gone(wanted, await queues())
+    return gone
 
 
 def told(unread: Mapping[MessageQueue, int]) -> str:

@@ -92,7 +92,7 @@ LADDER: dict[str, str] = {
     "spark.discovery": "spark.source",
     "spark": "declarations sizes errors clock tasks frames loops rare_log safe_repr hints blocking message storage "
     "marks protocol remoting client template listeners spark spark.checkpoint spark.columns spark.mirror spark.offsets "
-    "spark.options spark.progress spark.servers spark.starting spark.worker_client",
+    "spark.options spark.progress spark.servers spark.starting spark.taken_away spark.worker_client",
     "boot": "durations sizes errors clock tasks frames hints loops own_failures safe_repr",
     "autoconfigure": "declarations durations sizes errors clock tasks hints safe_repr own_failures blocking "
     "loops message marks protocol remoting client template listeners spark boot storage local_servers embedded "

@@ -78,6 +78,7 @@ def batches(
         )  # fmt: skip
         runner = BatchRunner(
             said, read_spark_signature(function), beans={}, delivery=delivery, admin=Admin(instance=instance),
+            clock=RealClock(),
             servers=Servers(broker.name_server), succeeded=lambda: None,
         )  # fmt: skip
         log = BatchLog(spark, f"file:{folder}")
@@ -243,7 +244,8 @@ def test_what_retention_has_left_of_a_batch_is_dead_lettered_and_the_rest_is_tol
             assert sorted(int(letter.body) for letter in dead_letters(broker, topic)) == list(range(first, 30))
             assert (
                 f"{30 - first} messages of it are in %DLQ%{topic[-40:]}; "
-                f"{first} of its offsets were deleted meanwhile, and are lost: {topic} broker-a/0 0 to {first - 1}"
+                f"{first} of its offsets were deleted meanwhile, or taken away with their queues, and are lost: "
+                f"{topic} broker-a/0 0 to {first - 1}"
             ) in caplog.text
             call(read(spark, broker, queue, 30, 32), 1)
             assert len(dead_letters(broker, topic)) == 32 - first
