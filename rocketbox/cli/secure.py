@@ -132,6 +132,8 @@ def _settings(folder: Path, at: Sequence[str]) -> str:
     # Clients learn of addresses, not of names: those of brokers stand in routes.
     server_name = "" if host in THIS_MACHINE else f"\n    server-name: {json.dumps(host)}"
     listens = "127.0.0.1" if host in THIS_MACHINE else "0.0.0.0"
+    told = "" if host in THIS_MACHINE else f"\n    broker-ip1: {json.dumps(host)}"  # where clients find the broker
+    told_here = "" if host in THIS_MACHINE else f" --broker-ip1 {host}"
     secret = "rocketbox.embedded.init-authentication-user"
     return f"""\
 # In {folder}: keep ca-key.pem elsewhere; give clients ca.pem, client.pem, client-key.pem and client-keys.yml.
@@ -141,7 +143,7 @@ def _settings(folder: Path, at: Sequence[str]) -> str:
 rocketbox:
   config.import: {json.dumps("configtree:" + str(folder / "server-secrets"), ensure_ascii=False)}
   embedded:
-    host: {listens}
+    host: {listens}{told}
     tls-server-mode: enforcing
     tls-server-cert-path: {quoted("server.pem")}
     tls-server-key-path: {quoted("server-key.pem")}
@@ -151,7 +153,7 @@ rocketbox:
     authorization-enabled: true
 
 # or, as a process of its own:
-#   rocketbox broker --data-dir store --host {listens} \\
+#   rocketbox broker --data-dir store --host {listens}{told_here} \\
 #     --tls-server-cert-path {folder / "server.pem"} --tls-server-key-path {folder / "server-key.pem"} \\
 #     --tls-server-trust-cert-path {folder / "ca.pem"} --tls-server-need-client-auth require \\
 #     --authentication-enabled true --authorization-enabled true \\

@@ -48,6 +48,9 @@ def test_files_are_for_this_user_alone_and_no_secret_is_shown(tmp_path: Path) ->
     (secret,) = [line[11:] for line in made["client-keys.yml"].decode().splitlines() if line.startswith("secretKey: ")]
     assert len(secret) == 64
     assert secret not in output
+    said = yaml.safe_load(output)
+    assert said["rocketbox"]["embedded"]["broker-ip1"] == said["rocketmq"]["tls"]["server-name"] == "broker.example.org"
+    assert "--host 0.0.0.0 --broker-ip1 broker.example.org " in output
     assert "PRIVATE KEY" not in output
     assert secret.encode() in made["server-secrets/rocketbox.embedded.init-authentication-user"]
 
