@@ -30,10 +30,9 @@ from rocketbox.autoconfigure.service import Service, of_cluster
 from rocketbox.autoconfigure.users import ClientInstances
 from rocketbox.boot.dependencies import dependency_of
 from rocketbox.boot.marks import bean
-from rocketbox.client import MQClientInstance
+from rocketbox.client import CredentialsFile, MQClientInstance
 from rocketbox.client.checks import MAX_TOPIC_CHARS, check_group
 from rocketbox.client.options import UserOptions, mismatches, wrong_names
-from rocketbox.client.unbuilt import SPARK_KEYS
 from rocketbox.durations import parse_duration
 from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError
 from rocketbox.hints import place_of
@@ -105,9 +104,8 @@ class SparkPlan:
 
     @property
     def user(self) -> UserOptions:
-        """The cluster's, in the namespace of its group: Spark's processes have clients of their own, which sign nothing
-        yet."""
-        return UserOptions(namespace=self.options["namespace"], namespace_v2=self.options["namespace_v2"])
+        """That of its group, else the cluster's; Spark's processes have clients of their own, of the same user."""
+        return UserOptions(**{name: self.options[name] for name in _OF_THE_USER})
 
     def listener_options(self) -> SparkListenerOptions:
         """The same as what runs it takes them."""
@@ -151,7 +149,7 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
     options = (
         *SPARK_SHARES,
         *(name for name, option in QUERY_OPTIONS.items() if option.key is not None),
-        *("access_key", "secret_key", "security_token"),  # refused with their own reason, see _keys_for
+        *("access_key", "secret_key", "credentials_file"),
     )
 
     def __init__(self, properties: RocketMQProperties, own: RocketBoxProperties, service: Service) -> None:
@@ -214,12 +212,11 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
             planning.warnings += check_checkpoint(conf, plan.checkpoint, name, plan.where)
 
     def _keys_for(self, plan: SparkPlan, planning: Planning) -> Iterator[Finding]:
-        """That Spark's processes would have to sign their requests, if they would."""
-        settings = planning.clusters[plan.cluster]
+        """That Spark's processes on other machines have no keys, or speak no TLS."""
         own = self._properties.cluster(plan.cluster or "")
-        layers = (settings.groups.get(plan.group, OptionLayer.empty()), settings.defaults)
-        if own.values()["access_key"] is not None or any(layer.values.get("access_key") for layer in layers):
-            yield SPARK_KEYS.finding(f"group {plan.group!r} of a Spark listener, whose cluster has keys,", plan.where)
+        has_keys = own.values()["access_key"] is not None and plan.options["credentials_file"] is None
+        if (has_keys or plan.options["access_key"] is not None) and self._is_elsewhere():
+            yield self._keys_stay_here(plan)
         if own.encrypts and own.tls.values()["key_password"] is not None:
             key = f"{cluster_prefix(plan.cluster)}.tls.key-password"
             yield Finding(
@@ -228,6 +225,24 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
                 self._service.where(key),
                 "give the key in a file without a password, which only the user of the service and of Spark may read",
             )
+
+    def _is_elsewhere(self) -> bool:
+        """Whether Spark works on other machines than this one."""
+        if not self._service.machine.spark_queries:
+            return False
+        from rocketbox.spark.places import known_conf, master_of
+
+        master = master_of(known_conf(self._own.conf))
+        return master is not None and not master.startswith("local")
+
+    def _keys_stay_here(self, plan: SparkPlan) -> Finding:
+        prefix = cluster_prefix(plan.cluster)
+        return Finding(
+            f"group {plan.group!r} of a Spark listener has keys from the settings or a bean, and Spark's executors on "
+            "other machines cannot get them: options of a read, which Spark would carry there, are shown in its UI",
+            plan.where,
+            f"write the keys into a file that is at the same path on all machines, and say {prefix}.credentials-file",
+        )
 
     def needs(self, plan: SparkPlan, need: Need) -> None:
         name = f"Spark listener {plan.signature.function.__qualname__}"
@@ -248,6 +263,12 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
                 _log.info("Spark listener %s does not run: no query is wanted on this machine", plan.group)
             return []
         await self._expect_topics(plans, starting)
+        signed_here = [
+            plan for plan in plans
+            if not isinstance(_instance(plan, starting).options.credentials, CredentialsFile | None)
+        ]  # fmt: skip
+        if signed_here and self._is_elsewhere():
+            raise ConfigurationError([self._keys_stay_here(plan) for plan in signed_here])
         runtime = await starting.stack.enter_async_context(self._runtime())
         return [self._container(plan, runtime, starting) for plan in plans]
 
@@ -276,6 +297,7 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
             raise ConfigurationError(findings)
 
     def _container(self, plan: SparkPlan, runtime: SparkRuntime, starting: Starting) -> SparkListenerContainer:
+        from rocketbox.spark.handed_keys import handed_keys
         from rocketbox.spark.listener import SparkListenerContainer
 
         return SparkListenerContainer(
@@ -287,6 +309,7 @@ class SparkListeners(ListenerKind[SparkCandidate, SparkPlan]):
             clock=self._service.clock,
             drain_timeout=starting.drain_timeout,
             lines=plan.describe(),
+            credentials_file=starting.stack.enter_context(handed_keys(_instance(plan, starting))),
         )
 
 
@@ -300,6 +323,18 @@ def _instance(plan: SparkPlan, starting: Starting) -> MQClientInstance:
 def spark_listeners(properties: RocketMQProperties, own: RocketBoxProperties, service: Service) -> SparkListeners:
     """Listeners of ``@rocketmq_spark_listener``; Spark itself is needed only where there are some."""
     return SparkListeners(properties, own, service)
+
+
+_KEYS = ("access_key", "secret_key", "credentials_file")
+_OF_THE_USER = (*_KEYS, "namespace", "namespace_v2")
+
+
+def _keys_of(layers: Sequence[OptionLayer]) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the first layer says that says anything of keys, and where."""
+    for layer in layers:
+        if said := {name: layer.values[name] for name in _KEYS if layer.values.get(name) is not None}:
+            return {**dict.fromkeys(_KEYS), **said}, {name: layer.where(name) for name in said}
+    return dict.fromkeys(_KEYS), {}
 
 
 def _plan_listener(
@@ -344,6 +379,13 @@ def _plan_listener(
     options = {each.name: said.get(each.name, each.default) for each in QUERY_OPTIONS.values()}
     for option in ("namespace", "namespace_v2"):
         options[option] = said.get(option) or settings.defaults.values.get(option)
+    keys, where_keys = _keys_of((of_group, settings.defaults))
+    options |= keys
+    places |= where_keys
+    findings += [
+        Finding(f"{each.told()}, for {name}", where_keys.get(each.given[0], here), each.fix)
+        for each in mismatches([option for option, value in keys.items() if value is not None])
+    ]
     form: RowForm = options["as_"]
     if options["on_invalid"] is OnInvalid.RETRY:  # as settings say it, for listeners of all kinds
         what = f"on-invalid of {name} is retry: a batch comes again as a whole"

@@ -102,9 +102,14 @@ class CredentialsFile:
             return self._given
         self.settles = self._given is not None and content != self._seen
         self._seen = content
-        if self._given is None or not self.settles:
-            self._given, self._content = _parse(self.path, content), content
-        return self._given
+        if self._given is not None and self.settles:
+            return self._given
+        found = _parse(content)
+        if isinstance(found, str):
+            del content  # what shows the variables of a failure shows none of it
+            raise CredentialsError(f"{self.path} {found}")
+        self._given, self._content = found, content
+        return found
 
     def _read(self) -> bytes:
         try:
@@ -113,32 +118,34 @@ class CredentialsFile:
         except OSError as error:
             raise CredentialsError(f"the keys cannot be read: {error.strerror or error}: {self.path}") from None
         if len(content) > MOST_BYTES:
+            del content
             raise CredentialsError(f"{self.path} has more than {MOST_BYTES} bytes: it is no file of keys")
         return content
 
 
-def _parse(path: Path, content: bytes) -> Credentials:
+def _parse(content: bytes) -> Credentials | str:
+    """The keys, or what is wrong, in words that show nothing of it. It raises nothing: its variables are secrets."""
     try:
         text = content.decode()
     except UnicodeDecodeError:
-        raise CredentialsError(f"{path} is not text in UTF-8") from None
-    written = _lines(text)
-    if written is None:
-        written = _yaml(path, text)
+        return "is not text in UTF-8"
+    written: list[tuple[Any, Any]] | str = _lines(text) or _yaml(text)
+    if isinstance(written, str):
+        return written
     values: dict[str, str] = {}
     for name, value in written:
         known = _NAMES.get(str(name).strip().lower().replace("-", "").replace("_", ""))
         if known is None or known in values or not isinstance(value, str):
-            raise CredentialsError(f"{path} is to have accessKey, secretKey and maybe securityToken, each once as text")
+            return "is to have accessKey, secretKey and maybe securityToken, each once as text"
         if value.strip():
             values[known] = value.strip()
     missing = [name for name in ("accessKey", "secretKey") if _NAMES[name.lower()] not in values]
     if missing:
-        raise CredentialsError(f"{path} has no {' and no '.join(missing)}")
+        return f"has no {' and no '.join(missing)}"
     try:
         return Credentials(**values)  # type: ignore[arg-type]  # no time among them
     except ConfigurationError as error:
-        raise CredentialsError(f"{path}: {error.findings[0].what}") from None
+        return f"is no good: {error.findings[0].what}"
 
 
 def _lines(text: str) -> list[tuple[str, str]] | None:
@@ -150,15 +157,15 @@ def _lines(text: str) -> list[tuple[str, str]] | None:
     return [(name, value) for name, _, value in parts]
 
 
-def _yaml(path: Path, text: str) -> list[tuple[Any, Any]]:
+def _yaml(text: str) -> list[tuple[Any, Any]] | str:
     import yaml  # only who has such a file needs it
 
     try:
         found = yaml.load(text, Loader=yaml.BaseLoader)  # makes nothing but texts, lists and mappings
     except (yaml.YAMLError, RecursionError):
-        raise CredentialsError(f"{path} is neither YAML nor a key file") from None
+        return "is neither YAML nor a key file"
     if not isinstance(found, dict):
-        raise CredentialsError(f"{path} is empty" if not found else f"{path} is neither YAML nor a key file")
+        return "is neither YAML nor a key file" if found else "is empty"
     return list(found.items())
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from rocketbox.declarations import Option, options_of
 from rocketbox.errors import ConfigurationError, Finding
 
-__all__ = ["PULL_CONSUMER", "SPARK_KEYS", "UNBUILT", "Unbuilt", "refuse_unbuilt", "unbuilt_among"]
+__all__ = ["PULL_CONSUMER", "UNBUILT", "Unbuilt", "refuse_unbuilt", "unbuilt_among"]
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,6 @@ UNBUILT: Mapping[str, Unbuilt] = {
 """By the name of the option."""
 
 PULL_CONSUMER = Unbuilt("a pull consumer", "leave them out, and consume with a listener")
-SPARK_KEYS = Unbuilt(
-    "signed requests (ACL) in Spark's processes", "let it read from a cluster without keys, or consume with a listener"
-)
 
 
 def unbuilt_among(values: Mapping[str, Any], declared: Mapping[str, Option]) -> Iterator[tuple[str, Unbuilt]]:

@@ -108,6 +108,7 @@ class SparkListenerContainer:
         clock: Clock,
         drain_timeout: float = 15.0,
         lines: Sequence[str] = (),
+        credentials_file: str | None = None,
     ) -> None:
         self.options = options
         self.signature = signature
@@ -122,7 +123,9 @@ class SparkListenerContainer:
         self._delivery = delivery_of(options, signature, clock)
         said = instance.options
         tls = _tls_of(said) if said.tls_enable else None
-        self._servers = Servers(";".join(instance.name_servers), said.namespace, said.namespace_v2, tls)
+        self._servers = Servers(
+            ";".join(instance.name_servers), said.namespace, said.namespace_v2, tls, credentials_file
+        )
         self._admin = Admin(instance=instance)
         self._batches = BatchRunner(
             options,

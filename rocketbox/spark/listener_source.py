@@ -20,6 +20,7 @@ _SAID_BY: Mapping[str, str] = {
     **dict.fromkeys(
         ("tlsenable", "tlscafile", "tlscertfile", "tlskeyfile", "tlsservername", "tlsverify"), "the cluster's tls.*"
     ),
+    "credentialsfile": "its cluster's or group's credentials-file",
     "topic": "topic",
     "topicpattern": "topic",
     "assign": "topic",

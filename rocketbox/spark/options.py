@@ -15,7 +15,7 @@ from typing import Self
 from rocketbox.spark.columns import choose_columns
 from rocketbox.spark.option_values import OptionTable, SourceOption, Use
 from rocketbox.spark.selection import Selection, assigned_queues
-from rocketbox.spark.servers import SERVER_OPTIONS, servers_of
+from rocketbox.spark.servers import KEYS_ARE_NO_OPTIONS, SERVER_OPTIONS, servers_of
 from rocketbox.spark.starting import EARLIEST, LATEST, PlaceKind, Places, places_of
 
 __all__ = ["OPTIONS", "ROWS_PER_PARTITION", "SourceOptions"]
@@ -130,6 +130,7 @@ _TABLE = OptionTable(
     "Kafka source",
     OPTIONS,
     {
+        **KEYS_ARE_NO_OPTIONS,
         "path": "what is read is said by the option topic, topicPattern or assign",
         "metadatapath": "the first offsets are in Spark's checkpoint now",
         "polltimeoutms": _ASKED,

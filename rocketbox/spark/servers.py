@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rocketbox.protocol.namespaces import wrong_namespace, wrong_namespace_v2
 from rocketbox.spark.option_values import OptionValues, SourceOption
 
-__all__ = ["SERVER_OPTIONS", "Servers", "SparkTls", "servers_of"]
+__all__ = ["KEYS_ARE_NO_OPTIONS", "SERVER_OPTIONS", "Servers", "SparkTls", "servers_of"]
 
 SERVER_OPTIONS = (
     SourceOption(
@@ -21,6 +21,12 @@ SERVER_OPTIONS = (
     SourceOption(
         "namespace",
         "The namespace of topics and groups, which stand here, and in the column `topic`, without it.",
+    ),
+    SourceOption(
+        "credentialsFile",
+        "A file with the keys (ACL) of the user whose requests these are, as `rocketmq.credentials-file` has it. Each "
+        "process of Spark reads it, and again when it changes, so it has to be at this path on all machines. Keys "
+        "themselves are no options: Spark shows those in plans and in its UI.",
     ),
     SourceOption("namespaceV2", "The namespace that is sent in a header, for servers of vendors that read it."),
     SourceOption(
@@ -46,14 +52,21 @@ class SparkTls:
     verify: bool = True
 
 
+KEYS_ARE_NO_OPTIONS = dict.fromkeys(
+    ("accesskey", "secretkey", "securitytoken"), "Spark shows options, so keys go in a file: say credentialsFile"
+)
+"""Names, in small letters, that somebody may look for in vain."""
+
+
 @dataclass(frozen=True)
 class Servers:
-    """The servers of one cluster, the namespace in which they are asked, and TLS where they are asked with it."""
+    """The servers of one cluster, the namespace in which they are asked, TLS if it is used, and where the keys are."""
 
     name_server: str
     namespace: str | None = None
     namespace_v2: str | None = None
     tls: SparkTls | None = None
+    credentials_file: str | None = None
 
     def told(self) -> dict[str, str]:
         """They as options of a read or a write."""
@@ -62,6 +75,7 @@ class Servers:
             said |= {"tlsEnable": "true", "tlsVerify": "true" if tls.verify else "false"}
             texts = (tls.ca_file, tls.cert_file, tls.key_file, tls.server_name)
             said |= dict(zip(_TLS_TEXTS, texts, strict=True))
+        said["credentialsFile"] = self.credentials_file
         return {name: value for name, value in said.items() if value is not None}
 
     @property
@@ -79,6 +93,7 @@ def servers_of(values: OptionValues) -> Servers:
         _namespace(values, "namespace", wrong_namespace),
         _namespace(values, "namespaceV2", wrong_namespace_v2),
         _tls(values),
+        values.text("credentialsFile"),
     )
 
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from rocketbox.client import Admin, ClientOptions, MQClientInstance, Producer, TlsOptions
+from rocketbox.client import Admin, ClientOptions, CredentialsFile, MQClientInstance, Producer, TlsOptions
 from rocketbox.clock import Clock, RealClock
 from rocketbox.errors import (
     AccessDeniedError,
@@ -80,6 +80,7 @@ class ClientThread:
             namespace_v2=servers.namespace_v2,
             tls_enable=servers.tls is not None,
             tls=None if servers.tls is None else _tls(servers.tls),
+            credentials=CredentialsFile(servers.credentials_file) if servers.credentials_file is not None else None,
         )
         self._started: Future[tuple[BlockingPortal, Admin]] = Future()
         self._producers: dict[str, Producer] = {}

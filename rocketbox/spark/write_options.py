@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rocketbox.spark.option_values import OptionTable, SourceOption
-from rocketbox.spark.servers import SERVER_OPTIONS, servers_of
+from rocketbox.spark.servers import KEYS_ARE_NO_OPTIONS, SERVER_OPTIONS, servers_of
 
 __all__ = ["WRITE_OPTIONS", "WriteOptions"]
 
@@ -78,6 +78,7 @@ _TABLE = OptionTable(
     "Kafka sink",
     WRITE_OPTIONS,
     {
+        **KEYS_ARE_NO_OPTIONS,
         "path": "the topic is said by the option topic, or a column topic",
         "includeheaders": "a column properties is always written",
         "kafka.acks": _ACKNOWLEDGED,

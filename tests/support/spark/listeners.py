@@ -44,6 +44,7 @@ def spark_listener(
     runtime: SparkRuntime | None = None,
     beans: Mapping[Any, object] | None = None,
     drain_timeout: float = 15.0,
+    credentials_file: str | None = None,
     **options: Any,
 ) -> SparkListenerContainer:
     """A listener of the topic that looks for messages all the time; ``options`` say otherwise."""
@@ -56,6 +57,7 @@ def spark_listener(
         provider=lambda hint: partial((beans or {}).__getitem__, hint),
         clock=RealClock(),
         drain_timeout=drain_timeout,
+        credentials_file=credentials_file,
     )
 
 

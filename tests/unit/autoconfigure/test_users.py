@@ -249,30 +249,42 @@ def test_one_client_that_signs_nothing_is_not_worth_a_line(service: ServiceMaker
     assert list(module_of(service, BASE, listener()).app.look().describe_clients()) == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "rocketmq.access-key: AK\nrocketmq.secret-key: hunter2\n",
-        keys("consumer", "subscriber"),
-        keys("consumer.listeners.lake", "subscriber"),
-    ],
-)
-def test_a_spark_listener_on_a_cluster_with_keys_is_refused_until_its_processes_sign(
-    service: ServiceMaker, text: str
-) -> None:
-    pytest.importorskip("pyspark")
-    source = """
+SPARK = """
 from pyspark.sql import DataFrame
 from rocketbox import rocketmq_spark_listener
 
 @rocketmq_spark_listener(topic="departures", consumer_group="lake")
 def to_lake(departures: DataFrame) -> None: ...
 """
-    (finding,) = module_of(service, BASE + text, source).app.look().findings
-    assert "group 'lake' of a Spark listener, whose cluster has keys, asks for signed requests" in finding.what
-    assert "which rocketbox does not have yet" in finding.what
+
+
+@pytest.mark.parametrize(
+    ("text", "user"),
+    [
+        ("rocketmq.access-key: common\nrocketmq.secret-key: hunter2\n", "signs as com..."),
+        (keys("consumer", "subscriber"), "signs as subs..."),
+        (keys("consumer", "subscriber") + keys("consumer.listeners.lake", "boarding"), "signs as boar..."),
+        (
+            keys("consumer", "subscriber") + "rocketmq.consumer.listeners.lake.credentials-file: lake.yaml\n",
+            "signs with the keys in lake.yaml",
+        ),
+    ],
+)
+def test_a_spark_listener_is_the_user_of_its_group_and_keys_stay_on_this_machine(
+    service: ServiceMaker, text: str, user: str
+) -> None:
+    pytest.importorskip("pyspark")
+    clients = clients_of(service, BASE + text, SPARK)
+    assert str(clients.groups["lake"].user) == user
+    elsewhere = "rocketbox.spark: {conf: {spark.master: 'spark://cluster:7077'}, checkpoint: /mnt/lake}\n"
+    findings = module_of(service, BASE + text + elsewhere, SPARK).app.look().findings
+    if "keys in" in user:
+        assert findings == []
+        return
+    (finding,) = findings
+    assert "group 'lake' of a Spark listener has keys from the settings or a bean" in finding.what
+    assert "say rocketmq.credentials-file" in str(finding.fix)
     assert (finding.where or "").endswith(".py:7")
-    assert module_of(service, BASE, source).app.look().findings == []
 
 
 @pytest.mark.anyio

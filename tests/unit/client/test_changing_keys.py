@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from traceback import TracebackException
 from typing import Any
 
 import anyio
@@ -319,6 +320,8 @@ async def test_a_file_that_has_no_keys_is_refused_and_nothing_of_it_is_shown(
         await CredentialsFile(file).credentials()
     assert str(file) in str(caught.value)
     assert "hunter2" not in str(caught.value)
+    shown = "".join(TracebackException.from_exception(caught.value, capture_locals=True).format())
+    assert "hunter2" not in shown.partition("client/credentials.py")[2], "nor where variables are shown with a failure"
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
