@@ -27,7 +27,7 @@ from rocketbox.autoconfigure.service import of_cluster
 from rocketbox.blocking import WorkerPool
 from rocketbox.boot.failures import failure_findings, render_failure, without_secrets
 from rocketbox.boot.lifecycle import Lifecycle
-from rocketbox.boot.log_masking import forget_with_the_next, mask_handlers, mask_records
+from rocketbox.boot.log_masking import forget_with_the_next, mask_handlers, mask_records, masks_everywhere
 from rocketbox.boot.marks import Phase
 from rocketbox.boot.masking import mask
 from rocketbox.boot.slow_start import SlowStart
@@ -72,7 +72,7 @@ class Run:
         """Whether all loggers of the process are kept from showing this run's secrets, not only rocketbox's own."""
         self._waiting = 0
         self._masked_for = object()
-        assembly.service.lent_secrets.changed.append(self.mask_logs)
+        assembly.service.lent_secrets.changed.append(self._mask_lent)
         self.call_soon = call_soon_from_thread()
         self.drain_timeout = assembly.rocketbox.shutdown.drain_timeout.total_seconds()
         self.lifecycle = Lifecycle(
@@ -168,6 +168,14 @@ class Run:
         secrets = self.assembly.settings.secrets
         mask_records(self.assembly.service.name, secrets, everywhere=self.masks_all_logs, owner=self._masked_for)
         if self.masks_all_logs:
+            mask_handlers(secrets)
+
+    def _mask_lent(self) -> None:
+        """Take out what has come since as well: where all loggers are masked, of all of them."""
+        everywhere = self.masks_all_logs or masks_everywhere()
+        secrets = self.assembly.settings.secrets
+        mask_records(self.assembly.service.name, secrets, everywhere=everywhere, owner=self._masked_for)
+        if everywhere:
             mask_handlers(secrets)
 
     def ask_to_stop(self) -> None:

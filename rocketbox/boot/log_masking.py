@@ -18,7 +18,14 @@ from typing import Any
 from rocketbox.boot.masking import mask
 from rocketbox.safe_repr import safe_repr
 
-__all__ = ["MaskingFilter", "forget_with_the_next", "mask_handlers", "mask_records", "thread_failures_logged"]
+__all__ = [
+    "MaskingFilter",
+    "forget_with_the_next",
+    "mask_handlers",
+    "mask_records",
+    "masks_everywhere",
+    "thread_failures_logged",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +60,11 @@ def mask_records(
     if _make_record is None:
         _make_record = logging.getLogRecordFactory()
         logging.setLogRecordFactory(_make_masked)
+
+
+def masks_everywhere() -> bool:
+    """Whether somebody has all loggers of this process masked."""
+    return any(known.everywhere for known in tuple(_known.values()))
 
 
 def forget_with_the_next(owner: object) -> None:

@@ -438,3 +438,47 @@ async def log_in(properties: BankProperties) -> None:
     assert SECRET not in bank.output
     assert "thread look failed" in bank.output
     assert bank.output.count(f"cannot log in with {MASK}") == 2
+
+
+SIGNING = """
+import logging
+from pathlib import Path
+
+from rocketbox import RocketBox, RocketMQTemplate, rocketmq_listener
+
+app = RocketBox("bank")
+keys = Path("keys.yaml")
+
+@rocketmq_listener(topic="accounts", consumer_group="desk")
+async def on_account(account: str) -> None:
+    print("HANDLED", flush=True)
+
+@app.on_startup
+async def send(template: RocketMQTemplate) -> None:
+    instance = template.producer.instance
+    logging.getLogger("bank").info("%s signs as %r", instance, keys.read_text())
+    keys.write_text(keys.read_text().replace("1", "2"))
+    assert await instance.keys.found_new(30)
+    logging.getLogger("bank").warning("now it signs as %r", keys.read_text())
+    await template.send("accounts", "seven")
+    raise ConnectionError(f"the bank refuses {keys.read_text()}, {vars(instance.remoting.credentials)}")
+"""
+
+
+def test_keys_of_a_file_that_changes_show_in_no_output(tmp_path: Path) -> None:
+    (tmp_path / "bank.py").write_text(SIGNING)
+    (tmp_path / "rocketbox.yaml").write_text(SETTINGS % {"folder": tmp_path} + "rocketmq.credentials-file: keys.yaml\n")
+    keys = "accessKey: hunter2-user-1\nsecretKey: hunter2-secret-1\nsecurityToken: hunter2-token-1\n"
+    for command, status in ("check", 0), ("config", 0), ("run", 1):
+        (tmp_path / "keys.yaml").write_text(keys)
+        debug = [] if command == "config" else ["--debug"]
+        service = Service(tmp_path, command, "bank:app", *debug)
+        assert service.finish() == status, service.output
+        assert "hunter2" not in service.output
+    assert f"now it signs as 'accessKey: {MASK}" in service.output
+    assert f"the bank refuses accessKey: {MASK}" in service.output
+    (tmp_path / "keys.yaml").write_text(keys.replace("secretKey", "hunter2"))
+    service = Service(tmp_path, "run", "bank:app", "--debug")
+    assert service.finish() == 1
+    assert "keys.yaml is to have accessKey, secretKey" in service.output
+    assert "hunter2" not in service.output
