@@ -4,7 +4,8 @@ The pulls run in the loop of the process' client, decoding in the thread of the 
 ``pull_plan``'s, what becomes of the records ``record_columns``'.
 
 A pull goes on where the broker says, but without a filter never further than behind the last record that it brought:
-what may lie there is asked for, and only an answer without any record passes over offsets. Records that come twice or
+what may lie there is asked for, and only an answer without any record passes over offsets. What lacks messages is
+pulled once more, from the machine that has written them, before they are told as missing. Records that come twice or
 out of order (``answers``), or do not fill an answer, are pulled one by one instead: what then still cannot be costs
 itself, as a row with its error; two records for one are an error.
 
@@ -69,6 +70,7 @@ class Reading:
         self._brokers: dict[MessageQueue, int] = {}  # the machine that the broker suggested last
         self._missing = MissingOffsets()
         self._looked_at: dict[MessageQueue, float] = {}  # when it was found that a gap is none that is just made
+        self._lacking: set[tuple[MessageQueue, int]] = set()  # pulls that are made once more
         self._changed = anyio.Event()
         self._error: Exception | None = None
 
@@ -123,9 +125,10 @@ class Reading:
         Goes on at ``next_begin_offset``, not by a count: filters and deleted messages leave gaps.
         """
         begun = self._clock.monotonic()
-        asked_again = False
         while True:
             offset, queue = stretch.position, stretch.queue
+            if asked_again := (queue, offset) in self._lacking:
+                self._brokers.pop(queue, None)  # a replica may lack what its master has
             result = await self._ask(admin, queue, offset, most)
             waited = self._clock.monotonic() - begun
             if result.min_offset > offset:
@@ -151,7 +154,7 @@ class Reading:
             elif asked_again or self._tags != "*":
                 await self._brought(admin, stretch, most, result)
                 return
-            asked_again = True
+            self._lacking.add((queue, offset))
             await self._clock.sleep(SETTLE_PAUSE)
 
     async def _passes_over(
@@ -207,6 +210,7 @@ class Reading:
             return
         if self._tags == "*" and offsets and not has_inner_batch:
             reached = offsets[-1] + 1
+        place = stretch.queue, offset
         if self._tags == "*" and len(starts) < reached - offset:
             begins_with_gap = not has_inner_batch and (not offsets or offsets[0] > offset)
             first = await self._first_kept(admin, stretch.queue, offset, result) if begins_with_gap else offset
@@ -217,7 +221,11 @@ class Reading:
                 data_loss(self._fails, stretch.queue, offset, end, found=first)
                 self._plan.answered(stretch, most, b"", (), end)
                 return
+            if place not in self._lacking:
+                self._lacking.add(place)
+                return
             self._missing.note(stretch.queue, result.records, starts, offset, min(reached, stretch.farthest))
+        self._lacking.discard(place)
         self._plan.answered(stretch, most, result.records, starts, reached)
 
     async def _first_kept(self, admin: Admin, queue: MessageQueue, offset: int, result: PulledRecords) -> int | None:

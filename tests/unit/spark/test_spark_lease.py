@@ -462,3 +462,21 @@ async def test_who_stands_by_says_so_once_and_each_other_reason_once(caplog: pyt
             assert told[:2] == [f"{stands_by} a", f"{stands_by} b"]
             assert len(told) <= 3
             made.tasks.cancel_scope.cancel()
+
+
+async def test_who_takes_it_again_keeps_it_once() -> None:
+    """A keeper that was left would ask brokers besides, for ever, and tell of a lease that was lost long ago."""
+    async with world() as made, made.driver("one") as one, Supervisor("listener", made.clock) as tasks:
+        keeper = LeaseKeeper(one, "g", "T", tasks=tasks, clock=made.clock, waits=lambda answer: None)
+        lost = one._instance.remoting.on_disconnected
+        before = len(lost)
+        await made.run(keeper.take)
+        await made.clock.advance(1)
+        await keeper.release()  # the keeper sleeps still
+        await made.run(keeper.take)
+        await made.clock.advance(1)
+        assert len(lost) == before + 1
+        await made.clock.advance(100)
+        assert keeper.held
+        assert not keeper.lost
+        await keeper.release()

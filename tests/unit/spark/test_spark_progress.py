@@ -511,6 +511,23 @@ async def test_a_batch_waits_for_no_broker_that_it_reads_nothing_of() -> None:
         assert clock.slept > 50, "what is to be read is waited for"
 
 
+async def test_queues_that_were_taken_away_are_looked_at_now_and_then() -> None:
+    async with store("orders") as here:
+        clock = StillClock()
+        await here.send(Q0, TEXTS[:5])
+        await here.send(Q1, TEXTS[:5])
+        start = await progress(here, clock).next(here.admin, INITIAL)
+        await here.admin.create_topic("orders", queues=1)
+        reader = progress(here, clock)
+        await reader.next(here.admin, again(start))
+        before = here.requests.by_code[RequestCode.GET_MAX_OFFSET]
+        for _ in range(50):  # 25 s
+            clock.slept += 0.5
+            await reader.next(here.admin, again(start))
+        asked = here.requests.by_code[RequestCode.GET_MAX_OFFSET] - before
+        assert 50 < asked <= 53, "each time for the queue that is there, and each 10 s for the one that is not"
+
+
 async def test_queues_that_were_taken_away_keep_no_batch_from_being_planned() -> None:
     async with store("orders") as here:
         clock = StillClock()

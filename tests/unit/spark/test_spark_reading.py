@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -316,8 +317,41 @@ async def test_messages_that_a_broker_lacks_for_a_moment_are_read(caplog: pytest
     def late(offset: int, asked: int, right: PulledRecords) -> PulledRecords:
         return replace(right, records=of(range(offset + 3, right.next_begin_offset)))
 
-    assert await read(Wrong(late, times=1), 0, 200) == list(range(200))
+    def without_one(offset: int, asked: int, right: PulledRecords) -> PulledRecords:
+        return replace(right, records=of(set(range(offset, right.next_begin_offset)) - {offset + 7}))
+
+    for answer in (late, without_one):
+        assert await read(Wrong(answer, times=1), 0, 200) == list(range(200))
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize("lacking", [range(5, 9), range(40, 41), range(200)])
+async def test_messages_that_a_replica_lacks_are_read_from_its_master(
+    lacking: range, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one whose store was damaged, and of which those files were taken out."""
+
+    class Replicated(LogOfABroker):
+        async def pull_records(
+            self, queue: MessageQueue, offset: int, *arguments: Any, **options: Any
+        ) -> PulledRecords:
+            right = await super().pull_records(queue, offset, *arguments, **options)
+            if options.get("broker_id", MASTER_ID) == MASTER_ID:
+                return right
+            return replace(right, records=of(set(range(offset, right.next_begin_offset)) - set(lacking)))
+
+    log = Replicated({QUEUE: queue_of(range(200))})
+    log.suggests = 1
+    assert await read(log, 0, 200) == list(range(200))
+    assert 1 in log.brokers
+    assert caplog.messages == []
+
+
+async def test_messages_that_are_missing_are_asked_for_twice_and_no_more() -> None:
+    log = LogOfABroker({QUEUE: queue_of([*range(1, 40), *range(42, 90, 2)], first=1, end=90)}, most=10)
+    await read(log, 1, 90)
+    often = Counter(offset for _, offset in log.pulls if offset > 1)  # where the queue begins is asked for besides
+    assert max(often.values()) == 2
 
 
 async def test_a_gap_behind_messages_that_are_there_is_told_though_the_task_begins_in_it(
