@@ -512,7 +512,10 @@ class Harness:
         ``fail``, InvalidMessageError and PayloadError for what cannot be sent.
         """
         self._check_awaited("batch")
-        return await self._batches.deliver(listener, payloads, batch_id)
+        try:
+            return await self._batches.deliver(listener, payloads, batch_id)
+        finally:
+            await self._in_world.look_for_dead_letters()
 
     # --- time --------------------------------------------------------------------------------------------------------
 

@@ -139,6 +139,12 @@ class Listened:
                 return DEFAULT_MAX_RECONSUME_TIMES if has_default else times
         return DEFAULT_MAX_RECONSUME_TIMES
 
+    def groups_with_dead_letters(self) -> list[tuple[str | None, str]]:
+        """Those that may give up messages, Spark's as well, each with its cluster."""
+        of_brokers = [plan for plan in self.plans if plan.options.message_model is MessageModel.CLUSTERING]
+        plans: list[ContainerPlan | SparkPlan] = [*of_brokers, *self._spark]
+        return [(plan.cluster or None, plan.group) for plan in plans]
+
     # --- handlers ----------------------------------------------------------------------------------------------------
 
     def handlers(self, handler: Callable[..., Any] | str) -> list[HandlerSignature]:

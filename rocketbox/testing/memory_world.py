@@ -123,6 +123,9 @@ class MemoryWorld:
 
     # --- servers -----------------------------------------------------------------------------------------------------
 
+    async def look_for_dead_letters(self) -> None:
+        """They are seen as they come."""
+
     async def mend(self) -> bool:
         """Have all servers run, answer and have room; whether there was a fault since this was asked last."""
         was_disturbed, self._disturbed = self._disturbed, False

@@ -103,8 +103,8 @@ class Observer:
         self.pools: list[WorkerPool] = []
         self.others: list[Any] = []
         """Further tasks that may wait for something else than virtual time."""
-        self.buries = False
-        """Whether what a call gives up is a dead letter at once, where no store is watched to which it comes."""
+        self.given_up: dict[tuple[str | None, str, str], str] = {}
+        """What calls gave up that has not come to a dead-letter queue yet, by cluster, group and id: what it is."""
         self.done = 0
         """Grows with whatever is seen."""
         self._clock = clock
@@ -138,6 +138,7 @@ class Observer:
         for each in (self.sent, self.calls, self.dead, self.log, self.unexpected, self.of_hooks):
             each.clear()
         self._last_error.clear()
+        self.given_up.clear()
 
     def hook_failed(self, what: str, error: Exception) -> None:
         """A hook has raised, which the service logs and survives."""
@@ -272,9 +273,10 @@ class Observer:
         call.error = next((each for each in call.failures if each is not None), None)
         for message, failure in zip(messages, call.failures, strict=True):
             if failure is not None:
-                self._last_error[call.cluster, call.group, message.msg_id] = failure, message.reconsume_times + 1
-            if self.buries and self._outcome(call, message, failure) is Outcome.DEAD_LETTER:
-                self._buried(call.cluster, call.group, message)
+                place = call.cluster, call.group, _id_of(message)
+                self._last_error[place] = failure, message.reconsume_times + 1
+                if self._outcome(call, message, failure) is Outcome.DEAD_LETTER:
+                    self.given_up[place] = f"what {call.name} has given up, {_keys(call)}"
         for each in dict.fromkeys(each for each in call.failures if each is not None):
             if not isinstance(each, SIGNALS) and not self._was_asked_for(each):
                 self.unexpected.append(each)
@@ -301,7 +303,7 @@ class Observer:
                     for record in found.records:
                         message = _decoded(record)
                         message.topic = self._plain(cluster, topic)
-                        self._buried(cluster, message.topic.removeprefix(DLQ_PREFIX), message)
+                        self.buried(cluster, message.topic.removeprefix(DLQ_PREFIX), message)
 
         store.on_arrival.append(arrived)
 
@@ -309,9 +311,11 @@ class Observer:
         """A dead letter is about to come that no handler has failed for."""
         self._last_error[cluster, group, msg_id] = why, attempts
 
-    def _buried(self, cluster: str | None, group: str, message: MessageExt) -> None:
-        key = message.properties.get(Property.UNIQ_KEY) or message.msg_id
-        why, attempts = self._last_error.get((cluster, group, key), (None, message.reconsume_times))
+    def buried(self, cluster: str | None, group: str, message: MessageExt) -> None:
+        """A message has come to the dead-letter queue of a group."""
+        place = cluster, group, _id_of(message)
+        self.given_up.pop(place, None)
+        why, attempts = self._last_error.get(place, (None, message.reconsume_times))
         letter = DeadLetter(group, message, why, attempts, self._converter(), cluster)
         self.dead.append(letter)
         self.note(f"{_of(cluster)}{letter}")
@@ -413,6 +417,12 @@ def _decoded(record: bytes) -> MessageExt:
         return decode_message(record)[0]
     except RemoteProtocolError:
         return decode_message(record, decompress=False)[0]
+
+
+def _id_of(message: MessageExt) -> str:
+    """What a message keeps on its ways back to the broker; one without an id of its client has that of its place."""
+    properties = message.properties
+    return properties.get(Property.UNIQ_KEY) or properties.get(Property.ORIGIN_MESSAGE_ID) or message.msg_id
 
 
 def _of(cluster: str | None) -> str:

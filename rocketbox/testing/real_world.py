@@ -1,7 +1,8 @@
 """What a harness runs on when it is told a name server: real servers, real time.
 
 What of virtual time and of servers in memory there is not is refused. A run begins at the end of its topics: the groups
-of the service are set behind all that earlier runs have left. Only its own calls tell what a group gives up.
+of the service are set behind all that earlier runs have left. What a group gives up is read from its dead-letter queue;
+why is what was seen here, for no broker keeps it.
 
 Source: Apache RocketMQ 5.x ``resetOffsetByTime`` (there as well a group is set to an offset while nobody consumes).
 """
@@ -34,6 +35,7 @@ from rocketbox.protocol.codes import ResponseCode, retry_topic
 from rocketbox.protocol.namespaces import Namespace
 from rocketbox.storage.memory_storage import MemoryStorage
 from rocketbox.testing.addresses import MAIN
+from rocketbox.testing.dead_letter_queues import DeadLetterQueues
 from rocketbox.testing.errors import HarnessError, StuckError
 from rocketbox.testing.faults import ClusterFaults, HandlerFaults
 from rocketbox.testing.listened import Listened
@@ -66,7 +68,8 @@ class RunClock(RealClock):
 class RealPace:
     """Waits, where virtual time would be moved.
 
-    ``unfinished()`` names what is left to do, ``progress()`` changes with what is done, ``tell`` is told of waits.
+    ``unfinished()`` names what is left to do, ``progress()`` changes with what is done, ``tell`` is told of waits,
+    ``look()`` looks for what servers alone know.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class RealPace:
         unfinished: Callable[[], Awaitable[list[str]]],
         progress: Callable[[], object],
         tell: Callable[[str], object],
+        look: Callable[[], Awaitable[object]],
         patience: float,
     ) -> None:
         self.patience = patience
@@ -84,6 +88,7 @@ class RealPace:
         self._unfinished = unfinished
         self._progress = progress
         self._tell = tell
+        self._look = look
 
     async def settle(self) -> None:
         """Return when nothing is left to do now. Raises StuckError when that does not come nearer for ``patience``."""
@@ -109,12 +114,17 @@ class RealPace:
 
     async def until(self, done: Callable[[], bool], within: float = inf) -> bool:
         """Wait until ``done()``, at most for ``within`` seconds; whether it is so."""
-        if not done() and not isinf(within):
+        has_limit = not isinf(within)
+        if not done() and has_limit:
             self._tell(f"waits for real, {_words(within)} at most")
-        end = self._clock.monotonic() + within
+        now = self._clock.monotonic()
+        end, next_look = now + within, now if has_limit and not self.regardless else inf
         while not done():
-            if self._clock.monotonic() >= end:
+            if (now := self._clock.monotonic()) >= end:
                 return False
+            if now >= next_look:
+                await self._look()
+                next_look = self._clock.monotonic() + LOOK_PAUSE
             await self._clock.sleep(PAUSE)
         return True
 
@@ -141,6 +151,7 @@ class RealWorld:
         self._tell = tell
         self._listened = listened
         self._seen: Observer
+        self._dead_letters: DeadLetterQueues
         self._admins: dict[tuple[str | None, Namespace], Admin] = {}
         self.offsets_before: dict[tuple[str, str | None, MessageQueue], int] = {}
         """Where its groups begin, by group and its cluster: behind what earlier runs have left."""
@@ -148,8 +159,9 @@ class RealWorld:
     def begin(self, seen: Observer, patience: float) -> None:
         """``seen`` is who sees what is done, ``patience`` seconds in which nothing goes on."""
         self._seen = seen
-        seen.buries = True
-        self.pace = RealPace(self.clock, self._unfinished, lambda: seen.done, self._tell, patience)
+        self._dead_letters = DeadLetterQueues(seen.buried)
+        look = self._dead_letters.read_if_possible
+        self.pace = RealPace(self.clock, self._unfinished, lambda: seen.done, self._tell, look, patience)
 
     @asynccontextmanager
     async def launch(self, launch: Launch, failing: HandlerFaults) -> AsyncIterator[Launch]:
@@ -180,7 +192,12 @@ class RealWorld:
             for plan in self._listened.plans:
                 if plan.options.message_model is MessageModel.CLUSTERING:
                     await self._begin_at_the_end(plan)
-            yield launch
+            for cluster, group in self._listened.groups_with_dead_letters():
+                await self._dead_letters.watch((self._listened.same_as(cluster), group), self._admin(cluster, group))
+            try:
+                yield launch
+            finally:
+                self._dead_letters.close()
 
     def _find_clusters(self, assembly: Assembly) -> dict[str, str | None]:
         """The first name of each further cluster, None for the main one. Raises HarnessError where one has none."""
@@ -240,7 +257,14 @@ class RealWorld:
         for container in self._app.listeners.values():
             if isinstance(container, ListenerContainer):
                 left += await self._left_for(container)
-        return left
+        if left:
+            return left
+        await self._dead_letters.read()
+        return [
+            f"{what}, which is not in the dead-letter queue of group {group} yet,"
+            for (cluster, group, _), what in self._seen.given_up.items()
+            if (cluster, group) in self._dead_letters
+        ]
 
     async def _left_for(self, container: ListenerContainer) -> list[str]:
         """What a group has not consumed, or cannot yet; one that is paused on purpose has nothing to do."""
@@ -274,6 +298,10 @@ class RealWorld:
         return False
 
     # --- servers -----------------------------------------------------------------------------------------------------
+
+    async def look_for_dead_letters(self) -> None:
+        """Find all that groups have given up by now."""
+        await self._dead_letters.read()
 
     async def mend(self) -> bool:
         """Whether there was a fault: never here."""

@@ -109,6 +109,7 @@ async def test_a_rejected_message_is_a_dead_letter(harness_of: Callable[..., Har
         (letter,) = harness.dead_letters(f"payer-{run}")
         assert isinstance(letter.why, Reject)
         assert (letter.payload(str), letter.message.keys) == ("-1", ("p1",))
+        assert letter.message.topic == f"%DLQ%payer-{run}"
 
 
 async def test_a_queue_in_order_waits_for_what_failed_and_drain_does_not(

@@ -9,7 +9,11 @@ from types import ModuleType
 
 import pytest
 
+from rocketbox.client import Admin, Producer
 from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
+from rocketbox.errors import Reject
+from rocketbox.protocol.codes import MessageSysFlag
+from rocketbox.protocol.group_config import SubscriptionGroupConfig
 from rocketbox.testing import Harness, HarnessError, StuckError
 from tests.support.framework.services import ServiceMaker
 
@@ -122,3 +126,53 @@ async def test_virtual_time_is_refused(desk: ModuleType, main: str) -> None:
     with pytest.raises(HarnessError, match=r"now=.* needs virtual time, and on a real broker \(127\.0\.0\.1:\d+\)"):
         async with Harness(desk.app, name_server=main, now=datetime(2026, 1, 2, tzinfo=UTC)):
             raise AssertionError("it started")
+
+
+# --- dead letters ----------------------------------------------------------------------------------------------------
+
+
+async def send_unreadable(name_server: str, topic: str) -> None:
+    """Send what says that it is compressed, and is not."""
+    async with Producer("elsewhere", name_server=name_server) as producer:
+        await producer.send_prepared(topic, b"not packed", {}, sys_flag=MessageSysFlag.COMPRESSED)
+
+
+async def test_dead_letters_are_read_from_the_broker(desk: ModuleType, main: str, audit: str) -> None:
+    """What a handler has given up as the broker has it, and what never came to a handler."""
+    async with Harness(desk.app, name_server={"": main, "audit": audit}, failures="keep") as harness:
+        harness.handler("depart").fails(error=Reject("closed"))
+        await harness.send("departures", "UA1", keys="k1")
+        await harness.drain()
+        (letter,) = harness.dead_letters("desk")
+        assert (letter.payload(str), letter.message.topic, str(letter.why)) == ("UA1", "%DLQ%desk", "closed")
+        assert letter.message.properties["RETRY_TOPIC"] == "departures"
+        await send_unreadable(main, "departures")
+        await harness.drain()
+        _, unreadable = harness.dead_letters("desk")
+        assert (unreadable.body, unreadable.why) == (b"not packed", None)
+        assert len(harness.calls("depart")) == 1
+        await harness.fresh()
+        assert harness.dead_letters("desk") == []
+    async with Harness(desk.app, name_server={"": main, "audit": audit}) as harness:
+        await harness.drain()
+        assert harness.dead_letters("desk") == [], "those of an earlier run"
+
+
+async def test_consumed_tells_of_a_dead_letter_that_no_handler_saw(desk: ModuleType, main: str, audit: str) -> None:
+    async with Harness(desk.app, name_server={"": main, "audit": audit}) as harness:
+        await send_unreadable(main, "departures")
+        with pytest.raises(AssertionError, match=r"group desk has consumed 0 messages, and not 1\n.*dead letter"):
+            await harness.consumed("desk", within="20s")
+
+
+async def test_what_a_broker_loses_is_no_dead_letter(desk: ModuleType, main: str, audit: str) -> None:
+    """A group without retry queues: the broker takes back what is given up, and keeps nothing of it."""
+    async with Admin(main) as admin:
+        await admin.create_group(SubscriptionGroupConfig("desk", retry_queue_nums=0))
+    async with Harness(desk.app, name_server={"": main, "audit": audit}, patience=0.5) as harness:
+        harness.handler("depart").fails(error=Reject("closed"))
+        await harness.send("departures", "UA1", keys="k1")
+        told = r"what depart \(.*\) has given up, keys k1, which is not in the dead-letter queue of group desk yet,"
+        with pytest.raises(StuckError, match=told):
+            await harness.drain()
+        assert harness.dead_letters("desk") == []
