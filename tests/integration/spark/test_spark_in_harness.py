@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import InvalidMessageError
 from rocketbox.message import Message
 from rocketbox.spark.deliveries import InvalidRowError
@@ -174,8 +176,14 @@ async def test_a_body_that_does_not_fit_can_fail_the_batch(lake: ModuleType) -> 
         assert "batch 1 of strict, attempt 1, 2 messages: failed (InvalidRowError" in harness.log
 
 
-async def test_invalid_rows_become_dead_letters(lake: ModuleType) -> None:
-    async with Harness(lake.app) as harness:
+@pytest.mark.parametrize("real", [False, True])
+async def test_invalid_rows_become_dead_letters(lake: ModuleType, tmp_path: Path, real: bool) -> None:
+    async with AsyncExitStack() as stack:
+        name_server = None
+        if real:
+            options = EmbeddedOptions(data_dir=tmp_path / "store", port=0, name_server_port=0)
+            name_server = stack.enter_context(EmbeddedServers.in_thread(options)).name_server_address
+        harness = await stack.enter_async_context(Harness(lake.app, name_server=name_server))
         assert (
             await harness.batch(lake.letters, [{"number": 1}, Message("orders", b"{}", keys=("k",)), Unreadable()]) == 1
         )
