@@ -23,6 +23,11 @@ Use = Literal["both", "batch", "stream"]
 
 OF_A_TABLE = "option."
 """How the options of a catalog's table begin among its properties, all of which Spark hands over."""
+NO_TABLE = (
+    "a topic is no table of a catalog, so there is no CREATE TABLE of it and no INSERT: in SQL it is read by CREATE "
+    "TEMPORARY VIEW name USING rocketmq OPTIONS (nameServer '...', topic '...'), and it is written by save() or "
+    "start() of a DataFrame's writer (saveAsTable() sends the rows as well, and leaves a name that leads to nothing)"
+)
 
 
 @dataclass(frozen=True)
@@ -54,11 +59,7 @@ class OptionTable:
         """The option of that name, in any case. Raises ValueError that says what may be meant."""
         lower = name.lower()
         if lower.startswith(OF_A_TABLE):
-            raise ValueError(
-                "a topic is no table of a catalog, so CREATE TABLE and saveAsTable() are refused: in SQL it is read by "
-                "CREATE TEMPORARY VIEW name USING rocketmq OPTIONS (nameServer '...', topic '...'), and written by "
-                "save() or start() of a DataFrame's writer, as there is no INSERT for it"
-            )
+            raise ValueError(NO_TABLE)
         by_name = {option.name.lower(): option for option in self.options}
         if lower in by_name:
             return by_name[lower]
@@ -75,6 +76,8 @@ class OptionTable:
 
     def read(self, given: Mapping[str, str]) -> OptionValues:
         """What is given, by the names of the options. Raises ValueError for a name that is none, and for a blank."""
+        if not given:  # Spark hands over none of those that a table of its catalog was made with
+            raise ValueError(f"{self.what} needs the option nameServer; {NO_TABLE}")
         values: dict[str, str] = {}
         for name, text in given.items():
             if name.lower() in self.sparks_own:

@@ -42,6 +42,7 @@ GONE = (Py4JError, OSError)
 """What is raised when the Java process does not answer any more."""
 
 PERMANENT = (ConfigurationError, CheckpointError, SessionLostError, AnalysisException, IllegalArgumentException)
+LONGEST_LINE, LONGEST_SENTENCE = 500, 3000  # characters of an error; ours say at their end what to do
 STOP_TIMEOUT = "spark.sql.streaming.stopTimeout"
 SHORTEST_STOP = 0.5  # seconds; Spark takes 0 for ever
 
@@ -190,4 +191,5 @@ def in_words(error: BaseException) -> str:
         return text.partition("\n")[0]
     raised = list(_RAISED.finditer(text))
     line = raised[-1][0] if raised else f"{type(error).__name__}: {text.partition(chr(10))[0]}"
-    return line if len(line) <= 500 else f"{line[:500]}..."
+    longest = LONGEST_SENTENCE if line.startswith("rocketbox.") else LONGEST_LINE
+    return line if len(line) <= longest else f"{line[:longest]}..."

@@ -159,6 +159,16 @@ def test_a_failed_function_dead_letters_nothing(spark: SparkSession, broker: Bro
     assert given.invalid == 0
 
 
+def test_dead_letters_are_written_in_a_thread_that_did_not_make_the_session(
+    spark: SparkSession, broker: Broker, topic: str
+) -> None:
+    """Spark looks for a data source in the session of the thread, which a new thread of Java does not have."""
+    rows = orders(spark, broker, topic, [b"a", b"b"])
+    spark._jvm.SparkSession.clearActiveSession()  # type: ignore[union-attr]
+    assert delivery(topic).dead_letter(rows, "it failed", Servers(broker.name_server)) == 2
+    assert sorted(letter.body for letter in dead_letters(broker, topic[-40:])) == [b"a", b"b"]
+
+
 def test_a_message_whose_body_could_not_be_read_goes_as_its_broker_has_it(
     spark: SparkSession, broker: Broker, topic: str
 ) -> None:

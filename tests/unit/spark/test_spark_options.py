@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -82,7 +83,10 @@ def test_a_place_is_a_word_a_time_or_an_offset_of_a_queue() -> None:
         ({"nameServer": "localhost"}, "option nameServer is 'localhost'; it must be host:port"),
         ({"failondataLos": "true"}, "has no option 'failondataLos'; did you mean failOnDataLoss?"),
         ({"xyz": "1"}, "has no option 'xyz'; there are nameServer, namespace,"),
-        ({"option.topic": "orders"}, "a topic is no table of a catalog, so CREATE TABLE and saveAsTable"),
+        (
+            {"option.topic": "orders"},
+            "a topic is no table of a catalog, so there is no CREATE TABLE of it and no INSERT",
+        ),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger is '0'; it must be a whole number above 0"),
         ({"rowsPerPartition": "many"}, "rowsPerPartition is 'many'; it must be a whole number above 0"),
         ({"commitOffsets": "yes"}, "commitOffsets is 'yes'; it must be true or false"),
@@ -178,7 +182,7 @@ def test_options_of_a_write_have_defaults_and_names_in_any_case() -> None:
         ({"kafka.delivery.timeout.ms": "1"}, "what Spark's Kafka sink calls so is sendTimeout here"),
         ({"kafka.acks": "all"}, "leave it out: a row is written when its broker has acknowledged it"),
         ({"path": "orders"}, "leave it out: the topic is said by the option topic"),
-        ({"option.topic": "orders"}, "there is no INSERT for it"),
+        ({"option.topic": "orders"}, "there is no CREATE TABLE of it and no INSERT"),
         ({"delayLevel": "0"}, "option delayLevel is '0'; it must be a whole number above 0"),
         ({"maxInFlight": "many"}, "option maxInFlight is 'many'; it must be a whole number above 0"),
         ({"maxInFlightBytes": "much"}, "option maxInFlightBytes is 'much': not a size such as"),
@@ -205,3 +209,10 @@ def test_what_spark_says_to_a_stream_is_no_option_of_a_write() -> None:
     assert WriteOptions({"nameServer": "h:1", "checkpointLocation": "/x", "queryName": ""}).topic is None
     with pytest.raises(ValueError, match="needs the option nameServer"):
         WriteOptions({"topic": "t"})
+
+
+@pytest.mark.parametrize("options", [SourceOptions, WriteOptions])
+def test_a_table_of_a_catalog_is_refused_with_what_there_is_instead(options: Any) -> None:
+    """As it comes by INSERT and by a name that saveAsTable() has left: without any option."""
+    with pytest.raises(ValueError, match=r"needs the option nameServer; a topic is no table .* and no INSERT"):
+        options({})

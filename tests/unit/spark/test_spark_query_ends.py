@@ -135,6 +135,8 @@ def test_an_error_is_told_in_one_line_by_what_was_raised_first() -> None:
     assert in_words(SessionLostError("submit it\nagain")) == "submit it"
     assert in_words(ArithmeticError("the sink is full")) == "ArithmeticError: the sink is full"
     assert len(in_words(ArithmeticError("x" * 5000))) < 600
+    told = f"rocketbox.spark.checkpoint.CheckpointError: {'queues differ; ' * 50}begin with another checkpoint"
+    assert in_words(PySparkException(f"Traceback:\n{told}\n")) == told, "what to do stands at its end"
 
 
 @pytest.mark.parametrize(
