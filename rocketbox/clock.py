@@ -8,6 +8,7 @@ Every wait of the library goes through a :class:`Clock`, so that a whole system 
 from __future__ import annotations
 
 import random as _random
+import secrets
 import time
 import uuid
 from contextlib import AbstractContextManager
@@ -16,6 +17,8 @@ from typing import Protocol
 import anyio
 
 __all__ = ["Clock", "RealClock", "chances_of"]
+
+SECRET_BYTES = 32
 
 
 class Clock(Protocol):
@@ -39,7 +42,12 @@ class Clock(Protocol):
         """Cancel the block when it takes longer than ``seconds``, and go on behind it."""
 
     def uuid(self) -> str:
-        """A random UUID (RFC 9562, version 4) as text."""
+        """A random UUID (RFC 9562, version 4) as text: no other is the same. It is no secret, as ``random`` is none:
+        who sees enough of what that gives can compute the rest, also what came before.
+        """
+
+    def secret(self) -> str:
+        """A key that nobody can guess, whatever else he has seen: 64 hexadecimal digits."""
 
 
 def chances_of(seed: int) -> _random.Random:
@@ -70,3 +78,6 @@ class RealClock:
 
     def uuid(self) -> str:
         return str(uuid.UUID(int=self.random.getrandbits(128), version=4))
+
+    def secret(self) -> str:
+        return secrets.token_hex(SECRET_BYTES)

@@ -49,7 +49,7 @@ class AccessControl:
         self.accounts = accounts
         self._needs = needs_by_code(cluster)
         self._clock = clock
-        self._nobody = SigningKey(clock.uuid())  # checked against where there is no account
+        self._nobody = SigningKey(clock.secret())  # checked against where there is no account
         self._shapes: dict[tuple[int, bytes, bytes, bytes], SendShape] = {}
         self._log = RareLog(_log)
         self.refused = 0
@@ -101,7 +101,9 @@ class AccessControl:
     def refusal(
         self, connection: Connection, request: RemotingCommand, needs: Iterable[Need]
     ) -> RemotingCommand | None:
-        """The refusal of a request that :meth:`guard` has let through, for what its handler has read in it."""
+        """The refusal of a request that :meth:`guard` has let through, for what its handler has read in it, or for what
+        was taken from its user meanwhile.
+        """
         fields: Fields = request.ext_fields
         host = _host(connection)
         access_key = fields.get(ACCESS_KEY)
@@ -109,7 +111,8 @@ class AccessControl:
             return None
         account = None if access_key is None else self.accounts.find(access_key)
         if account is None:  # it was deleted meanwhile
-            return self._refuse(connection, request, self.accounts.unsigned, "its user is gone")
+            remark = self.accounts.unsigned if access_key is None else self.accounts.wrong_signature(access_key)
+            return self._refuse(connection, request, remark, "its user is gone")
         return self._answer(connection, request, account, needs, host)
 
     def user_of(self, request: RemotingCommand) -> Account | None:

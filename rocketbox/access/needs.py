@@ -6,8 +6,9 @@ it has read. A test sends every code as every kind of user.
 
 Stricter than Apache's servers, which leave ways to topics and groups of others open: a pull, commit or send for a retry
 topic needs the right to *that* group (theirs: to any group that the request names); a message that is viewed or sent
-back needs the right to its own topic (theirs: to what the request says it is, or none); groups and lists of all topics
-need a right at all.
+back needs the right to its own topic (theirs: to what the request says it is, or none); topics in which the broker puts
+messages of all others aside need a right that names them (theirs: one to every topic does); groups and lists of all
+topics need a right at all.
 
 Source: Apache RocketMQ 5.x ``DefaultAuthorizationContextBuilder``, ``RocketMQAction`` and ``RocketMQResource`` of the
 request headers; 4.9.7 ``PlainAccessValidator``.

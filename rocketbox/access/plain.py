@@ -66,6 +66,8 @@ class PlainRights:
     def _owned(self, need: Need) -> Perm:
         if need.kind is Kind.GROUP:
             return self.group_perms.get(need.name, self.default_group_perm)
+        if need.by_name:
+            return self.topic_perms.get(need.name, Perm.DENY)
         if need.name in self.topic_perms or need.group is None:
             return self.topic_perms.get(need.name, self.default_topic_perm)
         owned = self.group_perms.get(need.group, self.default_group_perm)

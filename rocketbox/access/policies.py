@@ -39,6 +39,11 @@ class Resource:
         return self.name is None or (name.startswith(self.name) if self.prefix else name == self.name)
 
     @property
+    def is_literal(self) -> bool:
+        """Whether it is about one name."""
+        return self.name is not None and not self.prefix
+
+    @property
     def rank(self) -> tuple[int, int]:
         """How specific it is; more is more."""
         if self.kind is None:
@@ -100,10 +105,18 @@ class Policies:
     custom: tuple[PolicyEntry, ...] = ()
     default: tuple[PolicyEntry, ...] = ()
 
-    def find(self, kind: Kind, name: str, actions: Sequence[Action], host: str) -> PolicyEntry | None:
-        """The entry that counts. Of two alike, which one table cannot hold, the denial would."""
+    def find(
+        self, kind: Kind, name: str, actions: Sequence[Action], host: str, *, by_name: bool = False
+    ) -> PolicyEntry | None:
+        """The entry that counts, of those with this very name if ``by_name``. Of two alike, which one table cannot
+        hold, the denial would.
+        """
         for entries in (self.custom, self.default):
-            matching = [entry for entry in entries if entry.matches(kind, name, actions, host)]
+            matching = [
+                entry
+                for entry in entries
+                if entry.matches(kind, name, actions, host) and (entry.resource.is_literal or not by_name)
+            ]
             if matching:
                 return max(matching, key=lambda entry: (entry.resource.rank, not entry.allow))
         return None
@@ -139,7 +152,7 @@ class PolicyRights:
     policies: Policies
 
     def refusal(self, need: Need, host: str) -> str | None:
-        entry = self.policies.find(need.kind, need.name, need.actions, host)
+        entry = self.policies.find(need.kind, need.name, need.actions, host, by_name=need.by_name)
         if entry is None and need.group is not None:
             entry = self.policies.find(Kind.GROUP, need.group, (Action.SUB,), host)
         if entry is not None and entry.allow:

@@ -1,7 +1,8 @@
 """What a right is about: topics, groups and the cluster, and the actions on them.
 
 A retry topic is never a resource of its own, it is its group. A dead-letter topic is a topic that, where nothing is
-said of it, is its group too.
+said of it, is its group too. Topics in which a broker puts messages of all others aside are nobody's: rights to every
+topic, or to a prefix, are none to these.
 
 Source: Apache RocketMQ 5.x ``ResourceType``, ``Action``, ``Resource``.
 """
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from rocketbox.protocol.codes import DLQ_PREFIX, RETRY_PREFIX
+from rocketbox.protocol.codes import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, UNDELIVERED_TOPIC
 
 __all__ = ["ADMINISTRATION", "Action", "Kind", "Need", "group_need", "topic_need"]
 
@@ -39,6 +40,17 @@ class Action(Enum):
 
 ADMINISTRATION: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 
+OF_ALL_TOPICS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        UNDELIVERED_TOPIC,
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    }
+)
+"""Topics that hold messages of all others: delayed ones, those of consumers that try again, halves of transactions."""
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
@@ -51,6 +63,8 @@ class Need:
     name: str
     actions: tuple[Action, ...]
     group: str | None = None
+    by_name: bool = False
+    """Whether only rights count that name this very resource: who may read every topic but one would read that here."""
 
     @property
     def resource(self) -> str:
@@ -63,7 +77,7 @@ def topic_need(topic: str, *actions: Action, of_group: tuple[Action, ...] | None
     if topic.startswith(RETRY_PREFIX):
         return Need(Kind.GROUP, topic[len(RETRY_PREFIX) :], of_group or actions)
     group = topic[len(DLQ_PREFIX) :] if topic.startswith(DLQ_PREFIX) else None
-    return Need(Kind.TOPIC, topic, actions, group)
+    return Need(Kind.TOPIC, topic, actions, group, by_name=topic in OF_ALL_TOPICS)
 
 
 def group_need(group: str, *actions: Action) -> Need:

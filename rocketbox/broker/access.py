@@ -11,6 +11,8 @@ Source: Apache RocketMQ 4.9.7 ``AclFileWatchService``; 5.x ``AuthConfig``, ``Aut
 from __future__ import annotations
 
 import logging
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +55,11 @@ class PlainAclFile:
         label = str(self._path)
         try:
             self._seen = self._state()
+            if self._seen is not None and not self._path.is_file():  # reading a pipe would wait for who writes to it
+                what = f"the file of accounts {label} is no plain file"
+                raise ConfigurationError(Finding(what, label, "let acl-file name a plain_acl.yml"))
             with self._path.open("rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
                 data = file.read(LARGEST + 1)
             text = data.decode("utf-8-sig")
         except OSError as error:
@@ -62,7 +68,13 @@ class PlainAclFile:
         except UnicodeDecodeError as error:
             what = f"the file of accounts {label} is not UTF-8: byte {error.start}"
             raise ConfigurationError(Finding(what, label, "save it as UTF-8")) from None
-        return read_plain_acl(text, label)
+        table = read_plain_acl(text, label)
+        if mode & stat.S_IWOTH:
+            _log.warning(
+                "every user of this machine may change the file of accounts %s, and so give himself all rights; take "
+                "that from them (chmod o-w)", label,
+            )  # fmt: skip
+        return table
 
     async def watch(self) -> None:
         """Read it again when it has changed; what is wrong is told, and the table before stays."""
@@ -157,7 +169,7 @@ def server_access(options: BrokerOptions, clock: Clock) -> ServerAccess | None:
         raise ConfigurationError(findings)
     if not (options.acl_enable or options.authentication_enabled):
         return None
-    inner = _inner(options) or Credentials(access_key=INNER_NAME + clock.uuid(), secret_key=clock.uuid() + clock.uuid())
+    inner = _inner(options) or Credentials(access_key=INNER_NAME + clock.uuid(), secret_key=clock.secret())
     account = Account(inner.access_key, SigningKey(inner.secret_key), EVERYTHING)
     cluster = options.broker_cluster_name
     if options.acl_enable:

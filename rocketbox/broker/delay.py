@@ -33,7 +33,7 @@ from rocketbox.errors import (
     StoreStalledError,
 )
 from rocketbox.message import MessageExt
-from rocketbox.protocol.codes import SCHEDULE_TOPIC
+from rocketbox.protocol.codes import SCHEDULE_TOPIC, UNDELIVERED_TOPIC
 from rocketbox.protocol.loose_json import loads_loose
 from rocketbox.protocol.registration_bodies import DataVersion
 from rocketbox.protocol.stored_message import StoredMessage, decode_message
@@ -41,14 +41,12 @@ from rocketbox.protocol.tags import is_valid_name
 from rocketbox.rare_log import RareLog
 from rocketbox.tasks import Supervisor
 
-__all__ = ["UNDELIVERED_TOPIC", "DelayedDelivery", "record_of"]
+__all__ = ["DelayedDelivery", "record_of"]
 
 _log = logging.getLogger(__name__)
 
 DELIVERIES_FOR_EACH_VERSION = 200  # Apache's delayOffsetUpdateVersionStep
 BATCH = 32  # records read at once
-UNDELIVERED_TOPIC = "rmq_sys_UNDELIVERED"
-"""Where delayed messages go that cannot be delivered (a damaged or foreign REAL_TOPIC), as they were parked."""
 CORRECTION_MS = 1000  # a clock put right by less is an ordinary correction: nobody's delay ends because of it
 LONGEST_SLEEP = 10.0  # seconds; a clock that was put right meanwhile is looked at again
 RETRY_INTERVAL = 1.0  # seconds, while the store has no room

@@ -25,6 +25,7 @@ __all__ = [
     "SYSTEM_TOPIC_PREFIX",
     "TBW102",
     "TOOLS_GROUP",
+    "UNDELIVERED_TOPIC",
     "VERSION_3_4_9",
     "VERSION_4_9_4",
     "VERSION_4_9_7",
@@ -236,6 +237,8 @@ MASTER_ID = 0
 
 TBW102 = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+UNDELIVERED_TOPIC = "rmq_sys_UNDELIVERED"
+"""Where delayed messages go that cannot be delivered (a damaged or foreign REAL_TOPIC), as they were parked."""
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"

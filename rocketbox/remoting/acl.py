@@ -4,8 +4,9 @@ A request carries its user's AccessKey, the SecurityToken of keys that were lent
 
     base64(HMAC-SHA1(secret key, values of all ext fields by the order of their names, then the body))
 
-AccessKey and SecurityToken are among the signed, so that they come first (capitals sort before the header's small
-letters). What is added behind the signing is not signed and makes the request a wrong one: this hook is the last.
+How that is computed is ``signing``'s part, for those who check it too. AccessKey and SecurityToken are among the
+signed, so that they come first (capitals sort before the header's small letters). What is added behind the signing is
+not signed and makes the request a wrong one: this hook is the last.
 
 Fast path: of one producer's sends to one queue all values but time, properties and body are the same, and so is the
 state of the digest behind those that sort before the time. It is copied for each send, which costs 2.5 us instead
@@ -21,7 +22,6 @@ Source: Apache RocketMQ 5.x ``AclClientRPCHook``, ``AclUtils``, ``AclSigner``, `
 from __future__ import annotations
 
 import hashlib
-from binascii import b2a_base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,13 +30,19 @@ from typing import Final
 from rocketbox.errors import ConfigurationError, CredentialsError, Finding
 from rocketbox.protocol.command import RemotingCommand, decode_command, encode_ext_fields
 from rocketbox.protocol.prepared_sends import SendRequest, SendTemplate
+from rocketbox.remoting.signing import (
+    ACCESS_KEY,
+    SECURITY_TOKEN,
+    SIGNATURE,
+    SIGNATURE_CHARACTERS,
+    SigningKey,
+    signed_values,
+)
 
 __all__ = ["Credentials", "RequestSigner", "beginning_of"]
 
-ACCESS_KEY, SECURITY_TOKEN, SIGNATURE = "AccessKey", "SecurityToken", "Signature"
-_SIGNATURE_ENTRY: Final = encode_ext_fields({SIGNATURE: "x" * 28})[:-28]  # base64 of 20 bytes follows
-_BLOCK_BYTES = 64  # of SHA-1
-_INNER, _OUTER = bytes(each ^ 0x36 for each in range(256)), bytes(each ^ 0x5C for each in range(256))
+_SIGNATURE_ENTRY: Final = encode_ext_fields({SIGNATURE: "x" * SIGNATURE_CHARACTERS})[:-SIGNATURE_CHARACTERS]
+"""The signature itself follows."""
 _MOST_KEPT = 4096  # queues with kinds of sends; each takes about 1 KiB
 _NO_KEYS = "there are no keys yet to sign requests with; nothing was sent"
 _SHOWN = 4  # characters of an access key, of a short one half
@@ -122,12 +128,7 @@ class RequestSigner:
         token = credentials.security_token
         self._fields = {ACCESS_KEY: credentials.access_key} | ({SECURITY_TOKEN: token} if token is not None else {})
         self._entries = encode_ext_fields(self._fields) + _SIGNATURE_ENTRY
-        key = credentials.secret_key.encode()
-        if len(key) > _BLOCK_BYTES:
-            key = hashlib.sha1(key, usedforsecurity=False).digest()
-        key = key.ljust(_BLOCK_BYTES, b"\0")
-        self._inner = hashlib.sha1(key.translate(_INNER), usedforsecurity=False)
-        self._outer = hashlib.sha1(key.translate(_OUTER), usedforsecurity=False)
+        self._key = SigningKey(credentials.secret_key)
         self._prepared.clear()
         self.credentials = credentials
 
@@ -140,7 +141,7 @@ class RequestSigner:
             raise CredentialsError(_NO_KEYS)
         own = (SIGNATURE, ACCESS_KEY, SECURITY_TOKEN)  # of an earlier try, maybe with other keys
         fields = {name: value for name, value in command.ext_fields.items() if name not in own} | self._fields
-        command.ext_fields = {**fields, SIGNATURE: self._signature_of(fields, command.body).decode()}
+        command.ext_fields = {**fields, SIGNATURE: self._key.signature(_written(fields), command.body).decode()}
 
     def before_prepared(self, address: str, request: SendRequest) -> bytes:
         """The fields of a send, as entries."""
@@ -148,7 +149,7 @@ class RequestSigner:
             raise CredentialsError(_NO_KEYS)
         if request.added:  # of other hooks: they are signed too, wherever their names sort
             fields = {**decode_command(request.encode(0)[4:]).ext_fields, **self._fields}
-            return self._entries + self._signature_of(fields, request.body)
+            return self._entries + self._key.signature(_written(fields), request.body)
         prepared = self._prepared.get((request.template, request.numbers))
         if prepared is None:
             prepared = self._prepare(request)
@@ -157,34 +158,23 @@ class RequestSigner:
             b"%d%b%b%b%b"
             % (request.born_ms, prepared.behind_time, request.properties, prepared.behind_properties, request.body)
         )
-        return self._entries + self._signature(digest)
+        return self._entries + self._key.finish(digest)
 
     def after_response(self, address: str, code: int, response: RemotingCommand) -> None:
         """An answer is not signed."""
 
     def _prepare(self, request: SendRequest) -> _Prepared:
         fields = {**decode_command(request.encode(0)[4:]).ext_fields, **self._fields}
-        digest = self._inner.copy()
-        digest.update(_values(fields, "", "g"))
-        prepared = _Prepared(digest, _values(fields, "h", "i"), _values(fields, "j", "{"))
+        digest = self._key.begin()
+        digest.update(signed_values(_written(fields, "", "g")))
+        behind_time, behind_properties = _written(fields, "h", "i"), _written(fields, "j", "{")
+        prepared = _Prepared(digest, signed_values(behind_time), signed_values(behind_properties))
         if len(self._prepared) >= _MOST_KEPT:
             self._prepared.clear()
         self._prepared[request.template, request.numbers] = prepared
         return prepared
 
-    def _signature_of(self, fields: Mapping[str, str], body: bytes) -> bytes:
-        digest = self._inner.copy()
-        digest.update(_values(fields))
-        digest.update(body)
-        return self._signature(digest)
 
-    def _signature(self, digest: hashlib._Hash) -> bytes:
-        outer = self._outer.copy()
-        outer.update(digest.digest())
-        return b2a_base64(outer.digest(), newline=False)
-
-
-def _values(fields: Mapping[str, str], first: str = "", end: str = "\U0010ffff") -> bytes:
-    """The values by the order of their names, of those from ``first`` on and before ``end``; as they are written."""
-    names = sorted(name for name, value in fields.items() if first <= name < end and value is not None)
-    return "".join(fields[name] for name in names).encode("utf-8", "replace")
+def _written(fields: Mapping[str, str], first: str = "", end: str = "\U0010ffff") -> dict[str, str]:
+    """Those that are written, whose names sort from ``first`` on and before ``end``."""
+    return {name: value for name, value in fields.items() if first <= name < end and value is not None}

@@ -85,6 +85,10 @@ class VirtualClock:
     def uuid(self) -> str:
         return str(uuid.UUID(int=self.random.getrandbits(128), version=4))
 
+    def secret(self) -> str:
+        """The same in each run with the same seed, as all that this clock gives."""
+        return f"{self.random.getrandbits(256):064x}"
+
     # --- for who moves it --------------------------------------------------------------------------------------------
 
     @property

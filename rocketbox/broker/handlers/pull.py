@@ -10,6 +10,8 @@ import logging
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 
+from rocketbox.access.control import LONGEST_KEY
+from rocketbox.access.resources import Action, Need, group_need, topic_need
 from rocketbox.broker.context import BrokerContext
 from rocketbox.broker.filters import filter_bytes
 from rocketbox.broker.handlers.refused import Refused
@@ -27,6 +29,7 @@ from rocketbox.protocol.pull_frames import PullHead, PullReader, PullReplyTempla
 from rocketbox.protocol.tags import SubscriptionData, parse_subscription
 from rocketbox.rare_log import RareLog
 from rocketbox.remoting.connection import Connection, RequestHandler
+from rocketbox.remoting.signing import ACCESS_KEY
 
 __all__ = ["PullHandler"]
 
@@ -80,7 +83,8 @@ class _Pull:
 
         The fields that are kept are numbers, and names of what there is.
         """
-        self.request.keep_fields(_HELD_FIELDS)
+        signed = len(self.request.ext_fields.get(ACCESS_KEY, "")) <= LONGEST_KEY  # a longer one is nobody's
+        self.request.keep_fields((*_HELD_FIELDS, ACCESS_KEY) if signed else _HELD_FIELDS)
         if len(self.head.subscription or "") > SHORT_TEXT:
             self.head = dataclasses.replace(self.head, subscription=None)
 
@@ -103,6 +107,7 @@ class PullHandler:
             options.store.max_transfer_count_on_message_in_memory, options.store.max_transfer_count_on_message_in_disk
         )
         self._hold = context.held_pulls
+        self._refusal = context.refusal
         self._reader = PullReader()
         self._found = PullReplyTemplate(GetMessageStatus.FOUND.name)
 
@@ -202,6 +207,8 @@ class PullHandler:
                 answer = RemotingCommand.response(
                     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{held.group}] does not exist"
                 )
+            elif refusal := self._refusal(connection, pull.request, _pull_needs(held)):
+                answer = refusal  # what was allowed when it came is not any more
             elif connection.congested:
                 answer = _answer(ResponseCode.PULL_NOT_FOUND, self._nothing(held))
             else:
@@ -327,6 +334,10 @@ class PullHandler:
                 "the consumer's subscription not latest: a heartbeat with the newer one has not arrived",
             )
         return subscription
+
+
+def _pull_needs(held: HeldPull) -> tuple[Need, ...]:
+    return topic_need(held.topic, Action.SUB), group_need(held.group, Action.SUB)
 
 
 def _unreadable(error: Exception) -> RemotingCommand:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import anyio
@@ -203,3 +204,24 @@ async def test_who_is_trusted_by_address_needs_no_rights(text: str, tmp_path: Pa
         assert (await users.unsigned.broker(RequestCode.GET_ALL_TOPIC_CONFIG)).code == (
             0 if text.startswith("global") else 1
         )  # fmt: skip
+
+
+@pytest.mark.anyio
+async def test_a_file_that_would_be_waited_for_is_refused(tmp_path: Path) -> None:
+    """Reading a pipe would wait for ever for who writes to it."""
+    os.mkfifo(tmp_path / "acl.yml")
+    with anyio.fail_after(PATIENCE), pytest.raises(ConfigurationError, match="is no plain file"):
+        async with broker_with_access({"acl-enable": True, "acl-file": str(tmp_path / "acl.yml")}):
+            pass
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("mode", "told"), [(0o602, True), (0o644, False), (0o600, False)])
+async def test_who_else_may_change_the_file_is_told(
+    mode: int, told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "acl.yml"
+    file.write_text("")
+    file.chmod(mode)
+    async with broker_with_access({"acl-enable": True, "acl-file": str(file)}):
+        assert ("every user of this machine may change the file of accounts" in caplog.text) is told

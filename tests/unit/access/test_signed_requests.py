@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from rocketbox.access.accounts import Account
+from rocketbox.access.control import AccessControl
 from rocketbox.access.signed_sends import cut_send
 from rocketbox.protocol.codes import RequestCode, SerializeType
 from rocketbox.protocol.command import RemotingCommand, decode_command, encode_command, encode_ext_fields
@@ -105,13 +107,13 @@ async def test_the_quick_way_is_open_only_to_who_has_signed_over_the_connection(
     for _ in range(3):
         assert (await admin.send("T", properties=KEYS)).code == 0
     read: list[bool] = []
-    original = SigningKey.signature
+    original = AccessControl._authenticate
 
-    def counted(self: SigningKey, *arguments: Any) -> bytes:
+    def counted(self: AccessControl, *arguments: Any) -> Account | None:
         read.append(True)
         return original(self, *arguments)
 
-    monkeypatch.setattr(SigningKey, "signature", counted)
+    monkeypatch.setattr(AccessControl, "_authenticate", counted)
     assert (await admin.send("T", properties=KEYS)).code == 0
     assert read == []
     for user in (dataclasses.replace(ADMIN, secret_key="another"), keys_of("stranger")):

@@ -1,0 +1,159 @@
+"""Ways around what a user may: topics in which messages of others lie, rights that were taken away, guessed keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from random import Random
+
+import anyio
+import pytest
+
+from rocketbox.broker.access import server_access
+from rocketbox.broker.options import read_broker_options
+from rocketbox.clock import RealClock
+from rocketbox.protocol.codes import RequestCode as C
+from rocketbox.protocol.command import RemotingCommand
+from rocketbox.protocol.stored_message import decode_messages
+from tests.support.broker.access import ACL_2, ADMIN, UserWires, broker_with_access, keys_of, put_policy
+from tests.support.broker.in_memory import BrokerWire
+from tests.support.waiting import PATIENCE, until
+
+pytestmark = pytest.mark.anyio
+
+SCHEDULE, LEVEL = "SCHEDULE_TOPIC_XXXX", 18
+PLAIN_ACL = f"""
+accounts:
+- {{accessKey: {ADMIN.access_key}, secretKey: {ADMIN.secret_key}, admin: true}}
+- accessKey: curious
+  secretKey: {keys_of("curious").secret_key}
+  defaultTopicPerm: PUB|SUB
+  topicPerms: [secret=DENY]
+  groupPerms: [mine=SUB]
+"""
+
+
+@pytest.fixture
+async def users() -> AsyncIterator[UserWires]:
+    async with broker_with_access() as wires:
+        yield wires
+
+
+@pytest.fixture
+async def admin(users: UserWires) -> BrokerWire:
+    return await users.wire(ADMIN)
+
+
+@pytest.mark.parametrize("kind", ["ACL 1.0", "ACL 2.0"])
+async def test_delayed_messages_of_a_topic_are_read_by_who_may_read_it(kind: str, tmp_path: Path) -> None:
+    """Until they are due they lie beside those of all other topics: a right to every topic is none to these."""
+    (tmp_path / "plain_acl.yml").write_text(PLAIN_ACL)
+    plain: dict[str, object] = {"acl-enable": True, "acl-file": str(tmp_path / "plain_acl.yml")}
+    async with broker_with_access(plain if kind == "ACL 1.0" else None) as users:
+        admin = await users.wire(ADMIN)
+        if kind == "ACL 1.0":
+            curious = await users.wire(keys_of("curious"))
+        else:
+            curious = await users.new_user(
+                admin,
+                "curious",
+                ("*", "Pub,Sub,Get", "Allow"),
+                ("Topic:S*", "Pub,Sub,Get", "Allow"),
+                ("Topic:secret", "Pub,Sub,Get", "Deny"),
+                ("Group:mine", "Sub", "Allow"),
+            )
+        assert (await admin.send("secret", b"hidden", properties=f"KEYS\x01k\x02DELAY\x01{LEVEL}\x02")).code == 0
+        query = {"topic": SCHEDULE, "key": "k", "maxNum": 1, "beginTimestamp": 0, "endTimestamp": 1 << 60}
+        back = {"offset": 0, "group": "mine", "delayLevel": 1, "originTopic": "mine"}
+
+        async def answers(wire: BrokerWire) -> list[RemotingCommand]:
+            return [
+                await wire.pull(SCHEDULE, queue=LEVEL - 1, group="mine"),
+                await wire.broker(C.QUERY_MESSAGE, query),
+                await wire.broker(C.VIEW_MESSAGE_BY_ID, {"offset": 0}),
+                await wire.broker(C.CONSUMER_SEND_MSG_BACK, back),
+            ]
+
+        assert [answer.code for answer in await answers(admin)] == [0, 0, 0, 0], "these ways are there"
+        for refused in await answers(curious):
+            assert refused.code == (1 if kind == "ACL 1.0" else 16)
+            assert "SCHEDULE_TOPIC_XXXX" in (refused.remark or "")
+            assert b"hidden" not in refused.body
+
+
+async def test_who_is_given_that_topic_by_name_reads_it(users: UserWires, admin: BrokerWire) -> None:
+    await admin.send("secret", b"hidden", properties=f"DELAY\x01{LEVEL}\x02")
+    named = await users.new_user(admin, "named", (f"Topic:{SCHEDULE}", "Sub", "Allow"), ("Group:mine", "Sub", "Allow"))
+    assert (await named.pull(SCHEDULE, queue=LEVEL - 1, group="mine")).code == 0
+
+
+async def _disable(admin: BrokerWire) -> RemotingCommand:
+    body = json.dumps({"username": "consumer", "userStatus": "disable"}).encode()
+    return await admin.broker(C.AUTH_UPDATE_USER, {"username": "consumer"}, body)
+
+
+async def _delete(admin: BrokerWire) -> RemotingCommand:
+    return await admin.broker(C.AUTH_DELETE_USER, {"username": "consumer"})
+
+
+async def _deny_topic(admin: BrokerWire) -> RemotingCommand:
+    return await put_policy(admin, "consumer", "Topic:orders", "Sub", "Deny")
+
+
+async def _deny_group(admin: BrokerWire) -> RemotingCommand:
+    return await put_policy(admin, "consumer", "Group:board", "Sub", "Deny")
+
+
+async def _change_password(admin: BrokerWire) -> RemotingCommand:
+    body = json.dumps({"username": "consumer", "password": "another-secret"}).encode()
+    return await admin.broker(C.AUTH_UPDATE_USER, {"username": "consumer"}, body)
+
+
+@pytest.mark.parametrize(
+    ("take_away", "code", "remark"),
+    [
+        (_disable, 16, "check signature failed."),
+        (_delete, 16, "check signature failed."),
+        (_deny_topic, 16, "User:consumer has no permission to access Topic:orders"),
+        (_deny_group, 16, "User:consumer has no permission to access Group:board"),
+        (_change_password, 0, "FOUND"),  # it was signed with what was right then, by who may still
+    ],
+)
+async def test_a_pull_on_hold_brings_nothing_to_who_may_not_any_more(
+    users: UserWires,
+    admin: BrokerWire,
+    take_away: Callable[[BrokerWire], Awaitable[RemotingCommand]],
+    code: int,
+    remark: str,
+) -> None:
+    consumer = await users.new_user(
+        admin, "consumer", ("Topic:orders", "Sub", "Allow"), ("Group:board", "Sub", "Allow")
+    )
+    assert (await admin.send("orders", b"before")).code == 0
+    answers: list[RemotingCommand] = []
+
+    async def pull() -> None:
+        answers.append(await consumer.pull("orders", offset=1, group="board", suspend_ms=round(PATIENCE * 1000)))
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pull)
+            await until(lambda: users.broker.held_pulls.waiting("orders", 0, "board") == 1)
+            assert (await take_away(admin)).code == 0
+            assert (await admin.send("orders", b"after")).code == 0
+    assert answers[0].code == code
+    assert (answers[0].remark or "").startswith(remark)
+    assert [message.body for message in decode_messages(answers[0].body)] == ([b"after"] if code == 0 else [])
+
+
+def test_the_servers_own_keys_do_not_follow_from_what_anybody_sees() -> None:
+    """Of the chances that choose queues and ids, whoever sees enough can compute what came before."""
+    settings: Mapping[str, object] = ACL_2
+    options = read_broker_options(settings, store_path_root_dir=Path("/store"), listen_port=0)
+    keys = set()
+    for _ in range(2):
+        access = server_access(options, RealClock(Random(1)))
+        assert access is not None
+        keys.add(access.inner.secret_key)
+    assert len(keys) == 2
