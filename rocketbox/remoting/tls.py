@@ -11,6 +11,7 @@ own defaults trust everybody).
 from __future__ import annotations
 
 import errno
+import re
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -39,6 +40,8 @@ __all__ = [
 ]
 
 MAX_FILE_BYTES: Final = 4 << 20  # of certificates or keys; the bundles of whole systems have 300 KiB
+
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[\x20-\x7e\s]*?-----END CERTIFICATE-----")
 
 Named = Callable[[str], str]
 
@@ -164,14 +167,15 @@ def server_context(options: ServerTlsOptions, named: Named = str) -> ssl.SSLCont
 def loopback_client_context(options: ServerTlsOptions) -> ssl.SSLContext:
     """For a server's connections to another one with the same files: it trusts this certificate and no other.
 
-    Its name does not matter, for no other server has its key. Raises ConfigurationError.
+    Its name does not matter, for no other server has its key; of the CAs behind it in its file, which others have
+    theirs of too, none is trusted. Raises ConfigurationError.
     """
     assert options.cert_path is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _harden(context)
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    problems = [*_load_trusted(context, "cert_path", options.cert_path)]
+    problems = [*_load_trusted(context, "cert_path", options.cert_path, first_alone=True)]
     problems += _load_pair(context, _server_pair(options))
     return _raised(context, problems, str)
 
@@ -299,13 +303,17 @@ def _unreadable(option: str, path: Path) -> Iterator[_Problem]:
         yield _Problem(option, f" is {path}, which cannot be read: {reason}", fix)
 
 
-def _load_trusted(context: ssl.SSLContext, option: str, path: Path) -> Iterator[_Problem]:
+def _load_trusted(context: ssl.SSLContext, option: str, path: Path, *, first_alone: bool = False) -> Iterator[_Problem]:
     problems = list(_unreadable(option, path))
     yield from problems
     if not problems:
         try:
-            context.load_verify_locations(cafile=path)
-        except ssl.SSLError:
+            if first_alone:
+                found = _CERTIFICATE.search(path.read_bytes())
+                context.load_verify_locations(cadata=ssl.PEM_cert_to_DER_cert(found[0].decode() if found else ""))
+            else:
+                context.load_verify_locations(cafile=path)
+        except (ssl.SSLError, ValueError):
             yield _Problem(option, f" is {path}, which holds no certificate in PEM form", "write the path of one")
         except OSError as error:
             what = f" is {path}, which cannot be read: {error.strerror or error}"

@@ -256,6 +256,25 @@ async def test_servers_with_the_same_files_speak_to_each_other(place: Place, ca:
             await client.request(server.address, RemotingCommand.request(ECHO), timeout=PATIENCE)
 
 
+def chained(made: Certificate) -> Certificate:
+    """With its CA behind it, as those that issue certificates hand them out."""
+    return Certificate(made.certificate + authority().certificate, made.key)
+
+
+async def test_the_cas_behind_a_certificate_do_not_let_others_in(place: Place) -> None:
+    """Others have certificates of the same CA, in files of the same form."""
+    own = place.server_options(chained(certificate()))
+    other = write(place.folder, "other", chained(certificate(nth=1)))
+    network = TcpNetwork(streams=place.streams, tls=LoopbackTls(own))
+    async with RemotingClient(clock=RealClock(), network=network) as client:
+        async with place.serve(own) as server:
+            answer = await client.request(server.address, RemotingCommand.request(ECHO, {}, b"x"), timeout=PATIENCE)
+            assert answer.body == b"x"
+        async with place.serve(replace(own, cert_path=other[0], key_path=other[1])) as server:
+            with pytest.raises(ConnectError, match="its TLS certificate is not accepted"):
+                await client.request(server.address, RemotingCommand.request(ECHO), timeout=PATIENCE)
+
+
 # --- renewed files ---------------------------------------------------------------------------------------------------
 
 
