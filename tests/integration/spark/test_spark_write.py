@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it has no types
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as f
 
@@ -207,4 +209,20 @@ def test_a_thread_that_did_not_make_the_session_may_write(spark: SparkSession, b
     spark._jvm.SparkSession.clearActiveSession()  # type: ignore[union-attr]
     session = create_session("another thread's", {})
     write(session.range(0, 2, 1, 1).selectExpr("format_string('%d', id) AS body"), broker, topic=topic)
+    assert sorted(bytes(row.body) for row in read(spark, broker, topic)) == [b"0", b"1"]
+
+
+def test_a_thread_of_ones_own_may_write_once_it_has_made_a_frame(
+    spark: SparkSession, broker: Broker, topic: str
+) -> None:
+    frame = spark.range(0, 2, 1, 1).selectExpr("format_string('%d', id) AS body")
+
+    def work() -> None:
+        with pytest.raises(Py4JJavaError, match="DATA_SOURCE_NOT_FOUND"):
+            write(frame, broker, topic=topic)
+        spark.createDataFrame([(1,)], "number int")
+        write(frame, broker, topic=topic)
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(work).result()
     assert sorted(bytes(row.body) for row in read(spark, broker, topic)) == [b"0", b"1"]

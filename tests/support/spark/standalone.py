@@ -140,7 +140,11 @@ def rows_in(folder: Path) -> Counter[tuple[str, int, int]]:
     import pyarrow.parquet as pq
 
     rows: Counter[tuple[str, int, int]] = Counter()
-    files: Sequence[Path] = [file for file in sorted(folder.glob("**/*.parquet")) if "_temporary" not in file.parts]
+    files: Sequence[Path] = [
+        file
+        for file in sorted(folder.glob("**/*.parquet"))
+        if not any(part.startswith(("_", ".")) for part in file.relative_to(folder).parts)  # as readers of Spark do
+    ]
     for file in files:
         table = pq.ParquetFile(file).read(["broker_name", "queue_id", "queue_offset"])
         rows.update(zip(*(column.to_pylist() for column in table.columns), strict=True))
