@@ -14,15 +14,12 @@ import logging
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from rocketbox.loops import callbacks_in_asyncio
 from rocketbox.rare_log import RareLog
-from rocketbox.remoting.connection import Connection
+from rocketbox.remoting.connection import Connection, Opened
 from rocketbox.waiters import Waiter
-
-if TYPE_CHECKING:
-    from rocketbox.remoting.network import Opened
 
 __all__ = ["AsyncioDriver", "accept", "connect", "is_running", "why_lost"]
 

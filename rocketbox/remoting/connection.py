@@ -45,6 +45,7 @@ from rocketbox.remoting.waiting_line import WaitingLine
 __all__ = [
     "Connection",
     "Driver",
+    "Opened",
     "RemotingOptions",
     "RequestGuard",
     "RequestHandler",
@@ -651,6 +652,10 @@ class Connection:
         if self._congested:
             return TooManyRequestsError(f"bytes on their way to {self.remote_address}", self._max_output_bytes)
         return TooManyRequestsError(f"requests in flight to {self.remote_address}", self._max_waiters)
+
+
+Opened = Callable[[Driver, Any, Any], Connection]
+"""Makes the connection above a driver, given the names of both its sockets as ``socket.getsockname`` tells them."""
 
 
 def _name(what: str | int) -> str:

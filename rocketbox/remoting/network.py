@@ -24,7 +24,7 @@ from anyio.streams.stapled import StapledObjectStream
 from rocketbox.clock import RealClock
 from rocketbox.remoting import asyncio_driver
 from rocketbox.remoting.asyncio_driver import AsyncioDriver
-from rocketbox.remoting.connection import Connection, Driver
+from rocketbox.remoting.connection import Connection, Opened
 from rocketbox.remoting.stream_driver import ByteStream, StreamDriver
 from rocketbox.remoting.tls import HandshakeError
 from rocketbox.remoting.tls_driver import AcceptedTlsDriver, ConnectingTlsDriver
@@ -36,16 +36,12 @@ __all__ = [
     "Listener",
     "MemoryNetwork",
     "Network",
-    "Opened",
     "TcpNetwork",
     "format_address",
     "parse_address",
     "reason_of",
     "without_tcp",
 ]
-
-Opened = Callable[[Driver, Any, Any], Connection]
-"""Makes the connection above a driver, given the names of both its sockets as ``socket.getsockname`` tells them."""
 
 
 class Listener(Protocol):

@@ -27,8 +27,7 @@ from rocketbox.remoting.tls_files import ClientTls, LoopbackTls, ServerTls
 from rocketbox.remoting.tls_session import FIRST_BYTE, TlsSession
 
 if TYPE_CHECKING:
-    from rocketbox.remoting.connection import Connection
-    from rocketbox.remoting.network import Opened
+    from rocketbox.remoting.connection import Connection, Opened
 
 __all__ = ["AcceptedTlsDriver", "ConnectingTlsDriver"]
 

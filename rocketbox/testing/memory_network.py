@@ -10,7 +10,8 @@ from weakref import WeakSet
 
 import anyio
 
-from rocketbox.remoting.network import Listener, MemoryNetwork, Opened
+from rocketbox.remoting.connection import Opened
+from rocketbox.remoting.network import Listener, MemoryNetwork
 from rocketbox.remoting.stream_driver import ByteStream
 from rocketbox.tasks import Supervisor
 

@@ -43,8 +43,8 @@ from rocketbox.protocol.bodies import BrokerData, QueueData, TopicRouteData, enc
 from rocketbox.protocol.codes import RequestCode
 from rocketbox.protocol.command import RemotingCommand, encode_ext_fields, encode_response
 from rocketbox.protocol.framing import FrameReader
-from rocketbox.remoting.connection import Connection
-from rocketbox.remoting.network import Listener, Opened
+from rocketbox.remoting.connection import Connection, Opened
+from rocketbox.remoting.network import Listener
 from rocketbox.tasks import Supervisor
 from rocketbox.template import JsonMessageConverter
 from rocketbox.waiters import Waiter

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from rocketbox.remoting.connection import Connection
-from rocketbox.remoting.network import Listener, Opened
+from rocketbox.remoting.connection import Connection, Opened
+from rocketbox.remoting.network import Listener
 from rocketbox.tasks import Supervisor
 from rocketbox.waiters import Waiter
 

@@ -22,8 +22,8 @@ from rocketbox.protocol.codes import SerializeType
 from rocketbox.protocol.command import RemotingCommand, encode_ext_fields
 from rocketbox.protocol.prepared_sends import SendRequest, SendTemplate
 from rocketbox.remoting.client import RemotingClient
-from rocketbox.remoting.connection import Connection, RemotingOptions, RequestHandler
-from rocketbox.remoting.network import Listener, MemoryNetwork, Opened, format_address, parse_address
+from rocketbox.remoting.connection import Connection, Opened, RemotingOptions, RequestHandler
+from rocketbox.remoting.network import Listener, MemoryNetwork, format_address, parse_address
 from rocketbox.remoting.server import ListenError, RemotingServer
 from rocketbox.tasks import Supervisor
 from tests.support.clocks import VirtualClock, settle

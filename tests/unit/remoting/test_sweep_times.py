@@ -11,8 +11,8 @@ import pytest
 from rocketbox.errors import ConnectError, RequestTimeoutError, TooManyRequestsError
 from rocketbox.protocol.command import RemotingCommand
 from rocketbox.remoting.client import RemotingClient
-from rocketbox.remoting.connection import Connection, RemotingOptions
-from rocketbox.remoting.network import MemoryNetwork, Opened
+from rocketbox.remoting.connection import Connection, Opened, RemotingOptions
+from rocketbox.remoting.network import MemoryNetwork
 from rocketbox.remoting.server import RemotingServer
 from rocketbox.tasks import Supervisor
 from tests.support.clocks import VirtualClock
