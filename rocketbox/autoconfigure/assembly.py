@@ -170,6 +170,7 @@ def assemble(
             raise
         settings = error.settings or load(settings_models(()), modules, home, launch, config)
         lacking, wrong_settings = (), error.findings
+    settings.names_shown.update((name, "rocketbox", "rocketmq"))
     properties: RocketMQProperties = settings.get("rocketmq")
     own: RocketBoxProperties = settings.get("rocketbox")
     of_all_clients = own.client.values()
@@ -179,7 +180,7 @@ def assemble(
         launch.machine,
         lambda key: _where(settings, key),
         cached_bytes,
-        LentSecrets(settings.lent),
+        LentSecrets(settings.lent, settings.is_public),
         of_all_clients,
     )
     clients = PlannedClients()

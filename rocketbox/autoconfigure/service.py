@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from rocketbox.autoconfigure.machine import Machine
 from rocketbox.boot.marks import Qualifier
-from rocketbox.client import ClientOptions, MQClientInstance, Producer
+from rocketbox.client import ClientOptions, Credentials, MQClientInstance, Producer
 from rocketbox.client.cached_bytes import CachedBytes
 from rocketbox.clock import Clock
 from rocketbox.template import MessageConverter
@@ -28,14 +28,16 @@ class LentSecrets:
     ``changed`` is called behind each change.
     """
 
-    def __init__(self, shown_nowhere: set[str]) -> None:
+    def __init__(self, shown_nowhere: set[str], is_public: Callable[[str], bool] = lambda user: False) -> None:
         self.changed: list[Callable[[], None]] = []
+        self._is_public = is_public
         self._shown_nowhere = shown_nowhere
         self._of: dict[object, deque[frozenset[str]]] = {}
 
-    def put(self, owner: object, secrets: Iterable[str]) -> None:
-        """Keep these from being shown, from now on."""
-        self._of.setdefault(owner, deque(maxlen=KEPT_SETS)).append(frozenset(secrets))
+    def put(self, owner: object, secrets: Iterable[str], *, user: str | None = None) -> None:
+        """Keep these from being shown, from now on; ``user`` among them not where it ``is_public``."""
+        shown = {user} if user is not None and self._is_public(user) else set()
+        self._of.setdefault(owner, deque(maxlen=KEPT_SETS)).append(frozenset(secrets) - shown)
         self._shown_nowhere.clear()
         self._shown_nowhere.update(*(each for sets in self._of.values() for each in sets))
         for tell in self.changed:
@@ -73,8 +75,12 @@ class Service:
             cached_bytes=self.cached_bytes,
         )
         if instance.keys is not None:
-            instance.keys.on_renewed.append(lambda keys: self.lent_secrets.put(instance, keys.secrets))
+            instance.keys.on_renewed.append(partial(self._put_lent, instance))
         return instance
+
+    def _put_lent(self, instance: MQClientInstance, keys: Credentials) -> None:
+        is_alone = keys.access_key not in (keys.secret_key, keys.security_token)
+        self.lent_secrets.put(instance, keys.secrets, user=keys.access_key if is_alone else None)
 
     @property
     def folder(self) -> Path:

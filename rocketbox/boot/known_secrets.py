@@ -6,7 +6,7 @@ Which values are secret is decided in ``boot.secrets``, how they are replaced in
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -19,6 +19,7 @@ from rocketbox.boot.secrets import (
     credentials_within,
     is_guessable,
     is_secret,
+    names_a_user,
     secret_values,
     secrets_in,
 )
@@ -33,10 +34,15 @@ MIN_SECRET = 6  # what is short and only lies among secrets, such as "true", wou
 class KnownSecrets:
     """What is looked for in text before it is shown, and what is not because everybody sees it anyway."""
 
-    def __init__(self, entries: Collection[Entry], models: Mapping[str, BaseModel], texts: Texts) -> None:
+    def __init__(
+        self, entries: Collection[Entry], models: Mapping[str, BaseModel], texts: Texts, names: Iterable[str] = ()
+    ) -> None:
         self._texts = texts
-        self._public = frozenset(_public(entries))
-        found = {text for entry in entries for text in self._of_entry(entry)}
+        self._public = frozenset(_public(entries)).union(names)
+        users = {text for entry in entries if names_a_user(entry.path) for text in self._of_entry(entry)}
+        found = {text for entry in entries if not names_a_user(entry.path) for text in self._of_entry(entry)}
+        self._users_in_public = (users & self._public) - found
+        found |= users
         for model in models.values():  # defaults, and what validators made of what was written
             found.update(secret_values(model))
             found.update(credentials_within(model))
@@ -47,8 +53,13 @@ class KnownSecrets:
         """Those that were found, and those of variables that have been asked for since."""
         return self._secrets | set(self._hidden(self._texts.secrets))
 
+    def is_public(self, user: str) -> bool:
+        """Whether a user has a name that everybody sees anyway: to hide it would hide that in every line."""
+        return user in self._public
+
     def _hidden(self, found: Any) -> Iterator[str]:
-        return (text for text in found if not is_guessable(text, self._public))
+        shown = self._users_in_public
+        return (text for text in found if text not in shown and not is_guessable(text, self._public))
 
     def _of_entry(self, entry: Entry) -> Iterator[str]:
         for raw in secrets_in(entry.path, entry.shape, entry.raw):

@@ -25,6 +25,7 @@ __all__ = [
     "has_secret_name",
     "is_guessable",
     "is_secret",
+    "names_a_user",
     "secret_values",
     "secrets_in",
     "secrets_of",
@@ -58,6 +59,7 @@ _ON_ITS_OWN = (
     re.compile(r"\b(eyJ[\w-]{6,}\.[\w-]{6,}\.[\w-]*)"),  # a JWT
     re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z))", re.DOTALL),
 )
+_USER_NAME = re.compile(r"access[-_.]?key([-_.]?id)?", re.IGNORECASE)
 _DEFAULT = re.compile(r"\$\{([^:{}]+):([^${}]+)\}")
 _NAMES_A_FILE = re.compile(r"[-_.](?:file|FILE|path|PATH)$|[a-z](?:File|Path)$")
 _FOLDERS = ("PWD", "OLDPWD")  # the shell's
@@ -69,6 +71,11 @@ def has_secret_name(name: str) -> bool:
     if name in _FOLDERS or _NAMES_A_FILE.search(name):
         return False
     return bool(_SECRET_NAME.search(name) or _LAST_WORD.search(name))
+
+
+def names_a_user(path: Sequence[str]) -> bool:
+    """Whether a key is one of a pair that says whose the other one, the secret one, is: ``access-key``."""
+    return bool(path) and bool(_USER_NAME.fullmatch(path[-1]))
 
 
 def is_secret(path: Sequence[str], shape: Shape | None, raw: Raw | None = None) -> bool:

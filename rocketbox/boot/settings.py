@@ -52,6 +52,8 @@ class Settings:
     _history: Mapping[tuple[str, ...], Sequence[Entry]]
     lent: set[str] = field(default_factory=set)
     """Further texts that must never be shown, as long as they are in here: secrets that come while it is in use."""
+    names_shown: set[str] = field(default_factory=set)
+    """Names that stand in every log, such as the application's: put here before the first secret is looked for."""
 
     def __repr__(self) -> str:  # no values: some are secrets
         return f"Settings(profiles={self.profiles}, files={[file_label(file) for file in self.files]})"
@@ -144,7 +146,11 @@ class Settings:
 
     @cached_property
     def _known_secrets(self) -> KnownSecrets:
-        return KnownSecrets(list(self.written), self.models, self.texts)
+        return KnownSecrets(list(self.written), self.models, self.texts, self.names_shown)
+
+    def is_public(self, user: str) -> bool:
+        """Whether the name of a user is one that everybody sees anyway, such as that of a producer's group."""
+        return self._known_secrets.is_public(user)
 
     def _path(self, key: str) -> tuple[str, ...]:
         located = self.schema.locate(split_key(key))

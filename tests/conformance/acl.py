@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import anyio
@@ -20,6 +20,7 @@ from rocketbox.client.api.answers import ask
 from rocketbox.errors import AccessDeniedError
 from rocketbox.protocol.command import RemotingCommand
 from tests.conformance.apache import ROOT, ApacheServers, apache_servers, home
+from tests.conformance.secured import TlsFiles
 
 __all__ = ["ADMIN", "AclServers", "May", "acl_servers", "documented"]
 
@@ -76,8 +77,9 @@ def documented(purpose: str) -> May:
 class AclServers:
     """Servers with access control, whose users may be changed while they run."""
 
-    def __init__(self, servers: ApacheServers, plain_acl: Path | None) -> None:
+    def __init__(self, servers: ApacheServers, plain_acl: Path | None, administrator: ClientOptions) -> None:
         self.name_server = servers.name_server
+        self._administrator = administrator
         self._broker = servers.broker
         self._plain_acl = plain_acl
         self._accounts: dict[str, dict[str, object]] = {}
@@ -100,7 +102,7 @@ class AclServers:
                    for resource, actions in may.policies.items()]  # fmt: skip
         subject = f"User:{user.access_key}"
         acl = {"subject": subject, "policies": [{"policyType": "Custom", "entries": entries}]}
-        async with MQClientInstance(self.name_server, options=ClientOptions(credentials=ADMIN)) as instance:
+        async with MQClientInstance(self.name_server, options=self._administrator) as instance:
             for code, fields, body in (
                 (UPDATE_USER if known else CREATE_USER, {"username": user.access_key}, who),
                 *([(UPDATE_ACL if known else CREATE_ACL, {"subject": subject}, acl)] if entries else []),
@@ -141,15 +143,20 @@ def plain_acl(accounts: Iterable[Mapping[str, object]]) -> str:
 
 
 @contextmanager
-def acl_servers(folder: Path, version: str, **settings: str) -> Iterator[AclServers]:
-    """A name server and broker of a version on which nobody but ADMIN may do anything."""
+def acl_servers(folder: Path, version: str, *, tls: TlsFiles | None = None, **settings: str) -> Iterator[AclServers]:
+    """A name server and broker of a version on which nobody but ADMIN may do anything; with TLS alone, if any."""
     home(folder)
+    java_options = tls.java_options if tls is not None else ()
+    administrator = replace(tls.client_options if tls is not None else ClientOptions(), credentials=ADMIN)
     if version.startswith("4."):
         file = folder / "conf" / "plain_acl.yml"
         file.write_text(plain_acl(()))
-        with apache_servers(folder, version, aclEnable="true", **settings) as servers:
-            yield AclServers(servers, file)
+        with apache_servers(folder, version, java_options=java_options, aclEnable="true", **settings) as servers:
+            yield AclServers(servers, file, administrator)
         return
     (folder / "conf" / "tools.yml").write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
-    with apache_servers(folder, version, authConfigPath=folder / "auth", **ACL_2, **settings) as servers:
-        yield AclServers(servers, None)
+    auth = folder / "auth"
+    with apache_servers(
+        folder, version, java_options=java_options, authConfigPath=auth, **ACL_2, **settings
+    ) as servers:
+        yield AclServers(servers, None, administrator)

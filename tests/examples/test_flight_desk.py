@@ -13,8 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import yaml
+
+from rocketbox.cli.secure import make_secured
+from starter_examples import flight_desk
 
 SECONDS = 280
+SERVERS_USER = "rocketbox.embedded.init-authentication-user"
 COMMAND = ("-m", "starter_examples.flight_desk")
 FIRST_2000 = {
     "sent": 2000,
@@ -100,6 +105,25 @@ def test_a_namespace_is_one_line_of_settings(tmp_path: Path) -> None:
     tables = json.loads((tmp_path / ".rocketbox" / "flight-desk" / "store" / "config" / "topics.json").read_text())
     topics = {name for name in tables["topicConfigTable"] if "departures" in name or "alerts" in name}
     assert topics == {"team%departures", "team%alerts"}
+
+
+@pytest.mark.spark
+def test_tls_keys_and_a_namespace_are_a_matter_of_settings(tmp_path: Path) -> None:
+    made = yaml.safe_load(make_secured(tmp_path / "secure", [], user="flight-desk"))
+    settings = yaml.safe_load((Path(flight_desk.__path__[0]) / "rocketbox.yaml").read_text())
+    del made["rocketmq"]["name-server"]
+    settings["rocketmq"] |= {**made["rocketmq"], "namespace": "team"}
+    settings["rocketbox"]["embedded"] |= made["rocketbox"].pop("embedded")
+    settings["rocketbox"] |= made["rocketbox"]
+    (tmp_path / "secured.yaml").write_text(yaml.safe_dump(settings))
+    job = Job(tmp_path, environment={"ROCKETBOX_CONFIG": str(tmp_path / "secured.yaml")})
+    assert job.finish() == 0, job.output
+    assert without("redelivered", job.counts) == {**FIRST_2000, **LAKE}
+    secret = str(json.loads((tmp_path / "secure" / "server-secrets" / SERVERS_USER).read_text())["password"]).encode()
+    kept = tmp_path / ".rocketbox" / "flight-desk"
+    told = {path.relative_to(kept) for path in kept.rglob("*") if path.is_file() and secret in path.read_bytes()}
+    assert secret.decode() not in job.output
+    assert told == {Path("store", "config", "authUsers.json")}  # of the embedded broker itself
 
 
 @pytest.mark.spark

@@ -247,3 +247,36 @@ def test_users_show_no_key(tmp_path: Path) -> None:
     bean = CredentialsBean("vault", lambda: CredentialsFile(tmp_path))
     assert repr(bean) == "CredentialsBean(label='vault')"
     assert repr(CredentialsFile("keys")) == "CredentialsFile('keys')"
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown", "hidden"),
+    [
+        ("rocketmq: {access-key: gate-no-7, secret-key: hunter2, producer.group: gate-no-7}\n", "gate-no-7", "hunter2"),
+        ("rocketmq: {access-key: desk, secret-key: hunter2}\n", "desk", "hunter2"),  # the application's own name
+        ("rocketmq: {access-key: rocketbox, secret-key: hunter2}\n", "rocketbox", "hunter2"),
+        (
+            "rocketmq: {access-key: '${GATE_KEY:gate-no-7}', secret-key: hunter2, producer.group: gate-no-7}\n",
+            "gate-no-7", "hunter2",
+        ),
+        ("rocketmq: {access-key: unheard-of, secret-key: hunter2}\n", "hunter3", "unheard-of"),
+        (
+            "rocketmq: {access-key: gate-no-7, secret-key: gate-no-7, producer.group: gate-no-7}\n",
+            "hunter2", "gate-no-7",
+        ),
+    ],
+)  # fmt: skip
+def test_a_user_whose_name_everybody_sees_does_not_make_logs_unreadable(
+    service: ServiceMaker, settings: str, shown: str, hidden: str
+) -> None:
+    secrets = look(service, "rocketmq.name-server: ns:9876\n" + settings, "").settings.secrets
+    assert shown not in secrets
+    assert hidden in secrets
+
+
+def test_a_user_of_lent_keys_may_have_a_name_that_everybody_sees() -> None:
+    shown_nowhere: set[str] = set()
+    lent = LentSecrets(shown_nowhere, lambda user: user == "desk")
+    lent.put("one", {"desk", "hunter2"}, user="desk")
+    lent.put("two", {"unheard-of", "hunter3"}, user="unheard-of")
+    assert shown_nowhere == {"hunter2", "unheard-of", "hunter3"}
