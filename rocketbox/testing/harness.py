@@ -36,7 +36,7 @@ from rocketbox.testing.listened import Listened
 from rocketbox.testing.loop_turns import LoopTurns
 from rocketbox.testing.memory_world import MemoryWorld
 from rocketbox.testing.missed_settings import missed_settings
-from rocketbox.testing.observer import Observer, thread_started
+from rocketbox.testing.observer import Observer, in_thread_of_pool, submitted_to_pool, thread_started
 from rocketbox.testing.pace import Pace
 from rocketbox.testing.real_world import RealPace, RealWorld
 from rocketbox.testing.records import Call, DeadLetter, Outcome, Sent, SentMessages, shown
@@ -275,7 +275,8 @@ class Harness:
     async def _run(self) -> None:
         config, profiles, settings, beans, hooks = self._launch
         said = Launch(config, profiles, (), settings, beans, hooks=hooks)
-        with pools_started() as pools, telling_of_threads(thread_started):
+        telling = telling_of_threads(thread_started, submitted_to_pool, in_thread_of_pool)
+        with pools_started() as pools, telling:
             self._seen.pools = pools
             try:
                 async with self._in_world.launch(said, self._failing) as launch, self.app.launched(launch):
@@ -536,8 +537,8 @@ class Harness:
         Time moves only where a handler waits for it, as one does whose send is not answered. What handlers raised that
         is no signal (``Reject``, ``RetryLater``, ``BatchFailed``) is raised here, once: the exception itself, or an
         ExceptionGroup of several; ``failures="keep"`` leaves it in :meth:`calls`. So is what background tasks and
-        scheduled functions raised. Not waited for are daemon threads, and threads and timers of libraries. Raises
-        StuckError.
+        scheduled functions raised. Not waited for are threads that say ``daemon=True``, and threads and timers of
+        libraries. Raises StuckError.
         """
         self._check_awaited("drain")
         await self._pace.settle()

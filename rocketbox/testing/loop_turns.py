@@ -20,7 +20,7 @@ import threading
 from asyncio import taskgroups
 from asyncio import tasks as asyncio_tasks
 from collections.abc import Awaitable, Callable, Coroutine, Sized
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import Context
 from pathlib import Path
 from types import FrameType
@@ -79,15 +79,15 @@ class ThreadCall:
     what = "a thread"
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self.future: asyncio.Future[Any] | None = None
+        self.future: asyncio.Future[Any] | Future[Any] | None = None
         self._function = function
         self._thread: int | None = None
         self._has_ended = False
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **named: Any) -> Any:
         self._thread = threading.get_ident()
         try:
-            return self._function(*args)
+            return self._function(*args, **named)
         finally:
             self._has_ended = True
 
@@ -169,6 +169,8 @@ class LoopTurns:
             ) from error
         self._real = RealClock()
         self._former: Any = None
+        self._put: dict[str, Any] = {}
+        self._before: dict[str, Any] = {}  # what somebody else had put there
         ready: Sized | None = getattr(self.loop, "_ready", None)  # a detail of asyncio's own loops
         self._noted = _NextCalls(self.loop) if ready is None else None
         self._next: Sized = self._noted if ready is None else ready  # type: ignore[assignment]  # one of the two
@@ -182,6 +184,11 @@ class LoopTurns:
             if not self._next:
                 return True
             await asyncio.sleep(0)
+        return not self._next
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is left that the loop could run now, beside who asks."""
         return not self._next
 
     async def pause(self, seconds: float) -> None:
@@ -255,19 +262,25 @@ class LoopTurns:
             if executor is not None and not isinstance(executor, ThreadPoolExecutor):
                 return run_in_executor(executor, function, *args)
             call = ThreadCall(function)
-            call.future = run_in_executor(executor, call, *args)
+            call.future = future = run_in_executor(executor, call, *args)
             in_thread(call)
-            return call.future
+            return future
 
-        vars(self.loop).update(
-            run_in_executor=run,
-            call_at=_telling_of_timers(self.loop.call_at, timer),
-            call_later=_telling_of_timers(self.loop.call_later, timer),
-        )
+        self._put = {
+            "run_in_executor": run,
+            "call_at": _telling_of_timers(self.loop.call_at, timer),
+            "call_later": _telling_of_timers(self.loop.call_later, timer),
+        }
+        own = vars(self.loop)
+        self._before = {name: own[name] for name in self._put if name in own}
+        own.update(self._put)
 
     def unwatch(self) -> None:
-        for name in ("run_in_executor", "call_at", "call_later"):
-            del vars(self.loop)[name]
+        own = vars(self.loop)
+        for name, put in self._put.items():
+            if own.get(name) is put:  # else somebody has put something around it, and keeps it
+                del own[name]
+                own.update({name: self._before[name]} if name in self._before else {})
         self.loop.set_task_factory(self._former)
         if self._noted is not None:
             self._noted.unwatch()

@@ -45,7 +45,7 @@ from rocketbox.testing.promises import is_held_by
 from rocketbox.testing.records import Call, DeadLetter, LogEntry, Outcome, Sent
 from rocketbox.testing.started import StartedThread, TimerCall
 
-__all__ = ["Observer", "thread_started"]
+__all__ = ["Observer", "in_thread_of_pool", "submitted_to_pool", "thread_started"]
 
 SIGNALS = (Reject, RetryLater, BatchFailed)
 
@@ -331,6 +331,7 @@ class Observer:
             running.of_ours.add(task)
             return
         running.started.add(task)
+        self._goes_on(running)
         task.add_done_callback(lambda ended: self._task_ended(running, ended))
 
     def _task_ended(self, running: _Running, task: Any) -> None:
@@ -350,7 +351,13 @@ class Observer:
             return None
         call = TimerCall(function)
         running.threads.add(call)
+        self._goes_on(running)
         return call
+
+    def _goes_on(self, running: _Running) -> None:
+        """It has started something: a thread of its may do so long after it has ended."""
+        if running.ended:
+            self._left.add(running)
 
     def _look_whether_all_ended(self, running: _Running) -> None:
         if ended := [call for call in list(running.threads) if not call.goes_on]:
@@ -399,9 +406,29 @@ class Observer:
 
 
 def thread_started(thread: threading.Thread) -> None:
-    """A thread is about to start: by a handler, if this is the context of one."""
-    if (running := _call.get()) is not None and StartedThread.is_meant(thread):
-        running.threads.add(StartedThread(thread))
+    """A thread is about to start: by a handler, if this is the context of one; what it starts itself is so as well."""
+    running = _call.get()
+    if running is None or not StartedThread.is_meant(thread):
+        return
+    run = thread.run
+
+    def run_for_handler() -> None:
+        _call.set(running)
+        run()
+
+    vars(thread)["run"] = run_for_handler
+    running.threads.add(StartedThread(thread))
+
+
+def submitted_to_pool(function: Callable[..., Any]) -> ThreadCall | None:
+    """A function is given to a pool of threads: what is called instead, where a handler gives one of the user's own."""
+    return ThreadCall(function) if _call.get() is not None and is_users_own(function) else None
+
+
+def in_thread_of_pool(call: ThreadCall) -> None:
+    """A pool has it."""
+    if (running := _call.get()) is not None:
+        running.threads.add(call)
 
 
 def _is_stopped(error: BaseException) -> bool:

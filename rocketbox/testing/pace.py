@@ -95,6 +95,7 @@ class Pace:
         while True:
             idle = await turns.until_idle(FEW_TURNS if self.regardless else MOST_TURNS)
             waits = list(self._real_waits())
+            idle = idle and turns.is_idle  # a thread may have asked for something and ended since
             if (idle and not waits) or self.regardless or (done is not None and done()):
                 return
             now, progress = turns.real_time(), self._progress()

@@ -1,22 +1,30 @@
-"""What a handler starts that goes on by itself: threads, and timers of the event loop.
+"""What a handler starts that goes on by itself: threads, calls in pools of threads, and timers of the event loop.
 
-Seen is what must come to an end, and is the user's own code: a thread that is no daemon, whose end the process waits
-for, and a function of the user's that a timer calls. A daemon may be meant to go on for ever, and so may what a library
-keeps, such as the connections of a pool: nobody can tell.
+Seen is what must come to an end, and is the user's own code: a thread that nobody has made a daemon, and a function of
+the user's that a pool or a timer calls. A daemon may be meant to go on for ever, and so may what a library keeps, such
+as the connections of a pool: nobody can tell. Threads that a ``def`` handler starts are daemons if nobody says anything
+else, since its own thread is one.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 from rocketbox.hints import place_of
-from rocketbox.testing.loop_turns import is_users_own, line_of_thread
+from rocketbox.testing.loop_turns import ThreadCall, is_users_own, line_of_thread
 
 __all__ = ["StartedThread", "TimerCall", "telling_of_threads"]
+
+Started = Callable[[threading.Thread], object]
+Submitted = Callable[[Callable[..., Any]], ThreadCall | None]
+
+INHERITED = "_rocketbox_inherited_daemon"  # of a thread: nobody said that it is a daemon, but who made it is one
 
 
 class StartedThread:
@@ -36,7 +44,8 @@ class StartedThread:
             runs = getattr(thread, "_target", None)
         else:
             runs = thread.run
-        return not thread.daemon and is_users_own(runs)
+        is_daemon = thread.daemon and not getattr(thread, INHERITED, False)
+        return not is_daemon and is_users_own(runs)
 
     @property
     def goes_on(self) -> bool:
@@ -74,28 +83,82 @@ class TimerCall:
         return place_of(self._function)
 
 
-_told: list[Callable[[threading.Thread], object]] = []
-_original_start = threading.Thread.start
+class _Taps:
+    """What stands around three methods of Python's while a harness runs: there is no other place that hears of them.
+
+    Whatever somebody puts around one of them meanwhile, and keeps, passes it over afterwards.
+    """
+
+    def __init__(self, started: Started, submitted: Submitted, in_thread: Callable[[ThreadCall], object]) -> None:
+        self._is_on = True
+        self._put: list[tuple[Any, str, Any, Any]] = []
+        init, start = threading.Thread.__init__, threading.Thread.start
+        submit: Callable[..., Future[Any]] = ThreadPoolExecutor.submit
+
+        @functools.wraps(init)
+        def made(thread: threading.Thread, *args: Any, **named: Any) -> None:
+            init(thread, *args, **named)
+            if self._is_on and named.get("daemon") is None and thread.daemon:
+                setattr(thread, INHERITED, True)
+
+        @functools.wraps(start)
+        def tell_and_start(thread: threading.Thread) -> None:
+            if self._is_on:
+                started(thread)
+            start(thread)
+
+        @functools.wraps(submit)
+        def submit_and_tell(
+            pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **named: Any
+        ) -> Future[Any]:
+            call = submitted(function) if self._is_on else None
+            if call is None:
+                return submit(pool, function, *args, **named)
+            call.future = submit(pool, call, *args, **named)
+            in_thread(call)
+            return call.future
+
+        self._wrap(threading.Thread, "__init__", made)
+        self._wrap(threading.Thread, "start", tell_and_start)
+        self._wrap(ThreadPoolExecutor, "submit", submit_and_tell)
+
+    def _wrap(self, owner: Any, name: str, wrapper: Any) -> None:
+        self._put.append((owner, name, vars(owner)[name], wrapper))
+        setattr(owner, name, wrapper)
+
+    def take_away(self) -> None:
+        """Let them be what they were, but for those that somebody has put something around."""
+        self._is_on = False
+        for owner, name, former, wrapper in self._put:
+            if vars(owner).get(name) is wrapper:
+                setattr(owner, name, former)
 
 
-def _start(self: threading.Thread) -> None:
-    for tell in dict.fromkeys(_told):
-        tell(self)
-    _original_start(self)
+_guard = threading.Lock()
+_users = 0  # how many ask for the taps
+_taps: _Taps | None = None
 
 
 @contextmanager
-def telling_of_threads(tell: Callable[[threading.Thread], object]) -> Iterator[None]:
-    """``tell`` is called with each thread of the process that is about to start, by who starts it; once, however often
-    it is to be told."""
-    global _original_start
-    if not _told and threading.Thread.start is not _start:
-        _original_start = threading.Thread.start
-        threading.Thread.start = _start  # type: ignore[method-assign]  # there is no other place that hears of them
-    _told.append(tell)
+def telling_of_threads(
+    started: Started, submitted: Submitted, in_thread: Callable[[ThreadCall], object]
+) -> Iterator[None]:
+    """``started`` is called with each thread of the process that is about to start, by who starts it.
+
+    ``submitted`` is called with each function that is given to a pool of threads, by who gives it; what it returns is
+    called instead, and ``in_thread`` is told of it then. However often it is to be told, it is told once: all who ask
+    give the same functions.
+    """
+    global _taps, _users
+    with _guard:
+        _users += 1
+        if _taps is None:
+            _taps = _Taps(started, submitted, in_thread)
     try:
         yield
     finally:
-        _told.remove(tell)
-        if not _told and threading.Thread.start is _start:  # else somebody has put something around it, and keeps it
-            threading.Thread.start = _original_start  # type: ignore[method-assign]
+        with _guard:
+            _users -= 1
+            if not _users and _taps is not None:
+                _taps.take_away()
+                _taps = None

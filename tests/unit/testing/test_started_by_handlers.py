@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from rocketbox.testing import Harness, HarnessError, Outcome, StuckError
+from rocketbox.testing.loop_turns import LoopTurns, RealWait
+from rocketbox.testing.pace import Pace
+from rocketbox.testing.virtual_clock import VirtualClock
 from tests.support.framework.services import ServiceMaker
 from tests.support.loops import UVLOOP, needs_uvloop
 
@@ -18,6 +23,7 @@ pytestmark = pytest.mark.anyio
 
 SOURCE = """
 import asyncio, functools, sqlite3, threading, time
+from concurrent.futures import ThreadPoolExecutor
 import httpx
 from rocketbox import RocketBox, RocketMQTemplate, rocketmq_listener
 
@@ -37,15 +43,35 @@ class Worker(threading.Thread):
     def run(self):
         work("a class of threads")
 
-def begin(thread):
-    thread.daemon = False  # which those of a def handler are otherwise, for its own thread is one
-    thread.start()
+def start(function, *args):
+    threading.Thread(target=function, args=args).start()
+
+async def sleep(text):
+    await asyncio.sleep(0.05)
+    note(text)
+
+def from_a_thread(call):
+    loop = asyncio.get_running_loop()
+    start(lambda: call(loop))
+
+pool = ThreadPoolExecutor(2)
 
 ways = {
-    "a thread": lambda: begin(threading.Thread(target=work, args=("a thread",))),
-    "a thread of a partial": lambda: begin(threading.Thread(target=functools.partial(work, "a thread of a partial"))),
-    "a class of threads": lambda: begin(Worker()),
-    "a timer thread": lambda: begin(threading.Timer(0.02, work, ("a timer thread",))),
+    "a thread": lambda: start(work, "a thread"),
+    "a thread that is no daemon": lambda: threading.Thread(
+        target=work, args=("a thread that is no daemon",), daemon=False
+    ).start(),
+    "a thread of a partial": lambda: start(functools.partial(work, "a thread of a partial")),
+    "a thread of a thread": lambda: start(start, work, "a thread of a thread"),
+    "a class of threads": lambda: Worker().start(),
+    "a timer thread": lambda: threading.Timer(0.02, work, ("a timer thread",)).start(),
+    "a pool": lambda: pool.submit(work, text="a pool"),
+    "call_later of a thread": lambda: from_a_thread(
+        lambda loop: loop.call_soon_threadsafe(loop.call_later, 0.05, note, "call_later of a thread")
+    ),
+    "call of a coroutine by a thread": lambda: from_a_thread(
+        lambda loop: asyncio.run_coroutine_threadsafe(sleep("call of a coroutine by a thread"), loop)
+    ),
     "call_later": lambda: asyncio.get_running_loop().call_later(0.05, note, "call_later"),
     "call_at": lambda: asyncio.get_running_loop().call_at(asyncio.get_running_loop().time() + 0.05, note, "call_at"),
 }
@@ -125,13 +151,13 @@ def harness_of(starts: ModuleType, *topics: str, patience: float = 10) -> Harnes
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", pytest.param(UVLOOP, id="uvloop", marks=needs_uvloop)])
 async def test_threads_and_timers_of_a_handler_are_waited_for_while_time_stands_still(starts: ModuleType) -> None:
-    start = threading.Thread.start
+    originals = threading.Thread.start, threading.Thread.__init__, ThreadPoolExecutor.submit
     async with harness_of(starts, "starts", "blocks") as harness:
         before = harness.now
         for way in starts.ways:
             await harness.send("starts", way)
             await harness.drain()
-        threads = [way for way in starts.ways if not way.startswith("call")]
+        threads = [way for way in starts.ways if not way.startswith("call")]  # the others need the loop at hand
         for way in threads:
             await harness.send("blocks", way)
             await harness.drain()
@@ -140,7 +166,58 @@ async def test_threads_and_timers_of_a_handler_are_waited_for_while_time_stands_
         await harness.send("starts", "a thread", delay="1m")
         await harness.advance("5m")
         assert [(text, round((at - before).total_seconds())) for text, at in starts.seen] == [("a thread", 60)]
-    assert threading.Thread.start is start
+    assert (threading.Thread.start, threading.Thread.__init__, ThreadPoolExecutor.submit) == originals
+
+
+async def test_what_others_put_around_threads_and_timers_stays_theirs(
+    starts: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service may begin to watch its threads when it starts, as those do that send errors elsewhere."""
+    loop, begun, timers = asyncio.get_running_loop(), list[str](), list[object]()
+
+    def watch(before: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+        def start(thread: threading.Thread) -> None:
+            begun.append(thread.name)
+            before(thread)
+
+        return start
+
+    def call_later(*args: Any, **named: Any) -> asyncio.TimerHandle:
+        timers.append(args)
+        return type(loop).call_later(loop, *args, **named)
+
+    monkeypatch.setattr(loop, "call_later", call_later, raising=False)
+    monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)  # put back at the end
+    for number in range(3):
+        async with harness_of(starts, "starts") as harness:
+            theirs = watch(threading.Thread.start)
+            threading.Thread.start = theirs  # type: ignore[method-assign, assignment]
+            await harness.send("starts", "a thread")
+            await harness.send("starts", "call_later")
+            await harness.drain()
+            assert len(starts.seen) == 2 * (number + 1)
+        assert threading.Thread.start is theirs
+        assert loop.call_later is call_later
+        begun.clear()
+        thread = threading.Thread(target=list, name="later")
+        thread.start()
+        thread.join()
+        assert begun == ["later"] * (number + 1)
+    assert timers
+
+
+async def test_what_a_thread_asks_of_the_loop_with_its_last_breath_is_done() -> None:
+    """Looked at is the loop first, then whether a thread goes on: it may have gone on in between, and no more now."""
+    turns, asked, done = LoopTurns(), list[str](), list[str]()
+
+    def real_waits() -> list[RealWait]:
+        if not asked:
+            asked.append("once")
+            turns.call_soon(lambda: done.append("done"))
+        return []
+
+    await Pace(VirtualClock(0), turns, real_waits, lambda: len(done), 5).settle()
+    assert done == ["done"]
 
 
 async def test_what_may_go_on_for_ever_is_not_waited_for(starts: ModuleType) -> None:
