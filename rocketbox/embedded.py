@@ -60,8 +60,10 @@ class EmbeddedOptions:
     """SYNC_FLUSH acknowledges after the disk has a message, ASYNC_FLUSH before."""
     insecure: bool = False
     """Allow another address than the machine's own without access control or TLS: who reaches it can do everything."""
-    broker: Mapping[str, object] = field(default_factory=dict)
-    """Further settings of Apache's broker by name (``broker-name``, ``broker_name`` or ``brokerName``)."""
+    broker: Mapping[str, object] = field(default_factory=dict, repr=False)
+    """Further settings of Apache's broker by name (``broker-name``, ``broker_name`` or ``brokerName``). No ``repr``
+    shows them: passwords may be among them.
+    """
     prefix: str = PREFIX
     """How the settings are called where the user wrote them, for errors."""
     places: Mapping[str, str] = field(default_factory=dict)
@@ -190,6 +192,18 @@ class EmbeddedServers(LocalServers):
         for listener in self.on_health_change:
             listener(health)
 
+    def _trusts_everybody(self) -> None:
+        """Refuse a file of accounts that lets everybody in where other machines can reach the servers."""
+        prefix = self.options.prefix
+        what = (
+            f"{prefix}host is {self.options.host}, which other machines can reach, and the file of {prefix}acl-file "
+            "trusts every address (globalWhiteRemoteAddresses or whiteRemoteAddress is *)"
+        )
+        if not self.options.insecure:
+            fix = f"name the addresses that are trusted; or, if the network is closed, set {prefix}insecure: true"
+            raise ConfigurationError(Finding(what, self.options.places.get("acl-file"), fix))
+        _log.warning("insecure: %s", what)
+
     @staticmethod
     def _started(server: ServerT | None) -> ServerT:
         if server is None:
@@ -206,6 +220,8 @@ class EmbeddedServers(LocalServers):
                 options.host, " and no ".join(missing),
             )  # fmt: skip
         access = self._access = server_access(broker_options, self._clock)
+        if access is not None and access.trusts_everybody and not is_loopback(options.host):
+            self._trusts_everybody()
         async with AsyncExitStack() as stack:
             name_server = NameServer(
                 NameServerOptions(

@@ -9,7 +9,7 @@ import ipaddress
 import re
 from collections.abc import Callable
 
-__all__ = ["AddressMatch", "host_of", "plain_match", "source_match"]
+__all__ = ["AddressMatch", "everybody", "host_of", "plain_match", "source_match"]
 
 AddressMatch = Callable[[str], bool]
 """Whether a host, an IPv4 or IPv6 address as text, is among those that are meant."""
@@ -17,6 +17,11 @@ AddressMatch = Callable[[str], bool]
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 LONGEST = 200  # characters of a pattern
+
+
+def everybody(host: str) -> bool:
+    """What matches every address."""
+    return True
 
 
 def host_of(address: str) -> str:
@@ -48,7 +53,7 @@ def plain_match(text: str) -> AddressMatch:
     if not text:
         return lambda host: False
     if text in {"*", "*.*.*.*", "*:*:*:*:*:*:*:*"}:
-        return lambda host: True
+        return everybody
     if text.endswith("}"):
         front, brace, ends = text[:-1].partition("{")
         if not brace or not front.endswith((".", ":")):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Flag
 
 from rocketbox.access.accounts import EVERYTHING, Account
-from rocketbox.access.addresses import AddressMatch
+from rocketbox.access.addresses import AddressMatch, everybody
 from rocketbox.access.resources import ADMINISTRATION, Action, Kind, Need
 from rocketbox.protocol.codes import ResponseCode
 from rocketbox.remoting.signing import SIGNATURE, SigningKey
@@ -106,6 +106,11 @@ class PlainTable:
     accounts: Mapping[str, PlainAccount] = field(default_factory=dict)
     trusted: Sequence[AddressMatch] = ()
     """From where nobody needs an account (``globalWhiteRemoteAddresses``)."""
+
+    @property
+    def trusts_everybody(self) -> bool:
+        """Whether signatures are asked of nobody, or of nobody who writes a certain access key."""
+        return everybody in (*self.trusted, *(account.trusted for account in self.accounts.values()))
 
 
 class PlainAccounts:

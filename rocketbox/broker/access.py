@@ -48,6 +48,11 @@ class PlainAclFile:
         self._clock = clock
         self._seen: tuple[int, int, int] | None = None
 
+    @property
+    def trusts_everybody(self) -> bool:
+        """Whether the table that counts asks signatures of nobody."""
+        return self._accounts.table.trusts_everybody
+
     def read(self) -> PlainTable:
         """What it says now. Raises ConfigurationError with everything that is wrong with it."""
         from rocketbox.access.plain_file import LARGEST, read_plain_acl  # only who has such a file loads YAML
@@ -109,6 +114,11 @@ class ServerAccess:
     file: PlainAclFile | None = None
     """ACL 1.0's."""
     init_user: UserInfo | None = None
+
+    @property
+    def trusts_everybody(self) -> bool:
+        """Whether a file of accounts asks signatures of nobody."""
+        return self.file is not None and self.file.trusts_everybody
 
     def ready(self) -> None:
         """Make the first user, if the table has been read and he is not there."""

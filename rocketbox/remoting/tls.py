@@ -255,6 +255,10 @@ def _server(options: ServerTlsOptions) -> tuple[ssl.SSLContext, list[_Problem]]:
             fix = "set tls-server-trust-cert-path to the CA that signs those of the clients"
             problems.append(_Problem("need_client_auth", what, fix))
         required = options.need_client_auth is ClientAuth.REQUIRE
+        if required and options.mode is TlsMode.PERMISSIVE:
+            what = " is require, and whoever speaks no TLS is served without any certificate: the mode is permissive"
+            fix = "set tls-server-mode to enforcing, or tls-server-need-client-auth to optional as long as it is not"
+            problems.append(_Problem("need_client_auth", what, fix))
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     return context, problems
 

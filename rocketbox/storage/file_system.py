@@ -112,7 +112,7 @@ class Storage(Protocol):
     def is_directory(self, path: str) -> bool: ...
 
     def make_directories(self, path: str) -> None:
-        """Make the directory and its parents where missing, and sync the parent of each one made."""
+        """Make the directory and its parents where missing, for their owner alone, and sync the parent of each."""
 
     def make_private(self, path: str) -> None:
         """Let only the owner of a file read and write it."""
@@ -303,7 +303,7 @@ class RealStorage:
         parent = os.path.dirname(os.path.abspath(path))
         self.make_directories(parent)
         try:
-            os.mkdir(path)
+            os.mkdir(path, 0o700)  # nobody else reads what a broker would ask him a signature for
         except FileExistsError:
             if not self.is_directory(path):
                 raise

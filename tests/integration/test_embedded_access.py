@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import stat
 from pathlib import Path
 
 import anyio
@@ -150,3 +152,25 @@ async def test_authentication_alone_lets_every_user_do_what_he_likes(tmp_path: P
             await producer.send(Message("anything", b"hello"))
         async with RemotingClient(clock=RealClock()) as client:
             assert (await Wire(servers, client).send("anything")).code == 16
+
+
+async def test_a_new_store_is_its_owners_alone(tmp_path: Path) -> None:
+    """Who would have to sign for a message at the port does not read it in the files either."""
+    folder = tmp_path / "app" / "store"
+    before = os.umask(0)
+    try:
+        async with (
+            EmbeddedServers(small_options(folder)) as servers,
+            Producer("g", name_server=servers.name_server_address) as producer,
+        ):
+            await producer.send(Message("anything", b"hello"))
+    finally:
+        os.umask(before)
+    directories = {folder.parent, folder, *(each for each in folder.rglob("*") if each.is_dir())}
+    assert len(directories) > 5
+    assert {stat.S_IMODE(each.stat().st_mode) for each in directories} == {0o700}
+
+
+def test_options_do_not_show_the_passwords_among_them(tmp_path: Path) -> None:
+    said = {**ACL_2, "tls_server_key_password": "secret-of-the-key"}
+    assert "secret" not in repr(small_options(tmp_path / "s", **said))

@@ -141,6 +141,9 @@ def test_what_is_wrong_is_said_before_anything_listens(tmp_path: Path, files: Fi
     other, _ = write(tmp_path, "other", authority("another CA"))
     (refused,) = told(**pair, tls_server_need_client_auth="require", tls_server_trust_cert_path=other)
     assert refused.startswith(f"the certificate in {files.cert}, which the broker shows its name server, is refused: ")
+    required = {**pair, "tls_server_need_client_auth": "require", "tls_server_trust_cert_path": files.ca}
+    both = told(**required, tls_server_mode="permissive")
+    assert "whoever speaks no TLS is served without any certificate" in both[0]
     assert told(tls_server_mode="maybe")[0].startswith("tls-server-mode is 'maybe': none of DISABLED, PERMISSIVE")
     options(tmp_path, tls_server_mode="disabled", tls_server_cert_path=tmp_path / "nothing").broker_options()
     secret = options(tmp_path, **pair, tls_server_key_password="of-another-key")
@@ -177,3 +180,32 @@ rocketbox.embedded:
         async with module.app as app:
             await app.template.send("departures", "UA1545")
             await module.seen.wait()
+
+
+@pytest.mark.parametrize(
+    ("trusted", "refused"),
+    [
+        ("globalWhiteRemoteAddresses: ['*']", True),
+        ("accounts: [{accessKey: RocketMQ, secretKey: 12345678, whiteRemoteAddress: '*.*.*.*'}]", True),
+        ("globalWhiteRemoteAddresses: [10.*]", False),
+    ],
+)
+async def test_accounts_that_everybody_has_protect_nothing(
+    trusted: str, refused: bool, tmp_path: Path, files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where other machines reach the servers, TLS and a file that trusts every address are not both."""
+    (tmp_path / "plain_acl.yml").write_text(trusted)
+    said = {
+        **files.settings,
+        "acl-enable": True,
+        "acl-file": str(tmp_path / "plain_acl.yml"),
+        "broker-ip1": "127.0.0.1",
+    }
+    exposed = replace(options(tmp_path), host="0.0.0.0", broker=said)
+    if refused:
+        with pytest.raises(ConfigurationError, match="trusts every address"):
+            async with EmbeddedServers(exposed):
+                pass
+        exposed = replace(exposed, insecure=True)
+    async with EmbeddedServers(exposed):
+        assert ("trusts every address" in caplog.text) is refused
