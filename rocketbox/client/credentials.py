@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
+import stat
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +31,7 @@ import anyio.to_thread
 
 from rocketbox.clock import Clock
 from rocketbox.errors import ConfigurationError, CredentialsError, Finding
+from rocketbox.own_failures import as_failure
 from rocketbox.remoting.acl import Credentials, RequestSigner
 
 __all__ = ["CredentialsFile", "CredentialsProvider", "KeyKeeper", "check_provider"]
@@ -113,7 +116,10 @@ class CredentialsFile:
 
     def _read(self) -> bytes:
         try:
-            with self.path.open("rb") as file:
+            # A pipe would be waited for until somebody writes to it, by a thread that nobody can end.
+            with open(self.path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise CredentialsError(f"{self.path} is no plain file")
                 content = file.read(MOST_BYTES + 1)
         except OSError as error:
             raise CredentialsError(f"the keys cannot be read: {error.strerror or error}: {self.path}") from None
@@ -263,7 +269,9 @@ class KeyKeeper:
                 found = await self._provider.credentials()
             except CredentialsError:
                 raise
-            except Exception as error:
+            except BaseException as error:  # one that it has cancelled itself must not end the client
+                if not isinstance(as_failure(error), Exception):
+                    raise
                 raise CredentialsError(f"{self.name} failed with {_described(error)}") from None
             late = False
         if late:
@@ -312,7 +320,7 @@ class KeyKeeper:
         return time.astimezone(UTC).timestamp() - self._clock.time_ms() / 1000
 
 
-def _described(error: Exception) -> str:
+def _described(error: BaseException) -> str:
     """The type of an error and the line that raised it; not its words, which may quote a key."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -39,7 +39,7 @@ LADDER: dict[str, str] = {
     "marks": "errors message",
     "protocol": "errors message",
     "remoting": "declarations errors clock tasks rare_log blocking loops waiters message protocol",
-    "client": "declarations errors clock tasks frames rare_log safe_repr blocking waiters message storage "
+    "client": "declarations errors clock tasks frames rare_log own_failures safe_repr blocking waiters message storage "
     "protocol remoting",
     "template": "durations errors clock tasks loops message protocol remoting client",
     "listeners": "declarations errors clock tasks hints message marks protocol remoting client template",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -196,6 +197,35 @@ async def test_a_client_without_first_keys_does_not_start(given: Any, told: str)
         assert cluster.name_server.requests == []
 
 
+class Library(BaseException):
+    """What some library raises to end its own tasks."""
+
+
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, SystemExit, Library])
+async def test_a_provider_ends_nothing_but_its_own_answer(kind: type[BaseException], anyio_backend_name: str) -> None:
+    if kind is asyncio.CancelledError and anyio_backend_name == "trio":
+        pytest.skip("nobody can raise trio's Cancelled")
+
+    def answer() -> Credentials:
+        raise kind("hunter2")
+
+    clock = VirtualClock()
+    vault = Vault(keys(1), answer, keys(2))
+    async with ScriptedCluster(clock) as cluster:
+        cluster.add_topic("T", queues=1)
+        async with instance_of(cluster, vault) as instance, Producer("PG", instance=instance) as producer:
+            await clock.advance(60.5)
+            assert "Vault.credentials failed with " in (instance.state().keys_problem or "")
+            assert "hunter2" not in (instance.state().keys_problem or "")
+            await producer.send(Message("T", b"x"))
+            await clock.advance(2)
+            assert instance.remoting.credentials == keys(2)
+            assert instance.state().keys_problem is None
+        with pytest.raises(CredentialsError, match=r"Vault\.credentials failed with "):
+            async with instance_of(cluster, Vault(answer)):
+                raise AssertionError("it has started")
+
+
 async def test_what_is_no_provider_is_refused_with_what_to_write() -> None:
     class Sync:
         def credentials(self) -> Credentials:
@@ -330,6 +360,12 @@ async def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
         await CredentialsFile(tmp_path / "keys").credentials()
     with pytest.raises(CredentialsError, match="the keys cannot be read: Is a directory"):
         await CredentialsFile(tmp_path).credentials()
+
+
+async def test_a_pipe_that_nobody_writes_to_holds_nothing_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "keys")
+    with anyio.fail_after(5), pytest.raises(CredentialsError, match="is no plain file"):
+        await CredentialsFile(tmp_path / "keys").credentials()
 
 
 def yaml(number: int) -> str:
