@@ -452,7 +452,7 @@ class Harness:
             await self._pace.advance(AFTER_FAULTS)
         await self._pace.settle()
         if not self._nobody_is_busy():
-            names = ", ".join(call.name for call in self._seen.running) or "a handler"
+            names = ", ".join(self._seen.at_work) or "a handler"
             raise HarnessError(f"{names} has not ended, and would go on in the next test: await harness.drain() first")
         world.pass_over_delays()
         for plan in self._listened.plans:
@@ -543,8 +543,8 @@ class Harness:
         self._check_awaited("drain")
         await self._pace.settle()
         if not await self._pace.until(self._nobody_is_busy, LONGEST_DRAIN):
-            waiting = [call.name for call in self._seen.running] or ["the consumer"]
-            raise StuckError([f"handler {name} waits for rocketbox" for name in waiting], self._patience)
+            waiting = self._seen.at_work or ["the consumer"]
+            raise StuckError([f"{what} waits for rocketbox" for what in waiting], self._patience)
         await self._pace.settle()
         self._raise_unexpected(failures)
 
@@ -586,7 +586,7 @@ class Harness:
         return consumed()
 
     def _nobody_is_busy(self) -> bool:
-        return not self._seen.running and not any(
+        return not self._seen.at_work and not any(
             listeners.consumer.state().busy_workers
             for listeners in self.app.listeners.values()
             if hasattr(listeners, "consumer")

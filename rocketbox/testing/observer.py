@@ -124,6 +124,16 @@ class Observer:
         return list(self._running)
 
     @property
+    def at_work(self) -> list[str]:
+        """What has not ended of handlers, their tasks included."""
+        calls = [f"handler {call.name}" for call in self._running]
+        return calls + [
+            f"task {task.get_name()!r}, which handler {running.call.name} has started,"
+            for running in self._left
+            for task in list(running.started)
+        ]
+
+    @property
     def current_call(self) -> Call | None:
         """The call of a handler whose code this is, if it is one's, and has not ended."""
         running = _call.get()

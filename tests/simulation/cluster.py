@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
+from rocketbox.access.addresses import source_match
 from rocketbox.broker.broker import Broker
 from rocketbox.broker.extensions import BrokerExtensions
 from rocketbox.broker.options import read_broker_options
@@ -30,6 +31,7 @@ __all__ = ["HostClock", "Process", "PullRules", "SimulatedBroker", "SimulatedNam
 LEVELS = " ".join(f"{seconds}s" for seconds in range(1, 19))  # delays, short enough for ten minutes
 BUSY_PULLS = 150  # of one group and queue in a window: more is a loop that does not wait
 WINDOW = 10.0
+BROKERS = (source_match("10.0.0.0/8"),)  # from where they register, those that move as well
 
 
 class HostClock(RealClock):
@@ -109,7 +111,7 @@ class SimulatedNameServer:
         return [] if self._server is None else list(self._server.routes.cluster_info().brokers.values())
 
     async def start(self) -> None:
-        options = NameServerOptions(host=self.host, port=9876)
+        options = NameServerOptions(host=self.host, port=9876, registration_sources=BROKERS)
         self._process = Process(lambda: NameServer(options, clock=self.clock, network=self._network.host(self.host)))
         self._server = await self._process.start()
 

@@ -84,6 +84,18 @@ async def starts(way: str) -> None:
 def blocks(way: str) -> None:
     ways[way]()
 
+@rocketmq_listener(topic="leaves-a-send", consumer_group="leaves-a-send")
+async def leaves_a_send(text: str, template: RocketMQTemplate) -> None:
+    async def send():
+        await asyncio.sleep(0.05)
+        try:
+            await template.send("nowhere", text, timeout="3s")
+        except Exception as error:
+            note(type(error).__name__)
+    sending.add(asyncio.create_task(send()))
+
+sending = set()
+
 @rocketmq_listener(topic="leaves", consumer_group="leaves")
 async def leaves(text: str) -> None:
     asyncio.get_running_loop().call_later(3600, note, "never").cancel()
@@ -218,6 +230,19 @@ async def test_what_a_thread_asks_of_the_loop_with_its_last_breath_is_done() -> 
 
     await Pace(VirtualClock(0), turns, real_waits, lambda: len(done), 5).settle()
     assert done == ["done"]
+
+
+async def test_time_moves_for_the_send_of_a_task_whose_handler_has_ended(starts: ModuleType) -> None:
+    async with harness_of(starts, "leaves-a-send") as harness:
+        before = harness.now
+        await harness.send("leaves-a-send", "one")
+        while not harness.calls(starts.leaves_a_send):
+            await asyncio.sleep(0)
+        with harness.broker.silence():
+            await harness.drain()
+        ((text, at),) = starts.seen
+        assert text == "SendTimeoutError"
+        assert 1 <= (at - before).total_seconds() <= 10
 
 
 async def test_what_may_go_on_for_ever_is_not_waited_for(starts: ModuleType) -> None:
