@@ -126,7 +126,7 @@ def load_autoconfiguration(
         problem = Finding(f"the auto-configuration {point.name} of {origin} {what}", result.where, fix)
         return replace(result, problem=problem)
 
-    leave_out = f"update or remove {distribution or 'it'}, or set rocketbox.autoconfigure.exclude: {point.name}"
+    leave_out = f"update or remove {distribution or 'it'}, or set rocketbox.autoconfigure.exclude: {point.name}"  # noqa: S608 - no SQL
     try:
         loaded = point.load()
     except ConfigurationError as error:

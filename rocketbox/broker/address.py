@@ -18,7 +18,7 @@ __all__ = ["check_address", "resolve_ip"]
 
 def check_address(options: BrokerOptions) -> None:
     """Raises ConfigurationError when clients would be told an address that nobody can connect to."""
-    if options.broker_ip1 is None and options.bind_address.strip("[]") in {"", "0.0.0.0", "::"}:
+    if options.broker_ip1 is None and options.bind_address.strip("[]") in {"", "0.0.0.0", "::"}:  # noqa: S104 - asks
         raise ConfigurationError(
             Finding(
                 f"the broker listens on {options.bind_address or 'all addresses'}, which no client can connect to",

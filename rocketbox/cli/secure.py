@@ -131,10 +131,10 @@ def _settings(folder: Path, at: Sequence[str]) -> str:
     shown = f"[{host}]" if _is_ipv6(host) else host
     # Clients learn of addresses, not of names: those of brokers stand in routes.
     server_name = "" if host in THIS_MACHINE else f"\n    server-name: {json.dumps(host)}"
-    listens = "127.0.0.1" if host in THIS_MACHINE else "0.0.0.0"
+    listens = "127.0.0.1" if host in THIS_MACHINE else "0.0.0.0"  # noqa: S104 - with TLS and users, which this makes
     told = "" if host in THIS_MACHINE else f"\n    broker-ip1: {json.dumps(host)}"  # where clients find the broker
     told_here = "" if host in THIS_MACHINE else f" --broker-ip1 {host}"
-    secret = "rocketbox.embedded.init-authentication-user"
+    secret = "rocketbox.embedded.init-authentication-user"  # noqa: S105 - a setting's name
     return f"""\
 # In {folder}: keep ca-key.pem elsewhere; give clients ca.pem, client.pem, client-key.pem and client-keys.yml.
 # The servers' certificate is for {", ".join(at)}.

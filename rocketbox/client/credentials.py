@@ -167,7 +167,7 @@ def _yaml(text: str) -> list[tuple[Any, Any]] | str:
     import yaml  # only who has such a file needs it
 
     try:
-        found = yaml.load(text, Loader=yaml.BaseLoader)  # makes nothing but texts, lists and mappings
+        found = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - makes nothing but texts, lists and mappings
     except (yaml.YAMLError, RecursionError):
         return "is neither YAML nor a key file"
     if not isinstance(found, dict):

@@ -256,8 +256,8 @@ class HandlerCalls:
                 call.prepared = call.context.run(prepare, batch[:])  # a copy, for handlers may change their list
             except KeyboardInterrupt:
                 raise
-            except BaseException:
-                pass  # the whole handler meets it again, and it is judged there
+            except BaseException:  # noqa: S110 - the whole handler meets it again, and it is judged there
+                pass
             now = monotonic()
             if len(calls) >= up_to or now >= self._slice_ends:
                 return now

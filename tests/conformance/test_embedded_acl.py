@@ -38,6 +38,7 @@ ACL_2 = (
     "--init-authentication-user=" + json.dumps({"username": ADMIN.access_key, "password": ADMIN.secret_key}),
 )
 CLUSTER = ("-c", "DefaultCluster")
+QUICK_START = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # nothing runs long enough to be optimised
 
 
 class Tools:
@@ -49,7 +50,7 @@ class Tools:
         (folder / "conf" / "tools.yml").write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
 
     def __call__(self, command: str, *arguments: str) -> str:
-        return mqadmin(self._folder, NEWEST, self._name_server, command, *CLUSTER, *arguments)
+        return mqadmin(self._folder, NEWEST, self._name_server, command, *CLUSTER, *arguments, java_options=QUICK_START)
 
 
 async def make_topics(name_server: str) -> None:
@@ -68,11 +69,12 @@ def exchange(name_server: str, version: str) -> None:
     """Let the Java client send, consume in order and at once, fail twice and give up."""
     anyio.run(make_topics, name_server)
     arguments = (name_server, "departures", "gates", "board", "gate-board", str(MESSAGES))
-    # Of 4.9.7 the hook is among the servers' jars.
-    jars = [class_path(version)] if version.startswith("4.") else []
+    # Of 4.9.7 the hook is among the servers' jars; with their logging library, what is logged would be told as well.
+    servers = Path(class_path(version)).parent.glob("*.jar") if version.startswith("4.") else ()
+    jars = [str(jar) for jar in servers if not jar.name.startswith("logback-")]
     with JavaProgram(
         "rocketbox.Exchange", *arguments, DESK.access_key, DESK.secret_key,
-        options=("-Xmx256m", "-XX:TieredStopAtLevel=1", "-Drocketmq.client.rebalance.waitInterval=1000"),
+        options=(*QUICK_START, "-Drocketmq.client.rebalance.waitInterval=1000"),
         version=version, jars=jars,
     ) as java:  # fmt: skip
         told = java.told.read().splitlines()
