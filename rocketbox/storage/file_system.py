@@ -111,8 +111,11 @@ class Storage(Protocol):
 
     def is_directory(self, path: str) -> bool: ...
 
-    def make_directories(self, path: str) -> None:
-        """Make the directory and its parents where missing, for their owner alone, and sync the parent of each."""
+    def make_directories(self, path: str, *, private: bool = False) -> None:
+        """Make the directory and its parents where missing, and sync the parent of each one made.
+
+        A private one is open to its owner alone; its parents, and one that is there, are as they are.
+        """
 
     def make_private(self, path: str) -> None:
         """Let only the owner of a file read and write it."""
@@ -297,13 +300,13 @@ class RealStorage:
         except FileNotFoundError:
             return False
 
-    def make_directories(self, path: str) -> None:
+    def make_directories(self, path: str, *, private: bool = False) -> None:
         if self.is_directory(path):
             return
         parent = os.path.dirname(os.path.abspath(path))
         self.make_directories(parent)
         try:
-            os.mkdir(path, 0o700)  # nobody else reads what a broker would ask him a signature for
+            os.mkdir(path, 0o700 if private else 0o777)
         except FileExistsError:
             if not self.is_directory(path):
                 raise

@@ -223,7 +223,7 @@ class MemoryStorage:
         self.begin_call("is_directory", path)
         return path in self._directories
 
-    def make_directories(self, path: str) -> None:
+    def make_directories(self, path: str, *, private: bool = False) -> None:
         self.begin_call("make_directories", path)
         with self.guard:
             while path not in self._directories:

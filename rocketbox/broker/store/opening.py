@@ -33,8 +33,11 @@ FIRST_MISSING = "the file is missing; the log began there, and retention has not
 
 
 def lock_directory(storage: Storage, root: str) -> LockHandle:
-    """Make the directory, if there is none, and take its lock; blocks. Raises StoreLockedError, OSError."""
-    storage.make_directories(root)
+    """Make the directory, if there is none, and take its lock; blocks. Raises StoreLockedError, OSError.
+
+    Nobody else of this machine is to read there what the broker would ask him a signature for.
+    """
+    storage.make_directories(root, private=True)
     return storage.lock(f"{root}/lock")
 
 

@@ -344,7 +344,7 @@ class CrashableStorage:
     def is_directory(self, path: str) -> bool:
         return path in self._directories
 
-    def make_directories(self, path: str) -> None:
+    def make_directories(self, path: str, *, private: bool = False) -> None:
         with self.guard:
             if path not in self._directories:
                 self.make_directories(os.path.dirname(path))
