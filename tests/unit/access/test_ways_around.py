@@ -23,6 +23,7 @@ from tests.support.waiting import PATIENCE, until
 pytestmark = pytest.mark.anyio
 
 SCHEDULE, LEVEL = "SCHEDULE_TOPIC_XXXX", 18
+KEYS = "KEYS\x01k\x02"  # without properties a send has not the common form
 PLAIN_ACL = f"""
 accounts:
 - {{accessKey: {ADMIN.access_key}, secretKey: {ADMIN.secret_key}, admin: true}}
@@ -145,6 +146,68 @@ async def test_a_pull_on_hold_brings_nothing_to_who_may_not_any_more(
     assert answers[0].code == code
     assert (answers[0].remark or "").startswith(remark)
     assert [message.body for message in decode_messages(answers[0].body)] == ([b"after"] if code == 0 else [])
+
+
+async def test_sends_by_the_quick_way_are_asked_for_rights_each(users: UserWires, admin: BrokerWire) -> None:
+    """Headers that are alike are read once, and what they mean is kept, also of one that was refused."""
+    stranger = await users.new_user(admin, "stranger", ("Topic:mine", "Pub", "Allow"))
+    for _ in range(3):
+        assert (await stranger.send("mine", properties=KEYS)).code == 0
+        assert (await stranger.send("orders", properties=KEYS)).code == 16
+
+
+@pytest.mark.parametrize("take_away", [_disable, _delete, _change_password])
+async def test_the_quick_way_ends_with_its_user(
+    users: UserWires, admin: BrokerWire, take_away: Callable[[BrokerWire], Awaitable[RemotingCommand]]
+) -> None:
+    user = await users.new_user(admin, "consumer", ("Topic:orders", "Pub", "Allow"))
+    for _ in range(3):
+        assert (await user.send("orders", properties=KEYS)).code == 0
+    assert (await take_away(admin)).code == 0
+    for _ in range(3):
+        assert (await user.send("orders", properties=KEYS)).code == 16
+
+
+async def test_members_say_of_themselves_what_they_may(users: UserWires, admin: BrokerWire) -> None:
+    """A group and each topic in a heartbeat, and a group and each queue to be locked: all of them are looked at."""
+    consumer = await users.new_user(
+        admin, "consumer", ("Topic:orders", "Sub", "Allow"), ("Group:board", "Sub", "Allow")
+    )
+
+    async def lock(group: str, *topics: str) -> list[int]:
+        queues = [{"topic": topic, "brokerName": "broker-a", "queueId": 0} for topic in topics]
+        body = json.dumps({"consumerGroup": group, "clientId": "client", "mqSet": queues}).encode()
+        return [(await consumer.broker(code, body=body)).code for code in (C.LOCK_BATCH_MQ, C.UNLOCK_BATCH_MQ)]
+
+    assert (await consumer.heartbeat("board", {"orders": "*", "%RETRY%board": "*"})).code == 0
+    assert (await consumer.heartbeat("board", {"orders": "*", "secret": "*"})).code == 16
+    assert (await consumer.heartbeat("board", {"orders": "*", "%RETRY%another": "*"})).code == 16
+    assert (await consumer.heartbeat("another", {"orders": "*"})).code == 16
+    assert users.broker.consumers.group("another") is None
+    assert await lock("board", "orders", "%RETRY%board") == [0, 0]
+    assert await lock("board", "orders", "secret") == [16, 16]
+    assert await lock("another", "orders") == [16, 16]
+
+
+async def test_reading_takes_the_right_to_topic_and_group(users: UserWires, admin: BrokerWire) -> None:
+    topic_only = await users.new_user(admin, "topic-only", ("Topic:orders", "Sub,Get,Update", "Allow"))
+    group_only = await users.new_user(admin, "group-only", ("Group:board", "Sub,Get,Update", "Allow"))
+    both = await users.new_user(admin, "both", ("Topic:orders", "Sub", "Allow"), ("Group:board", "Sub", "Allow"))
+    assert (await admin.send("orders")).code == 0
+    queue = {"consumerGroup": "board", "topic": "orders", "queueId": 0}
+    for user, code in ((topic_only, 16), (group_only, 16), (both, 0)):
+        assert (await user.pull("orders", group="board")).code == code
+        assert (await user.broker(C.UPDATE_CONSUMER_OFFSET, {**queue, "commitOffset": 1})).code == code
+        assert (await user.broker(C.QUERY_CONSUMER_OFFSET, queue)).code == code
+
+
+async def test_to_look_at_a_cluster_is_not_to_change_it(users: UserWires, admin: BrokerWire) -> None:
+    surveyor = await users.new_user(admin, "surveyor", ("Cluster:*", "Get", "Allow"))
+    other = await users.new_user(admin, "other", ("Cluster:AnotherCluster", "Get,Update", "Allow"))
+    body = json.dumps({"username": "new", "password": "secret-of-new"}).encode()
+    for user, may_look in ((surveyor, True), (other, False)):
+        assert ((await user.broker(C.AUTH_LIST_USER)).code == 0) is may_look
+        assert (await user.broker(C.AUTH_CREATE_USER, {"username": "new"}, body)).code == 16
 
 
 def test_the_servers_own_keys_do_not_follow_from_what_anybody_sees() -> None:
