@@ -261,7 +261,7 @@ class RealWorld:
             return left
         await self._dead_letters.read()
         return [
-            f"{what}, which is not in the dead-letter queue of group {group} yet,"
+            f"{what}, which is not in the dead-letter queue of group {group} yet"
             for (cluster, group, _), what in self._seen.given_up.items()
             if (cluster, group) in self._dead_letters
         ]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from types import ModuleType
 
 import pytest
 
-from rocketbox.client import Admin, PushConsumer
+from rocketbox.client import Admin, Producer, PushConsumer
+from rocketbox.client.tries import Tries
 from rocketbox.errors import Reject
+from rocketbox.protocol.prepared_sends import PLAIN_NUMBERS, SendRequest
 from rocketbox.testing import Harness, HarnessError, Outcome, given
 from tests.support.framework.services import ServiceMaker
 
@@ -110,6 +113,18 @@ async def test_a_rejected_message_is_a_dead_letter(harness_of: Callable[..., Har
         assert isinstance(letter.why, Reject)
         assert (letter.payload(str), letter.message.keys) == ("-1", ("p1",))
         assert letter.message.topic == f"%DLQ%payer-{run}"
+
+
+async def test_a_dead_letter_without_an_id_of_its_client_is_found(
+    harness_of: Callable[..., Harness], run: str, name_server: str
+) -> None:
+    """Not all clients give one."""
+    async with harness_of() as harness, Producer("elsewhere", name_server=name_server) as producer:
+        bare = SendRequest(f"payments-{run}", b"-1", b"KEYS\x01k1", "", 0, numbers=PLAIN_NUMBERS)
+        await producer._sender.deliver(bare, Tries(monotonic(), 5.0, 0))
+        await harness.drain()
+        (letter,) = harness.dead_letters(f"payer-{run}")
+        assert (letter.attempts, str(letter.why)) == (1, "too little")
 
 
 async def test_a_queue_in_order_waits_for_what_failed_and_drain_does_not(

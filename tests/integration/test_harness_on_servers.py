@@ -172,7 +172,7 @@ async def test_what_a_broker_loses_is_no_dead_letter(desk: ModuleType, main: str
     async with Harness(desk.app, name_server={"": main, "audit": audit}, patience=0.5) as harness:
         harness.handler("depart").fails(error=Reject("closed"))
         await harness.send("departures", "UA1", keys="k1")
-        told = r"what depart \(.*\) has given up, keys k1, which is not in the dead-letter queue of group desk yet,"
+        told = r"what depart \(.*\) has given up, keys k1, which is not in the dead-letter queue of group desk yet\."
         with pytest.raises(StuckError, match=told):
             await harness.drain()
         assert harness.dead_letters("desk") == []
