@@ -78,6 +78,8 @@ class Connection:
         self.local_address = local_address
         self.remote_address = remote_address
         self.attributes: dict[str, Any] = {}
+        self.if_never_answered = ""
+        """What the reason of its end says besides where the peer ends it in place of its very first answer."""
         self._driver = driver
         self._role = role
         self._monotonic = role.clock.monotonic
@@ -548,6 +550,8 @@ class Connection:
 
     def lost(self, reason: str) -> None:
         """The driver has closed, or found closed, what it drives. Every pending request fails at once."""
+        if self.if_never_answered and self._waiters and not self.has_received:
+            reason = f"{reason}; {self.if_never_answered}"
         self._end(reason)
         self._output = []
         self._intake.reader.release()

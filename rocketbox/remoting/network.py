@@ -151,10 +151,14 @@ class TcpNetwork:
                 if tls is None or context is None
                 else ConnectingTlsDriver(opened, tls, context, host)
             )
-            return await asyncio_driver.connect(host, port, driver)
+            connection = await asyncio_driver.connect(host, port, driver)
+            connection.if_never_answered = "" if tls is not None else _MAYBE_TLS
+            return connection
         stream = _TcpStream(await anyio.connect_tcp(host, port))
         if tls is None or context is None:
-            return _start(stream, opened, tasks)
+            connection = _start(stream, opened, tasks)
+            connection.if_never_answered = _MAYBE_TLS
+            return connection
         try:
             encrypted = ConnectedTlsStream(stream, tls, context, host)
             await encrypted.settle()
@@ -293,6 +297,9 @@ def _start(
         encrypted.connection = connection
     driver.start(connection, tasks)
     return connection
+
+
+_MAYBE_TLS = "it has answered nothing: where it speaks TLS alone, set rocketmq.tls.enable"
 
 
 class MemoryNetwork:

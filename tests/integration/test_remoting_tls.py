@@ -431,7 +431,7 @@ async def test_plaintext_is_refused_where_tls_is_enforced(
     place: Place, ca: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with place.serve(place.server_options()) as server:
-        with pytest.raises(RemotingError):
+        with pytest.raises(RemotingError, match=r"where it speaks TLS alone, set rocketmq\.tls\.enable"):
             await place.ask(server.address, None)
         assert await place.ask(server.address, TlsOptions(ca_file=ca)) == b"hello"
         assert server.counters.handshakes_failed == 1
