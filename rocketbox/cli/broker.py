@@ -16,15 +16,17 @@ import typer
 
 from rocketbox.cli.full_collections import tables_out_of_collections
 from rocketbox.clock import RealClock
-from rocketbox.embedded import EmbeddedOptions, EmbeddedServers
+from rocketbox.embedded import PREFIX, EmbeddedOptions, EmbeddedServers
 from rocketbox.errors import ConfigurationError, Finding, RocketBoxError
 from rocketbox.loops import loop_name, loop_options
 from rocketbox.stop_guard import StopGuard
 from rocketbox.tasks import Supervisor
 
-__all__ = ["CONTEXT_SETTINGS", "broker", "read_arguments"]
+__all__ = ["CONTEXT_SETTINGS", "broker", "read_arguments", "read_secrets"]
 
 _log = logging.getLogger(__name__)
+
+MOST_SECRET_BYTES = 64 << 10
 
 CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """What the command must be registered with: Apache's settings are options it does not know by name."""
@@ -41,6 +43,10 @@ def broker(
         int, typer.Option(help="The broker's port; 0 takes a free one.", min=0, max=65_535)
     ] = EmbeddedOptions.port,
     insecure: Annotated[bool, typer.Option(help="Allow an address that other machines can reach.")] = False,
+    secrets_directory: Annotated[
+        Path | None,
+        typer.Option(help="A directory with a file for each secret setting, named after it: arguments can be seen."),
+    ] = None,
     exit_on_failure: Annotated[
         bool, typer.Option("--exit-on-failure", help="End when the store has failed, instead of serving reads.")
     ] = False,
@@ -49,6 +55,7 @@ def broker(
 
     Any setting of Apache's broker that is built may follow as --KEY=VALUE, in kebab case:
     --flush-disk-type=ASYNC_FLUSH --mapped-file-size-commit-log=64MB
+    What others of this machine should not see among the arguments stands in files: --secrets-directory
 
     Prints "ready name-server=HOST:PORT broker=HOST:PORT" when both answer, and stops by SIGTERM or SIGINT.
     Status: 0 stopped in order; 1 not started, or the store has failed: a write or sync of its log, after which it takes
@@ -63,7 +70,7 @@ def broker(
             port=port,
             name_server_port=name_server_port,
             insecure=insecure,
-            broker=read_arguments(context.args),
+            broker=_joined(read_arguments(context.args), secrets_directory),
             prefix="--",
         )
         with StopGuard("rocketbox broker") as guard:
@@ -85,6 +92,37 @@ def read_arguments(arguments: list[str]) -> dict[str, object]:
             raise ConfigurationError(Finding(f"{argument!r} is not a setting", fix="write --KEY=VALUE"))
         name, equals, value = argument[2:].partition("=")
         settings[name] = value if equals else next(rest, "")
+    return settings
+
+
+def _joined(settings: dict[str, object], secrets_directory: Path | None) -> dict[str, object]:
+    secrets = read_secrets(secrets_directory) if secrets_directory is not None else {}
+    if twice := sorted(settings.keys() & secrets.keys()):
+        what = f"--{twice[0]} is an argument and a file of --secrets-directory"
+        raise ConfigurationError(Finding(what, fix="leave one of them out"))
+    return settings | secrets
+
+
+def read_secrets(directory: Path) -> dict[str, object]:
+    """The files of a directory as settings: a name with or without ``rocketbox.embedded.``, the text without its last
+    line end. Those whose names begin with a dot are left out, as in mounted secrets. Raises ConfigurationError.
+    """
+    settings: dict[str, object] = {}
+    where = str(directory)
+    try:
+        for file in sorted(directory.iterdir()):
+            if file.name.startswith("."):
+                continue
+            where = str(file)
+            if not file.is_file() or file.stat().st_size > MOST_SECRET_BYTES:
+                what = f"{file} is no file with a secret in it"
+                raise ConfigurationError(Finding(what, where, f"let it be a text of up to {MOST_SECRET_BYTES} bytes"))
+            settings[file.name.removeprefix(PREFIX)] = file.read_bytes().decode().removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        what = f"--secrets-directory: {where} cannot be read: {error.strerror or type(error).__name__}"
+        raise ConfigurationError(Finding(what, where, "name a directory that this user may read")) from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(Finding(f"{where} is not UTF-8", where, "save it as UTF-8")) from None
     return settings
 
 

@@ -134,7 +134,6 @@ def _settings(folder: Path, at: Sequence[str]) -> str:
     listens = "127.0.0.1" if host in THIS_MACHINE else "0.0.0.0"  # noqa: S104 - with TLS and users, which this makes
     told = "" if host in THIS_MACHINE else f"\n    broker-ip1: {json.dumps(host)}"  # where clients find the broker
     told_here = "" if host in THIS_MACHINE else f" --broker-ip1 {host}"
-    secret = "rocketbox.embedded.init-authentication-user"  # noqa: S105 - a setting's name
     return f"""\
 # In {folder}: keep ca-key.pem elsewhere; give clients ca.pem, client.pem, client-key.pem and client-keys.yml.
 # The servers' certificate is for {", ".join(at)}.
@@ -157,7 +156,7 @@ rocketbox:
 #     --tls-server-cert-path {folder / "server.pem"} --tls-server-key-path {folder / "server-key.pem"} \\
 #     --tls-server-trust-cert-path {folder / "ca.pem"} --tls-server-need-client-auth require \\
 #     --authentication-enabled true --authorization-enabled true \\
-#     --init-authentication-user "$(cat {folder / "server-secrets" / secret})"
+#     --secrets-directory {folder / "server-secrets"}
 
 # --- clients
 rocketmq:

@@ -52,6 +52,8 @@ def test_files_are_for_this_user_alone_and_no_secret_is_shown(tmp_path: Path) ->
     assert said["rocketbox"]["embedded"]["broker-ip1"] == said["rocketmq"]["tls"]["server-name"] == "broker.example.org"
     assert "--host 0.0.0.0 --broker-ip1 broker.example.org " in output
     assert "PRIVATE KEY" not in output
+    assert "$(cat" not in output, "arguments of a process are seen by every user of the machine"
+    assert f"--secrets-directory {folder / 'server-secrets'}" in output
     assert secret.encode() in made["server-secrets/rocketbox.embedded.init-authentication-user"]
 
 

@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 from rocketbox import __version__
 from rocketbox.cli.app import app
+from rocketbox.cli.broker import read_secrets
+from rocketbox.errors import ConfigurationError
 
 COMMANDS = ("run", "check", "config", "conditions", "schema", "broker", "new")
 
@@ -155,3 +157,22 @@ def test_a_reader_that_has_seen_enough_is_no_failed_start() -> None:
         schema.stdout.close()  # as head does
         assert schema.stderr.read() == ""
     assert schema.returncode == 1
+
+
+def test_secrets_of_a_broker_stand_in_files(tmp_path: Path) -> None:
+    (tmp_path / "rocketbox.embedded.init-authentication-user").write_text('{"username":"u","password":"p"}\n')
+    (tmp_path / "tls-server-key-password").write_text(" of the key ")
+    (tmp_path / "..data").mkdir()  # as Kubernetes mounts them
+    assert read_secrets(tmp_path) == {
+        "init-authentication-user": '{"username":"u","password":"p"}',
+        "tls-server-key-password": " of the key ",
+    }
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigurationError, match="is no file with a secret in it"):
+        read_secrets(tmp_path)
+    (tmp_path / "folder").rmdir()
+    (tmp_path / "folder").write_bytes(b"\xff")
+    with pytest.raises(ConfigurationError, match="is not UTF-8"):
+        read_secrets(tmp_path)
+    with pytest.raises(ConfigurationError, match="cannot be read: No such file or directory"):
+        read_secrets(tmp_path / "nowhere")
