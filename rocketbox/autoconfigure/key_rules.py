@@ -17,14 +17,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from rocketbox.autoconfigure.option_models import Properties
 from rocketbox.autoconfigure.properties import ClusterProperties, RocketMQProperties, cluster_prefix
 from rocketbox.autoconfigure.users import ClientPlan, ClusterClients
+from rocketbox.client import CredentialsFile
 from rocketbox.client.checks import check_group, check_topic
 from rocketbox.client.name_servers import parse_name_servers
 from rocketbox.client.options import DEFAULT_INSTANCE_NAME, mismatches, wrong_names
 from rocketbox.client.unbuilt import PULL_CONSUMER, unbuilt_among
-from rocketbox.errors import ConfigurationError, Finding, InvalidGroupError, InvalidMessageError
+from rocketbox.errors import ConfigurationError, CredentialsError, Finding, InvalidGroupError, InvalidMessageError
 from rocketbox.remoting.tls import TlsOptions, tls_findings
 
-__all__ = ["key_findings", "servers_in"]
+__all__ = ["key_file_warnings", "key_findings", "key_of_file", "servers_in"]
 
 Where = Callable[[str], str | None]
 
@@ -56,6 +57,40 @@ def key_findings(
             ]
     findings += _one_name_twice(every, clients, where)
     return findings
+
+
+def key_file_warnings(
+    properties: RocketMQProperties, clients: Mapping[str, ClusterClients], where: Where
+) -> Iterator[Finding]:
+    """Files of keys that a start would fail for, as they are now: where this is run they may not be mounted."""
+    if properties.off_by is not None:
+        return
+    every: dict[str, ClusterProperties] = {"": properties, **properties.clusters}
+    for name, cluster in every.items():
+        if cluster.name_server is None or cluster.is_off:
+            continue
+        files = [each.user.credentials for each in clients[name].clients]
+        for file in dict.fromkeys(each for each in files if isinstance(each, CredentialsFile)):
+            try:
+                file.check()
+            except CredentialsError as error:
+                key = key_of_file(name, cluster, file)
+                what = f"{key or 'credentials_file of a listener'}: {error}"
+                yield Finding(what, where(key) if key else None, "a start needs accessKey: and secretKey: in it")
+
+
+def key_of_file(name: str, cluster: ClusterProperties, file: CredentialsFile) -> str | None:
+    """The first key of the cluster that says this file of keys; None: no setting, but a decorator does."""
+    consumer = cluster.consumer
+    sections = {
+        "": cluster, "producer.": cluster.producer, "consumer.": consumer, "pull-consumer.": cluster.pull_consumer,
+        **{f"consumer.listeners.{group}.": each for group, each in consumer.listeners.items()},
+    }  # fmt: skip
+    for section, said in sections.items():
+        path = said.values()["credentials_file"]
+        if path is not None and CredentialsFile(path) == file:
+            return f"{cluster_prefix(name)}.{section}credentials-file"
+    return None
 
 
 def _kebab(option: str) -> str:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 
 import anyio
 
-from rocketbox.autoconfigure.properties import RocketMQProperties
+from rocketbox.autoconfigure.key_rules import key_of_file
+from rocketbox.autoconfigure.properties import ClusterProperties, RocketMQProperties
 from rocketbox.autoconfigure.service import ConverterInUse, ConverterLookup, ProducerLookup, Service
 from rocketbox.autoconfigure.users import ClientInstances, PlannedClients
 from rocketbox.boot.conditions import Condition, ConditionContext, Verdict, on_bean, on_missing_bean, on_property
@@ -159,7 +160,7 @@ async def client_instance(
         raise ConfigurationError(
             [Finding(f"{key}: {finding.what}", place, finding.fix) for finding in error.findings]
         ) from error
-    async with _entered(instance, cluster.prefix, service):
+    async with _entered(instance, cluster.name, own, service):
         if own.startup == "fail":
             await _expect_an_answer(instance, key, service)
             yield instance
@@ -193,22 +194,25 @@ async def client_instances(
                 consume_middleware=instance.options.consume_middleware,
             )
             further_instance = service.client(instance.name_servers, options)
-            running[client] = await stack.enter_async_context(_entered(further_instance, cluster.prefix, service))
+            running[client] = await stack.enter_async_context(_entered(further_instance, cluster.name, own, service))
             if own.startup == "fail":
                 await _expect_an_answer(running[client], f"{cluster.prefix}.name-server", service)
         yield ClientInstances(plan, running)
 
 
 @asynccontextmanager
-async def _entered(instance: MQClientInstance, prefix: str, service: Service) -> AsyncIterator[MQClientInstance]:
+async def _entered(
+    instance: MQClientInstance, cluster: str, own: ClusterProperties, service: Service
+) -> AsyncIterator[MQClientInstance]:
     """A client that runs. Raises ConfigurationError where it gets no keys."""
     async with AsyncExitStack() as stack:
         try:
             await stack.enter_async_context(instance)
         except CredentialsError as error:
             given = instance.options.credentials
-            key = f"{prefix}.credentials-file" if isinstance(given, CredentialsFile) else None
-            fix = "write accessKey: and secretKey: into it" if key else "mend the bean that gives the keys"
+            is_file = isinstance(given, CredentialsFile)
+            key = key_of_file(cluster, own, given) if isinstance(given, CredentialsFile) else None
+            fix = "write accessKey: and secretKey: into it" if is_file else "mend the bean that gives the keys"
             raise ConfigurationError(Finding(str(error), service.where(key) if key else None, fix)) from None
         yield instance
 

@@ -114,6 +114,12 @@ class CredentialsFile:
         self._given, self._content = found, content
         return found
 
+    def check(self) -> None:
+        """Look at it now, which blocks. Raises CredentialsError for what is no pair of keys."""
+        found = _parse(self._read())
+        if isinstance(found, str):
+            raise CredentialsError(f"{self.path} {found}")
+
     def _read(self) -> bytes:
         try:
             # A pipe would be waited for until somebody writes to it, by a thread that nobody can end.

@@ -1,4 +1,4 @@
-"""A service in a namespace in the harness, in memory and on servers: tests name its topics and groups as it does."""
+"""A secured service in the harness: tests name topics and groups of a namespace as it does, and need no files."""
 
 from __future__ import annotations
 
@@ -76,3 +76,16 @@ async def test_a_group_of_another_namespace_gets_nothing_of_this_one(service: Se
         assert harness.sent("alerts").one(str) == "UA1"
         assert module.seen == [], "alerts of team are not those of other"
         assert [letter.group for letter in harness.dead_letters("desk")] == ["desk"]
+
+
+async def test_files_of_tls_and_keys_that_are_only_in_production_are_left_out(service: ServiceMaker) -> None:
+    module = desk(
+        service,
+        "rocketmq.credentials-file: /run/nowhere/keys.yaml\n"
+        "rocketmq.tls: {enable: true, ca-file: /run/nowhere/ca.crt, cert-file: /run/nowhere/tls.crt}\n",
+    )
+    settings = {"rocketmq": {"tls": {"enable": False}, "credentials-file": None}}
+    async with Harness(module.app, settings=settings) as harness:
+        await harness.send("departures", "UA1")
+        await harness.drain()
+        assert module.seen == ["UA1"]

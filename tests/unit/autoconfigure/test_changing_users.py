@@ -161,6 +161,30 @@ async def test_a_missing_file_ends_the_start_with_its_name_and_line(service: Ser
     assert "accessKey" in str(finding.fix)
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("key", ["consumer", "consumer.listeners.board"])
+async def test_a_missing_file_of_a_group_is_told_by_its_line_too_before_and_at_the_start(
+    service: ServiceMaker, key: str
+) -> None:
+    module = service(HEAD + listener(), EMBEDDED + f"rocketmq.{key}.credentials-file: nowhere/keys.yaml\n")
+    warnings = [each for each in module.app.look().warnings if "keys.yaml" in each.what]
+    reason = "the keys cannot be read: No such file or directory: nowhere/keys.yaml"
+    assert [each.what for each in warnings] == [f"rocketmq.{key}.credentials-file: {reason}"]
+    with pytest.raises(ConfigurationError) as caught:
+        async with module.app:
+            pass
+    (finding,) = caught.value.findings
+    assert (finding.what, finding.where) == (reason, warnings[0].where)
+    assert "rocketbox.yaml:" in str(finding.where)
+
+
+def test_a_file_that_has_no_keys_is_warned_of_before_the_start(service: ServiceMaker) -> None:
+    module = service(HEAD, BASE + "rocketmq.credentials-file: keys.yaml\n")
+    Path("keys.yaml").write_text("accessKey: hunter2\n")
+    (warning,) = [each.what for each in module.app.look().warnings if "keys.yaml" in each.what]
+    assert warning == "rocketmq.credentials-file: keys.yaml has no secretKey"
+
+
 def test_a_bean_gives_the_keys_of_its_cluster_and_wins_over_keys_in_the_settings(service: ServiceMaker) -> None:
     text = (
         BASE
