@@ -15,7 +15,7 @@ BLOCKS, BLOCK = 8, 25
 TWICE = 3
 """So many of each block run in a second process too."""
 
-SEEDS_FOR_A_PLANT = 10
+SEEDS_FOR_A_PLANT = 100  # at most: which of them finds it changes with whatever changes the order of tasks
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -31,10 +31,13 @@ def test_seeds_hold_what_is_promised_and_replay_exactly(first: int) -> None:
 
 
 def find(plant: str, fault: str, words: str) -> str:
-    """Run seeds until one finds the plant, and says so in these words; which one that is."""
-    ran = run(SEEDS_FOR_A_PLANT, "--plant", plant, "--faults", fault)
+    """Run seeds until one finds the plant, and says so in these words (``|`` between several); which one that is."""
+    for first in range(0, SEEDS_FOR_A_PLANT, BLOCK):
+        ran = run(BLOCK, "--first", first, "--plant", plant, "--faults", fault)
+        if ran.returncode:
+            break
     assert ran.returncode == 1, ran.stdout + ran.stderr
-    assert words in ran.stdout
+    assert any(each in ran.stdout for each in words.split("|")), ran.stdout
     again = re.search(r"python -m tests.simulation --only (\d+) --plant \"(.+)\" --faults \"(.+)\"", ran.stdout)
     assert again is not None
     assert (again[2], again[3]) == (plant, fault)
@@ -62,7 +65,7 @@ def test_a_planted_fault_is_found_and_the_command_that_shows_it_is_printed(plant
     [
         ("old address", "broker that moves after a topic is gone", "which no name server has named since"),
         ("one after another", "member that joins beside a silent broker", "until then is: a member joins"),
-        ("reset in a round", "group that is reset while a member joins", "both work on"),
+        ("reset in a round", "group that is reset while a member joins", "both work on|both have MessageQueue"),
         ("lost refresh", "broker that is silent for some seconds", "orderly got it at"),
     ],
 )
