@@ -34,7 +34,7 @@ def name_server(acl: AclServers) -> str:
 
 async def _prepare(acl: AclServers) -> None:
     await acl.let(PUBLISHER, documented("send to"))
-    await acl.let(SUBSCRIBER, documented("listen to it"))
+    await acl.let(SUBSCRIBER, documented("listen to it in group"))
     await acl.until_known(PUBLISHER)
 
 

@@ -52,7 +52,7 @@ def running(acl: AclServers) -> AclServers:
 
 async def _prepare(servers: AclServers) -> None:
     await servers.let(SENDER, documented("send to") | documented("send message traces"))
-    await servers.let(BOARD, documented("listen to it"))
+    await servers.let(BOARD, documented("listen to it in group"))
     await servers.let(MORGUE, documented("read the dead letters"))
     await servers.let(ROTATED, documented("send to"))
     for lacking, latecomer in LATE.items():
@@ -66,8 +66,8 @@ async def _prepare(servers: AclServers) -> None:
 
 def _late(lacking: str, *, all_of_it: bool) -> May:
     """What a latecomer may, who lacks the topic or the group in the beginning."""
-    topics, group = documented("listen to it").topics, f"late-{lacking}"
-    policies = {**documented("listen to it").policies, f"Group:{group}": ("Sub",)}
+    topics, group = documented("listen to it in group").topics, f"late-{lacking}"
+    policies = {**documented("listen to it in group").policies, f"Group:{group}": ("Sub",)}
     if all_of_it:
         return May(topics, {group: "SUB"}, policies)
     rest = {name: actions for name, actions in policies.items() if not name.lower().startswith(lacking)}
