@@ -151,12 +151,14 @@ def acl_servers(folder: Path, version: str, *, tls: TlsFiles | None = None, **se
     if version.startswith("4."):
         file = folder / "conf" / "plain_acl.yml"
         file.write_text(plain_acl(()))
-        with apache_servers(folder, version, java_options=java_options, aclEnable="true", **settings) as servers:
+        with apache_servers(
+            folder, version, java_options=java_options, keeps_store=False, aclEnable="true", **settings
+        ) as servers:
             yield AclServers(servers, file, administrator)
         return
     (folder / "conf" / "tools.yml").write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
     auth = folder / "auth"
     with apache_servers(
-        folder, version, java_options=java_options, authConfigPath=auth, **ACL_2, **settings
+        folder, version, java_options=java_options, keeps_store=False, authConfigPath=auth, **ACL_2, **settings
     ) as servers:
         yield AclServers(servers, None, administrator)

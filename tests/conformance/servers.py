@@ -18,7 +18,7 @@ EMBEDDED = "embedded"
 def running_name_server(kind: str, folder: Path) -> Iterator[str]:
     """The address of a name server: of the embedded servers (``EMBEDDED``), or of Apache's of the version ``kind``."""
     if kind != EMBEDDED:
-        with apache_servers(folder, kind) as servers:
+        with apache_servers(folder, kind, keeps_store=False) as servers:
             yield servers.name_server
     else:
         with EmbeddedServers.in_thread(EmbeddedOptions(data_dir=folder, port=0, name_server_port=0)) as embedded:

@@ -36,7 +36,7 @@ def name_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, files: TlsFiles
 ) -> Iterator[str]:
     folder = tmp_path_factory.mktemp(request.param)
-    with apache_servers(folder, request.param, java_options=files.java_options) as servers:
+    with apache_servers(folder, request.param, java_options=files.java_options, keeps_store=False) as servers:
         yield servers.name_server
 
 
