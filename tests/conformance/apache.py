@@ -17,12 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import anyio
 import pytest
-from anyio.from_thread import start_blocking_portal
-
-from rocketbox.client import Admin
-from rocketbox.errors import RocketBoxError
 
 __all__ = [
     "EACH_VERSION",
@@ -290,6 +285,12 @@ def _is_routed(servers: ApacheServers) -> bool:
     """Whether the name server knows the broker. Asked by our client, for each start of mqadmin takes seconds."""
     if servers.java_options:  # they say how its connections are encrypted
         return "TBW102" in servers.admin("topicList")
+    # Not above: what is loaded before pytest begins it cannot rewrite, and says so of its plugin anyio.
+    import anyio
+    from anyio.from_thread import start_blocking_portal
+
+    from rocketbox.client import Admin
+    from rocketbox.errors import RocketBoxError
 
     async def ask() -> bool:
         async with Admin(name_server=servers.name_server) as admin:
